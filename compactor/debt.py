@@ -1,0 +1,143 @@
+"""Small-file debt: exact counts per (table, spec, partition), and the board that holds the newest of them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from compactor.partitions import JsonValue, PartitionKey
+    from compactor.table_names import TableName
+
+
+@dataclass(frozen=True)
+class PartitionCounts:
+    """Live files of one partition. Sizes in bytes. `small` is by the thresholds the count was made with."""
+
+    data_files: int = 0
+    small_files: int = 0
+    data_bytes: int = 0
+    small_bytes: int = 0
+    delete_files: int = 0
+    records: int = 0
+    deleted_records: int = 0
+
+    def __add__(self, other: PartitionCounts) -> PartitionCounts:
+        return PartitionCounts(
+            self.data_files + other.data_files,
+            self.small_files + other.small_files,
+            self.data_bytes + other.data_bytes,
+            self.small_bytes + other.small_bytes,
+            self.delete_files + other.delete_files,
+            self.records + other.records,
+            self.deleted_records + other.deleted_records,
+        )
+
+    def __neg__(self) -> PartitionCounts:
+        return PartitionCounts(
+            -self.data_files,
+            -self.small_files,
+            -self.data_bytes,
+            -self.small_bytes,
+            -self.delete_files,
+            -self.records,
+            -self.deleted_records,
+        )
+
+    @property
+    def has_debt(self) -> bool:
+        """Whether anything here could ever be due."""
+        return self.small_files > 0 or self.delete_files > 0
+
+    @property
+    def is_empty(self) -> bool:
+        """No live file at all: the partition is gone from the table."""
+        return self.data_files == 0 and self.delete_files == 0
+
+
+@dataclass(frozen=True)
+class PartitionDebt:
+    """One partition's counts with the words to show them: `{field: value}` and the bucket number where there is one."""
+
+    key: PartitionKey
+    partition: Mapping[str, JsonValue]
+    bucket: int | None
+    counts: PartitionCounts
+    due: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class TableDebt:
+    """One table as of `snapshot_id`. `stale` says why the counts may be old, else None.
+
+    `partitions` holds those with debt (small or delete files), `counted` the sums over all partitions.
+    Times are seconds since the epoch: `waiting_since` that of the oldest event not yet answered by a rewrite,
+    `due_since` when the table was first seen due.
+    """
+
+    table: TableName
+    snapshot_id: int | None = None
+    partitions: Mapping[PartitionKey, PartitionDebt] = field(default_factory=dict)
+    counted: PartitionCounts | None = None
+    acted_on: bool = False
+    stale: str | None = None
+    waiting_since: float | None = None
+    due_since: float | None = None
+
+    @property
+    def total(self) -> PartitionCounts:
+        """The table's counts over all partitions."""
+        if self.counted is not None:
+            return self.counted
+        return sum((debt.counts for debt in self.partitions.values()), PartitionCounts())
+
+    @property
+    def due(self) -> tuple[PartitionDebt, ...]:
+        """Partitions the policy calls due, most small files first."""
+        chosen = [debt for debt in self.partitions.values() if debt.due]
+        return tuple(sorted(chosen, key=lambda debt: (-debt.counts.small_files, debt.key)))
+
+
+class DebtBoard:
+    """The newest `TableDebt` of every table, for the dispatcher and for metrics. Thread-safe; values are frozen."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tables: dict[TableName, TableDebt] = {}
+
+    def get(self, table: TableName) -> TableDebt | None:
+        """The newest debt of `table`, or None when nothing has been heard of it."""
+        with self._lock:
+            return self._tables.get(table)
+
+    def tables(self) -> tuple[TableDebt, ...]:
+        """Every table's newest debt, in name order."""
+        with self._lock:
+            return tuple(self._tables[name] for name in sorted(self._tables))
+
+    def put(self, debt: TableDebt) -> None:
+        """Replace what is known of one table."""
+        with self._lock:
+            self._tables[debt.table] = debt
+
+    def forget(self, table: TableName) -> None:
+        """Drop a table that no longer exists."""
+        with self._lock:
+            self._tables.pop(table, None)
+
+    def mark_stale(self, table: TableName, reason: str) -> None:
+        """Keep the last counts, and say that they may be old."""
+        with self._lock:
+            known = self._tables.get(table) or TableDebt(table)
+            self._tables[table] = replace(known, stale=reason)
+
+    def settled(self, table: TableName) -> None:
+        """A rewrite has been committed: events heard so far have been answered."""
+        with self._lock:
+            known = self._tables.get(table)
+            if known is not None:
+                self._tables[table] = replace(known, waiting_since=None, due_since=None)

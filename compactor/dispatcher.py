@@ -1,0 +1,146 @@
+"""The dispatcher: which due table is rewritten next. Bounded, fair, one commit lane per table, backs off on failure.
+
+`choose` is pure; `Dispatcher` holds the threads. A table that was looked at is not looked at again before the ledger
+has counted a newer snapshot of it, or its back-off has passed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from compactor.debt import DebtBoard, TableDebt
+from compactor.errors import FirnlineError, StoppedError
+from compactor.table_names import TableName
+
+LONGEST_BACKOFF_SECONDS = 600.0
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is remembered of a table's last run. `settled_snapshot`: the snapshot for which nothing is left to do."""
+
+    failures: int = 0
+    not_before: float = 0.0
+    settled_snapshot: int | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """The dispatcher at a glance."""
+
+    queued: int
+    running: int
+    oldest_due_seconds: float
+
+
+def waiting(
+    tables: tuple[TableDebt, ...], attempts: Mapping[TableName, Attempt], running: frozenset[TableName], now: float
+) -> list[TableDebt]:
+    """Tables that are due, switched on, not running and not backing off; the longest-waiting first."""
+
+    def ready(debt: TableDebt) -> bool:
+        attempt = attempts.get(debt.table, Attempt())
+        return (
+            debt.acted_on
+            and debt.table not in running
+            and attempt.not_before <= now
+            and attempt.settled_snapshot != debt.snapshot_id
+            and bool(debt.due)
+        )
+
+    chosen = [debt for debt in tables if ready(debt)]
+    return sorted(chosen, key=lambda debt: (debt.due_since or now, debt.table))
+
+
+def after_failure(attempt: Attempt, now: float, first_backoff: float) -> Attempt:
+    """Back off: doubling from `first_backoff` seconds up to ten minutes."""
+    pause = min(LONGEST_BACKOFF_SECONDS, first_backoff * 2.0 ** min(attempt.failures, 10))
+    return replace(attempt, failures=attempt.failures + 1, not_before=now + pause)
+
+
+class Dispatcher:
+    """Runs `work(debt)` for due tables in a few threads of its own. `work` raises FirnlineError when it fails."""
+
+    def __init__(
+        self,
+        board: DebtBoard,
+        work: Callable[[TableDebt, Callable[[], bool]], None],
+        *,
+        concurrent_runs: int,
+        first_backoff_seconds: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._board = board
+        self._work = work
+        self._limit = concurrent_runs
+        self._first_backoff = first_backoff_seconds
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._attempts: dict[TableName, Attempt] = {}
+        self._running: set[TableName] = set()
+        self._stopping = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the worker threads."""
+        for number in range(self._limit):
+            thread = threading.Thread(target=self._serve, name=f"dispatcher-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def wake(self) -> None:
+        """The board has changed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def stop(self, seconds: float) -> bool:
+        """Take no more work, ask running work to end, and wait; False when something still runs after `seconds`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def status(self) -> Work:
+        """Queue depth, running work, and how long the longest-waiting due table has waited."""
+        now = self._clock()
+        with self._changed:
+            tables = waiting(self._board.tables(), self._attempts, frozenset(self._running), now)
+            running = len(self._running)
+        oldest = max((now - (debt.due_since or now) for debt in tables), default=0.0)
+        return Work(len(tables), running, oldest)
+
+    def _serve(self) -> None:
+        while True:
+            debt = self._next()
+            if debt is None:
+                return
+            attempt = self._attempts.get(debt.table, Attempt())
+            try:
+                self._work(debt, lambda: not self._stopping)
+                attempt = Attempt(settled_snapshot=debt.snapshot_id)
+            except StoppedError:
+                attempt = Attempt(settled_snapshot=debt.snapshot_id, not_before=self._clock() + self._first_backoff)
+            except FirnlineError:  # reported as an event by whoever raised it
+                attempt = after_failure(attempt, self._clock(), self._first_backoff)
+            finally:
+                with self._changed:
+                    self._attempts[debt.table] = attempt
+                    self._running.discard(debt.table)
+                    self._changed.notify_all()
+
+    def _next(self) -> TableDebt | None:
+        with self._changed:
+            while not self._stopping:
+                tables = waiting(self._board.tables(), self._attempts, frozenset(self._running), self._clock())
+                if tables:
+                    self._running.add(tables[0].table)
+                    return tables[0]
+                self._changed.wait(timeout=1.0)  # back-offs end by the clock, not by a notification
+            return None

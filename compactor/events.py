@@ -1,0 +1,173 @@
+"""Typed events: what the compactor and the stream tell whoever listens. The metrics room counts them; logs print them.
+
+All durations are seconds, all sizes bytes. `reason` fields are slugs from bounded sets, fit for metric labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from compactor.partitions import PartitionKey
+from compactor.table_names import TableName
+
+
+@dataclass(frozen=True)
+class RunPlanned:
+    """A rewrite run of one table was planned: `groups` groups (one per partition and bucket) will be rewritten."""
+
+    run_id: str
+    table: TableName
+    groups: int
+    files: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunSkipped:
+    """A due table was looked at and deliberately left alone. Decisions not to act are counted too."""
+
+    table: TableName
+    reason: str
+
+
+@dataclass(frozen=True)
+class GroupRewritten:
+    """One group's new files are written and its row count is checked; nothing is committed yet."""
+
+    run_id: str
+    table: TableName
+    key: PartitionKey
+    engine: str
+    reason: str
+    files_in: int
+    files_out: int
+    bytes_in: int
+    bytes_out: int
+    rows_in: int
+    rows_deleted: int
+    rows_out: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunCommitted:
+    """One `replace` snapshot holds the whole run. `event_to_compacted_seconds`: since the oldest event it settles."""
+
+    run_id: str
+    table: TableName
+    snapshot_id: int
+    groups: int
+    files_in: int
+    files_out: int
+    bytes_in: int
+    bytes_out: int
+    plan_seconds: float
+    rewrite_seconds: float
+    commit_seconds: float
+    event_to_compacted_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class RunFailed:
+    """A run ended without a commit. `stage`: plan, rewrite or commit; `reaction`: what the error class asks for."""
+
+    run_id: str
+    table: TableName
+    stage: str
+    reason: str
+    reaction: str
+    message: str
+
+
+@dataclass(frozen=True)
+class RunWouldRewrite:
+    """Observe mode: what a run would have done. Nothing was written."""
+
+    table: TableName
+    groups: int
+    files: int
+    files_after: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ManifestsRead:
+    """Manifests wanted by a plan or a recount: found in the cache, or read from the store (`bytes_read`)."""
+
+    table: TableName
+    hits: int
+    misses: int
+    bytes_read: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LedgerUpdated:
+    """The ledger has counted a table up to `snapshot_id`. `recount_reason` is None for an incremental walk."""
+
+    table: TableName
+    snapshot_id: int | None
+    events_by_source: dict[str, int] = field(default_factory=dict)
+    recount_reason: str | None = None
+    event_to_ledger_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class TableUnreadable:
+    """A table could not be loaded or counted; it is marked stale and tried again, the others go on."""
+
+    table: TableName
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
+class DeadLettered:
+    """Events that no decoder or no table wanted were sent to the dead-letter topic."""
+
+    reason: str
+    count: int
+
+
+@dataclass(frozen=True)
+class BatchFinished:
+    """One micro-batch of the stream is done. `lag_offsets`: events on the topic that the batch had not read."""
+
+    query: str
+    batch_id: int
+    seconds: float
+    input_rows: int
+    lag_offsets: int
+    state_rows: int
+
+
+@dataclass(frozen=True)
+class UnreferencedFilesRemoved:
+    """Outputs of a crashed, failed or aborted run were deleted, after proof that no snapshot references them."""
+
+    table: TableName
+    files: int
+
+
+Event = (
+    RunPlanned
+    | RunSkipped
+    | GroupRewritten
+    | RunCommitted
+    | RunFailed
+    | RunWouldRewrite
+    | ManifestsRead
+    | LedgerUpdated
+    | TableUnreadable
+    | DeadLettered
+    | BatchFinished
+    | UnreferencedFilesRemoved
+)
+
+Listener = Callable[[Event], None]
+
+
+def ignore(_event: Event) -> None:
+    """The listener that does nothing."""

@@ -1,0 +1,320 @@
+"""In-flight records: every output is noted before its first byte, so that a crash leaves nothing unaccounted for.
+
+A record lives beside the stream's checkpoint, one JSON file per run. It is removed after the commit, or by the sweep:
+once the owner is gone, the sweep first notes the table's head; outputs go only when no retained snapshot references
+them and the head has moved since (a commit sent before the crash can then no longer land, its base is not the head)
+or the grace period has passed. A record goes when a second sweep finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from compactor.commit import RUN_ID
+from compactor.errors import FirnlineError, RetryError
+from compactor.manifests import ManifestCache
+from compactor.table_names import TableName
+from compactor.tables import Catalogs, TableMissingError, TableView
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, told apart from every other: host, boot, pid namespace, pid and its start time."""
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        """The owner of what this process writes."""
+        return cls(socket.gethostname(), *_boot_and_namespace(), os.getpid(), _start_time(os.getpid()) or "")
+
+    def is_dead(self) -> bool | None:
+        """True or False where this machine can tell, None where only the lease can (another host or container)."""
+        here = (socket.gethostname(), *_boot_and_namespace())
+        if (self.host, self.boot, self.namespace) != here or not self.boot or not self.started:
+            return None
+        return _start_time(self.pid) != self.started
+
+
+def _boot_and_namespace() -> tuple[str, str]:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return "", ""
+
+
+def _start_time(pid: int) -> str | None:
+    """The process's start in clock ticks since boot (proc(5), stat field 22); None when there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in {"Z", "X"} else fields[19]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one run is about to write. Times are seconds since the epoch; `prefixes` are run-specific folders.
+
+    `abandoned`: the owner has ended this run itself, alive as it may be. `seen_head`, `seen_at`: the table's head when
+    a sweep first found the owner gone. `swept`: outputs were looked for once already.
+    """
+
+    run_id: str
+    catalog: str
+    namespace: tuple[str, ...]
+    name: str
+    table_uuid: str
+    parent_snapshot_id: int
+    parent_sequence_number: int
+    owner: Owner
+    lease_until: float
+    created: float
+    files: tuple[str, ...]
+    prefixes: tuple[str, ...] = ()
+    abandoned: bool = False
+    seen_head: int | None = None
+    seen_at: float | None = None
+    swept: bool = False
+
+    @property
+    def table(self) -> TableName:
+        """The table being rewritten."""
+        return TableName(self.catalog, self.namespace, self.name)
+
+
+class Verdict(Enum):
+    """What a sweep does with a record."""
+
+    LEAVE = "leave"
+    NOTE_HEAD = "note_head"
+    CLEAN = "clean"
+
+
+def judge(record: Record, *, owner_dead: bool | None, head: int | None, now: float, grace_seconds: float) -> Verdict:
+    """Pure: may the outputs of `record` be deleted (where unreferenced)?"""
+    alive = record.lease_until > now if owner_dead is None else not owner_dead
+    if alive and not record.abandoned:
+        return Verdict.LEAVE
+    if record.seen_at is None:
+        return Verdict.NOTE_HEAD
+    if head != record.seen_head or now - record.seen_at > grace_seconds:
+        return Verdict.CLEAN
+    return Verdict.LEAVE
+
+
+class InFlightRecords:
+    """The folder of records. Writes are atomic (write aside, then rename)."""
+
+    def __init__(self, folder_uri: str, owner: Owner, lease_seconds: float, clock: Callable[[], float]) -> None:
+        self._fs, self._folder = _file_system(folder_uri)
+        self._owner = owner
+        self._lease = lease_seconds
+        self._clock = clock
+
+    def open(
+        self, run_id: str, table: TableView, files: Sequence[str], prefixes: Sequence[str] = ()
+    ) -> Record:
+        """Note a run's outputs before anything is written."""
+        snapshot = table.snapshot
+        record = Record(
+            run_id=run_id,
+            catalog=table.name.catalog,
+            namespace=table.name.namespace,
+            name=table.name.name,
+            table_uuid=table.uuid,
+            parent_snapshot_id=snapshot.snapshot_id if snapshot else -1,
+            parent_sequence_number=(snapshot.sequence_number or 0) if snapshot else 0,
+            owner=self._owner,
+            lease_until=self._clock() + self._lease,
+            created=self._clock(),
+            files=tuple(files),
+            prefixes=tuple(prefixes),
+        )
+        self.save(record)
+        return record
+
+    def renew(self, record: Record) -> Record:
+        """Extend the lease; called while the run works."""
+        renewed = replace(record, lease_until=self._clock() + self._lease)
+        self.save(renewed)
+        return renewed
+
+    def save(self, record: Record) -> None:
+        """Write a record whole."""
+        try:
+            self._fs.create_dir(self._folder, recursive=True)
+            aside = f"{self._folder}/{record.run_id}.tmp"
+            with self._fs.open_output_stream(aside) as stream:
+                stream.write(json.dumps(asdict(record)).encode())
+            self._fs.move(aside, self._path(record.run_id))
+        except OSError as error:
+            raise RetryError(
+                f"in-flight record of run {record.run_id} cannot be written to {self._folder}: {error}; "
+                "check state.checkpoint",
+                reason="state_unwritable",
+            ) from error
+
+    def close(self, run_id: str) -> None:
+        """Forget a run: it is committed, or its outputs are gone."""
+        try:
+            self._fs.delete_file(self._path(run_id))
+        except FileNotFoundError:
+            pass
+
+    def all(self) -> list[Record]:
+        """Every record there is, oldest first."""
+        found = self._fs.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
+        records = [self._read(info.path) for info in found if info.path.endswith(".json")]
+        return sorted((record for record in records if record), key=lambda record: record.created)
+
+    def _read(self, path: str) -> Record | None:
+        try:
+            with self._fs.open_input_stream(path) as stream:
+                tree: dict[str, Any] = json.loads(stream.readall())
+            for key in ("namespace", "files", "prefixes"):
+                tree[key] = tuple(tree[key])
+            return Record(**{**tree, "owner": Owner(**tree["owner"])})
+        except (OSError, ValueError, TypeError, KeyError):
+            return None  # removed meanwhile, or torn: the next sweep looks again
+
+    def _path(self, run_id: str) -> str:
+        return f"{self._folder}/{run_id}.json"
+
+
+def _file_system(uri: str) -> tuple[fs.FileSystem, str]:
+    if "://" not in uri and not uri.startswith("file:"):
+        return fs.LocalFileSystem(), uri
+    if uri.startswith("file:"):
+        return fs.LocalFileSystem(), "/" + uri.removeprefix("file:").lstrip("/")
+    found, path = fs.FileSystem.from_uri(uri)
+    return found, path
+
+
+def sweep(
+    records: InFlightRecords,
+    catalogs: Catalogs,
+    cache: ManifestCache,
+    *,
+    now: float,
+    grace_seconds: float,
+) -> dict[TableName, int]:
+    """Look at every record whose run has ended; returns files deleted per table. One bad table stops no other."""
+    removed: dict[TableName, int] = {}
+    for record in records.all():
+        try:
+            count = _sweep_one(records, record, catalogs, cache, now, grace_seconds)
+        except (FirnlineError, OSError):
+            continue  # the table or its store does not answer: the record stays for the next sweep
+        if count:
+            removed[record.table] = removed.get(record.table, 0) + count
+    return removed
+
+
+def _sweep_one(
+    records: InFlightRecords, record: Record, catalogs: Catalogs, cache: ManifestCache, now: float, grace: float
+) -> int:
+    try:
+        table = catalogs.load(record.table)
+    except TableMissingError:
+        if now - record.created > grace:
+            records.close(record.run_id)  # a dropped table: its files are the catalog's business
+        return 0
+    head = table.snapshot.snapshot_id if table.snapshot else None
+    verdict = judge(record, owner_dead=record.owner.is_dead(), head=head, now=now, grace_seconds=grace)
+    if verdict is Verdict.NOTE_HEAD:
+        records.save(replace(record, seen_head=head, seen_at=now))
+    if verdict is not Verdict.CLEAN:
+        return 0
+    deleted = delete_unreferenced(record, table, cache)
+    if record.swept and not deleted:
+        records.close(record.run_id)
+    else:
+        records.save(replace(record, swept=True))
+    return deleted
+
+
+def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) -> int:
+    """Delete the record's outputs that no retained snapshot references; returns how many were there.
+
+    Raises:
+        RetryError: the references could not be read: nothing is deleted.
+    """
+    if table.uuid != record.table_uuid:
+        return 0  # another table lives under the name; its files are not ours to judge
+    io = table.io
+    candidates = set(record.files)
+    for prefix in record.prefixes:
+        candidates.update(_files_below(io, prefix))
+    if not candidates:
+        return 0
+    referenced = {plain_path(path) for path in referenced_paths(table, record, cache)}
+    deleted = 0
+    for path in sorted(candidates):
+        if plain_path(path) not in referenced and _delete(io, path):
+            deleted += 1
+    return deleted
+
+
+def referenced_paths(table: TableView, record: Record, cache: ManifestCache) -> set[str]:
+    """Data files of all retained snapshots that can hold the run's outputs: manifests newer than the run's parent."""
+    manifests = {
+        manifest.manifest_path: manifest
+        for snapshot in table.metadata.snapshots
+        for manifest in table.manifests(snapshot)
+        if not manifest.sequence_number or manifest.sequence_number > record.parent_sequence_number
+    }
+    return {entry.path for entries in cache.read(table, list(manifests.values())) for entry in entries}
+
+
+def was_committed(table: TableView, run_id: str) -> bool:
+    """Whether a retained snapshot carries the run id. False proves nothing: the snapshot may have expired."""
+    summaries: Iterable[Mapping[str, str]] = (
+        snapshot.summary.additional_properties for snapshot in table.metadata.snapshots if snapshot.summary
+    )
+    return any(summary.get(RUN_ID) == run_id for summary in summaries)
+
+
+def plain_path(location: str) -> str:
+    """`file:/a`, `file:///a` and `/a` name one file; other schemes are compared as they are."""
+    if location.startswith("file:"):
+        return "/" + location.removeprefix("file:").lstrip("/")
+    return location
+
+
+def _files_below(io: Any, prefix: str) -> list[str]:
+    file_system, path, scheme = _table_file_system(io, prefix)
+    found = file_system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+    return [f"{scheme}{info.path}" for info in found if info.type == fs.FileType.File]
+
+
+def _delete(io: Any, location: str) -> bool:
+    file_system, path, _ = _table_file_system(io, location)
+    if file_system.get_file_info(path).type == fs.FileType.NotFound:
+        return False
+    file_system.delete_file(path)
+    return True
+
+
+def _table_file_system(io: Any, location: str) -> tuple[fs.FileSystem, str, str]:
+    if location.startswith(("file:", "/")):
+        return fs.LocalFileSystem(), plain_path(location), ""
+    scheme, _, rest = location.partition("://")
+    arrow = io if isinstance(io, PyArrowFileIO) else PyArrowFileIO(io.properties)
+    return arrow.fs_by_scheme(scheme, rest.split("/", 1)[0]), rest, f"{scheme}://"
+
+

@@ -1,0 +1,149 @@
+"""Java and jars: the one place that names both.
+
+Versions here resolve together and are what the tests run on: the Spark 4.0 line with Iceberg 1.11. Newer patch
+releases of Spark's Kafka token-provider module do not resolve everywhere; 4.0.0 works with every 4.0.x.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from compactor.errors import GiveUpError, InputError
+
+SUPPORTED_JAVA = (17, 21)
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """Maven coordinates that are fetched together into one folder."""
+
+    name: str
+    coordinates: tuple[str, ...]
+    transitive: bool
+
+
+SPARK_JARS = JarSet(
+    "spark",
+    (
+        "org.apache.iceberg:iceberg-spark-runtime-4.0_2.13:1.11.0",
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        "org.apache.kafka:kafka-clients:3.9.0",
+        "org.apache.commons:commons-pool2:2.12.0",
+        "org.xerial:sqlite-jdbc:3.50.3.0",
+    ),
+    transitive=False,
+)
+AWS_JARS = JarSet("aws", ("org.apache.iceberg:iceberg-aws-bundle:1.11.0",), transitive=False)
+KAFKA_BROKER_JARS = JarSet(
+    "kafka-broker", ("org.apache.kafka:kafka_2.13:4.1.1", "org.slf4j:slf4j-simple:1.7.36"), transitive=True
+)
+
+
+def java_home() -> Path:
+    """A Java 17 or 21: `JAVA_HOME`, else `java` on the path, else the usual folders.
+
+    Raises:
+        InputError: none is installed; the message says what to install.
+    """
+    for home in _candidate_homes():
+        if _major_version(home) in SUPPORTED_JAVA:
+            return home
+    raise InputError(
+        "Java 17 or 21 is needed (Spark 4.0 runs on these) and none was found: install one "
+        "(Debian/Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-21-openjdk-headless; "
+        "macOS: brew install openjdk@21) or set JAVA_HOME",
+        reason="no_java",
+    )
+
+
+def _candidate_homes() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    for folder in ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/homebrew/opt", "/usr/local/opt", "/opt/java"):
+        if Path(folder).is_dir():
+            for home in sorted(Path(folder).iterdir()):
+                yield home
+                yield home / "Contents" / "Home"
+
+
+def _major_version(home: Path) -> int | None:
+    program = home / "bin" / "java"
+    if not program.exists():
+        return None
+    printed = subprocess.run([str(program), "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)', printed)
+    return int(found.group(1)) if found else None
+
+
+def jars_folder(jar_set: JarSet) -> Path:
+    """Where a jar set is kept: in the Python environment when it is writable, else in the user's cache."""
+    digest = hashlib.sha256(" ".join(jar_set.coordinates).encode()).hexdigest()[:12]
+    name = f"{jar_set.name}-{digest}"
+    inside = Path(sys.prefix) / "share" / "firnline" / "jars"
+    if (inside / name).is_dir() or os.access(sys.prefix, os.W_OK):
+        return inside / name
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "firnline" / "jars" / name
+
+
+def fetch_jars(jar_set: JarSet) -> list[Path]:
+    """The jars of a set, fetched once through the Ivy that ships inside pyspark; no network on later calls.
+
+    Raises:
+        GiveUpError: the repository did not deliver; the message holds Ivy's last words.
+    """
+    folder = jars_folder(jar_set)
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            _retrieve(jar_set, Path(scratch))
+            try:
+                (Path(scratch) / "jars").rename(folder)
+            except OSError:
+                if not folder.is_dir():  # else another process fetched the same set at the same time
+                    raise
+    return sorted(folder.glob("*.jar"))
+
+
+def _retrieve(jar_set: JarSet, scratch: Path) -> None:
+    import pyspark  # noqa: PLC0415 - only its folder is wanted, and only when something must be fetched
+
+    dependencies = "".join(
+        f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="{str(jar_set.transitive).lower()}" '
+        f'conf="default->master,runtime,compile"/>'
+        for group, artifact, version in (coordinate.split(":") for coordinate in jar_set.coordinates)
+    )
+    if not jar_set.transitive:
+        dependencies = dependencies.replace("master,runtime,compile", "master")
+    (scratch / "ivy.xml").write_text(
+        '<ivy-module version="2.0"><info organisation="firnline" module="jars"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
+        "</ivy-module>"
+    )
+    command = [
+        str(java_home() / "bin" / "java"), "-cp", str(Path(pyspark.__file__).parent / "jars" / "*"),
+        "org.apache.ivy.Main", "-ivy", str(scratch / "ivy.xml"), "-confs", "default",
+        "-cache", str(scratch / "cache"), "-types", "jar", "bundle",
+        "-retrieve", str(scratch / "jars" / "[artifact]-[revision](-[classifier]).[ext]"),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = len(list((scratch / "jars").glob("*.jar"))) if (scratch / "jars").is_dir() else 0
+    if done.returncode != 0 or found < len(jar_set.coordinates) or "FAILED" in done.stdout:
+        raise GiveUpError(
+            f"the {jar_set.name} jars could not be fetched; check the network or a Maven mirror, then try again:\n"
+            + "\n".join((done.stdout + done.stderr).splitlines()[-15:]),
+            reason="jars_unavailable",
+        )

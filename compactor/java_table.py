@@ -1,0 +1,168 @@
+"""Iceberg's Java table behind Py4J: pinned to the planned snapshot, few calls, files handed over as one JSON document."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from compactor.errors import GiveUpError, ReplanError, RetryError
+from compactor.partitions import PartitionKey
+from compactor.tables import TableView
+
+COMMIT_STATE_UNKNOWN = "org.apache.iceberg.exceptions.CommitStateUnknownException"
+COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
+VALIDATION = "org.apache.iceberg.exceptions.ValidationException"
+TABLE_DATA_LOCATIONS = ("write.data.path", "write.folder-storage.path")
+
+
+@dataclass(frozen=True)
+class JavaTable:
+    """A loaded `org.apache.iceberg.Table`, checked to be the same table at the same point as the PyIceberg view."""
+
+    session: SparkSession
+    handle: Any
+    view: TableView
+    snapshot_id: int
+
+    @classmethod
+    def load(cls, session: SparkSession, view: TableView, snapshot_id: int) -> JavaTable:
+        """Load the table through Spark's catalog.
+
+        Raises:
+            RetryError: Spark's catalog does not deliver it.
+            ReplanError: it is another table by now, its format version changed, or the planned snapshot is gone.
+        """
+        spark3_util = session._jvm.org.apache.iceberg.spark.Spark3Util  # noqa: SLF001 - PySpark's documented gateway
+        try:
+            activate(session)
+            # Spark3Util takes a catalog that fails to load for a namespace; asking for it first tells the cause.
+            session._jsparkSession.sessionState().catalogManager().catalog(view.name.catalog)  # noqa: SLF001
+            handle = spark3_util.loadIcebergTable(session._jsparkSession, view.name.spark)  # noqa: SLF001
+        except Py4JJavaError as error:
+            raise RetryError(
+                f"Spark cannot load {view.name}: {first_line(error)}; check the catalog's properties",
+                reason="table_unreadable",
+            ) from error
+        table = cls(session, handle, view, snapshot_id)
+        table.check_unchanged()
+        return table
+
+    def check_unchanged(self) -> None:
+        """Refuse to go on when the table is not the one that was planned.
+
+        Raises:
+            ReplanError: UUID or format version differ, or the planned snapshot has been expired.
+        """
+        name = self.view.name
+        if self.handle.uuid().toString() != self.view.uuid:
+            raise ReplanError(f"{name} was replaced by another table since planning", reason="table_replaced")
+        version = self.handle.operations().current().formatVersion()
+        if version != self.view.metadata.format_version:
+            raise ReplanError(f"{name} changed to format version {version} since planning", reason="format_changed")
+        if self.handle.snapshot(self.snapshot_id) is None:
+            raise ReplanError(f"snapshot {self.snapshot_id} of {name} expired since planning", reason="snapshot_expired")
+
+    def refresh(self) -> None:
+        """Read the table's newest metadata."""
+        self.handle.refresh()
+
+    @property
+    def jvm(self) -> Any:
+        """The gateway's view of Java packages."""
+        return self.session._jvm  # noqa: SLF001
+
+    def new_data_location(self, key: PartitionKey, file_name: str) -> str:
+        """Where the table's own writers would put a data file of this partition (its location provider decides)."""
+        provider = self.handle.locationProvider()
+        spec = self.handle.specs()[key.spec_id]
+        if not spec.isPartitioned():
+            return str(provider.newDataLocation(file_name))
+        partition = self.files([content_file(key, "placeholder", "parquet", 0, {"record-count": 0})])[0].partition()
+        return str(provider.newDataLocation(spec, partition, file_name))
+
+    def tasks(self, data_files: Sequence[Mapping[str, Any]]) -> Any:
+        """A Java list of file scan tasks from content-file JSON (REST spec: FetchScanTasksResult)."""
+        iceberg = self.jvm.org.apache.iceberg
+        document = {
+            "delete-files": [],
+            "file-scan-tasks": [{"data-file": file, "residual-filter": True} for file in data_files],
+        }
+        node = iceberg.util.JsonUtil.mapper().readTree(json.dumps(document))
+        parsed = iceberg.rest.responses.FetchScanTasksResponseParser.fromJson(node, self.handle.specs(), True)
+        return parsed.fileScanTasks()
+
+    def files(self, data_files: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Java `DataFile`s from content-file JSON."""
+        return [task.file() for task in self.tasks(data_files)]
+
+    def planned_tasks(self, paths: Iterable[str]) -> dict[str, Any]:
+        """Java's own scan tasks of the given data files at the planned snapshot, deletes and row lineage included.
+
+        Raises:
+            GiveUpError: Java's plan does not hold a file that the inventory holds.
+        """
+        wanted = set(paths)
+        scan = self.handle.newScan().useSnapshot(self.snapshot_id).ignoreResiduals()
+        found: dict[str, Any] = {}
+        planned = scan.planFiles()
+        try:
+            iterator = planned.iterator()
+            while len(found) < len(wanted) and iterator.hasNext():
+                task = iterator.next()
+                path = str(task.file().location())
+                if path in wanted:
+                    found[path] = task
+        finally:
+            planned.close()
+        if len(found) < len(wanted):
+            missing = next(iter(wanted - set(found)))
+            raise GiveUpError(f"Iceberg's scan of {self.view.name} does not list {missing}", reason="plans_differ")
+        return found
+
+    def data_folder(self) -> str:
+        """The table's data location without a trailing slash."""
+        properties = self.view.properties
+        for key in TABLE_DATA_LOCATIONS:
+            if properties.get(key):
+                return properties[key].rstrip("/")
+        return str(self.handle.location()).rstrip("/") + "/data"
+
+
+def activate(session: SparkSession) -> None:
+    """Make `session` the calling thread's: Spark looks catalogs up in the active session's configuration."""
+    session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
+
+
+def content_file(
+    key: PartitionKey, path: str, file_format: str, size: int, metrics: Mapping[str, Any], **more: Any
+) -> dict[str, Any]:
+    """One data file in the REST spec's content-file JSON. `metrics` must hold `record-count`."""
+    return {
+        "spec-id": key.spec_id,
+        "content": "data",
+        "file-path": path,
+        "file-format": file_format,
+        "partition": key.tuple_json,
+        "file-size-in-bytes": size,
+        **metrics,
+        **more,
+    }
+
+
+def exception_class(error: Py4JJavaError) -> str:
+    """The Java exception's class name."""
+    return str(error.java_exception.getClass().getName())
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's own message, for people."""
+    if isinstance(error, Py4JJavaError):
+        message = str(error.java_exception.getMessage() or exception_class(error))
+    else:
+        message = str(error)
+    return message.strip().splitlines()[0] if message.strip() else type(error).__name__

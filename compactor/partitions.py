@@ -1,0 +1,175 @@
+"""Partition keys: the (spec, partition) identity that debt, plans and commits share.
+
+A partition tuple is kept as the JSON array that Iceberg's single-value serialization gives it (spec appendix D):
+dates as ISO text, decimals as text at the exact scale, binary and fixed as hex, null as null. That text is hashable,
+sortable, printable, and what Iceberg's Java parsers read on the commit side.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import (
+    BinaryType,
+    DateType,
+    DecimalType,
+    FixedType,
+    PrimitiveType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyiceberg.partitioning import PartitionSpec
+    from pyiceberg.schema import Schema
+
+JsonValue = None | bool | int | float | str
+
+EPOCH_DATE = dt.date(1970, 1, 1)
+MICROS_PER_SECOND = 1_000_000
+NANOS_PER_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, order=True)
+class PartitionKey:
+    """One partition of one partition spec. `values` is the canonical JSON array of the partition tuple."""
+
+    spec_id: int
+    values: str
+
+    @property
+    def tuple_json(self) -> list[JsonValue]:
+        """The partition tuple as JSON values, in the spec's field order."""
+        loaded: list[JsonValue] = json.loads(self.values)
+        return loaded
+
+    @property
+    def commits_as_json(self) -> bool:
+        """False when a value is NaN or infinite, which Iceberg's JSON content-file parser rejects."""
+        return not any(isinstance(value, float) and not math.isfinite(value) for value in self.tuple_json)
+
+
+@dataclass(frozen=True)
+class PartitionLayout:
+    """How to read partition tuples of one spec: field names, result types, and which fields are buckets."""
+
+    spec_id: int
+    names: tuple[str, ...]
+    types: tuple[PrimitiveType, ...]
+    bucket_fields: tuple[int, ...]
+
+    @classmethod
+    def of(cls, spec: PartitionSpec, schema: Schema) -> PartitionLayout:
+        """The layout of `spec`; `schema` must hold the spec's source columns (any schema of the table that does)."""
+        types = tuple(_result_type(field.field_type) for field in spec.partition_type(schema).fields)
+        buckets = tuple(i for i, field in enumerate(spec.fields) if isinstance(field.transform, BucketTransform))
+        return cls(spec.spec_id, tuple(field.name for field in spec.fields), types, buckets)
+
+    def key(self, values: Iterable[Any]) -> PartitionKey:
+        """The key of a partition tuple as PyIceberg decodes it from a manifest entry."""
+        encoded = [to_json(kind, value) for kind, value in zip(self.types, values, strict=True)]
+        return PartitionKey(self.spec_id, json.dumps(encoded, separators=(",", ":"), ensure_ascii=False))
+
+    def readable(self, key: PartitionKey) -> dict[str, JsonValue]:
+        """Field name → value, for people and for JSON output. `{}` when unpartitioned."""
+        return dict(zip(self.names, key.tuple_json, strict=True))
+
+    def bucket(self, key: PartitionKey) -> int | None:
+        """The bucket number when the spec has exactly one bucket field, else None."""
+        if len(self.bucket_fields) != 1:
+            return None
+        value = key.tuple_json[self.bucket_fields[0]]
+        return value if isinstance(value, int) else None
+
+
+def _result_type(field_type: Any) -> PrimitiveType:
+    if not isinstance(field_type, PrimitiveType):
+        raise TypeError(f"partition field of non-primitive type {field_type}")
+    return field_type
+
+
+def to_json(kind: PrimitiveType, value: Any) -> JsonValue:
+    """One partition value in Iceberg's JSON single-value form, whichever of its Python shapes PyIceberg hands over."""
+    if value is None:
+        return None
+    if isinstance(kind, DateType):
+        return _date(value)
+    if isinstance(kind, TimeType):
+        return _time(value)
+    if isinstance(kind, TimestampType | TimestamptzType):
+        zone = "+00:00" if isinstance(kind, TimestamptzType) else ""
+        return _timestamp(value, MICROS_PER_SECOND, zone)
+    if isinstance(kind, TimestampNanoType | TimestamptzNanoType):
+        zone = "+00:00" if isinstance(kind, TimestamptzNanoType) else ""
+        return _timestamp(value, NANOS_PER_SECOND, zone)
+    if isinstance(kind, DecimalType):
+        return f"{Decimal(value):.{kind.scale}f}"
+    if isinstance(kind, UUIDType):
+        return str(value if isinstance(value, UUID) else UUID(bytes=bytes(value)))
+    if isinstance(kind, BinaryType | FixedType):
+        return bytes(value).hex()
+    if isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"cannot write partition value {value!r} of type {kind} as JSON")
+
+
+def _date(value: int | dt.date) -> str:
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return _civil(value)
+
+
+def _civil(days: int) -> str:
+    """ISO date of a day number, also beyond the years Python's `date` covers (Howard Hinnant's civil_from_days)."""
+    try:
+        return (EPOCH_DATE + dt.timedelta(days=days)).isoformat()
+    except OverflowError:
+        shifted = days + 719_468
+        era = shifted // 146_097
+        day_of_era = shifted - era * 146_097
+        year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+        day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
+        month_index = (5 * day_of_year + 2) // 153
+        day = day_of_year - (153 * month_index + 2) // 5 + 1
+        month = month_index + 3 if month_index < 10 else month_index - 9
+        year = year_of_era + era * 400 + (1 if month <= 2 else 0)
+        return f"{year:+05d}-{month:02d}-{day:02d}"
+
+
+def _time(value: int | dt.time) -> str:
+    if isinstance(value, dt.time):
+        value = ((value.hour * 60 + value.minute) * 60 + value.second) * MICROS_PER_SECOND + value.microsecond
+    return _clock(value, MICROS_PER_SECOND)
+
+
+def _timestamp(value: int | dt.datetime, units: int, zone: str) -> str:
+    if isinstance(value, dt.datetime):
+        naive = value.astimezone(dt.UTC).replace(tzinfo=None) if value.tzinfo else value
+        delta = naive - dt.datetime(1970, 1, 1)  # noqa: DTZ001 - arithmetic on the spec's zone-free epoch
+        whole_seconds = delta.days * 86_400 + delta.seconds
+        value = whole_seconds * units + delta.microseconds * (units // MICROS_PER_SECOND)
+    days, within = divmod(value, 86_400 * units)
+    return f"{_civil(days)}T{_clock(within, units)}{zone}"
+
+
+def _clock(units_of_day: int, units: int) -> str:
+    seconds, fraction = divmod(units_of_day, units)
+    clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+    if not fraction:
+        return clock
+    return f"{clock}.{fraction:0{len(str(units)) - 1}d}"
+
+

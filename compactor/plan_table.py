@@ -1,0 +1,88 @@
+"""Plan one table: read its manifests, ask the policy, choose engines. Shared by `plan`, `compact` and the service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+
+from compactor.inventory import LiveFile, take_inventory
+from compactor.manifests import ManifestCache
+from compactor.partitions import PartitionKey
+from compactor.planner import Group, Plan, make_plan
+from compactor.policy import ThresholdPolicy
+from compactor.pruning import partition_filter
+from compactor.rewrite.engine import Engine, EngineChoice, choose_engine
+from compactor.settings import PolicyValues
+from compactor.tables import FileSizes, TableView, file_sizes
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a plan: everything due (default), or what a user narrowed or forced."""
+
+    where: str | None = None
+    force: bool = False
+    engine: str = "auto"
+    only: Collection[PartitionKey] | None = None
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """A group and the engine that metadata allows; footers may still turn a splice into `spark`."""
+
+    group: Group
+    engine: EngineChoice
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """All that one run needs: the pinned view, the groups, the values they were planned with, and the time it took."""
+
+    table: TableView
+    plan: Plan
+    groups: tuple[PlannedGroup, ...]
+    policy: PolicyValues
+    sizes: FileSizes
+    requested_engine: str
+    seconds: float
+
+    @property
+    def bytes(self) -> int:
+        """Input bytes of all groups."""
+        return sum(group.group.bytes for group in self.groups)
+
+
+def plan_table(
+    table: TableView,
+    policy: PolicyValues,
+    cache: ManifestCache,
+    request: Request | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> TablePlan:
+    """Plan a table at its current snapshot.
+
+    Raises:
+        RetryError: a manifest cannot be read.
+        InputError: the filter, the engine or a table property is not usable.
+    """
+    request = request or Request()
+    started = clock()
+    sizes = file_sizes(policy, table.properties)
+    keeps = partition_filter(table, request.where)
+    inventory = take_inventory(table, cache)
+
+    def wanted(key: PartitionKey, files: tuple[LiveFile, ...]) -> bool:
+        return (request.only is None or key in request.only) and keeps(key, files)
+
+    thresholds = ThresholdPolicy(policy, sizes, request.force)
+    plan = make_plan(inventory, thresholds, sizes.target, policy.max_file_group_size, wanted)
+    groups = tuple(
+        PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
+    )
+    return TablePlan(table, plan, groups, policy, sizes, request.engine, clock() - started)
+
+
+def with_engine(planned: PlannedGroup, reason: str, sentence: str) -> PlannedGroup:
+    """The same group, to be rewritten by `spark` because the footers refused a splice."""
+    return replace(planned, engine=EngineChoice(Engine.SPARK, reason, sentence))

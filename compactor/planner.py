@@ -1,0 +1,125 @@
+"""Planning: due partitions → groups → shares. Pure: an inventory and a policy in, a frozen plan out.
+
+A *group* is what is merged within one partition (at most `max_file_group_size` bytes); a *share* is the run of its
+files that becomes one output file. Bytes and target decide the number of shares; parallelism never does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compactor.inventory import Inventory, LiveFile
+from compactor.partitions import JsonValue, PartitionKey
+from compactor.policy import Policy
+
+ROUND_UP_FROM = 0.75
+"""A last output is split off when it would reach 75 % of the target: outputs then average 87.5–175 % of the target
+(a single output less, when there is no more), inside the 75–180 % that count as healthy."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Files of one partition that are merged together; each share becomes one output file."""
+
+    key: PartitionKey
+    partition: Mapping[str, JsonValue]
+    bucket: int | None
+    shares: tuple[tuple[LiveFile, ...], ...]
+    why: str
+
+    @property
+    def files(self) -> tuple[LiveFile, ...]:
+        """All input files, in arrival order."""
+        return tuple(file for share in self.shares for file in share)
+
+    @property
+    def bytes(self) -> int:
+        """Input bytes."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def rows(self) -> int:
+        """Input rows, before deletes."""
+        return sum(file.entry.records for file in self.files)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one run would do to one table at one snapshot, and why the other partitions are left alone."""
+
+    snapshot_id: int | None
+    sequence_number: int
+    groups: tuple[Group, ...]
+    left_alone: Mapping[PartitionKey, str] = field(default_factory=dict)
+
+
+def make_plan(
+    inventory: Inventory,
+    policy: Policy,
+    target_file_size: int,
+    max_group_size: int,
+    wanted: Callable[[PartitionKey, tuple[LiveFile, ...]], bool] = lambda _key, _files: True,
+) -> Plan:
+    """Ask the policy about every wanted partition and cut what is due into groups and shares."""
+    groups: list[Group] = []
+    left_alone: dict[PartitionKey, str] = {}
+    for key, files in inventory.partitions.items():
+        if not wanted(key, files):
+            continue
+        choice = policy.choose(files)
+        layout = inventory.layouts[key.spec_id]
+        made = [
+            Group(key, layout.readable(key), layout.bucket(key), shares, choice.why)
+            for shares in _shares(choice.files, target_file_size, max_group_size)
+        ]
+        groups.extend(made)
+        if not made:
+            left_alone[key] = choice.why
+    return Plan(inventory.snapshot_id, inventory.sequence_number, tuple(groups), left_alone)
+
+
+def _shares(
+    files: tuple[LiveFile, ...], target: int, max_group_size: int
+) -> list[tuple[tuple[LiveFile, ...], ...]]:
+    groups = []
+    for run in _runs_up_to(files, max_group_size):
+        shares = tuple(share for share in cut(run, output_count(sum(f.size for f in run), target)) if _worth_writing(share))
+        if shares:
+            groups.append(shares)
+    return groups
+
+
+def _worth_writing(share: tuple[LiveFile, ...]) -> bool:
+    """One file in, one file out only pays when deletes leave with it."""
+    return len(share) > 1 or any(file.deletes for file in share)
+
+
+def output_count(total_bytes: int, target: int) -> int:
+    """How many outputs `total_bytes` become, at least one."""
+    whole, rest = divmod(total_bytes, target)
+    return max(1, whole + (1 if rest >= ROUND_UP_FROM * target else 0))
+
+
+def cut(files: Sequence[LiveFile], count: int) -> list[tuple[LiveFile, ...]]:
+    """Cut `files` into at most `count` contiguous runs of about equal bytes; no run is empty."""
+    total = sum(file.size for file in files)
+    runs: list[list[LiveFile]] = [[] for _ in range(max(1, count))]
+    before = 0
+    for file in files:
+        middle = before + file.size / 2
+        runs[min(int(middle * count / total) if total else 0, count - 1)].append(file)
+        before += file.size
+    return [tuple(run) for run in runs if run]
+
+
+def _runs_up_to(files: Sequence[LiveFile], limit: int) -> list[list[LiveFile]]:
+    runs: list[list[LiveFile]] = []
+    size = 0
+    for file in files:
+        if not runs or size + file.size > limit:
+            runs.append([])
+            size = 0
+        runs[-1].append(file)
+        size += file.size
+    return runs

@@ -1,0 +1,460 @@
+"""A type-preserving codec for Thrift's compact protocol, just large enough to edit Parquet metadata safely.
+
+A decoded struct is a plain tree: every field keeps its id, its wire type and its order, known to this code or not, so
+that `encode_struct(decode_struct(data)[0])` gives back the same bytes. Parquet footers, page indexes, page headers and
+bloom-filter headers all decode with it. Source: apache/thrift, doc/specs/thrift-compact-protocol.md.
+
+Values by wire type: `BOOL_TRUE`/`BOOL_FALSE` bool · `I8` `I16` `I32` `I64` int · `DOUBLE` its 8 bytes, `UUID` its 16
+bytes (kept raw: a NaN's payload survives) · `BINARY` bytes · `STRUCT` `Struct` · `LIST`/`SET` `ThriftList` · `MAP`
+`ThriftMap`.
+
+Two spellings that no known writer uses cannot be told apart once decoded, and are refused instead of being changed
+silently: padded varints, and a long list header for fewer than 15 elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from compactor.errors import GiveUpError
+
+BOOL_TRUE: Final = 1
+BOOL_FALSE: Final = 2
+I8: Final = 3
+I16: Final = 4
+I32: Final = 5
+I64: Final = 6
+DOUBLE: Final = 7
+BINARY: Final = 8
+LIST: Final = 9
+SET: Final = 10
+MAP: Final = 11
+STRUCT: Final = 12
+UUID: Final = 13
+
+MAX_DEPTH: Final = 64  # Parquet nests six levels deep; each level costs two Python frames
+
+_BOOLEANS: Final = (BOOL_TRUE, BOOL_FALSE)
+_CONTINUE: Final = 0x80  # a varint byte with this bit set is followed by another
+_LOW_SEVEN: Final = 0x7F
+_NIBBLE: Final = 0x0F
+_LONG_SIZE: Final = 15  # list header: the size follows as a varint
+_MAX_DELTA: Final = 15  # the largest step between field ids that a short header holds
+_MAX_VARINT_BYTES: Final = 10
+_INTEGER_BITS: Final = {I16: 16, I32: 32, I64: 64}
+_FIXED_SIZES: Final = {DOUBLE: 8, UUID: 16}
+
+Field = tuple[int, Any]
+"""(wire type, value)"""
+
+
+class ThriftError(GiveUpError):
+    """Bytes that are not a compact-protocol struct, or a tree that cannot be written as one."""
+
+    reason = "unreadable_footer"
+
+
+@dataclass(frozen=True, slots=True)
+class ThriftList:
+    """The elements of a list or set, all of `element_type`.
+
+    `values` is a list, except for booleans: there it is the raw bytes, one per element (1 is true; writers disagree
+    whether false is 2 or 0).
+    """
+
+    element_type: int
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ThriftMap:
+    """(key, value) pairs in the order read. An empty map has no types on the wire: both are then 0."""
+
+    key_type: int
+    value_type: int
+    entries: Sequence[tuple[Any, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Struct:
+    """Fields by id, in wire order. Editing makes a new struct; unchanged parts are shared.
+
+    `long_headers` holds ids whose header was spelled in long form where the short one would do.
+    Two structs are equal when they hold the same fields, in any order.
+    """
+
+    fields: dict[int, Field]
+    long_headers: frozenset[int] = field(default=frozenset(), compare=False)
+
+    def get(self, field_id: int, *wire_types: int) -> Any:
+        """The field's value, None when absent.
+
+        Raises:
+            ThriftError: the field has another wire type than those named (none named: any will do).
+        """
+        found = self.fields.get(field_id)
+        if found is None:
+            return None
+        if wire_types and found[0] not in wire_types:
+            raise ThriftError(f"Thrift field {field_id} has wire type {found[0]}, expected one of {wire_types}.")
+        return found[1]
+
+    def require(self, field_id: int, *wire_types: int) -> Any:
+        """Like `get`, but an absent field raises ThriftError."""
+        value = self.get(field_id, *wire_types)
+        if value is None:
+            raise ThriftError(f"Required Thrift field {field_id} is missing.")
+        return value
+
+    def elements(self, field_id: int, element_type: int) -> Sequence[Any]:
+        """The values of a list field, empty when absent.
+
+        Raises:
+            ThriftError: not a list, or its elements have another type. (An empty list's type is not looked at: some
+                writers put 0 there.)
+        """
+        found: ThriftList | None = self.get(field_id, LIST)
+        if found is None or not found.values:
+            return ()
+        if found.element_type != element_type:
+            raise ThriftError(f"Thrift list {field_id} holds type {found.element_type}, expected {element_type}.")
+        return found.values
+
+    def with_fields(self, changes: Mapping[int, Field]) -> Struct:
+        """A copy with fields set: present ones keep their place, new ones go before the first larger id."""
+        fields = dict(self.fields)
+        for field_id, changed in changes.items():
+            if field_id in fields or not fields or field_id > next(reversed(fields)):
+                fields[field_id] = changed
+            else:
+                fields = _inserted(fields, field_id, changed)
+        return Struct(fields, self.long_headers)
+
+    def without(self, *field_ids: int) -> Struct:
+        """A copy lacking these fields; absent ones are no error."""
+        kept = {field_id: found for field_id, found in self.fields.items() if field_id not in field_ids}
+        return Struct(kept, self.long_headers)
+
+
+def _inserted(fields: dict[int, Field], field_id: int, new: Field) -> dict[int, Field]:
+    ordered: dict[int, Field] = {}
+    for other_id, other in fields.items():
+        if other_id > field_id and field_id not in ordered:
+            ordered[field_id] = new
+        ordered[other_id] = other
+    ordered.setdefault(field_id, new)
+    return ordered
+
+
+def decode_struct(data: bytes | memoryview, offset: int = 0) -> tuple[Struct, int]:
+    """The struct that starts at `offset`, and the offset after its end. Bytes beyond are not looked at.
+
+    Raises:
+        ThriftError: truncated, malformed, nested deeper than `MAX_DEPTH`, or spelled in a way that would not come
+            back byte for byte. Time and memory are bounded by the length of `data`.
+    """
+    raw = data if isinstance(data, bytes) else bytes(data)
+    if not 0 <= offset <= len(raw):
+        raise ThriftError(f"Thrift struct at offset {offset} lies outside its {len(raw)} bytes.")
+    try:
+        return _read_struct(raw, offset, MAX_DEPTH)
+    except IndexError:
+        raise ThriftError(f"Thrift struct at offset {offset} is cut off after {len(raw) - offset} bytes.") from None
+
+
+def encode_struct(struct: Struct) -> bytes:
+    """The struct in compact protocol.
+
+    Raises:
+        ThriftError: a value does not fit its wire type (an i16 above 32767, text for an integer).
+    """
+    out = bytearray()
+    try:
+        _write_struct(out, struct)
+    except (TypeError, AttributeError, ValueError, KeyError, RecursionError) as error:
+        raise ThriftError(f"This tree cannot be written as Thrift: {error!r}.") from error
+    return bytes(out)
+
+
+# --- reading: each reader takes (data, position, depth left) and returns (value, position after it) ---
+
+
+def _read_struct(data: bytes, position: int, depth: int) -> tuple[Struct, int]:
+    if depth <= 0:
+        raise ThriftError(f"Thrift nests deeper than {MAX_DEPTH} levels.")
+    fields: dict[int, Field] = {}
+    long_headers: list[int] = []
+    field_id = 0
+    while header := data[position]:
+        position += 1
+        if header > _NIBBLE:
+            field_id += header >> 4
+        else:
+            previous = field_id
+            field_id, position = _read_signed(data, position, 16)
+            if 0 < field_id - previous <= _MAX_DELTA:
+                long_headers.append(field_id)
+        if field_id in fields:
+            raise ThriftError(f"Thrift field {field_id} appears twice in one struct.")
+        wire_type = header & _NIBBLE
+        if I16 <= wire_type <= I64:
+            # Most fields are integers, most of them one byte long: spare them two calls.
+            raw = data[position]
+            if raw < _CONTINUE:
+                position += 1
+                fields[field_id] = (wire_type, (raw >> 1) ^ -(raw & 1))
+                continue
+        value, position = _FIELD_READERS[wire_type](data, position, depth - 1)
+        fields[field_id] = (wire_type, value)
+    return Struct(fields, frozenset(long_headers)) if long_headers else Struct(fields), position + 1
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    raw = data[position]
+    position += 1
+    if raw < _CONTINUE:
+        return raw, position
+    result = raw & _LOW_SEVEN
+    for shift in range(7, 7 * _MAX_VARINT_BYTES, 7):
+        raw = data[position]
+        position += 1
+        if raw < _CONTINUE:
+            if not raw:
+                raise ThriftError("A Thrift number is padded with zero bits.")
+            return result | raw << shift, position
+        result |= (raw & _LOW_SEVEN) << shift
+    raise ThriftError("A Thrift number is longer than 64 bits.")
+
+
+def _read_signed(data: bytes, position: int, bits: int) -> tuple[int, int]:
+    raw, position = _read_varint(data, position)
+    if raw >> bits:
+        raise ThriftError(f"A Thrift number does not fit its {bits} bits.")
+    return (raw >> 1) ^ -(raw & 1), position
+
+
+def _read_i16(data: bytes, position: int, _depth: int) -> tuple[int, int]:
+    return _read_signed(data, position, 16)
+
+
+def _read_i32(data: bytes, position: int, _depth: int) -> tuple[int, int]:
+    return _read_signed(data, position, 32)
+
+
+def _read_i64(data: bytes, position: int, _depth: int) -> tuple[int, int]:
+    return _read_signed(data, position, 64)
+
+
+def _read_i8(data: bytes, position: int, _depth: int) -> tuple[int, int]:
+    raw = data[position]
+    return raw - 256 if raw >= _CONTINUE else raw, position + 1
+
+
+def _read_true(_data: bytes, position: int, _depth: int) -> tuple[bool, int]:
+    return True, position
+
+
+def _read_false(_data: bytes, position: int, _depth: int) -> tuple[bool, int]:
+    return False, position
+
+
+def _read_fixed(data: bytes, position: int, size: int) -> tuple[bytes, int]:
+    end = position + size
+    if end > len(data):
+        raise ThriftError(f"Thrift bytes end after {len(data)}, a value needs {end}.")
+    return data[position:end], end
+
+
+def _read_double(data: bytes, position: int, _depth: int) -> tuple[bytes, int]:
+    return _read_fixed(data, position, _FIXED_SIZES[DOUBLE])
+
+
+def _read_uuid(data: bytes, position: int, _depth: int) -> tuple[bytes, int]:
+    return _read_fixed(data, position, _FIXED_SIZES[UUID])
+
+
+def _read_binary(data: bytes, position: int, _depth: int) -> tuple[bytes, int]:
+    length = data[position]
+    if length < _CONTINUE:
+        position += 1
+    else:
+        length, position = _read_varint(data, position)
+    end = position + length
+    if end > len(data):
+        raise ThriftError(f"Thrift bytes end after {len(data)}, a value of {length} bytes needs {end}.")
+    return data[position:end], end
+
+
+def _read_list(data: bytes, position: int, depth: int) -> tuple[ThriftList, int]:
+    header = data[position]
+    position += 1
+    size, element_type = header >> 4, header & _NIBBLE
+    if size == _LONG_SIZE:
+        size, position = _read_varint(data, position)
+        if size < _LONG_SIZE:
+            raise ThriftError("A short Thrift list is spelled with a long header.")
+    if depth <= 0:
+        raise ThriftError(f"Thrift nests deeper than {MAX_DEPTH} levels.")
+    # Every element takes at least one byte, so an absurd size is caught before anything is allocated.
+    if size > len(data) - position:
+        raise ThriftError(f"A Thrift list claims {size} elements, {len(data) - position} bytes are left.")
+    if element_type in _BOOLEANS:
+        return ThriftList(element_type, data[position : position + size]), position + size
+    if not size:
+        return ThriftList(element_type, []), position
+    read = _FIELD_READERS[element_type]
+    values = []
+    for _ in range(size):
+        value, position = read(data, position, depth - 1)
+        values.append(value)
+    return ThriftList(element_type, values), position
+
+
+def _read_map(data: bytes, position: int, depth: int) -> tuple[ThriftMap, int]:
+    size, position = _read_varint(data, position)
+    if not size:
+        return ThriftMap(0, 0, []), position
+    if depth <= 0:
+        raise ThriftError(f"Thrift nests deeper than {MAX_DEPTH} levels.")
+    if 2 * size > len(data) - position:
+        raise ThriftError(f"A Thrift map claims {size} entries, {len(data) - position} bytes are left.")
+    key_type, value_type = data[position] >> 4, data[position] & _NIBBLE
+    position += 1
+    read_key, read_value = _element_reader(key_type), _element_reader(value_type)
+    entries = []
+    for _ in range(size):
+        key, position = read_key(data, position, depth - 1)
+        value, position = read_value(data, position, depth - 1)
+        entries.append((key, value))
+    return ThriftMap(key_type, value_type, entries), position
+
+
+def _element_reader(wire_type: int) -> _Reader:
+    # Inside a map a boolean is one byte of its own, kept raw as in lists.
+    return _read_i8 if wire_type in _BOOLEANS else _FIELD_READERS[wire_type]
+
+
+def _read_unknown(_data: bytes, position: int, _depth: int) -> tuple[None, int]:
+    raise ThriftError(f"Unknown Thrift wire type before offset {position}.")
+
+
+_Reader = Callable[[bytes, int, int], tuple[Any, int]]
+_FIELD_READERS: Final[tuple[_Reader, ...]] = (
+    _read_unknown,
+    _read_true,
+    _read_false,
+    _read_i8,
+    _read_i16,
+    _read_i32,
+    _read_i64,
+    _read_double,
+    _read_binary,
+    _read_list,
+    _read_list,
+    _read_map,
+    _read_struct,
+    _read_uuid,
+    _read_unknown,
+    _read_unknown,
+)
+
+
+# --- writing ---
+
+
+def _write_struct(out: bytearray, struct: Struct) -> None:
+    previous = 0
+    for field_id, (wire_type, value) in struct.fields.items():
+        written_type = (BOOL_TRUE if value else BOOL_FALSE) if wire_type in _BOOLEANS else wire_type
+        if 0 < field_id - previous <= _MAX_DELTA and field_id not in struct.long_headers:
+            out.append((field_id - previous) << 4 | written_type)
+        else:
+            out.append(written_type)
+            _write_signed(out, field_id, 16)
+        previous = field_id
+        if wire_type not in _BOOLEANS:
+            _write_value(out, wire_type, value)
+    out.append(0)
+
+
+def _write_value(out: bytearray, wire_type: int, value: Any) -> None:
+    if wire_type in _INTEGER_BITS:
+        _write_signed(out, value, _INTEGER_BITS[wire_type])
+    elif wire_type == BINARY:
+        _write_varint(out, len(value))
+        out += value
+    else:
+        _OTHER_WRITERS[wire_type](out, value)
+
+
+def _write_varint(out: bytearray, number: int) -> None:
+    while number >= _CONTINUE:
+        out.append(number & _LOW_SEVEN | _CONTINUE)
+        number >>= 7
+    out.append(number)
+
+
+def _write_signed(out: bytearray, number: int, bits: int) -> None:
+    if not isinstance(number, int) or not -(1 << bits - 1) <= number < 1 << bits - 1:
+        raise ThriftError(f"{number!r} does not fit a Thrift i{bits}.")
+    _write_varint(out, number << 1 if number >= 0 else (~number << 1) | 1)
+
+
+def _write_i8(out: bytearray, number: int) -> None:
+    if not -_CONTINUE <= number < _CONTINUE:
+        raise ThriftError(f"{number!r} does not fit a Thrift i8.")
+    out.append(number & 0xFF)
+
+
+def _write_double(out: bytearray, value: bytes) -> None:
+    _write_fixed(out, value, _FIXED_SIZES[DOUBLE])
+
+
+def _write_uuid(out: bytearray, value: bytes) -> None:
+    _write_fixed(out, value, _FIXED_SIZES[UUID])
+
+
+def _write_fixed(out: bytearray, value: bytes, size: int) -> None:
+    if len(value) != size:
+        raise ThriftError(f"A Thrift value of {size} bytes has {len(value)}.")
+    out += value
+
+
+def _write_list(out: bytearray, value: ThriftList) -> None:
+    size = len(value.values)
+    if size < _LONG_SIZE:
+        out.append(size << 4 | value.element_type)
+    else:
+        out.append(_LONG_SIZE << 4 | value.element_type)
+        _write_varint(out, size)
+    if value.element_type in _BOOLEANS:
+        out += bytes(value.values)
+    elif value.element_type == STRUCT:
+        for element in value.values:
+            _write_struct(out, element)
+    else:
+        for element in value.values:
+            _write_value(out, value.element_type, element)
+
+
+def _write_map(out: bytearray, value: ThriftMap) -> None:
+    _write_varint(out, len(value.entries))
+    if not value.entries:
+        return
+    out.append(value.key_type << 4 | value.value_type)
+    for key, entry in value.entries:
+        _write_value(out, I8 if value.key_type in _BOOLEANS else value.key_type, key)
+        _write_value(out, I8 if value.value_type in _BOOLEANS else value.value_type, entry)
+
+
+_OTHER_WRITERS: Final[dict[int, Callable[[bytearray, Any], None]]] = {
+    I8: _write_i8,
+    DOUBLE: _write_double,
+    LIST: _write_list,
+    SET: _write_list,
+    MAP: _write_map,
+    STRUCT: _write_struct,
+    UUID: _write_uuid,
+}

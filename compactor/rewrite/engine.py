@@ -1,0 +1,77 @@
+"""Which engine rewrites a group, and why: the cheapest one that keeps every row, every type and every label.
+
+`splice` copies row groups and decodes nothing; `spark` reads and writes through Iceberg's own code and can do
+everything. What metadata cannot tell (schemas, row-group sizes) the footers tell later, see `splice.refusal`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from compactor.errors import InputError
+from compactor.inventory import LiveFile
+from compactor.partitions import PartitionKey
+from compactor.tables import TableView
+
+ROW_LINEAGE_VERSION = 3
+
+
+class Engine(Enum):
+    """Names as on the command line, in results and in metric labels."""
+
+    SPLICE = "splice"
+    SPARK = "spark"
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """An engine and the reason: a slug fit for a metric label, and a sentence for people."""
+
+    engine: Engine
+    reason: str
+    sentence: str
+
+
+def choose_engine(
+    table: TableView, key: PartitionKey, files: Sequence[LiveFile], requested: str = "auto"
+) -> EngineChoice:
+    """Choose from metadata alone; a `splice` is still subject to the footers.
+
+    Raises:
+        InputError: the requested engine is not there, or cannot do this group without losing something.
+    """
+    if requested not in {"auto", "splice", "spark"}:
+        raise InputError(f"engine {requested!r} is not available in this version; use auto, splice or spark")
+    if requested == "spark":
+        return EngineChoice(Engine.SPARK, "requested", "asked for by the user")
+    obstacle = _obstacle(table, key, files)
+    if obstacle is None:
+        return EngineChoice(Engine.SPLICE, "row_groups_copied", "Parquet of one schema, nothing to decode")
+    if requested == "splice":
+        raise InputError(f"engine splice cannot rewrite a group of {table.name}: {obstacle[1]}; use --engine auto")
+    return EngineChoice(Engine.SPARK, *obstacle)
+
+
+def _obstacle(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> tuple[str, str] | None:
+    """The first thing metadata tells against copying row groups."""
+    formats = {file.entry.file_format for file in files}
+    if formats != {"parquet"}:
+        return "file_format", f"data files are {', '.join(sorted(formats))}"
+    if any(file.deletes for file in files):
+        return "deletes", "delete files apply: rows must be left out"
+    if any(file.entry.encrypted for file in files):
+        return "encrypted", "data files are encrypted"
+    if table.metadata.format_version >= ROW_LINEAGE_VERSION:
+        return "row_lineage", "format version 3: every row keeps its id"
+    if is_sorted(table):
+        return "sorted", "the table has a sort order: copied row groups would not be in it"
+    if not key.commits_as_json:
+        return "partition_value", "a partition value is NaN or infinite"
+    return None
+
+
+def is_sorted(table: TableView) -> bool:
+    """Whether the table's default sort order sorts anything."""
+    return bool(table.metadata.sort_order().fields)

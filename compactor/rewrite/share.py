@@ -1,0 +1,223 @@
+"""One share → one output: the splice as a Spark task of its own, `spark` where the splice is refused."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from compactor.errors import GiveUpError, InputError
+from compactor.inventory import LiveFile
+from compactor.java_table import JavaTable, activate, content_file
+from compactor.manifests import read_entries
+from compactor.plan_table import PlannedGroup, TablePlan
+from compactor.rewrite.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes
+from compactor.rewrite.engine import Engine, EngineChoice, is_sorted
+from compactor.rewrite.spark_scan import frozen_copy, rewrite_share, run_folder
+from compactor.rewrite.splice import Refusal, SpliceInput, SpliceLimits, SplicedFile
+from compactor.rewrite.splice_job import SpliceShare, run_splice_share
+
+MERGE_EVERY = 64  # inputs whose metrics are held before they are folded into one
+UNSORTED = 0
+SCHEDULER_POOL = "rewrite"
+
+
+@dataclass(frozen=True)
+class RewrittenShare:
+    """Java scan tasks of the inputs and Java data files of the outputs, ready to commit, with independent counts."""
+
+    engine: EngineChoice
+    tasks: Any
+    outputs: tuple[Any, ...]
+    files_in: int
+    bytes_in: int
+    bytes_out: int
+    rows_deleted: int
+    rows_out: int
+    seconds: float
+
+
+def splice_share(plan: TablePlan, share: Sequence[LiveFile], output: str) -> SpliceShare:
+    """The plain values a splice task needs."""
+    return SpliceShare(
+        inputs=tuple(SpliceInput(file.entry.path, file.size) for file in share),
+        output=output,
+        limits=SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size),
+        storage=tuple(sorted(plan.table.io.properties.items())),
+    )
+
+
+class ShareRewriter:
+    """Rewrites the shares of one run. Output names are settled before anything is written."""
+
+    def __init__(self, session: SparkSession, table: JavaTable, plan: TablePlan, run_id: str) -> None:
+        self._session = session
+        self._table = table
+        self._plan = plan
+        self._run_id = run_id
+        self._lock = threading.Lock()
+        self._spark_tasks: dict[str, Any] | None = None
+        self._outputs = {
+            (number, index): table.new_data_location(
+                planned.group.key, f"{number:05d}-{index:05d}-firnline-{run_id}.parquet"
+            )
+            for number, planned in enumerate(plan.groups)
+            if planned.engine.engine is Engine.SPLICE
+            for index in range(len(planned.group.shares))
+        }
+        self._metrics = self._start_metrics()
+
+    @property
+    def output_files(self) -> tuple[str, ...]:
+        """Locations of all splice outputs."""
+        return tuple(self._outputs.values())
+
+    @property
+    def output_folders(self) -> tuple[str, ...]:
+        """The run's own folder, where `spark` writes."""
+        return (run_folder(self._table, self._run_id),)
+
+    def rewrite(self, planned: PlannedGroup, number: int, index: int) -> RewrittenShare:
+        """Write one share's output. Called from a thread of its own.
+
+        Raises:
+            FirnlineError: by class the reaction.
+        """
+        started = time.monotonic()
+        activate(self._session)
+        context = self._session.sparkContext
+        context.setLocalProperty("spark.scheduler.pool", SCHEDULER_POOL)
+        context.setJobGroup(self._run_id, f"firnline {self._plan.table.name} {planned.group.partition}", True)  # noqa: FBT003
+        share = planned.group.shares[index]
+        engine = planned.engine
+        if engine.engine is Engine.SPLICE:
+            work = splice_share(self._plan, share, self._outputs[number, index])
+            outcome = context.parallelize([work], 1).map(run_splice_share).collect()[0]
+            if isinstance(outcome, SplicedFile):
+                return self._spliced(planned, (number, index), share, outcome, started)
+            engine = self._refused(outcome)
+        return self._by_spark(share, f"{self._run_id}-{number}-{index}", engine, started)
+
+    def _refused(self, refusal: Refusal) -> EngineChoice:
+        if self._plan.requested_engine == "splice":
+            raise InputError(
+                f"engine splice refuses a group of {self._plan.table.name}: {refusal.sentence}; use --engine auto",
+                reason=refusal.reason,
+            )
+        return EngineChoice(Engine.SPARK, refusal.reason, refusal.sentence)
+
+    def _spliced(
+        self,
+        planned: PlannedGroup,
+        place: tuple[int, int],
+        share: Sequence[LiveFile],
+        spliced: SplicedFile,
+        started: float,
+    ) -> RewrittenShare:
+        metrics = with_column_sizes(self._metrics.result()[place], spliced.column_sizes)
+        if metrics.record_count != spliced.rows:
+            raise GiveUpError(
+                f"{self._outputs[place]} holds {spliced.rows} rows, the manifests promise {metrics.record_count}",
+                reason="row_count_mismatch",
+            )
+        key = planned.group.key
+        output = content_file(
+            key,
+            self._outputs[place],
+            "parquet",
+            spliced.size,
+            to_json(metrics),
+            **{"split-offsets": list(spliced.split_offsets), "sort-order-id": UNSORTED},
+        )
+        inputs = [
+            content_file(key, file.entry.path, "parquet", file.size, {"record-count": file.entry.records})
+            for file in share
+        ]
+        return RewrittenShare(
+            planned.engine,
+            self._table.tasks(inputs),
+            tuple(self._table.files([output])),
+            len(share),
+            sum(file.size for file in share),
+            spliced.size,
+            0,
+            spliced.rows,
+            time.monotonic() - started,
+        )
+
+    def _by_spark(
+        self, share: Sequence[LiveFile], share_id: str, engine: EngineChoice, started: float
+    ) -> RewrittenShare:
+        planned_tasks = self._planned_tasks()
+        chosen = [planned_tasks[file.entry.path] for file in share]
+        ordered = is_sorted(self._plan.table)
+        written = rewrite_share(self._table, self._frozen_copy, chosen, share_id, ordered=ordered)
+        tasks = self._table.jvm.java.util.ArrayList()
+        for task in chosen:
+            tasks.add(task)
+        return RewrittenShare(
+            engine,
+            tasks,
+            written.outputs,
+            len(share),
+            sum(file.size for file in share),
+            written.bytes_out,
+            written.rows_deleted,
+            written.rows_out,
+            time.monotonic() - started,
+        )
+
+    @cached_property
+    def _frozen_copy(self) -> Any:
+        return frozen_copy(self._table, run_folder(self._table, self._run_id))
+
+    def _planned_tasks(self) -> dict[str, Any]:
+        """Java's tasks of every file of the run, planned once, when the first share needs them."""
+        with self._lock:
+            if self._spark_tasks is None:
+                paths = [file.entry.path for planned in self._plan.groups for file in planned.group.files]
+                self._spark_tasks = self._table.planned_tasks(paths)
+            return self._spark_tasks
+
+    def _start_metrics(self) -> Future[Mapping[tuple[int, int], ColumnMetrics]]:
+        """Merge the inputs' column metrics beside the copying: one pass over the manifests that hold them."""
+        pool = ThreadPoolExecutor(1, thread_name_prefix="column-metrics")
+        merging = pool.submit(merged_metrics, self._plan, frozenset(self._outputs))
+        pool.shutdown(wait=False)
+        return merging
+
+
+def merged_metrics(plan: TablePlan, places: frozenset[tuple[int, int]]) -> dict[tuple[int, int], ColumnMetrics]:
+    """Column metrics per share, from the manifest entries of its inputs; never more than a few files' at once.
+
+    Raises:
+        RetryError: a manifest cannot be read.
+    """
+    place_of = {
+        file.entry.path: (number, index)
+        for number, planned in enumerate(plan.groups)
+        for index, share in enumerate(planned.group.shares)
+        if (number, index) in places
+        for file in share
+    }
+    wanted = {file.entry.manifest_path for group in plan.groups for file in group.group.files if file.entry.path in place_of}
+    gathered: dict[tuple[int, int], list[ColumnMetrics]] = {}
+    schema = plan.table.metadata.schema()
+    for manifest in plan.table.manifests():
+        if manifest.manifest_path not in wanted:
+            continue
+        for entry in read_entries(plan.table.io, manifest):
+            place = place_of.get(entry.data_file.file_path)
+            if place is None:
+                continue
+            found = gathered.setdefault(place, [])
+            found.append(ColumnMetrics.from_data_file(entry.data_file))
+            if len(found) >= MERGE_EVERY:
+                found[:] = [merge(found, schema)]
+    return {place: merge(found, schema) for place, found in gathered.items()}

@@ -1,0 +1,124 @@
+"""The `spark` engine: Iceberg's own reader and writer over staged scan tasks; the commit stays with us.
+
+The tasks are Java's own, planned at the pinned snapshot, so deletes are applied and row lineage is carried. The table
+handed to Spark is a frozen copy whose data location is specific to the run: file names hold Spark's query id, which
+nobody knows beforehand, so the folder is what the in-flight record names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from compactor.errors import GiveUpError
+from compactor.java_table import JavaTable
+
+STAGED_TASKS = "scan-task-set-id"
+REWRITTEN_TASKS = "rewritten-file-scan-task-set-id"
+ONE_SPLIT = str(1 << 50)
+DELETED_ROWS_METRIC = "numDeletes"  # Iceberg's Spark reader: rows that deletes took away
+
+
+@dataclass(frozen=True)
+class SparkRewritten:
+    """What Spark wrote for one share. `rows_deleted` is counted by a scan of its own, not from the output."""
+
+    outputs: tuple[Any, ...]
+    rows_out: int
+    bytes_out: int
+    rows_deleted: int
+
+
+def run_folder(table: JavaTable, run_id: str) -> str:
+    """The folder that holds everything the `spark` engine writes in one run."""
+    return f"{table.data_folder()}/firnline-{run_id}"
+
+
+def frozen_copy(table: JavaTable, folder: str) -> Any:
+    """The Java table at its present metadata, never refreshed, writing its data below `folder`."""
+    iceberg = table.jvm.org.apache.iceberg
+    current = table.handle.operations().current()
+    moved = table.jvm.java.util.HashMap()
+    moved.put("write.data.path", folder)
+    location = current.metadataFileLocation()
+    metadata = (
+        iceberg.TableMetadata.buildFrom(current)
+        .setProperties(moved)
+        .discardChanges()
+        .withMetadataLocation(location)
+        .build()
+    )
+    locations = iceberg.LocationProviders.locationsFor(metadata.location(), metadata.properties())
+    operations = iceberg.StaticTableOperations(metadata, table.handle.io(), locations)
+    return iceberg.BaseTable(operations, table.handle.name())
+
+
+def rewrite_share(table: JavaTable, copy: Any, tasks: Sequence[Any], share_id: str, *, ordered: bool) -> SparkRewritten:
+    """Rewrite one share's tasks into one file. `ordered`: sort by the table's sort order, and label it so."""
+    jvm, session = table.jvm, table.session
+    manager = jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
+    coordinator = jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
+    cache = _table_cache(table)
+    staged = jvm.java.util.ArrayList()
+    for task in tasks:
+        staged.add(task)
+    has_deletes = any(not task.deletes().isEmpty() for task in tasks)
+    cache.add(share_id, copy)
+    try:
+        manager.stageTasks(copy, share_id, staged)
+        rows = (
+            session.read.format("iceberg")
+            .option(STAGED_TASKS, share_id)
+            .option("split-size", ONE_SPLIT)
+            .option("file-open-cost", "0")
+            .load(share_id)
+        )
+        deleted = _deleted_rows(rows) if has_deletes else 0
+        spec_id = tasks[0].file().specId()
+        (
+            rows.write.format("iceberg")
+            .option(REWRITTEN_TASKS, share_id)
+            .option("target-file-size-bytes", ONE_SPLIT)
+            .option("use-table-distribution-and-ordering", "true" if ordered else "false")
+            .option("distribution-mode", "none")
+            .option("output-spec-id", str(spec_id))
+            .mode("append")
+            .save(share_id)
+        )
+        outputs = tuple(coordinator.fetchNewFiles(copy, share_id))
+    finally:
+        cache.remove(share_id)
+        manager.removeTasks(copy, share_id)
+        coordinator.clearRewrite(copy, share_id)
+    rows_out = sum(int(file.recordCount()) for file in outputs)
+    return SparkRewritten(outputs, rows_out, sum(int(file.fileSizeInBytes()) for file in outputs), deleted)
+
+
+def _deleted_rows(rows: DataFrame) -> int:
+    """Rows the deletes remove, by the reader's own metric in a scan that decodes only what the deletes need.
+
+    Raises:
+        GiveUpError: the plan shows no such metric, so nothing could be checked.
+    """
+    counted = rows.groupBy().count()
+    counted.collect()
+    leaves = counted._jdf.queryExecution().executedPlan().collectLeaves()  # noqa: SLF001 - no public way to metrics
+    total, scans = 0, 0
+    for index in range(leaves.size()):
+        metric = leaves.apply(index).metrics().get(DELETED_ROWS_METRIC)
+        if metric.isDefined():
+            total, scans = total + int(metric.get().value()), scans + 1
+    if scans == 0:
+        raise GiveUpError("Iceberg's reader reported no count of deleted rows; the rewrite cannot be checked")
+    return total
+
+
+def _table_cache(table: JavaTable) -> Any:
+    """`SparkTableCache.get()`, which Py4J cannot call: the class also has an instance method of that name."""
+    loader = table.handle.getClass().getClassLoader()
+    field = loader.loadClass("org.apache.iceberg.spark.SparkTableCache").getDeclaredField("INSTANCE")
+    field.setAccessible(True)  # noqa: FBT003 - Java reflection
+    return field.get(None)

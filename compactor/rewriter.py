@@ -1,0 +1,327 @@
+"""One rewrite run of one table: plan → note outputs → rewrite shares → check rows → one commit → refresh the cache.
+
+The order is the safety: outputs are noted before the first byte, rows are checked before the commit, and a failure
+after that point deletes nothing whose fate is unknown.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from compactor.commit import Replacement, commit_replacements
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
+from compactor.events import GroupRewritten, Listener, RunCommitted, RunFailed, RunPlanned, ignore
+from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
+from compactor.java_table import JavaTable
+from compactor.manifests import ManifestCache
+from compactor.plan_table import PlannedGroup, TablePlan
+from compactor.rewrite.engine import Engine, EngineChoice
+from compactor.rewrite.share import RewrittenShare, ShareRewriter
+from compactor.table_names import TableName
+from compactor.tables import Catalogs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
+
+
+NO_HEAD = -1  # differs from every head: certainly uncommitted outputs need no waiting
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """What became of one group; sizes in bytes. `rows_in - rows_deleted == rows_out` has been checked."""
+
+    planned: PlannedGroup
+    engine: EngineChoice
+    files_in: int
+    files_out: int
+    bytes_in: int
+    bytes_out: int
+    rows_in: int
+    rows_deleted: int
+    rows_out: int
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one run did. `snapshot_after` is None when there was nothing to do."""
+
+    run_id: str
+    table: TableName
+    snapshot_before: int | None
+    snapshot_after: int | None
+    groups: tuple[GroupResult, ...]
+    plan_seconds: float
+    rewrite_seconds: float
+    commit_seconds: float
+
+    @property
+    def total_seconds(self) -> float:
+        """Plan, rewrite and commit together."""
+        return self.plan_seconds + self.rewrite_seconds + self.commit_seconds
+
+
+Progress = Callable[[int, int, int], None]
+"""Called with (shares done, shares in all, input bytes done)."""
+
+
+class Rewriter:
+    """Runs rewrites through one Spark session. `slots` bounds the tasks at work at once; it never changes a result."""
+
+    def __init__(
+        self,
+        session: SparkSession,
+        catalogs: Catalogs,
+        cache: ManifestCache,
+        records: InFlightRecords,
+        *,
+        slots: int,
+        lease_seconds: float,
+        check_seconds: float,
+        listener: Listener = ignore,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._session = session
+        self._catalogs = catalogs
+        self._cache = cache
+        self._records = records
+        self._slots = max(1, slots)
+        self._lease_seconds = lease_seconds
+        self._check_seconds = check_seconds
+        self._listener = listener
+        self._clock = clock
+
+    def run(
+        self,
+        plan: TablePlan,
+        *,
+        may_go_on: Callable[[], bool] = lambda: True,
+        waiting_since: float | None = None,
+        run_id: str | None = None,
+        progress: Progress | None = None,
+    ) -> RunResult:
+        """Carry out `plan`. `may_go_on` is asked every few seconds; on False the run stops and writes nothing more.
+
+        Raises:
+            FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
+        """
+        run_id = run_id or str(uuid.uuid4())
+        table = plan.table.name
+        if not plan.groups or plan.plan.snapshot_id is None:
+            return RunResult(run_id, table, plan.plan.snapshot_id, None, (), plan.seconds, 0.0, 0.0)
+        files = sum(len(group.group.files) for group in plan.groups)
+        self._listener(RunPlanned(run_id, table, len(plan.groups), files, plan.bytes, plan.seconds))
+        stage = "rewrite"
+        try:
+            java_table = JavaTable.load(self._session, plan.table, plan.plan.snapshot_id)
+            shares = ShareRewriter(self._session, java_table, plan, run_id)
+            started = self._clock()
+            with self._noted(plan, shares, run_id) as record:
+                with self._watched(run_id, record, may_go_on) as stopped:
+                    done = self._rewrite(shares, plan, run_id, stopped, progress)
+                    results = [self._checked(run_id, table, group, parts) for group, parts in done]
+                    rewritten = self._clock()
+                    self._last_look(plan, may_go_on)
+                stage = "commit"
+                snapshot_after = self._commit(java_table, done, run_id)
+            committed = self._clock()
+        except FirnlineError as error:
+            self._listener(RunFailed(run_id, table, stage, error.reason, error.reaction, str(error)))
+            raise
+        except Exception as error:
+            failure = GiveUpError(f"rewriting {table} failed: {error}", reason="unexpected")
+            self._listener(RunFailed(run_id, table, stage, failure.reason, failure.reaction, str(error)))
+            raise failure from error
+        result = RunResult(
+            run_id,
+            table,
+            plan.plan.snapshot_id,
+            snapshot_after,
+            tuple(results),
+            plan.seconds,
+            rewritten - started,
+            committed - rewritten,
+        )
+        self._tell(result, waiting_since)
+        self._refresh_cache(table)
+        return result
+
+    def _rewrite(
+        self,
+        shares: ShareRewriter,
+        plan: TablePlan,
+        run_id: str,
+        stopped: threading.Event,
+        progress: Progress | None,
+    ) -> list[tuple[PlannedGroup, list[RewrittenShare]]]:
+        """All shares, a bounded number at a time; the first failure stops the rest."""
+        work = [(number, index) for number, group in enumerate(plan.groups) for index in range(len(group.group.shares))]
+        done: dict[tuple[int, int], RewrittenShare] = {}
+        lock = threading.Lock()
+
+        def one(item: tuple[int, int]) -> None:
+            if stopped.is_set():
+                raise StoppedError(f"run {run_id} was stopped before its commit")
+            number, index = item
+            rewritten = shares.rewrite(plan.groups[number], number, index)
+            with lock:
+                done[item] = rewritten
+                if progress:
+                    progress(len(done), len(work), sum(part.bytes_in for part in done.values()))
+
+        with ThreadPoolExecutor(min(self._slots, len(work)), thread_name_prefix="rewrite") as pool:
+            futures = [pool.submit(one, item) for item in work]
+            try:
+                for future in futures:
+                    future.result()
+            except BaseException as error:
+                stopped_by_us = stopped.is_set()
+                stopped.set()
+                self._session.sparkContext.cancelJobGroup(run_id)
+                if stopped_by_us:
+                    raise StoppedError(f"run {run_id} was stopped before its commit") from error
+                raise
+        return [
+            (group, [done[number, index] for index in range(len(group.group.shares))])
+            for number, group in enumerate(plan.groups)
+        ]
+
+    def _checked(
+        self, run_id: str, table: TableName, planned: PlannedGroup, parts: Sequence[RewrittenShare]
+    ) -> GroupResult:
+        """The row check of invariant 1: rows in, rows deleted and rows out come from three different counts."""
+        rows_in, rows_out = planned.group.rows, sum(part.rows_out for part in parts)
+        rows_deleted = sum(part.rows_deleted for part in parts)
+        if rows_in - rows_deleted != rows_out:
+            raise GiveUpError(
+                f"group {planned.group.partition} of {table}: {rows_in} rows in, {rows_deleted} deleted, but "
+                f"{rows_out} written; nothing is committed. Check that the table's record counts are right",
+                reason="row_count_mismatch",
+            )
+        result = GroupResult(
+            planned=planned,
+            engine=parts[0].engine,
+            files_in=len(planned.group.files),
+            files_out=sum(len(part.outputs) for part in parts),
+            bytes_in=planned.group.bytes,
+            bytes_out=sum(part.bytes_out for part in parts),
+            rows_in=rows_in,
+            rows_deleted=rows_deleted,
+            rows_out=rows_out,
+        )
+        self._listener(
+            GroupRewritten(
+                run_id,
+                table,
+                planned.group.key,
+                result.engine.engine.value,
+                result.engine.reason,
+                result.files_in,
+                result.files_out,
+                result.bytes_in,
+                result.bytes_out,
+                result.rows_in,
+                result.rows_deleted,
+                result.rows_out,
+                sum(part.seconds for part in parts),
+            )
+        )
+        return result
+
+    def _last_look(self, plan: TablePlan, may_go_on: Callable[[], bool]) -> None:
+        if not may_go_on():
+            raise StoppedError(f"{plan.table.name} was switched off before the commit; nothing was committed")
+
+    def _commit(
+        self, table: JavaTable, done: Sequence[tuple[PlannedGroup, Sequence[RewrittenShare]]], run_id: str
+    ) -> int:
+        replacements = [
+            Replacement(part.tasks, part.outputs, part.files_in) for _, parts in done for part in parts
+        ]
+        engines = [part.engine.engine.value for _, parts in done for part in parts]
+        return commit_replacements(table, replacements, run_id, engines)
+
+    @contextmanager
+    def _noted(self, plan: TablePlan, shares: ShareRewriter, run_id: str) -> Iterator[Record]:
+        """An in-flight record around the work: gone after the commit, settled by the sweep when the fate is unknown."""
+        record = self._records.open(run_id, plan.table, shares.output_files, shares.output_folders)
+        try:
+            yield record
+        except CommitUnknownError:
+            self._records.save(replace(record, abandoned=True))  # the sweep watches the head before it deletes
+            raise
+        except BaseException:
+            self._clean_up(record)
+            raise
+        self._records.close(run_id)
+
+    def _clean_up(self, record: Record) -> None:
+        """Nothing was committed for certain: remove the outputs, or leave the record to the sweep when that fails."""
+        try:
+            delete_unreferenced(record, self._catalogs.load(record.table), self._cache)
+        except (FirnlineError, OSError):
+            return
+        # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
+        self._records.save(replace(record, abandoned=True, seen_at=0.0, seen_head=NO_HEAD, swept=True))
+
+    @contextmanager
+    def _watched(self, run_id: str, record: Record, may_go_on: Callable[[], bool]) -> Iterator[threading.Event]:
+        """Renew the lease and look at the switch beside the work; set the event and cancel the tasks when it is off."""
+        stopped, finished = threading.Event(), threading.Event()
+        every = min(self._check_seconds, self._lease_seconds / 3)
+
+        def watch() -> None:
+            while not finished.wait(every):
+                try:
+                    self._records.renew(record)
+                    if not may_go_on():
+                        stopped.set()
+                        self._session.sparkContext.cancelJobGroup(run_id)
+                        return
+                except RetryError:
+                    continue  # the state folder or the catalog is unwell: the work goes on, the next tick asks again
+
+        watcher = threading.Thread(target=watch, name=f"watch-{run_id[:8]}", daemon=True)
+        watcher.start()
+        try:
+            yield stopped
+        finally:
+            finished.set()
+            watcher.join()
+
+    def _tell(self, result: RunResult, waiting_since: float | None) -> None:
+        self._listener(
+            RunCommitted(
+                result.run_id,
+                result.table,
+                result.snapshot_after or 0,
+                len(result.groups),
+                sum(group.files_in for group in result.groups),
+                sum(group.files_out for group in result.groups),
+                sum(group.bytes_in for group in result.groups),
+                sum(group.bytes_out for group in result.groups),
+                result.plan_seconds,
+                result.rewrite_seconds,
+                result.commit_seconds,
+                None if waiting_since is None else max(0.0, self._clock() - waiting_since),
+            )
+        )
+
+    def _refresh_cache(self, table: TableName) -> None:
+        """Read our own new manifests now, before the next plan or count asks for them."""
+        try:
+            view = self._catalogs.load(table)
+            self._cache.read(view, view.manifests())
+        except FirnlineError:
+            return  # the next plan reads them; the rewrite itself is done
+
+

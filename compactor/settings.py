@@ -1,0 +1,284 @@
+"""Settings: one frozen tree, read from a YAML file and the environment, refused at start when a key is wrong.
+
+Every key can also be set as an environment variable: `FIRNLINE_` + the path in capitals, levels joined by `__`
+(`policy.min_input_files` → `FIRNLINE_POLICY__MIN_INPUT_FILES`; maps and lists as JSON). The environment wins.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from compactor.errors import InputError
+from compactor.table_names import TableName
+
+ENVIRONMENT_PREFIX = "FIRNLINE_"
+MEBIBYTE = 1024 * 1024
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and an unknown key is an error rather than a silent default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class TableRules(Section):
+    """Which tables are rewritten, only watched, or ignored: globs over `[catalog.]namespace.table`."""
+
+    include: tuple[str, ...] = Field(default=(), description="Rewritten. Empty by default: nothing is touched unasked.")
+    observe: tuple[str, ...] = Field(default=("*",), description="Counted and shown in metrics, never written.")
+    exclude: tuple[str, ...] = Field(default=(), description="Ignored altogether; wins over the other two.")
+
+    def ignores(self, table: TableName) -> bool:
+        """Whether the table is not even looked at."""
+        if any(table.matches(glob) for glob in self.exclude):
+            return True
+        return not any(table.matches(glob) for glob in (*self.include, *self.observe))
+
+    def acts_on(self, table: TableName, properties: Mapping[str, str]) -> bool:
+        """Whether the table may be rewritten: its property `firnline.enabled` decides, else `include`."""
+        if any(table.matches(glob) for glob in self.exclude):
+            return False
+        switch = properties.get("firnline.enabled", "").strip().lower()
+        if switch in {"true", "false"}:
+            return switch == "true"
+        return any(table.matches(glob) for glob in self.include)
+
+
+class KafkaSettings(Section):
+    """Where commit events arrive and where bad ones go."""
+
+    bootstrap_servers: str = Field(default="", description="host:port list of the brokers; needed by `run`.")
+    commit_topic: str = Field(default="iceberg-commits", description="Topic of commit events.")
+    dead_letter_topic: str = Field(
+        default="iceberg-commits-dead-letter", description="Topic that takes events nobody can use, with the reason."
+    )
+    options: dict[str, str] = Field(
+        default_factory=dict,
+        description="Client options in Kafka's dotted names (security.protocol, sasl.mechanism, …), given to Spark's "
+        "source and to the Python client alike.",
+    )
+    max_events_per_batch: int = Field(
+        default=100_000, ge=1, description="Events per micro-batch; bounds a first batch over a long backlog."
+    )
+
+
+class SparkSettings(Section):
+    """Where tasks run."""
+
+    master: str = Field(default="local[*]", description="Spark master URL.")
+    conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration, passed on as it is.")
+
+
+class PolicyValues(Section):
+    """Thresholds of one table; names and defaults are those of Spark's `rewrite_data_files` where it has them."""
+
+    target_file_size: int | Literal["table"] = Field(
+        default="table",
+        description="Bytes of a healthy file, or `table`: the table's write.target-file-size-bytes (512 MiB unset).",
+    )
+    min_file_size_ratio: float = Field(
+        default=0.75, gt=0, le=1, description="A file smaller than this share of the target is small. 0.75 as in Spark."
+    )
+    min_input_files: int = Field(
+        default=5, ge=2, description="Small files in a partition that make it due. 5 as in Spark."
+    )
+    max_file_group_size: int = Field(
+        default=100 * 1024 * MEBIBYTE, ge=1, description="Most input bytes of one group. 100 GiB as in Spark."
+    )
+    delete_file_threshold: int = Field(
+        default=2**31 - 1, ge=1, description="Delete files applying to a data file that make it due. Off as in Spark."
+    )
+    delete_ratio_threshold: float = Field(
+        default=0.3, gt=0, le=1, description="Share of a file's rows deleted that makes it due. 0.3 as in Spark."
+    )
+    min_row_group_size: int = Field(
+        default=4 * MEBIBYTE,
+        ge=0,
+        description="Average row-group bytes below which row groups are decoded and joined instead of copied: copying "
+        "keeps row groups as they are, and tiny ones make every later scan slower.",
+    )
+
+
+class PolicyOverride(Section):
+    """The same keys for one table; whatever is left out falls back to `policy`."""
+
+    target_file_size: int | Literal["table"] | None = None
+    min_file_size_ratio: float | None = Field(default=None, gt=0, le=1)
+    min_input_files: int | None = Field(default=None, ge=2)
+    max_file_group_size: int | None = Field(default=None, ge=1)
+    delete_file_threshold: int | None = Field(default=None, ge=1)
+    delete_ratio_threshold: float | None = Field(default=None, gt=0, le=1)
+    min_row_group_size: int | None = Field(default=None, ge=0)
+
+
+class PolicySettings(PolicyValues):
+    """When a partition is due, for all tables and per table."""
+
+    tables: dict[str, PolicyOverride] = Field(
+        default_factory=dict, description="Overrides by table name or glob; the first that matches wins."
+    )
+
+    def for_table(self, table: TableName) -> PolicyValues:
+        """The values in force for one table."""
+        values = self.model_dump(exclude={"tables"})
+        for glob, override in self.tables.items():
+            if table.matches(glob):
+                values.update(override.model_dump(exclude_none=True))
+                break
+        return PolicyValues(**values)
+
+
+class HttpSettings(Section):
+    """The address of /metrics, /healthz, /readyz and the status page."""
+
+    host: str = Field(default="0.0.0.0", description="Interface to listen on.")  # noqa: S104 - scraped from outside
+    port: int = Field(default=9464, ge=0, le=65535, description="Port; 0 takes a free one.")
+
+
+class StateSettings(Section):
+    """What must survive a restart."""
+
+    checkpoint: str = Field(
+        default="",
+        description="URI of the stream's checkpoint; in-flight records are kept beside it. Needed by `run`. Use a "
+        "volume: on plain object stores Spark's checkpoint needs an abortable file manager.",
+    )
+
+
+class ServiceSettings(Section):
+    """How often the service does things, and how many at once."""
+
+    trigger_seconds: float = Field(default=2.0, gt=0, description="Micro-batch interval: the floor of event latency.")
+    sweep_seconds: float = Field(
+        default=300.0, gt=0, description="Catalog listing interval: finds commits that no event announced."
+    )
+    switch_check_seconds: float = Field(
+        default=15.0, gt=0, le=60, description="How often a running rewrite looks at `firnline.enabled`; 60 at most."
+    )
+    concurrent_runs: int = Field(default=1, ge=1, description="Tables rewritten at once; one commit lane per table.")
+    retry_seconds: float = Field(default=10.0, gt=0, description="First back-off of a failed table; doubles to 10 min.")
+    manifests_per_batch: int = Field(
+        default=500, ge=1, description="Manifests one table may read in one micro-batch; a longer recount continues."
+    )
+    manifest_cache_bytes: int = Field(
+        default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests in the driver."
+    )
+    worst_partitions: int = Field(default=20, ge=0, description="Partitions that get metric series of their own.")
+    lease_seconds: float = Field(
+        default=60.0, gt=0, description="How long outputs of a silent process stay its own before they may be swept."
+    )
+    grace_seconds: float = Field(
+        default=2700.0,
+        gt=0,
+        description="How long a dead run's outputs are kept while the table's head stands still: longer than Iceberg's "
+        "commit timeout of 30 min, for a commit that was sent before the crash.",
+    )
+
+
+class Settings(Section):
+    """The whole configuration."""
+
+    catalogs: dict[str, dict[str, str]] = Field(description="Catalogs by name, in PyIceberg's property names.")
+    tables: TableRules = TableRules()
+    kafka: KafkaSettings = KafkaSettings()
+    spark: SparkSettings = SparkSettings()
+    policy: PolicySettings = PolicySettings()
+    http: HttpSettings = HttpSettings()
+    state: StateSettings = StateSettings()
+    service: ServiceSettings = ServiceSettings()
+
+    @field_validator("catalogs", mode="before")
+    @classmethod
+    def _property_values_are_text(cls, catalogs: Any) -> Any:
+        if not isinstance(catalogs, dict) or not catalogs:
+            raise ValueError("at least one catalog is needed, e.g. {lake: {type: rest, uri: 'http://…'}}")
+        return {
+            name: {key: _as_text(value) for key, value in properties.items()} if isinstance(properties, dict) else {}
+            for name, properties in catalogs.items()
+        }
+
+    @model_validator(mode="after")
+    def _names_are_usable(self) -> Settings:
+        for name in self.catalogs:
+            if not name or "." in name or not name.replace("_", "").replace("-", "").isalnum():
+                raise ValueError(f"catalog name {name!r} may hold letters, digits, '_' and '-' only")
+        return self
+
+
+def _as_text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def load_settings(path: Path | None, environment: Mapping[str, str] | None = None) -> Settings:
+    """Read settings from `path` (YAML, may be None) and the environment.
+
+    Raises:
+        InputError: the file is missing or not YAML, or a key is unknown or has a bad value; the message names the key.
+    """
+    tree = _read_yaml(path) if path else {}
+    for name, value in sorted((environment if environment is not None else os.environ).items()):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            _set_from_environment(tree, name, value)
+    try:
+        return Settings.model_validate(tree)
+    except ValidationError as error:
+        raise InputError(_explain(error, path), reason="bad_setting") from None
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"settings file {path} does not exist; name one with -c FILE") from None
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"settings file {path} cannot be read: {error}") from None
+    if tree is None:
+        return {}
+    if not isinstance(tree, dict):
+        raise InputError(f"settings file {path} must hold a map of sections (catalogs, tables, kafka, …)")
+    return tree
+
+
+def _set_from_environment(tree: dict[str, Any], name: str, value: str) -> None:
+    levels = [level.lower() for level in name[len(ENVIRONMENT_PREFIX) :].split("__")]
+    if levels[0] not in Settings.model_fields:
+        known = ", ".join(Settings.model_fields)
+        raise InputError(f"environment variable {name} names no section; sections are: {known}", reason="bad_setting")
+    section: Any = tree
+    for level in levels[:-1]:
+        if not isinstance(section.get(level), dict):
+            section[level] = {}
+        section = section[level]
+    section[_existing_key(section, levels[-1])] = _parse_environment_value(value)
+
+
+def _existing_key(section: dict[str, Any], key: str) -> str:
+    """Environment names cannot hold '-' or '.': prefer a key of the file that is spelled so."""
+    folded = key.replace("-", "_").replace(".", "_")
+    return next((known for known in section if known.lower().replace("-", "_").replace(".", "_") == folded), key)
+
+
+def _parse_environment_value(value: str) -> Any:
+    if value[:1] in "[{":
+        try:
+            return json.loads(value)
+        except json.JSONDecodeError:
+            return value
+    return value
+
+
+def _explain(error: ValidationError, path: Path | None) -> str:
+    where = f" in {path}" if path else ""
+    lines = [f"settings{where} are not valid:"]
+    for problem in error.errors():
+        key = ".".join(str(part) for part in problem["loc"]) or "(top level)"
+        message = "unknown key; see `firnline check-config --help`" if problem["type"] == "extra_forbidden" else None
+        lines.append(f"  {key}: {message or problem['msg']}")
+    return "\n".join(lines)

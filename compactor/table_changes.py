@@ -1,0 +1,105 @@
+"""What changed in a table since a snapshot: only unseen snapshots are read; on any gap the answer is "recount"."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from compactor.debt import PartitionCounts
+from compactor.manifests import Content, FileEntry, ManifestCache, Status
+from compactor.partitions import PartitionKey
+from compactor.tables import FileSizes, TableView
+
+Deltas = dict[PartitionKey, PartitionCounts]
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Snapshots of the main branch that follow the one already counted, oldest first. Empty: nothing new."""
+
+    snapshots: tuple[Snapshot, ...]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The counted snapshot is not an ancestor of the current one; `reason` is a slug. A full recount is needed."""
+
+    reason: str
+
+
+def unseen_snapshots(metadata: TableMetadata, counted_snapshot_id: int | None) -> Unseen | Gap:
+    """Walk back from the current snapshot to the counted one (spec: snapshots form a log through parent-snapshot-id).
+
+    Rollback, expiry of a snapshot in between, and a table replaced under its name all end as a Gap.
+    """
+    current = metadata.current_snapshot()
+    if counted_snapshot_id is None:
+        return Gap("first_sight") if current else Unseen(())
+    new: list[Snapshot] = []
+    while current is not None and current.snapshot_id != counted_snapshot_id:
+        new.append(current)
+        parent = current.parent_snapshot_id
+        current = metadata.snapshot_by_id(parent) if parent is not None else None
+    if current is None:
+        return Gap("history_gap")
+    return Unseen(tuple(reversed(new)))
+
+
+def manifests_added(table: TableView, snapshot: Snapshot) -> list[ManifestFile]:
+    """Manifests that `snapshot` itself wrote; older ones were counted with their own snapshot."""
+    return [manifest for manifest in table.manifests(snapshot) if manifest.added_snapshot_id == snapshot.snapshot_id]
+
+
+def deltas_of(table: TableView, snapshots: Iterable[Snapshot], sizes: FileSizes, cache: ManifestCache) -> Deltas:
+    """Change in counts per partition over `snapshots` (spec: an entry belongs to the snapshot whose id it carries)."""
+    deltas: Deltas = {}
+    for snapshot in snapshots:
+        for entries in cache.read(table, manifests_added(table, snapshot)):
+            for entry in entries:
+                if entry.status is Status.EXISTING or entry.snapshot_id != snapshot.snapshot_id:
+                    continue
+                counts = counts_of(entry, sizes)
+                add(deltas, entry.key, counts if entry.status is Status.ADDED else -counts)
+    return deltas
+
+
+def live_counts(entries: Iterable[FileEntry], sizes: FileSizes) -> Deltas:
+    """Counts per partition of the live entries given: the recount, whole or a part of it."""
+    counts: Deltas = {}
+    for entry in entries:
+        if entry.is_live:
+            add(counts, entry.key, counts_of(entry, sizes))
+    return counts
+
+
+def counts_of(entry: FileEntry, sizes: FileSizes) -> PartitionCounts:
+    """What one live file adds to its partition's counts."""
+    if entry.content is Content.DATA:
+        small = sizes.is_small(entry.size)
+        return PartitionCounts(
+            data_files=1,
+            small_files=int(small),
+            data_bytes=entry.size,
+            small_bytes=entry.size if small else 0,
+            records=entry.records,
+        )
+    deleted = entry.records if entry.content is Content.POSITION_DELETES else 0
+    return PartitionCounts(delete_files=1, deleted_records=deleted)
+
+
+def add(counts: Deltas, key: PartitionKey, change: PartitionCounts) -> None:
+    """Add `change` to one partition's counts, in place."""
+    counts[key] = counts.get(key, PartitionCounts()) + change
+
+
+def total_data_files(snapshot: Snapshot | None) -> int | None:
+    """The snapshot summary's own count of data files, where the writer keeps one: a cheap check of the ledger."""
+    if snapshot is None or snapshot.summary is None:
+        return None
+    text: Mapping[str, str] = snapshot.summary.additional_properties
+    value = text.get("total-data-files")
+    return int(value) if value is not None and value.isdigit() else None

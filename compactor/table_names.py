@@ -1,0 +1,57 @@
+"""Table names and the globs that choose tables."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from compactor.errors import InputError
+
+
+@dataclass(frozen=True, order=True)
+class TableName:
+    """A table within a named catalog. The same namespace and name in two catalogs are two tables."""
+
+    catalog: str
+    namespace: tuple[str, ...]
+    name: str
+
+    @property
+    def identifier(self) -> tuple[str, ...]:
+        """Namespace levels and name, as PyIceberg takes them (no catalog)."""
+        return (*self.namespace, self.name)
+
+    @property
+    def short(self) -> str:
+        """`namespace.name`, without the catalog."""
+        return ".".join(self.identifier)
+
+    @property
+    def spark(self) -> str:
+        """The name quoted for Spark SQL: each part in backticks."""
+        return ".".join("`" + part.replace("`", "``") + "`" for part in (self.catalog, *self.identifier))
+
+    def __str__(self) -> str:
+        return f"{self.catalog}.{self.short}"
+
+    def matches(self, glob: str) -> bool:
+        """Whether `glob` names this table, with or without its catalog."""
+        return fnmatchcase(self.short, glob) or fnmatchcase(str(self), glob)
+
+    @classmethod
+    def parse(cls, text: str, catalogs: Collection[str]) -> TableName:
+        """Read `db.t` (one catalog) or `lake.db.t`.
+
+        Raises:
+            InputError: no namespace, or several catalogs are configured and none is named.
+        """
+        parts = text.split(".")
+        if any(not part for part in parts) or len(parts) < 2:
+            raise InputError(f"table name {text!r} must look like namespace.table or catalog.namespace.table")
+        if len(parts) >= 3 and parts[0] in catalogs:
+            return cls(parts[0], tuple(parts[1:-1]), parts[-1])
+        if len(catalogs) == 1:
+            return cls(next(iter(catalogs)), tuple(parts[:-1]), parts[-1])
+        names = ", ".join(sorted(catalogs))
+        raise InputError(f"table name {text!r} must start with its catalog; configured catalogs: {names}")

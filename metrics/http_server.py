@@ -1,0 +1,359 @@
+"""The service's HTTP side: `/metrics`, `/healthz`, `/readyz` and a plain status page on `/`."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import gzip
+import json
+import logging
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from html import escape
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from compactor.errors import InputError
+from compactor.events import RunCommitted
+from metrics.debt_collector import TableSummary
+
+LOGGER = logging.getLogger(__name__)
+
+MOST_TABLES_ON_PAGE = 200
+MOST_COMMITS_ON_PAGE = 20
+
+_PORTS = 65_536
+_POLL_SECONDS = 0.1  # how long stop() may wait for the server to notice
+_TEXT = "text/plain; charset=utf-8"
+_HTML = "text/html; charset=utf-8"
+_JSON = "application/json"
+_PATHS = ("/", "/metrics", "/healthz", "/readyz")
+
+_STYLE = """\
+:root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --line: #d5dde5; --well: #17693a; --ill: #a32018; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #dbe4ec; --paper: #12181f; --line: #33414f; --well: #6cce93; --ill: #ff9488; }
+}
+body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem; }
+table { border-collapse: collapse; }
+caption { text-align: left; font-weight: 600; padding: 1.5rem 0 .5rem; }
+th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid var(--line); }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
+.well { color: var(--well); }
+.ill { color: var(--ill); }
+a { color: inherit; }"""
+
+
+@dataclass(frozen=True)
+class Health:
+    """Whether the service lives and is ready to work. `details` names each part that is not well, and why."""
+
+    live: bool
+    ready: bool
+    details: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One HTTP response, before it is sent."""
+
+    body: bytes
+    content_type: str
+    status: HTTPStatus = HTTPStatus.OK
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Site:
+    """What the server shows, each read anew for every request: tables worst first, commits newest first."""
+
+    registry: CollectorRegistry
+    health: Callable[[], Health]
+    tables: Callable[[], Sequence[TableSummary]] = tuple
+    commits: Callable[[], Sequence[RunCommitted]] = tuple
+
+    def answer(self, path: str, headers: Mapping[str, str]) -> Answer:
+        """The response to GET `path`; a failure to build it is an answer too, and is logged."""
+        try:
+            return self._route(path.partition("?")[0], headers)
+        except Exception:
+            # The cause goes to the log alone: a message may hold an address or a key that the reader may not see.
+            LOGGER.exception("could not answer GET %r", path)
+            message = "The page could not be built; the service's log says why.\n"
+            return Answer(message.encode(), _TEXT, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _route(self, path: str, headers: Mapping[str, str]) -> Answer:
+        match path:
+            case "/metrics":
+                return _exposition(self.registry, headers)
+            case "/healthz":
+                health = self._checked_health()
+                return _health_answer(health, well=health.live)
+            case "/readyz":
+                health = self._checked_health()
+                return _health_answer(health, well=health.live and health.ready)
+            case "/":
+                page = _status_page(self._checked_health(), self.tables(), self.commits())
+                return Answer(page.encode("utf-8", "backslashreplace"), _HTML)
+            case _:
+                hint = f"There is nothing at this address. Try {', '.join(_PATHS)}.\n"
+                return Answer(hint.encode(), _TEXT, HTTPStatus.NOT_FOUND)
+
+    def _checked_health(self) -> Health:
+        try:
+            return self.health()
+        except Exception:
+            LOGGER.exception("the health check itself failed")
+            return Health(live=False, ready=False, details={"health": "the check failed; the service's log says why"})
+
+
+class MetricsServer:
+    """Serves one site from threads of its own. `port` 0 takes any free port; `address` tells which."""
+
+    def __init__(self, site: Site, host: str, port: int) -> None:
+        self._site = site
+        self._host = host
+        self._port = port
+        self._server: _Server | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and real port once started, before that those asked for."""
+        if self._server is None:
+            return self._host, self._port
+        host, port = self._server.server_address[:2]
+        return str(host), int(port)
+
+    def start(self) -> None:
+        """Bind and serve.
+
+        Raises:
+            InputError: the address cannot be bound; the message names the setting to change.
+        """
+        if self._server is not None:
+            return
+        self._server = _bind(self._site, self._host, self._port)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_SECONDS,), name="firnline-http", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Answer no more requests and free the port. Does nothing when not started."""
+        if self._server is None or self._thread is None:
+            return
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+        self._server = self._thread = None
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True  # a slow client does not hold up the end of the service
+
+    def __init__(self, site: Site, address: tuple[str, int], family: socket.AddressFamily) -> None:
+        self.site = site
+        self.address_family = family
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        # HTTPServer's own would look up the host's full name, which takes seconds where DNS does not answer.
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        # A client that hangs up is no fault of the service; the default prints a traceback to stderr.
+        LOGGER.debug("request %r from %s broke off: %r", request, client_address, sys.exception())
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = "firnline"
+    sys_version = ""
+    timeout = 30  # seconds that a connection may stay silent before its thread is given back
+
+    def do_GET(self) -> None:
+        self._send(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self._send(with_body=False)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+        """Scrapes and probes come every few seconds; they are not logged."""
+
+    def _send(self, *, with_body: bool) -> None:
+        site = self.server.site  # type: ignore[attr-defined]  # only _Server uses this handler
+        answer: Answer = site.answer(self.path, self.headers)
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+        for name, value in answer.headers:
+            self.send_header(name, value)
+        self.end_headers()
+        if with_body:
+            self.wfile.write(answer.body)
+
+
+def _bind(site: Site, host: str, port: int) -> _Server:
+    if port not in range(_PORTS):  # getaddrinfo would take the rest of a division instead
+        raise InputError(f"http.port: {port} is not a port; set http.port to a number from 0 to {_PORTS - 1}")
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        return _Server(site, (str(address[0]), int(address[1])), family)
+    except OSError as error:
+        raise _bind_error(host, port, error) from error
+
+
+def _bind_error(host: str, port: int, error: OSError) -> InputError:
+    code = None if isinstance(error, socket.gaierror) else error.errno  # its numbers are others
+    if code == errno.EADDRINUSE:
+        return InputError(
+            f"http.port: port {port} on {host!r} is already in use; "
+            "stop what listens there, or set http.port to a free port (0 takes any)"
+        )
+    if code in (errno.EACCES, errno.EPERM):
+        return InputError(f"http.port: no permission to listen on port {port}; set http.port to one above 1023")
+    return InputError(
+        f"http.host: cannot listen on {host!r} ({error}); "
+        "set http.host to an address of this machine, or to 0.0.0.0 for all"
+    )
+
+
+@dataclass(frozen=True)
+class _WithoutCreated(Collector):
+    """The registry less its `_created` series, which double every counter and which nothing here needs.
+
+    prometheus_client's own switch for them is global to the process.
+    """
+
+    registry: CollectorRegistry
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in self.registry.collect():
+            if metric.type in ("counter", "histogram"):
+                kept = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+                metric = copy.copy(metric)  # noqa: PLW2901 - a collector may hand out the same object to two scrapes
+                metric.samples = kept
+            yield metric
+
+    def describe(self) -> Iterable[Metric]:
+        """No names: they are the inner registry's concern, and to ask for them would collect everything twice."""
+        return ()
+
+
+def _exposition(registry: CollectorRegistry, headers: Mapping[str, str]) -> Answer:
+    # The encoders want a registry in some versions of prometheus_client and any collector in others.
+    view = CollectorRegistry()
+    view.register(_WithoutCreated(registry))
+    encoder, content_type = _encoder(headers.get("Accept") or "")
+    answer = Answer(encoder(view), content_type)
+    if not _accepts_gzip(headers.get("Accept-Encoding") or ""):
+        return answer
+    compressed = gzip.compress(answer.body, compresslevel=1)
+    return replace(answer, body=compressed, headers=(("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")))
+
+
+def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """The format asked for. The asked version comes back in Content-Type, so folded lines are joined first."""
+    try:
+        return choose_encoder(" ".join(accept.split()))
+    except (TypeError, ValueError):  # a version that is no number
+        return choose_encoder("")
+
+
+def _accepts_gzip(accept_encoding: str) -> bool:
+    for offer in accept_encoding.lower().split(","):
+        coding, _, weight = offer.replace(" ", "").partition(";")
+        if coding == "gzip":
+            return weight not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+    return False
+
+
+def _health_answer(health: Health, *, well: bool) -> Answer:
+    body = {"live": health.live, "ready": health.ready, "details": dict(health.details)}
+    status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
+    return Answer(json.dumps(body).encode() + b"\n", _JSON, status)
+
+
+def _status_page(health: Health, tables: Sequence[TableSummary], commits: Sequence[RunCommitted]) -> str:
+    well = health.live and health.ready
+    state = "ready" if well else "not ready"
+    parts = "".join(f"<li>{escape(part)}: {escape(why)}</li>" for part, why in sorted(health.details.items()))
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>firnline</title>
+<style>
+{_STYLE}
+</style>
+</head>
+<body>
+<h1>firnline</h1>
+<p class="{"well" if well else "ill"}">The service is {state}.</p>
+<ul>{parts}</ul>
+{_tables_html(tables)}
+{_commits_html(commits)}
+<p><a href="/metrics">Metrics</a> · <a href="/healthz">Health</a> · <a href="/readyz">Readiness</a></p>
+</body>
+</html>
+"""
+
+
+def _tables_html(tables: Sequence[TableSummary]) -> str:
+    if not tables:
+        return "<p>No table has been heard of yet.</p>"
+    shown = tables[:MOST_TABLES_ON_PAGE]
+    caption = f"Tables ({len(tables):,})"
+    if len(shown) < len(tables):
+        caption = f"Tables ({len(shown):,} of {len(tables):,}, most small files first)"
+    rows = (
+        (
+            str(one.table),
+            one.total.data_files,
+            one.total.small_files,
+            one.due_partitions,
+            one.debt.stale or "",
+        )
+        for one in shown
+    )
+    return _table_html(caption, ("Table", "Files", "Small files", "Due partitions", "Stale"), rows)
+
+
+def _commits_html(commits: Sequence[RunCommitted]) -> str:
+    if not commits:
+        return ""
+    rows = (
+        (str(one.table), str(one.snapshot_id), one.files_in, one.files_out, one.bytes_out)
+        for one in islice(commits, MOST_COMMITS_ON_PAGE)
+    )
+    return _table_html("Recent commits", ("Table", "Snapshot", "Files before", "Files after", "Bytes after"), rows)
+
+
+def _table_html(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    body = "\n".join("<tr>" + "".join(map(_cell_html, row)) + "</tr>" for row in rows)
+    return f"<table>\n<caption>{escape(caption)}</caption>\n<tr>{head}</tr>\n{body}\n</table>"
+
+
+def _cell_html(value: str | int) -> str:
+    if isinstance(value, int):
+        return f'<td class="number">{value:,}</td>'
+    return f"<td>{escape(value)}</td>"

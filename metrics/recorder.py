@@ -1,0 +1,199 @@
+"""Turns typed events into counters and histograms. Gauges of tables and queues are read at scrape time instead."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import assert_never
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from compactor.events import (
+    BatchFinished,
+    DeadLettered,
+    Event,
+    GroupRewritten,
+    LedgerUpdated,
+    ManifestsRead,
+    RunCommitted,
+    RunFailed,
+    RunPlanned,
+    RunSkipped,
+    RunWouldRewrite,
+    TableUnreadable,
+    UnreferencedFilesRemoved,
+)
+from metrics import definitions as d
+from metrics.definitions import CATALOGUE, Kind, MetricDefinition, slug
+
+RECORDED_GAUGES = (
+    d.EVENT_LAG_OFFSETS,
+    d.LAST_BATCH_TIMESTAMP_SECONDS,
+    d.STATE_ROWS,
+    d.LAST_COMMIT_TIMESTAMP_SECONDS,
+)
+
+_RunEvent = RunPlanned | RunSkipped | GroupRewritten | RunCommitted | RunFailed | RunWouldRewrite
+_StreamEvent = ManifestsRead | LedgerUpdated | TableUnreadable | DeadLettered | BatchFinished | UnreferencedFilesRemoved
+
+
+class Recorder:
+    """A listener that counts every event. Thread-safe: it holds nothing but Prometheus metrics, which lock themselves.
+
+    Every counter and histogram of the catalogue is registered with `registry`, and the gauges in RECORDED_GAUGES.
+    `clock` gives seconds since the epoch.
+    """
+
+    def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._counters = {
+            one.name: Counter(one.name, one.meaning, one.labels, registry=registry)
+            for one in CATALOGUE
+            if one.kind is Kind.COUNTER
+        }
+        self._histograms = {
+            one.name: Histogram(one.name, one.meaning, one.labels, registry=registry, buckets=one.buckets)
+            for one in CATALOGUE
+            if one.kind is Kind.HISTOGRAM
+        }
+        self._gauges = {
+            one.name: Gauge(one.name, one.meaning, one.labels, registry=registry) for one in RECORDED_GAUGES
+        }
+
+    def __call__(self, event: Event) -> None:
+        """Count one event. An event of a type unknown to the catalogue of events is a programming error."""
+        match event:
+            case RunPlanned() | RunSkipped() | GroupRewritten() | RunCommitted() | RunFailed() | RunWouldRewrite():
+                self._record_run(event)
+            case (
+                ManifestsRead()
+                | LedgerUpdated()
+                | TableUnreadable()
+                | DeadLettered()
+                | BatchFinished()
+                | UnreferencedFilesRemoved()
+            ):
+                self._record_stream(event)
+            case _:
+                assert_never(event)
+
+    def _record_run(self, event: _RunEvent) -> None:
+        match event:
+            case RunPlanned():
+                self._planned(event)
+            case RunSkipped():
+                self._count(d.RUNS_SKIPPED, 1, event.reason)
+            case GroupRewritten():
+                self._rewritten(event)
+            case RunCommitted():
+                self._committed(event)
+            case RunFailed():
+                self._count(d.RUN_FAILURES, 1, event.stage, event.reason, event.reaction)
+            case RunWouldRewrite():
+                self._would_rewrite(event)
+            case _:
+                assert_never(event)
+
+    def _record_stream(self, event: _StreamEvent) -> None:
+        match event:
+            case ManifestsRead():
+                self._manifests_read(event)
+            case LedgerUpdated():
+                self._ledger_updated(event)
+            case TableUnreadable():
+                self._count(d.UNREADABLE_TABLES, 1, event.reason)
+            case DeadLettered():
+                self._count(d.DEAD_LETTERS, event.count, event.reason)
+            case BatchFinished():
+                self._batch_finished(event)
+            case UnreferencedFilesRemoved():
+                self._count(d.UNREFERENCED_FILES_REMOVED, event.files)
+            case _:
+                assert_never(event)
+
+    def _planned(self, event: RunPlanned) -> None:
+        self._count(d.RUNS_PLANNED, 1)
+        self._count(d.PLANNED_GROUPS, event.groups)
+        self._count(d.PLANNED_FILES, event.files)
+        self._count(d.PLANNED_BYTES, event.bytes)
+        self._observe(d.STAGE_SECONDS, event.seconds, "plan")
+
+    def _would_rewrite(self, event: RunWouldRewrite) -> None:
+        self._count(d.WOULD_REWRITE_RUNS, 1)
+        self._count(d.WOULD_REWRITE_GROUPS, event.groups)
+        self._count(d.WOULD_REWRITE_FILES, event.files)
+        self._count(d.WOULD_REWRITE_OUTPUT_FILES, event.files_after)
+        self._count(d.WOULD_REWRITE_BYTES, event.bytes)
+
+    def _rewritten(self, event: GroupRewritten) -> None:
+        engine, reason = event.engine, event.reason
+        self._count(d.REWRITE_GROUPS, 1, engine, reason)
+        self._count(d.REWRITE_INPUT_FILES, event.files_in, engine, reason)
+        self._count(d.REWRITE_OUTPUT_FILES, event.files_out, engine, reason)
+        self._count(d.REWRITE_INPUT_BYTES, event.bytes_in, engine, reason)
+        self._count(d.REWRITE_OUTPUT_BYTES, event.bytes_out, engine, reason)
+        self._count(d.REWRITE_INPUT_ROWS, event.rows_in, engine, reason)
+        self._count(d.REWRITE_DELETED_ROWS, event.rows_deleted, engine, reason)
+        self._count(d.REWRITE_OUTPUT_ROWS, event.rows_out, engine, reason)
+        self._count(d.REWRITE_SECONDS, event.seconds, engine, reason)
+        self._observe(d.REWRITE_GROUP_SECONDS, event.seconds, engine)
+
+    def _committed(self, event: RunCommitted) -> None:
+        self._count(d.COMMITS, 1)
+        self._count(d.COMMIT_GROUPS, event.groups)
+        self._count(d.COMMIT_INPUT_FILES, event.files_in)
+        self._count(d.COMMIT_OUTPUT_FILES, event.files_out)
+        self._count(d.COMMIT_INPUT_BYTES, event.bytes_in)
+        self._count(d.COMMIT_OUTPUT_BYTES, event.bytes_out)
+        # The plan stage is not observed here: RunPlanned has done so, for this run and for those that fail.
+        self._observe(d.STAGE_SECONDS, event.rewrite_seconds, "rewrite")
+        self._observe(d.STAGE_SECONDS, event.commit_seconds, "commit")
+        self._set(d.LAST_COMMIT_TIMESTAMP_SECONDS, self._clock())
+        if event.event_to_compacted_seconds is not None:
+            self._observe(d.EVENT_TO_COMPACTED_SECONDS, event.event_to_compacted_seconds)
+
+    def _manifests_read(self, event: ManifestsRead) -> None:
+        self._count(d.MANIFEST_CACHE_HITS, event.hits)
+        self._count(d.MANIFEST_CACHE_MISSES, event.misses)
+        self._count(d.MANIFEST_READ_BYTES, event.bytes_read)
+        self._count(d.MANIFEST_READ_SECONDS, event.seconds)
+
+    def _ledger_updated(self, event: LedgerUpdated) -> None:
+        self._count(d.LEDGER_UPDATES, 1)
+        for source, count in event.events_by_source.items():
+            self._count(d.EVENTS, count, source)
+        if event.recount_reason is not None:
+            self._count(d.RECOUNTS, 1, event.recount_reason)
+        if event.event_to_ledger_seconds is not None:
+            self._observe(d.EVENT_TO_LEDGER_SECONDS, event.event_to_ledger_seconds)
+
+    def _batch_finished(self, event: BatchFinished) -> None:
+        self._observe(d.BATCH_SECONDS, event.seconds, event.query)
+        self._count(d.BATCH_INPUT_ROWS, event.input_rows, event.query)
+        self._set(d.EVENT_LAG_OFFSETS, event.lag_offsets, event.query)
+        self._set(d.STATE_ROWS, event.state_rows, event.query)
+        self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), event.query)
+
+    def _count(self, definition: MetricDefinition, amount: float, *labels: str) -> None:
+        counter = self._counters[definition.name]
+        child = counter.labels(*map(slug, labels)) if labels else counter
+        child.inc(_not_negative(amount))
+
+    def _observe(self, definition: MetricDefinition, value: float, *labels: str) -> None:
+        histogram = self._histograms[definition.name]
+        child = histogram.labels(*map(slug, labels)) if labels else histogram
+        child.observe(_not_negative(value))
+
+    def _set(self, definition: MetricDefinition, value: float, *labels: str) -> None:
+        gauge = self._gauges[definition.name]
+        child = gauge.labels(*map(slug, labels)) if labels else gauge
+        child.set(value)
+
+
+def _not_negative(value: float) -> float:
+    """Clocks of two machines differ, so a latency may come out below zero, which a counter would refuse by raising.
+
+    NaN and infinity would stay in a sum for ever; they count as 0 too.
+    """
+    return value if math.isfinite(value) and value > 0 else 0.0

@@ -1,0 +1,166 @@
+"""What the driver does with one micro-batch of the ledger: put it on the board, and ask for what is missing.
+
+One action consumes every row (anything less leaves state uncommitted); nothing here rewrites or waits for a rewrite.
+Applying a batch twice changes nothing: rows hold counts, not changes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+
+from compactor.debt import DebtBoard, PartitionCounts, TableDebt
+from compactor.events import DeadLettered, LedgerUpdated, Listener, TableUnreadable
+from compactor.settings import Settings
+from compactor.table_names import TableName
+from streaming.commit_events.decoder import RawEvent
+from streaming.dead_letters import MAX_KEY_BYTES, DeadLetter, dead_letter_headers
+from streaming.ledger_rows import parse_table_key, partition_debt
+
+RETRY_SECONDS = 15.0
+
+
+class Asker(Protocol):
+    """Whom the handler asks for another look at a table."""
+
+    def ask_again(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None: ...
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of one table in one batch."""
+
+    table: TableName
+    body: dict[str, Any]
+    partitions: tuple[dict[str, Any], ...]
+
+
+class BatchHandler:
+    """`foreachBatch`'s callable. `bury` sends one dead letter; `wake` tells the dispatcher that the board changed."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        board: DebtBoard,
+        asker: Asker,
+        bury: Callable[[DeadLetter], None],
+        wake: Callable[[], None],
+        listener: Listener,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._board = board
+        self._asker = asker
+        self._bury = bury
+        self._wake = wake
+        self._listener = listener
+        self._clock = clock
+
+    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+        """Consume one batch. The action's exception is the stream's to see; it is not caught."""
+        self.apply(frame.collect())
+
+    def apply(self, rows: Iterable[Any]) -> None:
+        """Put collected rows on the board."""
+        tables: dict[str, dict[str, Any]] = {}
+        partitions: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        dead: list[tuple[dict[str, Any], bytes | None]] = []
+        for row in rows:
+            body = json.loads(row["body"])
+            if row["kind"] == "table":
+                tables[row["table_name"]] = body
+            elif row["kind"] == "partition":
+                partitions[row["table_name"]].append(body)
+            else:
+                dead.append((body, bytes(row["value"]) if row["value"] is not None else None))
+        for name, body in tables.items():
+            self._apply_table(TableRows(parse_table_key(name), body, tuple(partitions[name])))
+        self._bury_all(dead)
+        self._wake()
+
+    def _apply_table(self, rows: TableRows) -> None:
+        body = rows.body
+        table = rows.table
+        status = body["status"]
+        if status == "ignored":
+            return
+        if status == "unknown":
+            self._board.forget(table)
+            return
+        if status == "unreadable":
+            self._board.mark_stale(table, body["message"])
+            self._listener(TableUnreadable(table, body["reason"] or "unexpected", body["message"]))
+            self._asker.ask_again(table, continues=False, after_seconds=RETRY_SECONDS)
+            return
+        if body["more"]:
+            self._asker.ask_again(table, continues=True)
+        if status == "counting":
+            self._board.mark_stale(table, f"a recount is under way ({body['recount_reason']})")
+        else:
+            self._board.put(self._debt(rows))
+        self._tell(rows)
+
+    def _debt(self, rows: TableRows) -> TableDebt:
+        known = self._board.get(rows.table)
+        body = rows.body
+        partitions = {} if known is None or body["whole"] else dict(known.partitions)
+        for debt in map(partition_debt, rows.partitions):
+            partitions.pop(debt.key, None)
+            if debt.counts.has_debt:
+                partitions[debt.key] = debt
+        debt = TableDebt(
+            rows.table,
+            body["snapshot_id"],
+            partitions,
+            counted=PartitionCounts(*body["totals"]),
+            acted_on=self._settings.tables.acts_on(rows.table, {"firnline.enabled": body["enabled"]}),
+            waiting_since=_oldest(known.waiting_since if known else None, body["oldest_event_ms"]),
+        )
+        due_since = (known.due_since if known else None) or self._clock()
+        return replace(debt, due_since=due_since if debt.due else None)
+
+    def _tell(self, rows: TableRows) -> None:
+        oldest = rows.body["oldest_event_ms"]
+        self._listener(
+            LedgerUpdated(
+                rows.table,
+                rows.body["snapshot_id"],
+                rows.body["sources"],
+                rows.body["recount_reason"],
+                None if oldest is None else max(0.0, self._clock() - oldest / 1000),
+            )
+        )
+
+    def _bury_all(self, dead: list[tuple[dict[str, Any], bytes | None]]) -> None:
+        for body, value in dead:
+            headers = tuple((name, bytes.fromhex(text)) for name, text in body["headers"])
+            event = RawEvent(None, value, headers, body["timestamp_ms"])
+            self._bury(
+                DeadLetter(
+                    (body["key"] or "").encode()[:MAX_KEY_BYTES] or None,
+                    event.value,
+                    tuple(
+                        dead_letter_headers(
+                            body["reason"],
+                            body["message"],
+                            topic=self._settings.kafka.commit_topic,
+                            partition=body["partition"],
+                            offset=body["offset"],
+                            original_headers=event.headers,
+                        )
+                    ),
+                )
+            )
+        for reason, count in Counter(body["reason"] for body, _ in dead).items():
+            self._listener(DeadLettered(reason, count))
+
+
+def _oldest(waiting_since: float | None, event_ms: int | None) -> float | None:
+    heard = None if event_ms is None else event_ms / 1000
+    return min((moment for moment in (waiting_since, heard) if moment is not None), default=None)

@@ -1,0 +1,244 @@
+"""The command line. Exit codes: 0 done or nothing to do, 2 bad input, 3 failed safely (nothing lost, try again)."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import threading
+import uuid
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.logging import RichHandler
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from compactor.errors import FirnlineError, InputError
+from compactor.manifests import ManifestCache
+from compactor.plan_table import Request, TablePlan, plan_table
+from compactor.settings import Settings, load_settings
+from compactor.table_names import TableName
+from compactor.tables import Catalogs, TableView
+from streaming import reports
+from streaming.version import VERSION
+
+BAD_INPUT, FAILED_SAFELY = 2, 3
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+OUTPUT = click.option(
+    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="For people or scripts."
+)
+WHERE = click.option(
+    "--where",
+    metavar="EXPR",
+    help="Only partitions that can hold matching rows, e.g. \"day = '2024-01-15' AND id IN (1, 2)\". Selects files, "
+    "never rows.",
+)
+FORCE = click.option("--force", is_flag=True, help="Merge every small file, whatever the thresholds.")
+ENGINE = click.option(
+    "--engine",
+    type=click.Choice(["auto", "splice", "encode", "spark"]),
+    default="auto",
+    show_default=True,
+    help="auto takes the cheapest that is safe: splice copies row groups, spark decodes. encode is not available in "
+    "this version.",
+)
+
+
+class Commands(click.Group):
+    """Turns firnline's errors into a sentence on stderr and an exit code."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            _fail(error, BAD_INPUT)
+        except FirnlineError as error:
+            _fail(error, FAILED_SAFELY)
+
+
+def _fail(error: FirnlineError, code: int) -> None:
+    Console(stderr=True).print(f"[bold red]firnline:[/] {error}", highlight=False, markup=True, soft_wrap=True)
+    sys.exit(code)
+
+
+@click.group(cls=Commands, context_settings=CONTEXT)
+@click.version_option(VERSION, prog_name="firnline")
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    envvar="FIRNLINE_CONFIG_FILE",
+    help="Settings file (YAML). Every key is also an environment variable: FIRNLINE_SECTION__KEY.",
+)
+@click.option("-v", "--verbose", is_flag=True, help="Log every event, not only work and trouble.")
+@click.pass_context
+def main(context: click.Context, config: Path | None, verbose: bool) -> None:
+    """Commit events in, healthy files out: keeps Apache Iceberg tables free of small files while writers write.
+
+    \b
+    Try it:           firnline demo
+    Look at a table:  firnline -c firnline.yaml debt db.events
+    What would be     firnline -c firnline.yaml plan db.events
+    done, and do it:  firnline -c firnline.yaml compact db.events
+    Always on:        firnline -c firnline.yaml run
+    """  # noqa: D301 - \b keeps click from re-wrapping
+    context.obj = config
+    logging.basicConfig(
+        level=logging.WARNING,
+        format="%(message)s",
+        handlers=[RichHandler(console=Console(stderr=True), show_path=False, omit_repeated_times=False)],
+    )
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a query stopped in mid-batch is no news
+    logging.getLogger("firnline").setLevel(logging.DEBUG if verbose else logging.INFO)
+
+
+@main.command()
+@click.option("--observe", is_flag=True, help="Decide and report, but write nothing: read-only credentials suffice.")
+@click.pass_obj
+def run(config: Path | None, observe: bool) -> None:
+    """Run the service: hear commits from Kafka, keep the ledger, rewrite what is due.
+
+    Stops cleanly on SIGTERM or Ctrl-C; resumes from state.checkpoint. Pages: /metrics /healthz /readyz on http.port.
+    """
+    from streaming.service import Service  # noqa: PLC0415 - Spark takes a second to import; --help should not wait
+
+    stop = threading.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, lambda *_: stop.set())
+    service = Service(load_settings(config), observe=observe)
+    try:
+        service.start()
+        service.run_until(stop)
+    finally:
+        service.stop()
+
+
+@main.command()
+@click.argument("table")
+@WHERE
+@FORCE
+@ENGINE
+@OUTPUT
+@click.pass_obj
+def plan(config: Path | None, table: str, where: str | None, force: bool, engine: str, output: str) -> None:
+    """Show what `compact` would do to TABLE (namespace.table or catalog.namespace.table). Writes nothing."""
+    settings = load_settings(config)
+    made, _ = _plan(settings, table, Request(where=where, force=force, engine=engine))
+    made = reports.with_footers_read(made)
+    if output == "json":
+        _print_json(reports.plan_document(made))
+    else:
+        reports.print_plan(Console(), made)
+
+
+@main.command()
+@click.argument("table")
+@WHERE
+@FORCE
+@ENGINE
+@OUTPUT
+@click.pass_obj
+def compact(config: Path | None, table: str, where: str | None, force: bool, engine: str, output: str) -> None:
+    """Rewrite what is due in TABLE now, as one `replace` commit. Needs no `tables.include` and no Kafka."""
+    from streaming.compact_once import compact_once  # noqa: PLC0415 - see `run`
+
+    settings = load_settings(config)
+    request = Request(where=where, force=force, engine=engine)
+    made, cache = _plan(settings, table, request)
+    if made.table.properties.get("firnline.enabled", "").strip().lower() == "false":
+        raise InputError(f"table {made.table.name} has the property firnline.enabled=false; unset it first")
+    console = Console(stderr=True)
+    with _progress(console) as progress:
+        bar = progress.add_task("rewriting", total=sum(len(group.group.shares) for group in made.groups), bytes=0)
+        result = compact_once(
+            settings,
+            made,
+            cache,
+            run_id=str(uuid.uuid4()),
+            progress=lambda done, total, _bytes: progress.update(bar, completed=done, total=total),
+        )
+    if output == "json":
+        _print_json(reports.run_document(result))
+    else:
+        reports.print_run(Console(), result)
+
+
+@main.command()
+@click.argument("table", required=False)
+@OUTPUT
+@click.pass_obj
+def debt(config: Path | None, table: str | None, output: str) -> None:
+    """Count small files per partition and bucket, of TABLE or of all tables. Reads metadata only."""
+    settings = load_settings(config)
+    catalogs = Catalogs(settings.catalogs)
+    names = [_name(table, catalogs)] if table else list(_all_tables(settings, catalogs))
+    cache = ManifestCache(settings.service.manifest_cache_bytes)
+    documents, failed = reports.debt_documents(settings, catalogs, cache, names)
+    if output == "json":
+        _print_json(documents[0] if table and documents else documents)
+    else:
+        reports.print_debt(Console(), documents)
+    for error in failed:
+        _fail(error, BAD_INPUT if isinstance(error, InputError) else FAILED_SAFELY)
+
+
+@main.command("check-config")
+@click.option("--connect", is_flag=True, help="Also open every catalog and the broker.")
+@click.pass_obj
+def check_config(config: Path | None, connect: bool) -> None:
+    """Check the settings and print them with every default. With -c FILE, the environment still wins."""
+    settings = load_settings(config)
+    if connect:
+        reports.check_connections(settings)
+    click.echo(reports.settings_yaml(settings), nl=False)
+
+
+@main.command()
+@click.option("--keep", is_flag=True, envvar="KEEP", help="Leave the service running at the end, until Ctrl-C.")
+@click.option("--commits", default=28, show_default=True, help="Commits per act; each adds one file to every bucket.")
+@click.option("--file-size", default=4_800_000, show_default=True, help="Bytes of each ingested file, about.")
+@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Work here [default: a temporary one].")
+def demo(keep: bool, commits: int, file_size: int, folder: Path | None) -> None:
+    """Watch it work: a real broker, catalog and ingestion; 112 small files become 4 while writers write."""
+    from streaming.demo.acts import run_demo  # noqa: PLC0415 - see `run`
+
+    sys.exit(run_demo(keep=keep, commits=commits, file_size=file_size, folder=folder))
+
+
+def _name(text: str, catalogs: Catalogs) -> TableName:
+    return TableName.parse(text, catalogs.names)
+
+
+def _load(settings: Settings, text: str) -> TableView:
+    catalogs = Catalogs(settings.catalogs)
+    return catalogs.load(_name(text, catalogs))
+
+
+def _plan(settings: Settings, text: str, request: Request) -> tuple[TablePlan, ManifestCache]:
+    cache = ManifestCache(settings.service.manifest_cache_bytes)
+    table = _load(settings, text)
+    return plan_table(table, settings.policy.for_table(table.name), cache, request), cache
+
+
+def _all_tables(settings: Settings, catalogs: Catalogs) -> list[TableName]:
+    found = [table for name in catalogs.names for table in catalogs.list_tables(name)]
+    return [table for table in sorted(found) if not settings.tables.ignores(table)]
+
+
+def _print_json(document: Any) -> None:
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def _progress(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""The canonical commit event: one JSON object, modelled on the events endpoint proposed for the REST catalog.
+
+The table watcher writes it, and whoever commits to a table may. `source` in the event is its sender's name: free text,
+read by nobody here.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from streaming.commit_events.decoder import (
+    TIMESTAMP_MS_MAX,
+    BadEvent,
+    Decoded,
+    Fields,
+    MalformedError,
+    NotACommit,
+    RawEvent,
+    TableChanged,
+    parse_object,
+    shown,
+)
+
+SOURCE = "canonical"
+UPDATE = "update-table"
+REPORT, FULL = "firnline.report", "full"
+CONTINUES, TRUE = "firnline.continues", "true"
+
+# A created or registered table can bring files with it. Other operations (drops, renames, views) bring none.
+_BRINGS_FILES = frozenset({UPDATE, "create-table", "register-table"})
+
+
+@dataclass(frozen=True)
+class CanonicalDecoder:
+    """Reads the canonical event."""
+
+    source: str = SOURCE
+
+    def recognises(self, event: RawEvent) -> bool:
+        # Bytes, not JSON: a truncated event still bears the mark, and parsing happens once, in `decode`.
+        return event.value is not None and event.value.lstrip()[:1] == b"{" and b'"event-id"' in event.value
+
+    def decode(self, event: RawEvent) -> Decoded:
+        try:
+            return _read(Fields(parse_object(event.value or b"")), event.timestamp_ms)
+        except MalformedError as malformed:
+            return malformed.bad
+
+
+def _read(fields: Fields, arrived_ms: int) -> Decoded:
+    event_id = fields.text("event-id")
+    operation_type = fields.optional_text("operation-type")
+    if operation_type is not None and operation_type not in _BRINGS_FILES:
+        return NotACommit(SOURCE, shown(operation_type))
+    metadata_location = fields.optional_text("metadata-location")
+    if metadata_location is not None and not fields.has("identifier"):
+        detail = f"event {shown(event_id)} names {shown(metadata_location)} and no table; the sweep finds its table"
+        return BadEvent("no_identifier", detail)
+    table = fields.record("identifier")
+    summary = fields.record("summary") if fields.has("summary") else Fields({})
+    timestamp_ms = fields.optional_integer("timestamp-ms", 0, TIMESTAMP_MS_MAX)
+    return TableChanged(
+        source=SOURCE,
+        event_id=event_id,
+        catalog=fields.optional_text("catalog"),
+        namespace=table.namespace("namespace"),
+        name=table.text("name"),
+        timestamp_ms=arrived_ms if timestamp_ms is None else timestamp_ms,
+        table_uuid=fields.optional_uuid("table-uuid"),
+        snapshot_id=fields.optional_integer("snapshot-id"),
+        ref_name=fields.optional_text("ref-name"),
+        operation=fields.optional_text("operation"),
+        metadata_location=metadata_location,
+        report=summary.optional_text(REPORT) == FULL,
+        continues=summary.optional_text(CONTINUES) == TRUE,
+    )
+
+
+def encode(changed: TableChanged, *, sender: str = "firnline") -> tuple[bytes, bytes]:
+    """Key and value of the event. The key holds all events of one table in one partition, in order."""
+    value = json.dumps(_written(changed, sender), separators=(",", ":"), allow_nan=False)
+    return _key(changed), value.encode("ascii")
+
+
+def _key(changed: TableChanged) -> bytes:
+    catalog = () if changed.catalog is None else (changed.catalog,)
+    return ".".join((*catalog, *changed.namespace, changed.name)).encode("utf-8", "backslashreplace")
+
+
+def _written(changed: TableChanged, sender: str) -> dict[str, Any]:
+    summary = ({REPORT: FULL} if changed.report else {}) | ({CONTINUES: TRUE} if changed.continues else {})
+    optional = {
+        "catalog": changed.catalog,
+        "table-uuid": changed.table_uuid,
+        "ref-name": changed.ref_name,
+        "snapshot-id": changed.snapshot_id,
+        "operation": changed.operation,
+        "metadata-location": changed.metadata_location,
+        "summary": summary or None,
+    }
+    required = {
+        "event-id": changed.event_id,
+        "source": sender,
+        "timestamp-ms": changed.timestamp_ms,
+        "operation-type": UPDATE,
+        "identifier": {"namespace": list(changed.namespace), "name": changed.name},
+    }
+    return required | {name: value for name, value in optional.items() if value is not None}

@@ -1,0 +1,48 @@
+"""`firnline compact`: one run of one table in a Spark session of its own."""
+
+from __future__ import annotations
+
+import time
+
+from compactor.in_flight import sweep
+from compactor.manifests import ManifestCache
+from compactor.plan_table import TablePlan
+from compactor.rewriter import Progress, Rewriter, RunResult
+from compactor.settings import Settings
+from compactor.spark_session import spark_session
+from compactor.tables import Catalogs
+from streaming.service import in_flight_records, rewrite_slots
+
+
+def compact_once(
+    settings: Settings, plan: TablePlan, cache: ManifestCache, *, run_id: str, progress: Progress | None = None
+) -> RunResult:
+    """Carry out `plan`; nothing is started when there is nothing to do.
+
+    Raises:
+        FirnlineError: by class the reaction; the table is as it was.
+    """
+    name = plan.table.name
+    if not plan.groups:
+        return RunResult(run_id, name, plan.plan.snapshot_id, plan.plan.snapshot_id, (), plan.seconds, 0.0, 0.0)
+    catalogs = Catalogs(settings.catalogs)
+    records = in_flight_records(settings, settings.state.checkpoint.rstrip("/"))
+    session = spark_session(settings)
+    try:
+        sweep(records, catalogs, cache, now=time.time(), grace_seconds=settings.service.grace_seconds)
+        rewriter = Rewriter(
+            session,
+            catalogs,
+            cache,
+            records,
+            slots=rewrite_slots(session, beside_stream=False),
+            lease_seconds=settings.service.lease_seconds,
+            check_seconds=settings.service.switch_check_seconds,
+        )
+
+        def not_forbidden() -> bool:
+            return catalogs.load(name).properties.get("firnline.enabled", "").strip().lower() != "false"
+
+        return rewriter.run(plan, may_go_on=not_forbidden, run_id=run_id, progress=progress)
+    finally:
+        session.stop()

@@ -1,0 +1,92 @@
+"""What is kept of an event nobody could use: its bytes, where it stood, and why it was refused. Pure.
+
+A dead letter must fit into a record of Kafka's default size (1 MiB with headers and key), whatever was refused: a
+letter the broker rejects would stop the query that sends it. So value, key and original headers each have a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streaming.commit_events.decoder import BadEvent, RawEvent
+
+MAX_VALUE_BYTES = 900 * 1024
+MAX_KEY_BYTES = 16 * 1024
+MAX_ORIGINAL_HEADERS_BYTES = 64 * 1024
+MAX_DETAIL_BYTES = 1000
+HEADER_OVERHEAD_BYTES = 10  # two lengths of at most five bytes, so that many empty headers count too
+
+Headers = list[tuple[str, bytes]]
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A record for the dead-letter topic."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+def dead_letter(event: RawEvent, bad: BadEvent, *, topic: str, partition: int, offset: int) -> DeadLetter:
+    """The record to send for a refused event."""
+    headers = dead_letter_headers(
+        bad.reason, bad.detail, topic=topic, partition=partition, offset=offset, original_headers=event.headers
+    )
+    if event.value is not None and len(event.value) > MAX_VALUE_BYTES:
+        headers.append(("firnline.truncated", b"true"))
+    if event.key is not None and len(event.key) > MAX_KEY_BYTES:
+        headers.append(("firnline.key-truncated", b"true"))
+    return DeadLetter(_cut(event.key, MAX_KEY_BYTES), _cut(event.value, MAX_VALUE_BYTES), tuple(headers))
+
+
+def dead_letter_headers(
+    reason: str,
+    detail: str,
+    *,
+    topic: str,
+    partition: int,
+    offset: int,
+    original_headers: Sequence[tuple[str, bytes]],
+) -> Headers:
+    """The original headers, then ours: of a name that stands twice, Kafka's readers take the last.
+
+    Originals are kept in order as far as they fit; `firnline.headers-dropped` counts the rest.
+    """
+    kept = _fitting(original_headers)
+    headers = [
+        *kept,
+        ("firnline.reason", _bytes(reason)),
+        ("firnline.detail", _shortened(detail)),
+        ("firnline.topic", _bytes(topic)),
+        ("firnline.partition", _bytes(str(partition))),
+        ("firnline.offset", _bytes(str(offset))),
+    ]
+    if len(kept) < len(original_headers):
+        headers.append(("firnline.headers-dropped", _bytes(str(len(original_headers) - len(kept)))))
+    return headers
+
+
+def _fitting(headers: Sequence[tuple[str, bytes]]) -> Headers:
+    kept: Headers = []
+    room = MAX_ORIGINAL_HEADERS_BYTES
+    for name, value in headers:
+        room -= len(_bytes(name)) + len(value) + HEADER_OVERHEAD_BYTES
+        if room < 0:
+            break
+        kept.append((name, value))
+    return kept
+
+
+def _shortened(detail: str) -> bytes:
+    # Cutting bytes can halve a character: the half is dropped, so that the header stays UTF-8.
+    return _bytes(detail)[:MAX_DETAIL_BYTES].decode("utf-8", "ignore").encode("utf-8")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "backslashreplace")
+
+
+def _cut(content: bytes | None, limit: int) -> bytes | None:
+    return None if content is None else content[:limit]

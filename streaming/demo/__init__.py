@@ -1,0 +1,1 @@
+"""`firnline demo`: the whole main job on an embedded broker, catalog and warehouse."""

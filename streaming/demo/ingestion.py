@@ -1,0 +1,169 @@
+"""The demo's ingestion: a writer that knows nothing of the compactor. Commits small files, then tells Kafka so.
+
+`python -m streaming.demo.ingestion -c firnline.yaml` prints one JSON line per commit on stdout.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from kafka import KafkaProducer
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from compactor.errors import GiveUpError
+from compactor.settings import Settings, SparkSettings, load_settings
+from compactor.spark_session import spark_session
+from compactor.table_names import TableName
+from compactor.tables import Catalogs, TableView
+from streaming.commit_events import canonical
+from streaming.commit_events.decoder import TableChanged
+from streaming.kafka_clients import producer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SENDER = "demo-ingestion"
+BUCKETS = 4
+PAYLOAD_BYTES = 1024
+OTHER_BYTES = 14  # what id, timestamp, kind and the payload's length take per row in the file
+CIPHER_BYTES = 28  # AES-GCM adds a nonce and a tag
+
+
+@dataclass(frozen=True)
+class IngestedCommit:
+    """One commit of the ingestion, as it is printed. `timestamp_ms` is the snapshot's."""
+
+    number: int
+    snapshot_id: int
+    files: int
+    rows: int
+    bytes: int
+    seconds: float
+    timestamp_ms: int
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("-c", "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
+@click.option("--table", default="db.events", show_default=True, help="Created when it does not exist.")
+@click.option("--commits", default=28, show_default=True, help="Commits to make.")
+@click.option("--file-size", default=4_800_000, show_default=True, help="Bytes of each file, about.")
+@click.option("--pause", default=0.0, show_default=True, help="Seconds between commits.")
+def main(config: Path, table: str, commits: int, file_size: int, pause: float) -> None:
+    """Commit small files to TABLE, one per bucket and commit, and publish a commit event for each."""
+    settings = load_settings(config)
+    name = TableName.parse(table, tuple(settings.catalogs))
+    for commit in ingest(settings, name, commits, file_size, pause):
+        click.echo(json.dumps(asdict(commit)))
+
+
+def ingest(
+    settings: Settings, table: TableName, commits: int, file_size: int, pause: float
+) -> Iterator[IngestedCommit]:
+    """Make the commits, in a Spark session of the ingestion's own."""
+    catalogs = Catalogs(settings.catalogs)
+    session = spark_session(_with_own_spark(settings), application="ingestion")
+    sender = producer(settings.kafka)
+    try:
+        _create(session, table)
+        rows = rows_per_commit(file_size)
+        first_id = _next_id(session, table)
+        for number in range(1, commits + 1):
+            started = time.monotonic()
+            _append(session, table, first_id, rows)
+            first_id += rows
+            view, snapshot = _newest_append(catalogs, table)
+            _publish(sender, settings.kafka.commit_topic, view, snapshot)
+            yield _ingested(number, snapshot, time.monotonic() - started)
+            if number < commits:
+                time.sleep(pause)
+    finally:
+        sender.close(timeout=5)
+        session.stop()
+
+
+def rows_per_commit(file_size: int) -> int:
+    """Rows for one file of about `file_size` bytes in every bucket; enough rows that no bucket stays empty."""
+    return BUCKETS * max(32, round(file_size / (PAYLOAD_BYTES + OTHER_BYTES)))
+
+
+def _with_own_spark(settings: Settings) -> Settings:
+    # One shuffle partition per bucket, so that buckets are written side by side.
+    own = SparkSettings(master="local[2]", conf={"spark.sql.shuffle.partitions": str(BUCKETS)})
+    return settings.model_copy(update={"spark": own})
+
+
+def _create(session: SparkSession, table: TableName) -> None:
+    namespace = ".".join(f"`{part}`" for part in (table.catalog, *table.namespace))
+    session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
+    session.sql(
+        f"CREATE TABLE IF NOT EXISTS {table.spark} (id BIGINT, at TIMESTAMP, kind STRING, payload BINARY) "
+        f"USING iceberg PARTITIONED BY (bucket({BUCKETS}, id)) "
+        # Rows are shuffled by bucket, so one commit adds one file to each.
+        "TBLPROPERTIES ('format-version' = '2', 'write.distribution-mode' = 'hash')"
+    )
+
+
+def _next_id(session: SparkSession, table: TableName) -> int:
+    largest = session.sql(f"SELECT max(id) AS largest FROM {table.spark}").first()  # noqa: S608 - a quoted name
+    return 0 if largest is None or largest["largest"] is None else int(largest["largest"]) + 1
+
+
+def _append(session: SparkSession, table: TableName, first_id: int, rows: int) -> None:
+    """Rows with payloads that no codec can shrink: the quickest source of such bytes in Spark is a cipher."""
+    plain = f"repeat('.', {PAYLOAD_BYTES - CIPHER_BYTES})"
+    session.range(first_id, first_id + rows, 1, 2).selectExpr(
+        "id",
+        "timestamp_micros(1767225600000000 + id * 1000) AS at",
+        "element_at(array('view', 'click', 'order', 'refund'), CAST(id * 7 % 11 % 4 AS INT) + 1) AS kind",
+        f"aes_encrypt({plain}, lpad(CAST(id AS STRING), 16, '0'), 'GCM') AS payload",
+    ).writeTo(table.spark).append()
+
+
+def _newest_append(catalogs: Catalogs, table: TableName) -> tuple[TableView, Snapshot]:
+    """Our own commit: a rewrite may have been committed on top of it since."""
+    view = catalogs.load(table)
+    for snapshot in reversed(view.metadata.snapshots):
+        if snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND:
+            return view, snapshot
+    raise GiveUpError(f"table {table} shows no append after one was made; look at its snapshots", reason="bad_metadata")
+
+
+def _publish(sender: KafkaProducer, topic: str, view: TableView, snapshot: Snapshot) -> None:
+    changed = TableChanged(
+        source=SENDER,
+        event_id=str(uuid.uuid4()),
+        catalog=view.name.catalog,
+        namespace=view.name.namespace,
+        name=view.name.name,
+        timestamp_ms=snapshot.timestamp_ms,
+        table_uuid=view.uuid,
+        snapshot_id=snapshot.snapshot_id,
+        operation="append",
+        metadata_location=view.metadata_location,
+    )
+    key, value = canonical.encode(changed, sender=SENDER)
+    sender.send(topic, key=key, value=value).get(timeout=15)
+
+
+def _ingested(number: int, snapshot: Snapshot, seconds: float) -> IngestedCommit:
+    counts = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+    return IngestedCommit(
+        number=number,
+        snapshot_id=snapshot.snapshot_id,
+        files=int(counts["added-data-files"]),
+        rows=int(counts["added-records"]),
+        bytes=int(counts["added-files-size"]),
+        seconds=round(seconds, 3),
+        timestamp_ms=snapshot.timestamp_ms,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,103 @@
+"""The rows that travel from the ledger to the driver: one per table, one per partition, one per unusable event."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple
+from typing import Any
+
+from compactor.debt import PartitionCounts, PartitionDebt
+from compactor.partitions import JsonValue, PartitionKey
+from compactor.policy import Judgement
+from compactor.table_names import TableName
+from streaming.debt_ledger import LedgerUpdate
+
+COLUMNS = ("table_name", "kind", "body", "value")
+SCHEMA = "table_name string, kind string, body string, value binary"
+"""`table_name`: JSON array of catalog, namespace levels and table name. `body`: JSON by kind. `value`: a dead event's bytes."""
+
+
+def table_key(table: TableName) -> str:
+    """The stream's key of a table: JSON, since names may hold dots."""
+    return json.dumps([table.catalog, *table.identifier], ensure_ascii=False)
+
+
+def parse_table_key(text: str) -> TableName:
+    """The inverse of `table_key`."""
+    catalog, *namespace, name = json.loads(text)
+    return TableName(catalog, tuple(namespace), name)
+
+
+def table_row(
+    table: TableName,
+    status: str,
+    heard: dict[str, Any],
+    *,
+    update: LedgerUpdate | None = None,
+    enabled: str = "",
+    target: int = 0,
+    reason: str | None = None,
+    message: str = "",
+) -> dict[str, Any]:
+    """What became of one table in this batch. `status`: counted, counting, unknown, unreadable or ignored."""
+    body = {
+        "status": status,
+        **heard,
+        "reason": reason,
+        "message": message,
+        "enabled": enabled,
+        "target": target,
+        "snapshot_id": update.snapshot_id if update else None,
+        "whole": update.whole if update else False,
+        "more": update.more if update else False,
+        "recount_reason": update.recount_reason if update else None,
+        "totals": list(astuple(update.totals)) if update else None,
+    }
+    return {"table_name": table_key(table), "kind": "table", "body": json.dumps(body), "value": None}
+
+
+def partition_row(
+    table: TableName,
+    key: PartitionKey,
+    partition: dict[str, JsonValue],
+    bucket: int | None,
+    counts: PartitionCounts,
+    judgement: Judgement,
+) -> dict[str, Any]:
+    """One partition's counts with the policy's judgement."""
+    body = {
+        "spec_id": key.spec_id,
+        "values": key.values,
+        "partition": partition,
+        "bucket": bucket,
+        "counts": list(astuple(counts)),
+        "due": judgement.due,
+        "why": judgement.why,
+    }
+    return {"table_name": table_key(table), "kind": "partition", "body": json.dumps(body), "value": None}
+
+
+def partition_debt(body: dict[str, Any]) -> PartitionDebt:
+    """The inverse of `partition_row`."""
+    return PartitionDebt(
+        PartitionKey(body["spec_id"], body["values"]),
+        body["partition"],
+        body["bucket"],
+        PartitionCounts(*body["counts"]),
+        body["due"],
+        body["why"],
+    )
+
+
+def unknown_event_row(table: TableName, event: dict[str, Any], message: str) -> dict[str, Any]:
+    """An event whose table does not exist, with what its dead letter needs."""
+    body = {
+        "reason": "unknown_table",
+        "message": message,
+        "partition": int(event["partition"]),
+        "offset": int(event["offset"]),
+        "timestamp_ms": int(event["timestamp_ms"]),
+        "headers": json.loads(event["headers"] or "[]"),
+        "key": bytes(event["key"]).decode("utf-8", "replace") if event["key"] is not None else None,
+    }
+    return {"table_name": table_key(table), "kind": "dead", "body": json.dumps(body), "value": event["value"]}

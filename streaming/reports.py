@@ -1,0 +1,285 @@
+"""What the commands print: JSON documents for scripts, tables for people. Shapes are a contract; keep them stable."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import yaml
+from rich.console import Console
+from rich.table import Table
+
+from compactor.errors import FirnlineError, RetryError
+from compactor.manifests import ManifestCache
+from compactor.plan_table import PlannedGroup, TablePlan, with_engine
+from compactor.policy import ThresholdPolicy
+from compactor.rewrite.engine import Engine
+from compactor.rewriter import GroupResult, RunResult
+from compactor.settings import Settings
+from compactor.table_changes import live_counts
+from compactor.table_names import TableName
+from compactor.tables import Catalogs, file_sizes
+
+Document = dict[str, Any]
+FOOTER_READERS = 8
+
+
+def with_footers_read(plan: TablePlan) -> TablePlan:
+    """The plan with the engines that the footers allow, as `compact` will find them."""
+    from compactor.rewrite.share import splice_share  # noqa: PLC0415 - imports pyspark
+    from compactor.rewrite.splice_job import refusal_of  # noqa: PLC0415
+
+    def settle(planned: PlannedGroup) -> PlannedGroup:
+        if planned.engine.engine is not Engine.SPLICE:
+            return planned
+        for share in planned.group.shares:
+            refused = refusal_of(splice_share(plan, share, share[0].entry.path))
+            if refused is not None:
+                return with_engine(planned, refused.reason, refused.sentence)
+        return planned
+
+    with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:
+        return replace(plan, groups=tuple(pool.map(settle, plan.groups)))
+
+
+def plan_document(plan: TablePlan) -> Document:
+    """`firnline plan --output json`: the groups of `compact`, with expected outputs; sizes after are not known yet."""
+    return {
+        "table": str(plan.table.name),
+        "snapshot_before": plan.plan.snapshot_id,
+        "snapshot_after": None,
+        "operation": None,
+        "groups": [_planned_document(planned) for planned in plan.groups],
+        "left_alone": [
+            {"spec_id": key.spec_id, "partition": plan.table.layout(key.spec_id).readable(key), "why": why}
+            for key, why in plan.plan.left_alone.items()
+        ],
+        "seconds": {"plan": round(plan.seconds, 3)},
+    }
+
+
+def _planned_document(planned: PlannedGroup) -> Document:
+    group = planned.group
+    return {
+        "spec_id": group.key.spec_id,
+        "partition": dict(group.partition),
+        "bucket": group.bucket,
+        "engine": planned.engine.engine.value,
+        "reason": planned.engine.reason,
+        "why": group.why,
+        "files_in": len(group.files),
+        "files_out": len(group.shares),
+        "bytes_in": group.bytes,
+        "bytes_out": None,
+        "rows_in": group.rows,
+        "rows_deleted": None,
+        "rows_out": None,
+    }
+
+
+def run_document(result: RunResult) -> Document:
+    """`firnline compact --output json`."""
+    after = result.snapshot_after if result.snapshot_after is not None else result.snapshot_before
+    return {
+        "table": str(result.table),
+        "snapshot_before": result.snapshot_before,
+        "snapshot_after": after,
+        "operation": "replace" if result.groups else None,
+        "run_id": result.run_id,
+        "groups": [_result_document(group) for group in result.groups],
+        "seconds": {
+            "plan": round(result.plan_seconds, 3),
+            "rewrite": round(result.rewrite_seconds, 3),
+            "commit": round(result.commit_seconds, 3),
+            "total": round(result.total_seconds, 3),
+        },
+    }
+
+
+def _result_document(result: GroupResult) -> Document:
+    group = result.planned.group
+    return {
+        "spec_id": group.key.spec_id,
+        "partition": dict(group.partition),
+        "bucket": group.bucket,
+        "engine": result.engine.engine.value,
+        "reason": result.engine.reason,
+        "why": group.why,
+        "files_in": result.files_in,
+        "files_out": result.files_out,
+        "bytes_in": result.bytes_in,
+        "bytes_out": result.bytes_out,
+        "rows_in": result.rows_in,
+        "rows_deleted": result.rows_deleted,
+        "rows_out": result.rows_out,
+    }
+
+
+def debt_documents(
+    settings: Settings, catalogs: Catalogs, cache: ManifestCache, names: Sequence[TableName]
+) -> tuple[list[Document], list[FirnlineError]]:
+    """`firnline debt`: counts per partition of each table; a table that cannot be read stops no other."""
+    documents: list[Document] = []
+    failed: list[FirnlineError] = []
+    for name in names:
+        try:
+            documents.append(_debt_document(settings, catalogs, cache, name))
+        except FirnlineError as error:
+            failed.append(error)
+    return documents, failed
+
+
+def _debt_document(settings: Settings, catalogs: Catalogs, cache: ManifestCache, name: TableName) -> Document:
+    table = catalogs.load(name)
+    values = settings.policy.for_table(name)
+    sizes = file_sizes(values, table.properties)
+    policy = ThresholdPolicy(values, sizes)
+    entries = [entry for manifest in cache.read(table, table.manifests()) for entry in manifest]
+    counted = live_counts(entries, sizes)
+    partitions = []
+    for key, counts in sorted(counted.items(), key=lambda item: (-item[1].small_files, item[0])):
+        layout = table.layout(key.spec_id)
+        judgement = policy.judge(counts)
+        partitions.append(
+            {
+                "spec_id": key.spec_id,
+                "partition": layout.readable(key),
+                "bucket": layout.bucket(key),
+                "data_files": counts.data_files,
+                "small_files": counts.small_files,
+                "data_bytes": counts.data_bytes,
+                "small_bytes": counts.small_bytes,
+                "delete_files": counts.delete_files,
+                "due": judgement.due,
+                "why": judgement.why,
+            }
+        )
+    return {
+        "table": str(name),
+        "snapshot_id": table.snapshot.snapshot_id if table.snapshot else None,
+        "acted_on": settings.tables.acts_on(name, table.properties),
+        "target_file_size": sizes.target,
+        "small_below": sizes.small_below,
+        "data_files": sum(row["data_files"] for row in partitions),
+        "small_files": sum(row["small_files"] for row in partitions),
+        "partitions": partitions,
+    }
+
+
+def settings_yaml(settings: Settings) -> str:
+    """The settings with every default, secrets hidden."""
+    tree = settings.model_dump(mode="json")
+    for properties in tree["catalogs"].values():
+        for key in properties:
+            if any(word in key for word in ("secret", "password", "token", "credential")):
+                properties[key] = "********"
+    for key in tree["kafka"]["options"]:
+        if any(word in key for word in ("password", "jaas", "secret")):
+            tree["kafka"]["options"][key] = "********"
+    return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+
+
+def check_connections(settings: Settings) -> None:
+    """Open every catalog and the broker.
+
+    Raises:
+        RetryError: one does not answer; the message says which and what to check.
+    """
+    from streaming.kafka_clients import producer  # noqa: PLC0415 - only this command needs a broker
+
+    catalogs = Catalogs(settings.catalogs)
+    for name in catalogs.names:
+        try:
+            namespaces = catalogs.catalog(name).list_namespaces()
+        except RetryError:
+            raise
+        except Exception as error:
+            raise RetryError(f"catalog {name} does not answer: {error}; check catalogs.{name}.uri") from error
+        print(f"# catalog {name}: {len(namespaces)} namespaces", file=sys.stderr)
+    if settings.kafka.bootstrap_servers:
+        producer(settings.kafka).close(timeout=3)
+        print(f"# kafka {settings.kafka.bootstrap_servers}: answers", file=sys.stderr)
+
+
+def print_plan(console: Console, plan: TablePlan) -> None:
+    """A plan for people."""
+    if not plan.groups:
+        console.print(f"[bold]{plan.table.name}[/]: nothing is due")
+        for key, why in list(plan.plan.left_alone.items())[:20]:
+            console.print(f"  {_partition(plan.table.layout(key.spec_id).readable(key))}: {why}", highlight=False)
+        return
+    rows = (
+        (
+            _partition(planned.group.partition),
+            str(len(planned.group.files)),
+            str(len(planned.group.shares)),
+            megabytes(planned.group.bytes),
+            planned.engine.engine.value,
+            planned.engine.reason,
+            planned.group.why,
+        )
+        for planned in plan.groups
+    )
+    _table(console, f"{plan.table.name}: {len(plan.groups)} groups are due", rows, "engine", "reason", "due because")
+
+
+def print_run(console: Console, result: RunResult) -> None:
+    """A run for people."""
+    if not result.groups:
+        console.print(f"[bold]{result.table}[/]: nothing to do")
+        return
+    rows = (
+        (
+            _partition(group.planned.group.partition),
+            str(group.files_in),
+            str(group.files_out),
+            megabytes(group.bytes_in),
+            group.engine.engine.value,
+            group.engine.reason,
+            f"{group.rows_in:,} - {group.rows_deleted:,} = {group.rows_out:,}",
+        )
+        for group in result.groups
+    )
+    _table(console, f"{result.table}: snapshot {result.snapshot_after}", rows, "engine", "reason", "rows")
+    console.print(
+        f"plan {result.plan_seconds:.2f} s, rewrite {result.rewrite_seconds:.2f} s, commit {result.commit_seconds:.2f} s"
+    )
+
+
+def print_debt(console: Console, documents: Iterable[Document]) -> None:
+    """Debt for people: one table a table, worst partitions first."""
+    for document in documents:
+        table = Table(title=f"{document['table']}: {document['small_files']} small of {document['data_files']} files")
+        for heading in ("partition", "files", "small", "small MB", "deletes", "due", "why"):
+            table.add_column(heading, justify="left" if heading in {"partition", "why", "due"} else "right")
+        for row in document["partitions"][:40]:
+            table.add_row(
+                _partition(row["partition"]), str(row["data_files"]), str(row["small_files"]),
+                megabytes(row["small_bytes"]), str(row["delete_files"]), "yes" if row["due"] else "no", row["why"],
+            )  # fmt: skip
+        console.print(table)
+        if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as a screen shows
+            console.print(f"and {len(document['partitions']) - 40} more partitions; --output json has them all")
+
+
+def _table(console: Console, title: str, rows: Iterable[tuple[str, ...]], *more: str) -> None:
+    table = Table(title=title)
+    for heading in ("partition", "files in", "files out", "MB", *more):
+        table.add_column(heading, justify="right" if heading in {"files in", "files out", "MB"} else "left")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _partition(partition: Any) -> str:
+    return ", ".join(f"{name}={value}" for name, value in partition.items()) or "(unpartitioned)"
+
+
+def megabytes(size: int) -> str:
+    """Bytes as MB with one decimal."""
+    return f"{size / 1e6:,.1f}"
+
+

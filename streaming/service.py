@@ -1,0 +1,391 @@
+"""The service: everything started in a fixed order, watched, and stopped in the reverse order.
+
+Start: HTTP (alive, not ready) → catalogs → Spark → sweep of in-flight records → dispatcher → queries → table watcher →
+ready. Stop: watcher → dispatcher (running work ends or is cancelled) → queries → Spark → HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from prometheus_client import CollectorRegistry
+
+from compactor.debt import DebtBoard, TableDebt
+from compactor.dispatcher import Dispatcher
+from compactor.errors import FirnlineError, InputError
+from compactor.events import (
+    Event,
+    RunCommitted,
+    RunFailed,
+    RunSkipped,
+    RunWouldRewrite,
+    TableUnreadable,
+    UnreferencedFilesRemoved,
+)
+from compactor.in_flight import InFlightRecords, Owner, sweep
+from compactor.manifests import ManifestCache
+from compactor.plan_table import TablePlan, plan_table
+from compactor.rewriter import Rewriter
+from compactor.settings import Settings
+from compactor.spark_session import STATE_PARTITIONS, spark_session
+from compactor.table_names import TableName
+from compactor.tables import Catalogs
+from metrics.debt_collector import CollectorLimits, DebtCollector, WorkStatus
+from metrics.http_server import Health, MetricsServer, Site
+from metrics.recorder import Recorder
+from streaming.batch_handler import BatchHandler
+from streaming.commit_events.canonical import CanonicalDecoder
+from streaming.commit_events.decoder import RawEvent, TableChanged
+from streaming.commit_stream import start_dead_letters, start_ledger
+from streaming.dead_letters import DeadLetter
+from streaming.kafka_clients import producer
+from streaming.ledger_operator import DirectLedger, ledger_settings
+from streaming.query_progress import ProgressReader
+from streaming.table_watcher import TableWatcher
+from streaming.version import VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+LOG = logging.getLogger("firnline")
+STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for Spark to stop
+IN_FLIGHT_SWEEP_SECONDS = 15.0
+SILENT_BATCH_SECONDS = 300.0  # a query without a finished look for so long is not well
+
+
+@dataclass
+class Parts:
+    """What is running; filled in start order."""
+
+    session: SparkSession | None = None
+    dispatcher: Dispatcher | None = None
+    watcher: TableWatcher | None = None
+    queries: list[StreamingQuery] = field(default_factory=list)
+
+
+class Service:
+    """The always-on compactor. `observe`: decide and report, write nothing to catalog, warehouse or Kafka."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        observe: bool = False,
+        listener: Callable[[Event], None] = lambda _event: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._observe = observe
+        self._outer_listener = listener
+        self._clock = clock
+        self._registry = CollectorRegistry()
+        self._recorder = Recorder(self._registry)
+        self._commits: deque[RunCommitted] = deque(maxlen=50)
+        self.board = DebtBoard()
+        self._catalogs = Catalogs(settings.catalogs)
+        self._cache = ManifestCache(settings.service.manifest_cache_bytes, self.tell)
+        self._parts = Parts()
+        self._producer: Any = None
+        self._ready = False
+        self._started_at = clock()
+        self._http = self._make_http()
+        self._progress = ProgressReader(self.tell)
+        self._direct = DirectLedger(ledger_settings(settings, self._catalogs))
+
+    @property
+    def address(self) -> str:
+        """Base URL of the HTTP pages."""
+        host, port = self._http.address
+        return f"http://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{port}"  # noqa: S104 - shown, not bound
+
+    def tell(self, event: Event) -> None:
+        """Every typed event of the process passes here: metrics, log, and whoever started the service."""
+        self._recorder(event)
+        if isinstance(event, RunCommitted):
+            self._commits.append(event)
+        _log(event)
+        self._outer_listener(event)
+
+    def start(self) -> None:
+        """Start everything, in order.
+
+        Raises:
+            InputError: a setting makes it impossible; the message names the key.
+            RetryError: a catalog or the broker does not answer.
+        """
+        check_run_settings(self._settings)
+        self._http.start()
+        LOG.info("http pages at %s", self.address)
+        checkpoint = self._checkpoint()
+        for name in self._catalogs.names:
+            self._catalogs.catalog(name).list_namespaces()
+        if not self._observe:
+            self._producer = producer(self._settings.kafka)
+        session = spark_session(self._settings)
+        self._parts.session = session
+        slots = rewrite_slots(session)
+        records = in_flight_records(self._settings, checkpoint, self._clock)
+        self._records = records
+        self._sweep_in_flight()
+        self._rewriter = Rewriter(
+            session,
+            self._catalogs,
+            self._cache,
+            records,
+            slots=slots,
+            lease_seconds=self._settings.service.lease_seconds,
+            check_seconds=self._settings.service.switch_check_seconds,
+            listener=self.tell,
+            clock=self._clock,
+        )
+        dispatcher = Dispatcher(
+            self.board,
+            self._would_rewrite if self._observe else self._rewrite,
+            concurrent_runs=self._settings.service.concurrent_runs,
+            first_backoff_seconds=self._settings.service.retry_seconds,
+            clock=self._clock,
+        )
+        watcher = TableWatcher(
+            self._settings,
+            self._catalogs,
+            self._count_directly if self._observe else self._publish,
+            self.tell,
+            self._clock,
+        )
+        self._handler = handler = BatchHandler(
+            self._settings, self.board, watcher, self._bury, dispatcher.wake, self.tell, self._clock
+        )
+        self._parts.dispatcher, self._parts.watcher = dispatcher, watcher
+        dispatcher.start()
+        self._parts.queries = [
+            start_ledger(session, self._settings, self._catalogs, checkpoint, handler),
+            start_dead_letters(session, self._settings, self._catalogs, checkpoint, write=not self._observe),
+        ]
+        watcher.start()
+        self._ready = True
+        LOG.info("ready: %d rewrite slots, checkpoint %s", slots, checkpoint)
+
+    def run_until(self, stop: threading.Event) -> None:
+        """Watch over the parts until `stop` is set or a query dies.
+
+        Raises:
+            FirnlineError: a streaming query ended by itself; its cause is in the message.
+        """
+        next_sweep = 0.0
+        while not stop.wait(1.0):
+            for query in self._parts.queries:
+                self._progress.poll(query)
+                failure = query.exception()
+                if failure is not None or not query.isActive:
+                    self._ready = False
+                    raise FirnlineError(
+                        f"the stream {query.name} ended: {failure}; start the service again, it resumes from the checkpoint",
+                        reason="stream_ended",
+                    )
+            if time.monotonic() >= next_sweep:
+                self._sweep_in_flight()
+                next_sweep = time.monotonic() + IN_FLIGHT_SWEEP_SECONDS
+
+    def stop(self) -> None:
+        """Stop everything, in reverse order; running rewrites end before their commit or finish it.
+
+        A step that fails stops no other: a signal to the whole process group ends Spark's JVM at the same moment.
+        """
+        self._ready = False
+        parts = self._parts
+        steps: list[tuple[str, Callable[[], object]]] = []
+        if parts.watcher is not None:
+            steps.append(("table watcher", parts.watcher.stop))
+        if parts.dispatcher is not None:
+            steps.append(("dispatcher", self._stop_dispatcher))
+        steps.extend((f"stream {index}", query.stop) for index, query in enumerate(parts.queries))
+        if self._producer is not None:
+            steps.append(("producer", lambda: self._producer.close(timeout=3)))
+        if parts.session is not None:
+            steps.append(("spark", parts.session.stop))
+        steps.append(("http", self._http.stop))
+        for name, step in steps:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - stopping goes on
+                LOG.debug("%s was gone already: %s", name, error)
+        LOG.info("stopped")
+
+    def _stop_dispatcher(self) -> None:
+        if self._parts.dispatcher is not None and not self._parts.dispatcher.stop(STOP_SECONDS):
+            LOG.warning("a rewrite was still running at the end; its outputs are swept at the next start")
+
+    def _rewrite(self, debt: TableDebt, may_go_on: Callable[[], bool]) -> None:
+        """One run of one table, from a fresh look at it."""
+        rules = self._settings.tables
+        plan = self._planned(debt)
+        if plan is None:
+            return
+
+        def still_wanted() -> bool:
+            return may_go_on() and rules.acts_on(debt.table, self._catalogs.load(debt.table).properties)
+
+        result = self._rewriter.run(plan, may_go_on=still_wanted, waiting_since=debt.waiting_since)
+        self.board.settled(debt.table)
+        if self._parts.watcher is not None and result.snapshot_after is not None:
+            self._parts.watcher.announce(debt.table, result.snapshot_after)
+
+    def _planned(self, debt: TableDebt) -> TablePlan | None:
+        """A plan of the table as it is now; None (and counted) when it is switched off or nothing is due after all."""
+        try:
+            table = self._catalogs.load(debt.table)
+            if not self._settings.tables.acts_on(debt.table, table.properties):
+                self.tell(RunSkipped(debt.table, "switched_off"))
+                return None
+            plan = plan_table(table, self._settings.policy.for_table(debt.table), self._cache)
+        except FirnlineError as error:
+            self.tell(RunFailed("", debt.table, "plan", error.reason, error.reaction, str(error)))
+            raise
+        if not plan.groups:
+            self.tell(RunSkipped(debt.table, "nothing_due"))
+            return None
+        return plan
+
+    def _would_rewrite(self, debt: TableDebt, _may_go_on: Callable[[], bool]) -> None:
+        """Observe mode: plan, report, and leave it at that."""
+        plan = self._planned(debt)
+        if plan is None:
+            return
+        files = sum(len(group.group.files) for group in plan.groups)
+        after = sum(len(group.group.shares) for group in plan.groups)
+        self.tell(RunWouldRewrite(debt.table, len(plan.groups), files, after, plan.bytes))
+
+    def _sweep_in_flight(self) -> None:
+        if self._observe:
+            return
+        try:
+            removed = sweep(
+                self._records,
+                self._catalogs,
+                self._cache,
+                now=self._clock(),
+                grace_seconds=self._settings.service.grace_seconds,
+            )
+        except (FirnlineError, OSError) as error:
+            LOG.warning("in-flight records could not be swept, next try in %ss: %s", IN_FLIGHT_SWEEP_SECONDS, error)
+            return
+        for table, files in removed.items():
+            self.tell(UnreferencedFilesRemoved(table, files))
+
+    def _checkpoint(self) -> str:
+        if self._observe:  # a checkpoint of its own: the whole topic is heard, and the real one is left alone
+            return "file://" + tempfile.mkdtemp(prefix="firnline-observe-")
+        return self._settings.state.checkpoint.rstrip("/")
+
+    def _count_directly(self, _key: bytes, value: bytes) -> None:
+        """Observe mode: what the watcher would publish is counted here, by the ledger's own rules."""
+        changed = CanonicalDecoder().decode(RawEvent(None, value, (), int(self._clock() * 1000)))
+        if isinstance(changed, TableChanged):
+            table = TableName(str(changed.catalog), changed.namespace, changed.name)
+            self._handler.apply(self._direct.rows(table, changed))
+
+    def _publish(self, key: bytes, value: bytes) -> None:
+        if self._producer is not None:
+            self._producer.send(self._settings.kafka.commit_topic, key=key, value=value)
+
+    def _bury(self, letter: DeadLetter) -> None:
+        if self._producer is not None:
+            self._producer.send(
+                self._settings.kafka.dead_letter_topic, key=letter.key, value=letter.value, headers=list(letter.headers)
+            )
+
+    def _make_http(self) -> MetricsServer:
+        collector = DebtCollector(
+            self.board,
+            self._work_status,
+            lambda: self._ready,
+            version=VERSION,
+            limits=CollectorLimits(worst_partitions=self._settings.service.worst_partitions),
+        )
+        self._registry.register(collector)
+        site = Site(self._registry, self._health, collector.summaries, lambda: list(self._commits)[::-1])
+        return MetricsServer(site, self._settings.http.host, self._settings.http.port)
+
+    def _work_status(self) -> WorkStatus:
+        if self._parts.dispatcher is None:
+            return WorkStatus()
+        status = self._parts.dispatcher.status
+        return WorkStatus(status.queued, status.running, status.oldest_due_seconds)
+
+    def _health(self) -> Health:
+        details: dict[str, str] = {}
+        if not self._ready:
+            details["service"] = "starting or stopping"
+        for query in self._parts.queries:
+            if not query.isActive:
+                details[f"stream {query.name}"] = "not running"
+        watcher = self._parts.watcher
+        if watcher is not None and watcher.trouble:
+            details["table watcher"] = watcher.trouble
+        dead = any(name.startswith("stream") for name in details)
+        return Health(live=not dead, ready=self._ready and not dead, details=details)
+
+
+def check_run_settings(settings: Settings) -> None:
+    """What `run` needs beyond what every command needs.
+
+    Raises:
+        InputError: the message names the key.
+    """
+    if not settings.kafka.bootstrap_servers:
+        raise InputError("kafka.bootstrap_servers is not set; `run` hears commits from Kafka", reason="bad_setting")
+    if not settings.state.checkpoint:
+        raise InputError("state.checkpoint is not set; e.g. file:///var/lib/firnline/checkpoint", reason="bad_setting")
+    if settings.spark.master in {"local", "local[1]"}:
+        raise InputError(
+            "spark.master: local[1] leaves no core for rewrites beside the stream; use local[2] or more",
+            reason="bad_setting",
+        )
+
+
+def rewrite_slots(session: SparkSession, *, beside_stream: bool = True) -> int:
+    """Rewrite tasks at once: cores minus those the ledger's state partitions need (FAIR scheduling does not preempt)."""
+    cores = int(session.sparkContext.defaultParallelism)
+    return max(1, cores - STATE_PARTITIONS) if beside_stream else cores
+
+
+def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:
+    """The in-flight records beside the checkpoint; without one, in the user's state folder."""
+    folder = f"{checkpoint}/in-flight"
+    if not checkpoint:
+        state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        folder = f"file://{state}/firnline/in-flight"
+    return InFlightRecords(folder, Owner.this_process(), settings.service.lease_seconds, clock)
+
+
+def _log(event: Event) -> None:
+    """Work and trouble are logged; what happens every second is left to the metrics."""
+    match event:
+        case RunCommitted():
+            LOG.info(
+                "%s: %d files -> %d in %d groups, %.1f MB, plan %.2fs rewrite %.2fs commit %.2fs, snapshot %d, run %s",
+                event.table, event.files_in, event.files_out, event.groups, event.bytes_in / 1e6, event.plan_seconds,
+                event.rewrite_seconds, event.commit_seconds, event.snapshot_id, event.run_id,
+            )  # fmt: skip
+        case RunWouldRewrite():
+            LOG.info(
+                "%s: would rewrite %d files -> %d in %d groups, %.1f MB",
+                event.table, event.files, event.files_after, event.groups, event.bytes / 1e6,
+            )  # fmt: skip
+        case RunFailed():
+            LOG.warning("%s: run %s failed in %s (%s): %s", event.table, event.run_id, event.stage, event.reaction, event.message)
+        case TableUnreadable():
+            LOG.warning("%s: %s", event.table, event.message)
+        case UnreferencedFilesRemoved():
+            LOG.info("%s: removed %d unreferenced outputs of ended runs", event.table, event.files)
+        case _:
+            LOG.debug("%s", event)

@@ -1,0 +1,137 @@
+"""The table watcher: finds what no event announced, and asks the ledger for reports.
+
+At start and at every sweep it lists the catalogs, publishes a canonical event for each table whose metadata file is
+not the one it saw last, and asks for a full report of every table, so that a driver that has just started knows all.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Protocol
+
+from compactor.errors import FirnlineError
+from compactor.events import Listener, TableUnreadable, ignore
+from compactor.settings import Settings
+from compactor.table_names import TableName
+from compactor.tables import Catalogs
+from streaming.commit_events import canonical
+from streaming.commit_events.decoder import TableChanged
+
+SOURCE = "firnline-watcher"
+
+
+class Publisher(Protocol):
+    """Takes one event for the commit topic."""
+
+    def __call__(self, key: bytes, value: bytes) -> None: ...
+
+
+class TableWatcher:
+    """Sweeps in a thread of its own; also publishes what the batch handler and the rewriter ask for."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        catalogs: Catalogs,
+        publish: Publisher,
+        listener: Listener = ignore,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._catalogs = catalogs
+        self._publish = publish
+        self._listener = listener
+        self._clock = clock
+        self._stop = threading.Event()
+        self._soon: dict[tuple[TableName, bool], float] = {}
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._serve, name="table-watcher", daemon=True)
+        self.last_sweep: float | None = None
+        self.trouble: str | None = None
+
+    def start(self) -> None:
+        """Begin with a sweep."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the table at hand."""
+        self._stop.set()
+        self._thread.join(timeout=10)
+
+    def announce(self, table: TableName, snapshot_id: int) -> None:
+        """Our own commit: the ledger hears it like any other."""
+        self._send(table, snapshot_id=snapshot_id, operation="replace")
+
+    def ask_again(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None:
+        """Have the ledger look at a table again: to go on with a long recount, or because it could not be read."""
+        with self._lock:
+            self._soon.setdefault((table, continues), self._clock() + after_seconds)
+
+    def sweep(self) -> int:
+        """List every catalog and ask for a report of every table that is not ignored; returns how many there were."""
+        asked = 0
+        self.trouble = None
+        for catalog in self._catalogs.names:
+            try:
+                for table in self._catalogs.list_tables(catalog):
+                    if self._stop.is_set():
+                        return asked
+                    if not self._settings.tables.ignores(table):
+                        self._send(table, report=True)
+                        asked += 1
+            except FirnlineError as error:
+                self.trouble = str(error)
+                self._listener(TableUnreadable(TableName(catalog, (), "*"), error.reason, str(error)))
+        self.last_sweep = self._clock()
+        return asked
+
+    def _serve(self) -> None:
+        next_sweep = 0.0
+        while not self._stop.is_set():
+            now = self._clock()
+            if now >= next_sweep:
+                self._guarded(self.sweep)
+                next_sweep = now + self._settings.service.sweep_seconds
+            self._guarded(self._send_what_is_due)
+            self._stop.wait(0.5)
+
+    def _guarded(self, step: Callable[[], object]) -> None:
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - the thread must outlive a broker's bad minute
+            self.trouble = str(error)
+
+    def _send_what_is_due(self) -> None:
+        now = self._clock()
+        with self._lock:
+            due = [asked for asked, at in self._soon.items() if at <= now]
+            for asked in due:
+                del self._soon[asked]
+        for table, continues in due:
+            self._send(table, continues=continues, report=not continues)
+
+    def _send(
+        self,
+        table: TableName,
+        *,
+        report: bool = False,
+        continues: bool = False,
+        snapshot_id: int | None = None,
+        operation: str | None = None,
+    ) -> None:
+        changed = TableChanged(
+            source=SOURCE,
+            event_id=str(uuid.uuid4()),
+            catalog=table.catalog,
+            namespace=table.namespace,
+            name=table.name,
+            timestamp_ms=int(self._clock() * 1000),
+            snapshot_id=snapshot_id,
+            operation=operation,
+            report=report,
+            continues=continues,
+        )
+        self._publish(*canonical.encode(changed, sender=SOURCE))

@@ -1,0 +1,400 @@
+"""The HTTP server, asked over real sockets."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import http.client
+import json
+import logging
+import socket
+import threading
+from html.parser import HTMLParser
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
+from compactor.errors import InputError
+from compactor.events import RunCommitted
+from compactor.partitions import PartitionKey
+from compactor.table_names import TableName
+from metrics.debt_collector import DebtCollector, WorkStatus
+from metrics.http_server import MOST_TABLES_ON_PAGE, Health, MetricsServer, Site
+from tests.unit.test_metrics_debt_collector import HOSTILE, debt, hostile_board, partition, small
+
+WELL = Health(live=True, ready=True)
+
+
+@pytest.fixture
+def serve():
+    """Starts servers on free ports; they are stopped when the test ends."""
+    servers = []
+
+    def start(**site):
+        site.setdefault("registry", CollectorRegistry())
+        site.setdefault("health", lambda: WELL)
+        server = MetricsServer(Site(**site), "127.0.0.1", 0)
+        server.start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def ask(server, path, method="GET", **headers):
+    connection = http.client.HTTPConnection(*server.address, timeout=10)
+    try:
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
+
+
+def tables_of(board):
+    return DebtCollector(board, WorkStatus, lambda: True, version="1").summaries
+
+
+def counted() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    Counter("firnline_commits_total", "Runs committed.", registry=registry).inc(3)
+    return registry
+
+
+def test_metrics_in_the_plain_format(serve):
+    status, headers, body = ask(serve(registry=counted()), "/metrics")
+    assert status == 200
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"\nfirnline_commits_total 3.0\n" in body
+    assert b"_created" not in body
+
+
+def test_metrics_in_openmetrics_when_asked(serve):
+    server = serve(registry=counted())
+    _, headers, body = ask(server, "/metrics", Accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert body.endswith(b"firnline_commits_total 3.0\n# EOF\n")
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text;version=abc", "text/plain;version=x.y", ",;=;,", "*/*"]
+)
+def test_odd_accept_headers_get_the_plain_format(serve, accept):
+    status, headers, body = ask(serve(registry=counted()), "/metrics", Accept=accept)
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b"firnline_commits_total 3.0" in body
+
+
+def test_folded_accept_header_does_not_break_the_response_headers(serve):
+    answer = serve(registry=counted())._site.answer(
+        "/metrics", {"Accept": "application/openmetrics-text;version=1.1.\r\n Evil: 1"}
+    )
+    assert "\n" not in answer.content_type
+    assert "\r" not in answer.content_type
+
+
+def test_metrics_are_compressed_when_asked(serve):
+    server = serve(registry=counted())
+    _, headers, body = ask(server, "/metrics", Accept_Encoding="br, gzip;q=0.8")
+    assert headers["Content-Encoding"] == "gzip"
+    assert b"firnline_commits_total 3.0" in gzip.decompress(body)
+    _, headers, body = ask(server, "/metrics", Accept_Encoding="gzip;q=0, identity")
+    assert headers["Content-Encoding"] is None
+    assert b"firnline_commits_total 3.0" in body
+
+
+def test_metrics_take_a_query_string(serve):
+    assert ask(serve(), "/metrics?x=1")[0] == 200
+
+
+def test_readyz_turns_from_503_to_200_and_names_the_part(serve):
+    health = [Health(live=True, ready=False, details={"stream": "still starting"})]
+    server = serve(health=lambda: health[0])
+    status, headers, body = ask(server, "/readyz")
+    assert (status, headers["Content-Type"]) == (503, "application/json")
+    assert json.loads(body) == {"live": True, "ready": False, "details": {"stream": "still starting"}}
+    assert ask(server, "/healthz")[0] == 200
+    health[0] = WELL
+    assert ask(server, "/readyz")[0] == 200
+
+
+def test_dead_service_is_neither_live_nor_ready(serve):
+    server = serve(health=lambda: Health(live=False, ready=True, details={"stream": "the query has ended"}))
+    assert (ask(server, "/healthz")[0], ask(server, "/readyz")[0]) == (503, 503)
+    assert json.loads(ask(server, "/healthz")[2])["details"] == {"stream": "the query has ended"}
+
+
+def test_health_check_that_raises_is_not_well_and_is_logged(serve, caplog):
+    def broken():
+        raise RuntimeError("secret address")
+
+    server = serve(health=broken)
+    status, _, body = ask(server, "/healthz")
+    assert status == 503
+    assert json.loads(body)["details"]["health"].startswith("the check failed")
+    assert b"secret" not in body
+    assert "the health check itself failed" in caplog.text
+
+
+def test_failing_collector_is_a_500_that_hides_the_cause_and_the_server_lives_on(serve, caplog):
+    class Broken:
+        def describe(self):
+            return []
+
+        def collect(self):
+            raise RuntimeError("secret address")
+
+    registry = CollectorRegistry()
+    registry.register(Broken())
+    server = serve(registry=registry)
+    status, _, body = ask(server, "/metrics")
+    assert status == 500
+    assert b"log" in body
+    assert b"secret" not in body
+    assert "secret address" in caplog.text
+    assert ask(server, "/healthz")[0] == 200
+
+
+def test_unknown_path_is_a_404_with_a_hint(serve):
+    status, headers, body = ask(serve(), "/metric<s>")
+    assert (status, headers["Content-Type"]) == (404, "text/plain; charset=utf-8")
+    assert b"Try /, /metrics, /healthz, /readyz" in body
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/healthz", "/readyz", "/nothing"])
+def test_head_has_the_headers_of_get_and_no_body(serve, path):
+    server = serve(registry=counted())
+    got_status, got_headers, got_body = ask(server, path)
+    status, headers, body = ask(server, path, method="HEAD")
+    assert (status, body) == (got_status, b"")
+    assert headers["Content-Length"] == got_headers["Content-Length"] == str(len(got_body))
+    assert headers["Content-Type"] == got_headers["Content-Type"]
+
+
+def test_head_leaves_the_connection_usable(serve):
+    connection = http.client.HTTPConnection(*serve(registry=counted()).address, timeout=10)
+    for method in ("HEAD", "GET", "HEAD", "GET"):
+        connection.request(method, "/metrics")
+        response = connection.getresponse()
+        assert response.status == 200
+        assert bool(response.read()) == (method == "GET")
+    connection.close()
+
+
+def test_requests_are_not_logged_to_stderr(serve, capfd):
+    server = serve()
+    ask(server, "/metrics")
+    ask(server, "/nothing")
+    ask(server, "/metrics", method="POST")
+    server.stop()
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
+
+
+def test_client_that_hangs_up_leaves_no_traceback_on_stderr(serve, capfd):
+    server = serve()
+    arrived, gone = threading.Event(), threading.Event()
+    answer = server._server.site.answer
+
+    class Slow:
+        def answer(self, path, headers):
+            arrived.set()
+            gone.wait(5)
+            return answer(path, headers)
+
+    server._server.site = Slow()
+    with socket.create_connection(server.address) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 200)
+        arrived.wait(5)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with a reset
+    server._server.site = Site(CollectorRegistry(), lambda: WELL)
+    gone.set()
+    for _ in range(20):
+        assert ask(server, "/healthz")[0] == 200
+    server.stop()
+    assert capfd.readouterr().err == ""
+
+
+def test_page_lists_tables_readiness_and_commits(serve):
+    board = DebtBoard()
+    board.put(debt("orders", partition({}, PartitionCounts(12_345, 678, 9, 9, 0, 1, 0), due=True), stale="not found"))
+    commit = RunCommitted("r", TableName("lake", ("db",), "orders"), 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3)
+    server = serve(tables=tables_of(board), commits=lambda: [commit])
+    status, headers, body = ask(server, "/")
+    page = body.decode()
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    assert rows_of(page) == [
+        ["Table", "Files", "Small files", "Due partitions", "Stale"],
+        ["lake.db.orders", "12,345", "678", "1", "not found"],
+        ["Table", "Snapshot", "Files before", "Files after", "Bytes after"],
+        ["lake.db.orders", "777", "40", "2", "5,432"],
+    ]
+    assert "The service is ready." in page
+    assert "prefers-color-scheme" in page
+
+
+def test_page_says_what_is_not_well(serve):
+    health = Health(live=True, ready=False, details={"<catalog>": "does & not answer"})
+    page = ask(serve(health=lambda: health), "/")[2].decode()
+    assert "The service is not ready." in page
+    assert "<li>&lt;catalog&gt;: does &amp; not answer</li>" in page
+    assert "No table has been heard of yet." in page
+
+
+def test_page_escapes_hostile_names(serve):
+    board = hostile_board()
+    board.mark_stale(board.tables()[0].table, "<img src=x onerror=alert(2)>")
+    commit = RunCommitted("r", TableName("<b>", (HOSTILE,), "t"), 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3)
+    status, _, body = ask(serve(tables=tables_of(board), commits=lambda: [commit]), "/")
+    page = body.decode()
+    assert status == 200
+    assert not {"script", "img", "b"} & set(tags_of(page))
+    assert "<script>alert(1)</script>" in "".join(rows_of(page)[1]), "shown as text"
+
+
+def test_page_loads_nothing_from_elsewhere(serve):
+    _, headers, body = ask(serve(), "/")
+    assert not {"script", "link", "img", "iframe"} & set(tags_of(body.decode()))
+    assert b"http" not in body
+    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+
+
+def test_page_of_many_tables_shows_the_worst(serve):
+    board = DebtBoard()
+    for number in range(MOST_TABLES_ON_PAGE + 50):
+        key = PartitionKey(0, "[]")
+        table = TableName("lake", ("db",), f"t{number}")
+        board.put(TableDebt(table, 1, {key: PartitionDebt(key, {}, None, small(number), due=False, why="")}))
+    page = ask(serve(tables=tables_of(board)), "/")[2].decode()
+    assert len(rows_of(page)) == MOST_TABLES_ON_PAGE + 1
+    assert rows_of(page)[1][0] == "lake.db.t249"
+    assert "Tables (200 of 250, most small files first)" in page
+
+
+def test_port_in_use_names_the_setting_and_the_way_out(serve):
+    _, port = serve().address
+    second = MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", port)
+    with pytest.raises(
+        InputError, match=rf"^http\.port: port {port} on '127.0.0.1' is already in use; .* set http.port"
+    ):
+        second.start()
+    second.stop()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "key"),
+    [("127.0.0.1", 70_000, "http.port"), ("203.0.113.7", 0, "http.host"), ("no such host", 0, "http.host")],
+)
+def test_address_that_cannot_be_bound_names_the_setting(host, port, key):
+    with pytest.raises(InputError, match=f"^{key}: .* set {key} to"):
+        MetricsServer(Site(CollectorRegistry(), lambda: WELL), host, port).start()
+
+
+def test_port_without_permission_names_the_setting(monkeypatch):
+    def refuse(*_args):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("metrics.http_server._Server", refuse)
+    with pytest.raises(InputError, match=r"^http\.port: no permission to listen on port 80; set http\.port"):
+        MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", 80).start()
+
+
+def test_stop_frees_the_port_and_both_may_be_called_twice(serve):
+    server = serve()
+    _, port = server.address
+    server.start()
+    assert server.address == ("127.0.0.1", port)
+    listening = server._server.socket
+    server.stop()
+    server.stop()
+    assert listening.fileno() == -1
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    again = MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", port)
+    again.start()
+    assert again.address == ("127.0.0.1", port)
+    assert ask(again, "/healthz")[0] == 200
+    again.stop()
+    assert again.address == ("127.0.0.1", port)
+
+
+def test_slow_request_does_not_hold_up_others(serve):
+    entered, released = threading.Event(), threading.Event()
+
+    def slow():
+        entered.set()
+        released.wait(60)
+        return ()
+
+    server = serve(tables=slow)
+    waiting = threading.Thread(target=ask, args=(server, "/"))
+    waiting.start()
+    try:
+        assert entered.wait(5)
+        assert ask(server, "/healthz")[0] == 200
+    finally:
+        released.set()
+        waiting.join()
+
+
+def has_ipv6_loopback() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6 loopback")
+def test_ipv6_host():
+    server = MetricsServer(Site(CollectorRegistry(), lambda: WELL), "::1", 0)
+    server.start()
+    assert ask(server, "/healthz")[0] == 200
+    server.stop()
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.rows: list[list[str]] = []
+        self._in_cell = False
+
+    def handle_starttag(self, tag, attrs):  # noqa: ARG002 - the base class passes it
+        self.tags.append(tag)
+        self._in_cell = tag in {"td", "th"}
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in {"td", "th"}:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        self._in_cell = self._in_cell and tag not in {"td", "th"}
+
+    def handle_data(self, data):
+        if self._in_cell:
+            self.rows[-1][-1] += data
+
+
+def read(page: str) -> _Reader:
+    reader = _Reader()
+    reader.feed(page)
+    reader.close()
+    return reader
+
+
+def rows_of(page: str) -> list[list[str]]:
+    return read(page).rows
+
+
+def tags_of(page: str) -> list[str]:
+    return read(page).tags
+
+
+@pytest.fixture(autouse=True)
+def _log_level(caplog):
+    caplog.set_level(logging.INFO)

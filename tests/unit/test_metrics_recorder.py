@@ -1,0 +1,255 @@
+"""Every event moves the right metrics by the right amounts, and no others."""
+
+from __future__ import annotations
+
+import math
+import threading
+import typing
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compactor import events
+from compactor.events import (
+    BatchFinished,
+    DeadLettered,
+    GroupRewritten,
+    LedgerUpdated,
+    ManifestsRead,
+    RunCommitted,
+    RunFailed,
+    RunPlanned,
+    RunSkipped,
+    RunWouldRewrite,
+    TableUnreadable,
+    UnreferencedFilesRemoved,
+)
+from compactor.partitions import PartitionKey
+from compactor.table_names import TableName
+from metrics.recorder import Recorder
+
+NOW = 1_700_000_000.5
+TABLE = TableName("lake", ("db",), "t")
+
+# Every number is another one, so that a metric fed from a wrong field shows.
+PLANNED = RunPlanned("r1", TABLE, groups=2, files=30, bytes=4_000, seconds=0.5)
+SKIPPED = RunSkipped(TABLE, "backing_off")
+REWRITTEN = GroupRewritten(
+    "r1",
+    TABLE,
+    PartitionKey(0, "[1]"),
+    engine="splice",
+    reason="same_schema",
+    files_in=15,
+    files_out=1,
+    bytes_in=2_000,
+    bytes_out=1_900,
+    rows_in=100,
+    rows_deleted=3,
+    rows_out=97,
+    seconds=1.5,
+)
+COMMITTED = RunCommitted(
+    "r1",
+    TABLE,
+    snapshot_id=9,
+    groups=2,
+    files_in=30,
+    files_out=3,
+    bytes_in=4_000,
+    bytes_out=3_800,
+    plan_seconds=0.5,
+    rewrite_seconds=7.0,
+    commit_seconds=0.25,
+    event_to_compacted_seconds=42.0,
+)
+FAILED = RunFailed("r1", TABLE, stage="commit", reason="conflict", reaction="replan", message="someone was faster")
+WOULD = RunWouldRewrite(TABLE, groups=5, files=60, files_after=6, bytes=7_000)
+MANIFESTS = ManifestsRead(TABLE, hits=8, misses=2, bytes_read=512, seconds=0.125)
+LEDGER = LedgerUpdated(TABLE, 9, {"canonical": 4, "watcher": 1}, "snapshot_expired", 3.0)
+UNREADABLE = TableUnreadable(TABLE, "not_found", "no such table")
+DEAD = DeadLettered("no_decoder", 6)
+BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13, state_rows=19)
+REMOVED = UnreferencedFilesRemoved(TABLE, 21)
+
+EXAMPLES = (
+    PLANNED, SKIPPED, REWRITTEN, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH, REMOVED,
+)  # fmt: skip
+
+SPLICE = '{engine="splice",reason="same_schema"}'
+
+EXPECTED = {
+    RunPlanned: {
+        "runs_planned_total": 1,
+        "planned_groups_total": 2,
+        "planned_files_total": 30,
+        "planned_bytes_total": 4_000,
+        'run_stage_seconds_sum{stage="plan"}': 0.5,
+        'run_stage_seconds_count{stage="plan"}': 1,
+    },
+    RunSkipped: {'runs_skipped_total{reason="backing_off"}': 1},
+    GroupRewritten: {
+        f"rewrite_groups_total{SPLICE}": 1,
+        f"rewrite_input_files_total{SPLICE}": 15,
+        f"rewrite_output_files_total{SPLICE}": 1,
+        f"rewrite_input_bytes_total{SPLICE}": 2_000,
+        f"rewrite_output_bytes_total{SPLICE}": 1_900,
+        f"rewrite_input_rows_total{SPLICE}": 100,
+        f"rewrite_deleted_rows_total{SPLICE}": 3,
+        f"rewrite_output_rows_total{SPLICE}": 97,
+        f"rewrite_seconds_total{SPLICE}": 1.5,
+        'rewrite_group_seconds_sum{engine="splice"}': 1.5,
+        'rewrite_group_seconds_count{engine="splice"}': 1,
+    },
+    RunCommitted: {
+        "commits_total": 1,
+        "commit_groups_total": 2,
+        "commit_input_files_total": 30,
+        "commit_output_files_total": 3,
+        "commit_input_bytes_total": 4_000,
+        "commit_output_bytes_total": 3_800,
+        'run_stage_seconds_sum{stage="rewrite"}': 7.0,
+        'run_stage_seconds_count{stage="rewrite"}': 1,
+        'run_stage_seconds_sum{stage="commit"}': 0.25,
+        'run_stage_seconds_count{stage="commit"}': 1,
+        "event_to_compacted_seconds_sum": 42.0,
+        "event_to_compacted_seconds_count": 1,
+        "last_commit_timestamp_seconds": NOW,
+    },
+    RunFailed: {'run_failures_total{reaction="replan",reason="conflict",stage="commit"}': 1},
+    RunWouldRewrite: {
+        "would_rewrite_runs_total": 1,
+        "would_rewrite_groups_total": 5,
+        "would_rewrite_input_files_total": 60,
+        "would_rewrite_output_files_total": 6,
+        "would_rewrite_bytes_total": 7_000,
+    },
+    ManifestsRead: {
+        "manifest_cache_hits_total": 8,
+        "manifest_cache_misses_total": 2,
+        "manifest_read_bytes_total": 512,
+        "manifest_read_seconds_total": 0.125,
+    },
+    LedgerUpdated: {
+        "ledger_updates_total": 1,
+        'events_total{source="canonical"}': 4,
+        'events_total{source="watcher"}': 1,
+        'ledger_recounts_total{reason="snapshot_expired"}': 1,
+        "event_to_ledger_seconds_sum": 3.0,
+        "event_to_ledger_seconds_count": 1,
+    },
+    TableUnreadable: {'unreadable_tables_total{reason="not_found"}': 1},
+    DeadLettered: {'dead_letters_total{reason="no_decoder"}': 6},
+    BatchFinished: {
+        'batch_seconds_sum{query="ledger"}': 2.0,
+        'batch_seconds_count{query="ledger"}': 1,
+        'batch_input_rows_total{query="ledger"}': 11,
+        'event_lag_offsets{query="ledger"}': 13,
+        'state_rows{query="ledger"}': 19,
+        'last_batch_timestamp_seconds{query="ledger"}': NOW,
+    },
+    UnreferencedFilesRemoved: {"unreferenced_files_removed_total": 21},
+}
+
+
+def moved(*told, kinds=("_bucket", "_created")) -> dict[str, float]:
+    """Every sample that is not 0 after `told`, without the namespace."""
+    registry = CollectorRegistry()
+    recorder = Recorder(registry, clock=lambda: NOW)
+    for event in told:
+        recorder(event)
+    found = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            if sample.value and not sample.name.endswith(kinds):
+                labels = ",".join(f'{name}="{value}"' for name, value in sorted(sample.labels.items()))
+                found[sample.name.removeprefix("firnline_") + (f"{{{labels}}}" if labels else "")] = sample.value
+    return found
+
+
+def test_examples_hold_every_event_type():
+    assert {type(event) for event in EXAMPLES} == set(typing.get_args(events.Event)) == set(EXPECTED)
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
+def test_event_moves_its_metrics_and_no_others(event):
+    assert moved(event) == EXPECTED[type(event)]
+
+
+def test_counters_add_up_over_events():
+    found = moved(DEAD, DEAD, replace(DEAD, reason="unknown_table", count=1))
+    assert found == {'dead_letters_total{reason="no_decoder"}': 12, 'dead_letters_total{reason="unknown_table"}': 1}
+
+
+def test_gauges_show_the_last_batch():
+    found = moved(BATCH, replace(BATCH, lag_offsets=1, state_rows=2))
+    assert found['event_lag_offsets{query="ledger"}'] == 1
+    assert found['state_rows{query="ledger"}'] == 2
+
+
+def test_what_is_not_known_is_not_observed():
+    assert "event_to_compacted_seconds_count" not in moved(replace(COMMITTED, event_to_compacted_seconds=None))
+    assert moved(LedgerUpdated(TABLE, None)) == {"ledger_updates_total": 1}
+
+
+def test_a_latency_lands_in_its_bucket():
+    found = moved(LEDGER, kinds=("_created",))
+    assert 'event_to_ledger_seconds_bucket{le="2.5"}' not in found
+    assert found['event_to_ledger_seconds_bucket{le="5.0"}'] == 1
+
+
+@pytest.mark.parametrize("seconds", [-0.2, math.nan, math.inf, -math.inf])
+def test_clocks_that_disagree_cost_neither_the_event_nor_the_sum(seconds):
+    found = moved(replace(LEDGER, event_to_ledger_seconds=seconds), replace(MANIFESTS, seconds=seconds), LEDGER)
+    assert found["event_to_ledger_seconds_sum"] == 3.0
+    assert found["event_to_ledger_seconds_count"] == 2
+    assert "manifest_read_seconds_total" not in found
+
+
+def test_odd_reasons_share_one_series():
+    odd = [RunSkipped(TABLE, f"table {number} is at s3://bucket/{number}") for number in range(50)]
+    assert moved(*odd) == {'runs_skipped_total{reason="other"}': 50}
+
+
+def test_odd_label_values_are_bounded_in_every_event():
+    odd = "x" * 61
+    told = (
+        replace(REWRITTEN, engine=odd, reason=odd),
+        replace(FAILED, stage=odd, reason=odd, reaction=odd),
+        replace(LEDGER, events_by_source={odd: 1}, recount_reason=odd),
+        replace(UNREADABLE, reason=odd),
+        replace(DEAD, reason=odd),
+        replace(BATCH, query=odd),
+    )
+    assert odd not in "".join(moved(*told))
+
+
+def test_unknown_event_is_an_error():
+    with pytest.raises(AssertionError):
+        Recorder(CollectorRegistry())("not an event")
+
+
+def test_two_recorders_share_nothing():
+    first, second = CollectorRegistry(), CollectorRegistry()
+    Recorder(first)(DEAD)
+    Recorder(second)
+    assert second.get_sample_value("firnline_dead_letters_total", {"reason": "no_decoder"}) is None
+
+
+def test_threads_lose_no_count():
+    registry = CollectorRegistry()
+    recorder = Recorder(registry)
+
+    def tell() -> None:
+        for _ in range(500):
+            recorder(REMOVED)
+            recorder(DEAD)
+
+    threads = [threading.Thread(target=tell) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert registry.get_sample_value("firnline_unreferenced_files_removed_total") == 8 * 500 * 21
+    assert registry.get_sample_value("firnline_dead_letters_total", {"reason": "no_decoder"}) == 8 * 500 * 6
