@@ -1,7 +1,7 @@
 """One `replace` commit for a whole run, through Iceberg's own RewriteDataFilesCommitManager.
 
 Sequence numbers: outputs carry the planned snapshot's data sequence number and validation starts from it (spec:
-sequence numbers; seed rules 1–3), so deletes committed meanwhile either still apply or fail the commit.
+sequence numbers; seed rules 1 to 3), so deletes committed meanwhile either still apply or fail the commit.
 """
 
 from __future__ import annotations
@@ -70,7 +70,10 @@ def _commit_once(table: JavaTable, replacements: Sequence[Replacement], run_id: 
     summary.put(RUN_ID, run_id)
     summary.put(ENGINES, ",".join(sorted(set(engines))))
     manager = jvm.org.apache.iceberg.actions.RewriteDataFilesCommitManager(
-        table.handle, table.snapshot_id, True, summary  # noqa: FBT003 - Java constructor
+        table.handle,
+        table.snapshot_id,
+        True,
+        summary,
     )
     manager.commitFileGroups(groups)
 
@@ -144,7 +147,7 @@ def _snapshot_of(table: JavaTable, run_id: str) -> int | None:
 
 
 def _verified(table: JavaTable, replacements: Sequence[Replacement], run_id: str) -> int:
-    """The committed snapshot must hold the run whole: "success" without a commit has been seen (apache/iceberg 17202)."""
+    """The committed snapshot must hold the run whole: "success" without a commit was seen (apache/iceberg 17202)."""
     try:
         table.refresh()
         snapshot_id = _snapshot_of(table, run_id)

@@ -129,11 +129,12 @@ class DebtBoard:
         with self._lock:
             self._tables.pop(table, None)
 
-    def mark_stale(self, table: TableName, reason: str) -> None:
-        """Keep the last counts, and say that they may be old."""
+    def mark_stale(self, table: TableName, reason: str, waiting_since: float | None = None) -> None:
+        """Keep the last counts, and say that they may be old. `waiting_since`: an event heard but not yet counted."""
         with self._lock:
             known = self._tables.get(table) or TableDebt(table)
-            self._tables[table] = replace(known, stale=reason)
+            waiting = min((time for time in (known.waiting_since, waiting_since) if time is not None), default=None)
+            self._tables[table] = replace(known, stale=reason, waiting_since=waiting)
 
     def settled(self, table: TableName) -> None:
         """A rewrite has been committed: events heard so far have been answered."""

@@ -6,6 +6,7 @@ has counted a newer snapshot of it, or its back-off has passed.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +16,7 @@ from compactor.debt import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, StoppedError
 from compactor.table_names import TableName
 
+LOG = logging.getLogger("firnline")
 LONGEST_BACKOFF_SECONDS = 600.0
 
 
@@ -62,7 +64,7 @@ def after_failure(attempt: Attempt, now: float, first_backoff: float) -> Attempt
 
 
 class Dispatcher:
-    """Runs `work(debt)` for due tables in a few threads of its own. `work` raises FirnlineError when it fails."""
+    """Runs `work(debt, stopping)` for due tables in a few threads of its own; it raises FirnlineError on failure."""
 
     def __init__(
         self,
@@ -123,11 +125,14 @@ class Dispatcher:
                 return
             attempt = self._attempts.get(debt.table, Attempt())
             try:
-                self._work(debt, lambda: not self._stopping)
+                self._work(debt, lambda: self._stopping)
                 attempt = Attempt(settled_snapshot=debt.snapshot_id)
-            except StoppedError:
-                attempt = Attempt(settled_snapshot=debt.snapshot_id, not_before=self._clock() + self._first_backoff)
+            except StoppedError:  # nothing is settled: switched on again, the same snapshot is due again
+                attempt = Attempt(not_before=self._clock() + self._first_backoff)
             except FirnlineError:  # reported as an event by whoever raised it
+                attempt = after_failure(attempt, self._clock(), self._first_backoff)
+            except Exception:
+                LOG.exception("%s: the run failed for a reason nobody foresaw", debt.table)
                 attempt = after_failure(attempt, self._clock(), self._first_backoff)
             finally:
                 with self._changed:

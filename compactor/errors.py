@@ -33,14 +33,14 @@ class ReplanError(FirnlineError):
 
 
 class CommitUnknownError(FirnlineError):
-    """Reaction: **settle first**: the commit may have landed. Delete nothing; look for the run id in the snapshots."""
+    """Reaction: **settle first**: the commit may have landed. Delete nothing; look for the run id in snapshots."""
 
     reason = "commit_state_unknown"
     reaction = "settle"
 
 
 class GiveUpError(FirnlineError):
-    """Reaction: **give up** this rewrite; the table is untouched and stays marked until it changes or a person looks."""
+    """Reaction: **give up** this rewrite; the table is untouched and stays as it is until it changes."""
 
     reason = "refused"
     reaction = "give_up"

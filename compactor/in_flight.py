@@ -12,6 +12,7 @@ import json
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -52,7 +53,7 @@ class Owner:
 
 def _boot_and_namespace() -> tuple[str, str]:
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), os.readlink("/proc/self/ns/pid")
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return "", ""
 
@@ -126,9 +127,7 @@ class InFlightRecords:
         self._lease = lease_seconds
         self._clock = clock
 
-    def open(
-        self, run_id: str, table: TableView, files: Sequence[str], prefixes: Sequence[str] = ()
-    ) -> Record:
+    def open(self, run_id: str, table: TableView, files: Sequence[str], prefixes: Sequence[str] = ()) -> Record:
         """Note a run's outputs before anything is written."""
         snapshot = table.snapshot
         record = Record(
@@ -170,11 +169,9 @@ class InFlightRecords:
             ) from error
 
     def close(self, run_id: str) -> None:
-        """Forget a run: it is committed, or its outputs are gone."""
-        try:
+        """Forget a run: it is committed, or its outputs are gone. A record that cannot be removed is swept later."""
+        with suppress(OSError):
             self._fs.delete_file(self._path(run_id))
-        except FileNotFoundError:
-            pass
 
     def all(self) -> list[Record]:
         """Every record there is, oldest first."""
@@ -316,5 +313,3 @@ def _table_file_system(io: Any, location: str) -> tuple[fs.FileSystem, str, str]
     scheme, _, rest = location.partition("://")
     arrow = io if isinstance(io, PyArrowFileIO) else PyArrowFileIO(io.properties)
     return arrow.fs_by_scheme(scheme, rest.split("/", 1)[0]), rest, f"{scheme}://"
-
-

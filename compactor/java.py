@@ -72,7 +72,13 @@ def _candidate_homes() -> Iterator[Path]:
     on_path = shutil.which("java")
     if on_path:
         yield Path(on_path).resolve().parent.parent
-    for folder in ("/usr/lib/jvm", "/Library/Java/JavaVirtualMachines", "/opt/homebrew/opt", "/usr/local/opt", "/opt/java"):
+    for folder in (
+        "/usr/lib/jvm",
+        "/Library/Java/JavaVirtualMachines",
+        "/opt/homebrew/opt",
+        "/usr/local/opt",
+        "/opt/java",
+    ):
         if Path(folder).is_dir():
             for home in sorted(Path(folder).iterdir()):
                 yield home

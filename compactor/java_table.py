@@ -1,4 +1,4 @@
-"""Iceberg's Java table behind Py4J: pinned to the planned snapshot, few calls, files handed over as one JSON document."""
+"""Iceberg's Java table behind Py4J: pinned to the planned snapshot, few calls, files handed over as JSON."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class JavaTable:
         if version != self.view.metadata.format_version:
             raise ReplanError(f"{name} changed to format version {version} since planning", reason="format_changed")
         if self.handle.snapshot(self.snapshot_id) is None:
-            raise ReplanError(f"snapshot {self.snapshot_id} of {name} expired since planning", reason="snapshot_expired")
+            raise ReplanError(
+                f"snapshot {self.snapshot_id} of {name} expired since planning", reason="snapshot_expired"
+            )
 
     def refresh(self) -> None:
         """Read the table's newest metadata."""

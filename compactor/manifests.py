@@ -103,15 +103,15 @@ def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
         ) as reader:
             return [_inherit(entry, manifest) for entry in reader]
     except Exception as error:  # any store's or decoder's error: the table is marked and read again later
-        raise RetryError(f"manifest {manifest.manifest_path} cannot be read: {error}", reason="manifest_unreadable") from error
+        raise RetryError(
+            f"manifest {manifest.manifest_path} cannot be read: {error}", reason="manifest_unreadable"
+        ) from error
 
 
 def _inherit(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
-    if entry.snapshot_id is None:
+    if entry.snapshot_id is None and manifest.added_snapshot_id is not None:
         entry.snapshot_id = manifest.added_snapshot_id
-    if entry.sequence_number is None and (
-        not manifest.sequence_number or entry.status == ManifestEntryStatus.ADDED
-    ):
+    if entry.sequence_number is None and (not manifest.sequence_number or entry.status == ManifestEntryStatus.ADDED):
         entry.sequence_number = manifest.sequence_number or 0
     entry.data_file.spec_id = manifest.partition_spec_id
     return entry
@@ -144,7 +144,7 @@ def file_entry(entry: ManifestEntry, manifest_path: str, layout: PartitionLayout
 _CONTENT = {0: Content.DATA, 1: Content.POSITION_DELETES, 2: Content.EQUALITY_DELETES}
 REFERENCED_DATA_FILE = next(
     position
-    for position, field in enumerate(MANIFEST_ENTRY_SCHEMAS[READ_VERSION].find_field("data_file").field_type.fields)  # type: ignore[union-attr]
+    for position, field in enumerate(MANIFEST_ENTRY_SCHEMAS[READ_VERSION].find_field("data_file").field_type.fields)  # type: ignore[attr-defined]
     if field.name == "referenced_data_file"
 )
 
@@ -162,7 +162,9 @@ def _applies_to(file: DataFile) -> str | None:
 class ManifestCache:
     """Decoded manifests by path, least recently used ones evicted beyond `limit_bytes`. Thread-safe."""
 
-    def __init__(self, limit_bytes: int, listener: Listener = ignore, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, limit_bytes: int, listener: Listener = ignore, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._limit = limit_bytes
         self._listener = listener
         self._clock = clock

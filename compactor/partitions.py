@@ -171,5 +171,3 @@ def _clock(units_of_day: int, units: int) -> str:
     if not fraction:
         return clock
     return f"{clock}.{fraction:0{len(str(units)) - 1}d}"
-
-

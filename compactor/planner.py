@@ -14,8 +14,8 @@ from compactor.partitions import JsonValue, PartitionKey
 from compactor.policy import Policy
 
 ROUND_UP_FROM = 0.75
-"""A last output is split off when it would reach 75 % of the target: outputs then average 87.5–175 % of the target
-(a single output less, when there is no more), inside the 75–180 % that count as healthy."""
+"""A last output is split off when it would reach 75 % of the target: outputs then average 87.5 to 175 % of the target
+(a single output less, when there is no more), inside the 75 to 180 % that count as healthy."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ def make_plan(
     return Plan(inventory.snapshot_id, inventory.sequence_number, tuple(groups), left_alone)
 
 
-def _shares(
-    files: tuple[LiveFile, ...], target: int, max_group_size: int
-) -> list[tuple[tuple[LiveFile, ...], ...]]:
+def _shares(files: tuple[LiveFile, ...], target: int, max_group_size: int) -> list[tuple[tuple[LiveFile, ...], ...]]:
     groups = []
     for run in _runs_up_to(files, max_group_size):
-        shares = tuple(share for share in cut(run, output_count(sum(f.size for f in run), target)) if _worth_writing(share))
+        shares = tuple(
+            share for share in cut(run, output_count(sum(f.size for f in run), target)) if _worth_writing(share)
+        )
         if shares:
             groups.append(shares)
     return groups

@@ -11,18 +11,18 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from compactor.commit import Replacement, commit_replacements
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, StoppedError
 from compactor.events import GroupRewritten, Listener, RunCommitted, RunFailed, RunPlanned, ignore
 from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
 from compactor.java_table import JavaTable
 from compactor.manifests import ManifestCache
 from compactor.plan_table import PlannedGroup, TablePlan
-from compactor.rewrite.engine import Engine, EngineChoice
+from compactor.rewrite.engine import EngineChoice
 from compactor.rewrite.share import RewrittenShare, ShareRewriter
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
@@ -74,6 +74,15 @@ Progress = Callable[[int, int, int], None]
 """Called with (shares done, shares in all, input bytes done)."""
 
 
+@dataclass(frozen=True)
+class RunWatch:
+    """How the work and the thread that watches over it talk."""
+
+    stopped: threading.Event
+    committing: threading.Event
+    finished: threading.Event
+
+
 class Rewriter:
     """Runs rewrites through one Spark session. `slots` bounds the tasks at work at once; it never changes a result."""
 
@@ -104,12 +113,14 @@ class Rewriter:
         self,
         plan: TablePlan,
         *,
-        may_go_on: Callable[[], bool] = lambda: True,
+        enabled: Callable[[], bool] = lambda: True,
+        stopping: Callable[[], bool] = lambda: False,
         waiting_since: float | None = None,
         run_id: str | None = None,
         progress: Progress | None = None,
     ) -> RunResult:
-        """Carry out `plan`. `may_go_on` is asked every few seconds; on False the run stops and writes nothing more.
+        """Carry out `plan`. Until the commit begins the run can be stopped: `stopping` is asked every second,
+        `enabled` (the table's switch, a look at the catalog) every `check_seconds` and once more before the commit.
 
         Raises:
             FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
@@ -125,12 +136,13 @@ class Rewriter:
             java_table = JavaTable.load(self._session, plan.table, plan.plan.snapshot_id)
             shares = ShareRewriter(self._session, java_table, plan, run_id)
             started = self._clock()
-            with self._noted(plan, shares, run_id) as record:
-                with self._watched(run_id, record, may_go_on) as stopped:
-                    done = self._rewrite(shares, plan, run_id, stopped, progress)
-                    results = [self._checked(run_id, table, group, parts) for group, parts in done]
-                    rewritten = self._clock()
-                    self._last_look(plan, may_go_on)
+            with self._noted(plan, shares, run_id) as record, self._watched(record, enabled, stopping) as watch:
+                done = self._rewrite(shares, plan, run_id, watch.stopped, progress)
+                results = [self._checked(run_id, table, group, parts) for group, parts in done]
+                rewritten = self._clock()
+                if watch.stopped.is_set() or stopping() or not enabled():
+                    raise StoppedError(f"{table} was switched off before the commit; nothing was committed")
+                watch.committing.set()
                 stage = "commit"
                 snapshot_after = self._commit(java_table, done, run_id)
             committed = self._clock()
@@ -237,18 +249,17 @@ class Rewriter:
         )
         return result
 
-    def _last_look(self, plan: TablePlan, may_go_on: Callable[[], bool]) -> None:
-        if not may_go_on():
-            raise StoppedError(f"{plan.table.name} was switched off before the commit; nothing was committed")
-
     def _commit(
         self, table: JavaTable, done: Sequence[tuple[PlannedGroup, Sequence[RewrittenShare]]], run_id: str
     ) -> int:
-        replacements = [
-            Replacement(part.tasks, part.outputs, part.files_in) for _, parts in done for part in parts
-        ]
+        replacements = [Replacement(part.tasks, part.outputs, part.files_in) for _, parts in done for part in parts]
         engines = [part.engine.engine.value for _, parts in done for part in parts]
-        return commit_replacements(table, replacements, run_id, engines)
+        try:
+            return commit_replacements(table, replacements, run_id, engines)
+        except FirnlineError:
+            raise
+        except Exception as error:  # whatever it is, nobody has said that the commit did not land
+            raise CommitUnknownError(f"the commit of run {run_id} ended in {type(error).__name__}: {error}") from error
 
     @contextmanager
     def _noted(self, plan: TablePlan, shares: ShareRewriter, run_id: str) -> Iterator[Record]:
@@ -265,37 +276,44 @@ class Rewriter:
         self._records.close(run_id)
 
     def _clean_up(self, record: Record) -> None:
-        """Nothing was committed for certain: remove the outputs, or leave the record to the sweep when that fails."""
-        try:
+        """Nothing was committed for certain: remove the outputs, and leave to the sweep what that does not reach."""
+        with suppress(FirnlineError, OSError):
+            # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
+            self._records.save(replace(record, abandoned=True, seen_at=0.0, seen_head=NO_HEAD))
             delete_unreferenced(record, self._catalogs.load(record.table), self._cache)
-        except (FirnlineError, OSError):
-            return
-        # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
-        self._records.save(replace(record, abandoned=True, seen_at=0.0, seen_head=NO_HEAD, swept=True))
 
     @contextmanager
-    def _watched(self, run_id: str, record: Record, may_go_on: Callable[[], bool]) -> Iterator[threading.Event]:
-        """Renew the lease and look at the switch beside the work; set the event and cancel the tasks when it is off."""
-        stopped, finished = threading.Event(), threading.Event()
-        every = min(self._check_seconds, self._lease_seconds / 3)
+    def _watched(
+        self, record: Record, enabled: Callable[[], bool], stopping: Callable[[], bool]
+    ) -> Iterator[RunWatch]:
+        """Beside the work: renew the lease to the very end, and stop the run while it has not begun to commit."""
+        watch = RunWatch(threading.Event(), threading.Event(), threading.Event())
 
-        def watch() -> None:
-            while not finished.wait(every):
+        def stop_if_asked(look_at_switch: bool) -> None:
+            if not watch.committing.is_set() and (stopping() or (look_at_switch and not enabled())):
+                watch.stopped.set()
+                self._session.sparkContext.cancelJobGroup(record.run_id)
+
+        def serve() -> None:
+            renewed = checked = time.monotonic()
+            while not watch.finished.wait(1.0):
+                now = time.monotonic()
                 try:
-                    self._records.renew(record)
-                    if not may_go_on():
-                        stopped.set()
-                        self._session.sparkContext.cancelJobGroup(run_id)
-                        return
-                except RetryError:
-                    continue  # the state folder or the catalog is unwell: the work goes on, the next tick asks again
+                    if now - renewed >= self._lease_seconds / 3:
+                        self._records.renew(record)
+                        renewed = now
+                    look = now - checked >= self._check_seconds
+                    checked = now if look else checked
+                    stop_if_asked(look)
+                except FirnlineError:
+                    continue  # the state folder or the catalog is unwell: the work goes on, the next second asks again
 
-        watcher = threading.Thread(target=watch, name=f"watch-{run_id[:8]}", daemon=True)
+        watcher = threading.Thread(target=serve, name=f"watch-{record.run_id[:8]}", daemon=True)
         watcher.start()
         try:
-            yield stopped
+            yield watch
         finally:
-            finished.set()
+            watch.finished.set()
             watcher.join()
 
     def _tell(self, result: RunResult, waiting_since: float | None) -> None:
@@ -323,5 +341,3 @@ class Rewriter:
             self._cache.read(view, view.manifests())
         except FirnlineError:
             return  # the next plan reads them; the rewrite itself is done
-
-

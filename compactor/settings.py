@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from compactor.errors import InputError
 from compactor.table_names import TableName
@@ -282,3 +283,33 @@ def _explain(error: ValidationError, path: Path | None) -> str:
         message = "unknown key; see `firnline check-config --help`" if problem["type"] == "extra_forbidden" else None
         lines.append(f"  {key}: {message or problem['msg']}")
     return "\n".join(lines)
+
+
+def settings_page() -> str:
+    """The reference page of all settings (Markdown): `python -m compactor.settings > docs/settings.md`."""
+    lines = [
+        "# Settings",
+        "",
+        "Made by `python -m compactor.settings`; a test holds it up to date. Every key is also an environment variable:",
+        "`FIRNLINE_` + the path in capitals, levels joined by `__` (maps and lists as JSON); the environment wins.",
+        "",
+        "| key | default | meaning and reason |",
+        "|---|---|---|",
+    ]
+    for name, field in Settings.model_fields.items():
+        section = field.annotation
+        if isinstance(section, type) and issubclass(section, Section):
+            lines.extend(_row(f"{name}.{key}", inner) for key, inner in section.model_fields.items())
+        else:
+            lines.append(_row(name, field))
+    return "\n".join(lines) + "\n"
+
+
+def _row(key: str, field: FieldInfo) -> str:
+    default = "required" if field.is_required() else field.get_default(call_default_factory=True)
+    shown = json.dumps(default) if not isinstance(default, str) else default or '""'
+    return f"| `{key}` | `{shown}` | {field.description or ''} |"
+
+
+if __name__ == "__main__":
+    print(settings_page(), end="")  # noqa: T201 - this is the module's output

@@ -9,7 +9,18 @@ from compactor.errors import InputError
 
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
-PASSED_ON_AS_THEY_ARE = ("s3.", "header.", "rest.", "oauth2-", "token", "credential", "scope", "prefix", "glue.", "client.")
+PASSED_ON_AS_THEY_ARE = (
+    "s3.",
+    "header.",
+    "rest.",
+    "oauth2-",
+    "token",
+    "credential",
+    "scope",
+    "prefix",
+    "glue.",
+    "client.",
+)
 
 
 def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, str]:

@@ -34,18 +34,20 @@ class Gap:
 def unseen_snapshots(metadata: TableMetadata, counted_snapshot_id: int | None) -> Unseen | Gap:
     """Walk back from the current snapshot to the counted one (spec: snapshots form a log through parent-snapshot-id).
 
-    Rollback, expiry of a snapshot in between, and a table replaced under its name all end as a Gap.
+    Rollback, expiry of a snapshot in between, and a table replaced under its name all end as a Gap. The counted
+    snapshot itself may have expired, as long as its child still names it.
     """
     current = metadata.current_snapshot()
     if counted_snapshot_id is None:
         return Gap("first_sight") if current else Unseen(())
     new: list[Snapshot] = []
-    while current is not None and current.snapshot_id != counted_snapshot_id:
-        new.append(current)
-        parent = current.parent_snapshot_id
-        current = metadata.snapshot_by_id(parent) if parent is not None else None
-    if current is None:
-        return Gap("history_gap")
+    snapshot_id = current.snapshot_id if current else None
+    while snapshot_id != counted_snapshot_id:
+        snapshot = metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+        if snapshot is None:
+            return Gap("history_gap")
+        new.append(snapshot)
+        snapshot_id = snapshot.parent_snapshot_id
     return Unseen(tuple(reversed(new)))
 
 

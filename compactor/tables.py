@@ -70,7 +70,9 @@ class TableView:
         for spec in self.metadata.partition_specs:
             if spec.spec_id == spec_id:
                 return spec
-        raise GiveUpError(f"table {self.name} has no partition spec {spec_id}, yet a file names it", reason="bad_metadata")
+        raise GiveUpError(
+            f"table {self.name} has no partition spec {spec_id}, yet a file names it", reason="bad_metadata"
+        )
 
     def _schema_for(self, spec: PartitionSpec) -> Schema:
         """The newest schema that still has the spec's source columns: dropped columns live on in old specs."""
@@ -140,7 +142,9 @@ class Catalogs:
                 try:
                     self._open[name] = load_catalog(name, **self._properties[name])
                 except Exception as error:
-                    raise RetryError(f"catalog {name} cannot be opened: {error}", reason="catalog_unavailable") from error
+                    raise RetryError(
+                        f"catalog {name} cannot be opened: {error}", reason="catalog_unavailable"
+                    ) from error
             return self._open[name]
 
     def load(self, name: TableName) -> TableView:
@@ -188,7 +192,9 @@ class Catalogs:
         except FirnlineError:
             raise
         except Exception as error:
-            raise RetryError(f"catalog {catalog_name} cannot be listed: {error}", reason="catalog_unavailable") from error
+            raise RetryError(
+                f"catalog {catalog_name} cannot be listed: {error}", reason="catalog_unavailable"
+            ) from error
 
 
 def _children(catalog: Catalog, namespace: tuple[str, ...]) -> list[tuple[str, ...]]:

@@ -19,8 +19,8 @@ from compactor.debt import DebtBoard, PartitionCounts, TableDebt
 from compactor.events import DeadLettered, LedgerUpdated, Listener, TableUnreadable
 from compactor.settings import Settings
 from compactor.table_names import TableName
-from streaming.commit_events.decoder import RawEvent
-from streaming.dead_letters import MAX_KEY_BYTES, DeadLetter, dead_letter_headers
+from streaming.commit_events.decoder import BadEvent, RawEvent
+from streaming.dead_letters import DeadLetter, dead_letter
 from streaming.ledger_rows import parse_table_key, partition_debt
 
 RETRY_SECONDS = 15.0
@@ -94,14 +94,15 @@ class BatchHandler:
             self._board.forget(table)
             return
         if status == "unreadable":
-            self._board.mark_stale(table, body["message"])
+            self._board.mark_stale(table, body["message"], _seconds(body["oldest_event_ms"]))
             self._listener(TableUnreadable(table, body["reason"] or "unexpected", body["message"]))
             self._asker.ask_again(table, continues=False, after_seconds=RETRY_SECONDS)
             return
         if body["more"]:
             self._asker.ask_again(table, continues=True)
         if status == "counting":
-            self._board.mark_stale(table, f"a recount is under way ({body['recount_reason']})")
+            reason = f"a recount is under way ({body['recount_reason']})"
+            self._board.mark_stale(table, reason, _seconds(body["oldest_event_ms"]))
         else:
             self._board.put(self._debt(rows))
         self._tell(rows)
@@ -110,10 +111,10 @@ class BatchHandler:
         known = self._board.get(rows.table)
         body = rows.body
         partitions = {} if known is None or body["whole"] else dict(known.partitions)
-        for debt in map(partition_debt, rows.partitions):
-            partitions.pop(debt.key, None)
-            if debt.counts.has_debt:
-                partitions[debt.key] = debt
+        for partition in map(partition_debt, rows.partitions):
+            partitions.pop(partition.key, None)
+            if partition.counts.has_debt:
+                partitions[partition.key] = partition
         debt = TableDebt(
             rows.table,
             body["snapshot_id"],
@@ -140,27 +141,19 @@ class BatchHandler:
     def _bury_all(self, dead: list[tuple[dict[str, Any], bytes | None]]) -> None:
         for body, value in dead:
             headers = tuple((name, bytes.fromhex(text)) for name, text in body["headers"])
-            event = RawEvent(None, value, headers, body["timestamp_ms"])
-            self._bury(
-                DeadLetter(
-                    (body["key"] or "").encode()[:MAX_KEY_BYTES] or None,
-                    event.value,
-                    tuple(
-                        dead_letter_headers(
-                            body["reason"],
-                            body["message"],
-                            topic=self._settings.kafka.commit_topic,
-                            partition=body["partition"],
-                            offset=body["offset"],
-                            original_headers=event.headers,
-                        )
-                    ),
-                )
-            )
+            key = bytes.fromhex(body["key"]) if body["key"] is not None else None
+            event = RawEvent(key, value, headers, body["timestamp_ms"])
+            bad = BadEvent(body["reason"], body["message"])
+            topic = self._settings.kafka.commit_topic
+            self._bury(dead_letter(event, bad, topic=topic, partition=body["partition"], offset=body["offset"]))
         for reason, count in Counter(body["reason"] for body, _ in dead).items():
             self._listener(DeadLettered(reason, count))
 
 
+def _seconds(event_ms: int | None) -> float | None:
+    return None if event_ms is None else event_ms / 1000
+
+
 def _oldest(waiting_since: float | None, event_ms: int | None) -> float | None:
-    heard = None if event_ms is None else event_ms / 1000
-    return min((moment for moment in (waiting_since, heard) if moment is not None), default=None)
+    heard = (waiting_since, _seconds(event_ms))
+    return min((moment for moment in heard if moment is not None), default=None)

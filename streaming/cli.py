@@ -14,6 +14,7 @@ from typing import Any
 import click
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from compactor.errors import FirnlineError, InputError
@@ -61,7 +62,7 @@ class Commands(click.Group):
 
 
 def _fail(error: FirnlineError, code: int) -> None:
-    Console(stderr=True).print(f"[bold red]firnline:[/] {error}", highlight=False, markup=True, soft_wrap=True)
+    Console(stderr=True).print(f"[bold red]firnline:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
     sys.exit(code)
 
 
@@ -178,10 +179,12 @@ def debt(config: Path | None, table: str | None, output: str) -> None:
     names = [_name(table, catalogs)] if table else list(_all_tables(settings, catalogs))
     cache = ManifestCache(settings.service.manifest_cache_bytes)
     documents, failed = reports.debt_documents(settings, catalogs, cache, names)
-    if output == "json":
-        _print_json(documents[0] if table and documents else documents)
-    else:
+    if output != "json":
         reports.print_debt(Console(), documents)
+    elif not table:
+        _print_json(documents)
+    elif documents:
+        _print_json(documents[0])
     for error in failed:
         _fail(error, BAD_INPUT if isinstance(error, InputError) else FAILED_SAFELY)
 
@@ -201,7 +204,9 @@ def check_config(config: Path | None, connect: bool) -> None:
 @click.option("--keep", is_flag=True, envvar="KEEP", help="Leave the service running at the end, until Ctrl-C.")
 @click.option("--commits", default=28, show_default=True, help="Commits per act; each adds one file to every bucket.")
 @click.option("--file-size", default=4_800_000, show_default=True, help="Bytes of each ingested file, about.")
-@click.option("--folder", type=click.Path(file_okay=False, path_type=Path), help="Work here [default: a temporary one].")
+@click.option(
+    "--folder", type=click.Path(file_okay=False, path_type=Path), help="Work here [default: a temporary one]."
+)
 def demo(keep: bool, commits: int, file_size: int, folder: Path | None) -> None:
     """Watch it work: a real broker, catalog and ingestion; 112 small files become 4 while writers write."""
     from streaming.demo.acts import run_demo  # noqa: PLC0415 - see `run`

@@ -76,9 +76,7 @@ class EventReader:
         bad = resolve(decoded, self.catalogs) if isinstance(decoded, TableChanged) else decoded
         if not isinstance(bad, BadEvent):
             return None
-        letter = dead_letter(
-            event, bad, topic=self.topic, partition=int(record.partition), offset=int(record.offset)
-        )
+        letter = dead_letter(event, bad, topic=self.topic, partition=int(record.partition), offset=int(record.offset))
         headers = [{"key": name, "value": value} for name, value in letter.headers]
         return {"reason": bad.reason, "key": letter.key, "value": letter.value, "headers": headers}
 

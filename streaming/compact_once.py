@@ -43,6 +43,6 @@ def compact_once(
         def not_forbidden() -> bool:
             return catalogs.load(name).properties.get("firnline.enabled", "").strip().lower() != "false"
 
-        return rewriter.run(plan, may_go_on=not_forbidden, run_id=run_id, progress=progress)
+        return rewriter.run(plan, enabled=not_forbidden, run_id=run_id, progress=progress)
     finally:
         session.stop()

@@ -252,7 +252,7 @@ def _recount(
         recount=None if done else replace(recount, next_manifest=recount.next_manifest + len(piece)),
     )
     store.put_head(new_head.to_json())
-    behind = done and table.snapshot is not None and table.snapshot.snapshot_id != recount.snapshot_id
+    behind = done and (table.snapshot is None or table.snapshot.snapshot_id != recount.snapshot_id)
     update = LedgerUpdate(
         new_head.snapshot_id, counted=done, whole=done, more=not done or behind, recount_reason=recount.reason,
         totals=totals,

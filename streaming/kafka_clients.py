@@ -1,4 +1,4 @@
-"""Kafka options in their dotted names → Spark's source options and kafka-python's arguments: translated in one place."""
+"""Kafka options in their dotted names → Spark's options and kafka-python's arguments: translated in one place."""
 
 from __future__ import annotations
 
@@ -56,7 +56,11 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
     }
     try:
         return KafkaProducer(
-            bootstrap_servers=kafka.bootstrap_servers.split(","), acks="all", linger_ms=5, max_block_ms=15_000, **arguments
+            bootstrap_servers=kafka.bootstrap_servers.split(","),
+            acks="all",
+            linger_ms=5,
+            max_block_ms=15_000,
+            **arguments,
         )
     except Exception as error:
         raise RetryError(

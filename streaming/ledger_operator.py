@@ -23,8 +23,8 @@ from compactor.policy import ThresholdPolicy
 from compactor.settings import PolicySettings, Settings, TableRules
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
-from streaming.debt_ledger import DictionaryStore, LedgerStore, LedgerUpdate, advance
 from streaming.commit_events.decoder import TableChanged
+from streaming.debt_ledger import DictionaryStore, LedgerStore, LedgerUpdate, advance
 from streaming.ledger_rows import COLUMNS, partition_row, table_row, unknown_event_row
 
 COUNTING_CACHE_BYTES = 16 * 1024 * 1024  # a walk reads each manifest once; the cache only shares within one look
@@ -88,7 +88,10 @@ class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no t
         self._slots = handle.getMapState("slots", "number int", "packed binary")
 
     def handleInputRows(  # noqa: N802 - Spark's name
-        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any  # noqa: N803, ARG002
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803, ARG002
     ) -> Iterator[pd.DataFrame]:
         """One table's events of this batch; yields at least the table's row."""
         events = pd.concat(list(rows), ignore_index=True)
@@ -101,9 +104,7 @@ class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no t
         """Nothing is held open."""
 
 
-def look(
-    settings: LedgerSettings, table: TableName, store: LedgerStore, events: pd.DataFrame
-) -> list[dict[str, Any]]:
+def look(settings: LedgerSettings, table: TableName, store: LedgerStore, events: pd.DataFrame) -> list[dict[str, Any]]:
     """Bring one table's counts up to date; every failure ends as a row that says so."""
     heard = _heard(events)
     if settings.tables.ignores(table):

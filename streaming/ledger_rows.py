@@ -14,7 +14,7 @@ from streaming.debt_ledger import LedgerUpdate
 
 COLUMNS = ("table_name", "kind", "body", "value")
 SCHEMA = "table_name string, kind string, body string, value binary"
-"""`table_name`: JSON array of catalog, namespace levels and table name. `body`: JSON by kind. `value`: a dead event's bytes."""
+"""`table_name`: JSON array of catalog, namespace, name. `body`: JSON by kind. `value`: a dead event's bytes."""
 
 
 def table_key(table: TableName) -> str:
@@ -98,6 +98,6 @@ def unknown_event_row(table: TableName, event: dict[str, Any], message: str) -> 
         "offset": int(event["offset"]),
         "timestamp_ms": int(event["timestamp_ms"]),
         "headers": json.loads(event["headers"] or "[]"),
-        "key": bytes(event["key"]).decode("utf-8", "replace") if event["key"] is not None else None,
+        "key": bytes(event["key"]).hex() if event["key"] is not None else None,
     }
     return {"table_name": table_key(table), "kind": "dead", "body": json.dumps(body), "value": event["value"]}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
+import click
 import yaml
 from rich.console import Console
 from rich.table import Table
@@ -198,10 +198,10 @@ def check_connections(settings: Settings) -> None:
             raise
         except Exception as error:
             raise RetryError(f"catalog {name} does not answer: {error}; check catalogs.{name}.uri") from error
-        print(f"# catalog {name}: {len(namespaces)} namespaces", file=sys.stderr)
+        click.echo(f"# catalog {name}: {len(namespaces)} namespaces", err=True)
     if settings.kafka.bootstrap_servers:
         producer(settings.kafka).close(timeout=3)
-        print(f"# kafka {settings.kafka.bootstrap_servers}: answers", file=sys.stderr)
+        click.echo(f"# kafka {settings.kafka.bootstrap_servers}: answers", err=True)
 
 
 def print_plan(console: Console, plan: TablePlan) -> None:
@@ -244,9 +244,8 @@ def print_run(console: Console, result: RunResult) -> None:
         for group in result.groups
     )
     _table(console, f"{result.table}: snapshot {result.snapshot_after}", rows, "engine", "reason", "rows")
-    console.print(
-        f"plan {result.plan_seconds:.2f} s, rewrite {result.rewrite_seconds:.2f} s, commit {result.commit_seconds:.2f} s"
-    )
+    seconds = {"plan": result.plan_seconds, "rewrite": result.rewrite_seconds, "commit": result.commit_seconds}
+    console.print(", ".join(f"{stage} {value:.2f} s" for stage, value in seconds.items()))
 
 
 def print_debt(console: Console, documents: Iterable[Document]) -> None:
@@ -281,5 +280,3 @@ def _partition(partition: Any) -> str:
 def megabytes(size: int) -> str:
     """Bytes as MB with one decimal."""
     return f"{size / 1e6:,.1f}"
-
-

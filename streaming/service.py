@@ -14,13 +14,14 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
 from compactor.debt import DebtBoard, TableDebt
 from compactor.dispatcher import Dispatcher
-from compactor.errors import FirnlineError, InputError
+from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, StoppedError
 from compactor.events import (
     Event,
     RunCommitted,
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("firnline")
 STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for Spark to stop
+BATCH_SECONDS = 4.0
 IN_FLIGHT_SWEEP_SECONDS = 15.0
 SILENT_BATCH_SECONDS = 300.0  # a query without a finished look for so long is not well
 
@@ -95,6 +97,7 @@ class Service:
         self._cache = ManifestCache(settings.service.manifest_cache_bytes, self.tell)
         self._parts = Parts()
         self._producer: Any = None
+        self._observed: tempfile.TemporaryDirectory[str] | None = None
         self._ready = False
         self._started_at = clock()
         self._http = self._make_http()
@@ -127,7 +130,7 @@ class Service:
         LOG.info("http pages at %s", self.address)
         checkpoint = self._checkpoint()
         for name in self._catalogs.names:
-            self._catalogs.catalog(name).list_namespaces()
+            next(self._catalogs.list_tables(name), None)
         if not self._observe:
             self._producer = producer(self._settings.kafka)
         session = spark_session(self._settings)
@@ -188,7 +191,7 @@ class Service:
                 if failure is not None or not query.isActive:
                     self._ready = False
                     raise FirnlineError(
-                        f"the stream {query.name} ended: {failure}; start the service again, it resumes from the checkpoint",
+                        f"the stream {query.name} ended: {failure}; start the service again, it resumes where it was",
                         reason="stream_ended",
                     )
             if time.monotonic() >= next_sweep:
@@ -207,12 +210,16 @@ class Service:
             steps.append(("table watcher", parts.watcher.stop))
         if parts.dispatcher is not None:
             steps.append(("dispatcher", self._stop_dispatcher))
+        if parts.queries:
+            steps.append(("streams", self._finish_batches))
         steps.extend((f"stream {index}", query.stop) for index, query in enumerate(parts.queries))
         if self._producer is not None:
             steps.append(("producer", lambda: self._producer.close(timeout=3)))
         if parts.session is not None:
             steps.append(("spark", parts.session.stop))
         steps.append(("http", self._http.stop))
+        if self._observed is not None:
+            steps.append(("observe mode's checkpoint", self._observed.cleanup))
         for name, step in steps:
             try:
                 step()
@@ -220,42 +227,64 @@ class Service:
                 LOG.debug("%s was gone already: %s", name, error)
         LOG.info("stopped")
 
+    def _finish_batches(self) -> None:
+        """Let batches under way end: Spark answers an interrupted one with pages of stack trace."""
+        deadline = time.monotonic() + BATCH_SECONDS
+        for query in self._parts.queries:
+            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+                time.sleep(0.05)
+
     def _stop_dispatcher(self) -> None:
         if self._parts.dispatcher is not None and not self._parts.dispatcher.stop(STOP_SECONDS):
             LOG.warning("a rewrite was still running at the end; its outputs are swept at the next start")
 
-    def _rewrite(self, debt: TableDebt, may_go_on: Callable[[], bool]) -> None:
+    def _rewrite(self, debt: TableDebt, stopping: Callable[[], bool]) -> None:
         """One run of one table, from a fresh look at it."""
         rules = self._settings.tables
         plan = self._planned(debt)
         if plan is None:
             return
 
-        def still_wanted() -> bool:
-            return may_go_on() and rules.acts_on(debt.table, self._catalogs.load(debt.table).properties)
+        def enabled() -> bool:
+            return rules.acts_on(debt.table, self._catalogs.load(debt.table).properties)
 
-        result = self._rewriter.run(plan, may_go_on=still_wanted, waiting_since=debt.waiting_since)
+        result = self._rewriter.run(plan, enabled=enabled, stopping=stopping, waiting_since=debt.waiting_since)
         self.board.settled(debt.table)
         if self._parts.watcher is not None and result.snapshot_after is not None:
-            self._parts.watcher.announce(debt.table, result.snapshot_after)
+            try:
+                self._parts.watcher.announce(debt.table, result.snapshot_after)
+            except RetryError as error:
+                LOG.warning("%s: the commit could not be announced, the sweep finds it: %s", debt.table, error)
 
     def _planned(self, debt: TableDebt) -> TablePlan | None:
-        """A plan of the table as it is now; None (and counted) when it is switched off or nothing is due after all."""
+        """A plan of the table as it is now; None (and counted) when nothing is due after all.
+
+        Raises:
+            StoppedError: the table is switched off; also counted.
+            FirnlineError: it cannot be planned; told as an event.
+        """
         try:
             table = self._catalogs.load(debt.table)
-            if not self._settings.tables.acts_on(debt.table, table.properties):
-                self.tell(RunSkipped(debt.table, "switched_off"))
-                return None
-            plan = plan_table(table, self._settings.policy.for_table(debt.table), self._cache)
+            if self._settings.tables.acts_on(debt.table, table.properties):
+                plan = plan_table(table, self._settings.policy.for_table(debt.table), self._cache)
+            else:
+                plan = None
         except FirnlineError as error:
             self.tell(RunFailed("", debt.table, "plan", error.reason, error.reaction, str(error)))
             raise
+        except Exception as error:
+            failure = GiveUpError(f"planning {debt.table} failed: {error}", reason="unexpected")
+            self.tell(RunFailed("", debt.table, "plan", failure.reason, failure.reaction, str(error)))
+            raise failure from error
+        if plan is None:
+            self.tell(RunSkipped(debt.table, "switched_off"))
+            raise StoppedError(f"{debt.table} is switched off")
         if not plan.groups:
             self.tell(RunSkipped(debt.table, "nothing_due"))
             return None
         return plan
 
-    def _would_rewrite(self, debt: TableDebt, _may_go_on: Callable[[], bool]) -> None:
+    def _would_rewrite(self, debt: TableDebt, _stopping: Callable[[], bool]) -> None:
         """Observe mode: plan, report, and leave it at that."""
         plan = self._planned(debt)
         if plan is None:
@@ -283,7 +312,8 @@ class Service:
 
     def _checkpoint(self) -> str:
         if self._observe:  # a checkpoint of its own: the whole topic is heard, and the real one is left alone
-            return "file://" + tempfile.mkdtemp(prefix="firnline-observe-")
+            self._observed = tempfile.TemporaryDirectory(prefix="firnline-observe-", ignore_cleanup_errors=True)
+            return "file://" + self._observed.name
         return self._settings.state.checkpoint.rstrip("/")
 
     def _count_directly(self, _key: bytes, value: bytes) -> None:
@@ -294,14 +324,29 @@ class Service:
             self._handler.apply(self._direct.rows(table, changed))
 
     def _publish(self, key: bytes, value: bytes) -> None:
-        if self._producer is not None:
-            self._producer.send(self._settings.kafka.commit_topic, key=key, value=value)
+        self._send(self._settings.kafka.commit_topic, key, value)
 
     def _bury(self, letter: DeadLetter) -> None:
-        if self._producer is not None:
-            self._producer.send(
-                self._settings.kafka.dead_letter_topic, key=letter.key, value=letter.value, headers=list(letter.headers)
-            )
+        try:
+            self._send(self._settings.kafka.dead_letter_topic, letter.key, letter.value, letter.headers)
+        except RetryError as error:  # called within a batch, which an unwell dead-letter topic must not end
+            LOG.warning("a dead letter is lost: %s", error)
+
+    def _send(
+        self, topic: str, key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()
+    ) -> None:
+        """Send without waiting; what the broker refuses later is logged.
+
+        Raises:
+            RetryError: the client cannot take the record.
+        """
+        if self._producer is None:
+            return
+        try:
+            sent = self._producer.send(topic, key=key, value=value, headers=list(headers))
+        except Exception as error:  # whatever the client raises: a stream or a rewrite must not die of it
+            raise RetryError(f"topic {topic} takes no record: {error}", reason="kafka_unavailable") from error
+        sent.add_errback(lambda error: LOG.warning("topic %s took no record: %s", topic, error))
 
     def _make_http(self) -> MetricsServer:
         collector = DebtCollector(
@@ -353,7 +398,7 @@ def check_run_settings(settings: Settings) -> None:
 
 
 def rewrite_slots(session: SparkSession, *, beside_stream: bool = True) -> int:
-    """Rewrite tasks at once: cores minus those the ledger's state partitions need (FAIR scheduling does not preempt)."""
+    """Rewrite tasks at once: cores less those the ledger's state partitions need (FAIR does not preempt)."""
     cores = int(session.sparkContext.defaultParallelism)
     return max(1, cores - STATE_PARTITIONS) if beside_stream else cores
 
@@ -362,7 +407,7 @@ def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], f
     """The in-flight records beside the checkpoint; without one, in the user's state folder."""
     folder = f"{checkpoint}/in-flight"
     if not checkpoint:
-        state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         folder = f"file://{state}/firnline/in-flight"
     return InFlightRecords(folder, Owner.this_process(), settings.service.lease_seconds, clock)
 
@@ -382,7 +427,14 @@ def _log(event: Event) -> None:
                 event.table, event.files, event.files_after, event.groups, event.bytes / 1e6,
             )  # fmt: skip
         case RunFailed():
-            LOG.warning("%s: run %s failed in %s (%s): %s", event.table, event.run_id, event.stage, event.reaction, event.message)
+            LOG.warning(
+                "%s: run %s failed in %s (%s): %s",
+                event.table,
+                event.run_id,
+                event.stage,
+                event.reaction,
+                event.message,
+            )
         case TableUnreadable():
             LOG.warning("%s: %s", event.table, event.message)
         case UnreferencedFilesRemoved():

@@ -10,7 +10,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from typing import Protocol
 
 from compactor.errors import FirnlineError
 from compactor.events import Listener, TableUnreadable, ignore
@@ -23,10 +22,8 @@ from streaming.commit_events.decoder import TableChanged
 SOURCE = "firnline-watcher"
 
 
-class Publisher(Protocol):
-    """Takes one event for the commit topic."""
-
-    def __call__(self, key: bytes, value: bytes) -> None: ...
+Publisher = Callable[[bytes, bytes], None]
+"""Takes key and value of one event for the commit topic."""
 
 
 class TableWatcher:

@@ -55,21 +55,21 @@ def choose_engine(
 
 
 def _obstacle(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> tuple[str, str] | None:
-    """The first thing metadata tells against copying row groups."""
+    """The first thing metadata tells against copying row groups: slug and sentence."""
     formats = {file.entry.file_format for file in files}
-    if formats != {"parquet"}:
-        return "file_format", f"data files are {', '.join(sorted(formats))}"
-    if any(file.deletes for file in files):
-        return "deletes", "delete files apply: rows must be left out"
-    if any(file.entry.encrypted for file in files):
-        return "encrypted", "data files are encrypted"
-    if table.metadata.format_version >= ROW_LINEAGE_VERSION:
-        return "row_lineage", "format version 3: every row keeps its id"
-    if is_sorted(table):
-        return "sorted", "the table has a sort order: copied row groups would not be in it"
-    if not key.commits_as_json:
-        return "partition_value", "a partition value is NaN or infinite"
-    return None
+    checks = (
+        (formats != {"parquet"}, "file_format", f"data files are {', '.join(sorted(formats))}"),
+        (any(file.deletes for file in files), "deletes", "delete files apply: rows must be left out"),
+        (any(file.entry.encrypted for file in files), "encrypted", "data files are encrypted"),
+        (
+            table.metadata.format_version >= ROW_LINEAGE_VERSION,
+            "row_lineage",
+            "from format version 3 on every row keeps its id",
+        ),
+        (is_sorted(table), "sorted", "the table has a sort order: copied row groups would not be in it"),
+        (not key.commits_as_json, "partition_value", "a partition value is NaN or infinite"),
+    )
+    return next(((slug, sentence) for stands, slug, sentence in checks if stands), None)
 
 
 def is_sorted(table: TableView) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +20,7 @@ from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes
 from compactor.rewrite.engine import Engine, EngineChoice, is_sorted
 from compactor.rewrite.spark_scan import frozen_copy, rewrite_share, run_folder
-from compactor.rewrite.splice import Refusal, SpliceInput, SpliceLimits, SplicedFile
+from compactor.rewrite.splice import Refusal, SplicedFile, SpliceInput, SpliceLimits
 from compactor.rewrite.splice_job import SpliceShare, run_splice_share
 
 MERGE_EVERY = 64  # inputs whose metrics are held before they are folded into one
@@ -93,7 +93,7 @@ class ShareRewriter:
         activate(self._session)
         context = self._session.sparkContext
         context.setLocalProperty("spark.scheduler.pool", SCHEDULER_POOL)
-        context.setJobGroup(self._run_id, f"firnline {self._plan.table.name} {planned.group.partition}", True)  # noqa: FBT003
+        context.setJobGroup(self._run_id, f"firnline {self._plan.table.name} {planned.group.partition}", True)
         share = planned.group.shares[index]
         engine = planned.engine
         if engine.engine is Engine.SPLICE:
@@ -185,7 +185,7 @@ class ShareRewriter:
                 self._spark_tasks = self._table.planned_tasks(paths)
             return self._spark_tasks
 
-    def _start_metrics(self) -> Future[Mapping[tuple[int, int], ColumnMetrics]]:
+    def _start_metrics(self) -> Future[dict[tuple[int, int], ColumnMetrics]]:
         """Merge the inputs' column metrics beside the copying: one pass over the manifests that hold them."""
         pool = ThreadPoolExecutor(1, thread_name_prefix="column-metrics")
         merging = pool.submit(merged_metrics, self._plan, frozenset(self._outputs))
@@ -206,7 +206,9 @@ def merged_metrics(plan: TablePlan, places: frozenset[tuple[int, int]]) -> dict[
         if (number, index) in places
         for file in share
     }
-    wanted = {file.entry.manifest_path for group in plan.groups for file in group.group.files if file.entry.path in place_of}
+    wanted = {
+        file.entry.manifest_path for group in plan.groups for file in group.group.files if file.entry.path in place_of
+    }
     gathered: dict[tuple[int, int], list[ColumnMetrics]] = {}
     schema = plan.table.metadata.schema()
     for manifest in plan.table.manifests():

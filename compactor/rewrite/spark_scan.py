@@ -120,5 +120,5 @@ def _table_cache(table: JavaTable) -> Any:
     """`SparkTableCache.get()`, which Py4J cannot call: the class also has an instance method of that name."""
     loader = table.handle.getClass().getClassLoader()
     field = loader.loadClass("org.apache.iceberg.spark.SparkTableCache").getDeclaredField("INSTANCE")
-    field.setAccessible(True)  # noqa: FBT003 - Java reflection
+    field.setAccessible(True)
     return field.get(None)

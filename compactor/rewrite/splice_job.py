@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from compactor.rewrite.byte_ranges import byte_store_for
 from compactor.rewrite.parquet_footer import read_footer
-from compactor.rewrite.splice import Refusal, SpliceInput, SpliceLimits, SplicedFile, refusal, splice
+from compactor.rewrite.splice import Refusal, SplicedFile, SpliceInput, SpliceLimits, refusal, splice
 
 
 @dataclass(frozen=True)

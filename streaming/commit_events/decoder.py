@@ -35,6 +35,7 @@ Reason = Literal[
     "no_namespace",
     "unknown_catalog",
     "ambiguous_catalog",
+    "unknown_table",
 ]
 REASONS: frozenset[str] = frozenset(get_args(Reason))
 

@@ -48,7 +48,9 @@ def embedded_broker(folder: Path) -> Iterator[str]:
     java = [str(java_home() / "bin" / "java"), "-cp", ":".join(map(str, fetch_jars(KAFKA_BROKER_JARS)))]
     _run([*java, "kafka.tools.StorageTool", "format", "-t", _cluster_id(java), "-c", str(properties)])
     with (folder / "broker.log").open("wb") as log:
-        process = subprocess.Popen([*java[:1], "-Xmx512m", *java[1:], "kafka.Kafka", str(properties)], stdout=log, stderr=log)
+        process = subprocess.Popen(
+            [*java[:1], "-Xmx512m", *java[1:], "kafka.Kafka", str(properties)], stdout=log, stderr=log
+        )
         try:
             _wait_until_up(process, port, folder / "broker.log")
             yield f"127.0.0.1:{port}"
@@ -68,7 +70,9 @@ def _cluster_id(java: list[str]) -> str:
 def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise GiveUpError(f"Kafka's storage tool failed:\n{(done.stdout + done.stderr)[-2000:]}", reason="broker_failed")
+        raise GiveUpError(
+            f"Kafka's storage tool failed:\n{(done.stdout + done.stderr)[-2000:]}", reason="broker_failed"
+        )
     return done.stdout
 
 

@@ -318,7 +318,6 @@ def test_an_encoded_event_has_the_documented_fields():
         ({"identifier": None}, "missing_field"),
         ({"identifier": None, "metadata-location": "s3://x"}, "no_identifier"),
         ({"identifier": {"name": "orders"}}, "missing_field"),
-        ({"identifier": {"namespace": ["db"]}}, "missing_field"),
         ({"identifier": {"namespace": [], "name": "orders"}}, "no_namespace"),
         ({"identifier": {"namespace": "db", "name": "orders"}}, "wrong_type"),
         ({"identifier": {"namespace": ["db", 1], "name": "orders"}}, "wrong_type"),
@@ -328,7 +327,6 @@ def test_an_encoded_event_has_the_documented_fields():
         ({"identifier": {"namespace": ["db"], "name": "n" * 4097}}, "invalid_text"),
         ({"identifier": "db.orders"}, "wrong_type"),
         ({"event-id": 7}, "wrong_type"),
-        ({"event-id": ""}, "invalid_text"),
         ({"catalog": ["x" * 5000]}, "wrong_type"),
         ({"timestamp-ms": "1700000000000"}, "wrong_type"),
         ({"timestamp-ms": -1}, "out_of_range"),
@@ -409,6 +407,12 @@ def test_an_older_writer_without_table_uuid_is_read_by_its_own_schema():
     assert ask(event) == BY_NAME["commit_to_table_no_table_uuid"].answer
 
 
+def test_a_bare_name_is_looked_for_in_the_enclosing_namespace_too():
+    schema, datum = parts("commit_to_table")
+    assert schema["fields"][0]["type"].pop("namespace") == ""
+    assert ask(framed(schema, datum)) == BY_NAME["commit_to_table"].answer
+
+
 @pytest.mark.parametrize(("length", "reason"), [(1, "invalid_avro"), (MAX_DATUM_BYTES, "oversize")])
 def test_bytes_after_the_commit_are_refused(length, reason):
     assert reason_of(ask(raw(BY_NAME["commit_to_table"].event.value + b"\x00" * length))) == reason
@@ -434,7 +438,7 @@ def nested(depth: int) -> Any:
     return "int" if depth == 0 else {"type": "array", "items": nested(depth - 1)}
 
 
-TENFOLD = [record_of("R0", "int"), *(record_of(f"R{n}", *[f"R{n - 1}"] * 10) for n in range(1, 6))]
+TENFOLD = [record_of("R0", "int"), *(record_of(f"R{n}", *[f"R{n - 1}"] * 10) for n in range(1, 4))]
 HOSTILE_TYPES = {
     "a record that contains itself": record_of("R", ["null", "R"]),
     "a record that is itself": record_of("R", "R"),

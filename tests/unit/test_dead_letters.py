@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streaming.commit_events.decoder import BadEvent, RawEvent
@@ -102,6 +102,7 @@ def test_half_a_surrogate_pair_in_a_detail_is_written_as_an_escape():
     empty_headers=st.sampled_from([0, 3, 50_000]),
     detail=st.text(max_size=3000),
 )
+@example(value=1_100_000, key=1_100_000, headers=[], empty_headers=50_000, detail="é" * 3000)
 def test_every_letter_fits_into_a_record_of_kafkas_default_size(value, key, headers, empty_headers, detail):
     originals = tuple(("h" * name, b"v" * length) for name, length in headers) + (("", b""),) * empty_headers
     sent = letter(raw(b"x" * value, b"k" * key, originals), BadEvent("wrong_type", detail))

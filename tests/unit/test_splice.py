@@ -23,8 +23,8 @@ from compactor.rewrite.compact_thrift import (
     decode_struct,
     encode_struct,
 )
-from compactor.rewrite.parquet_footer import Footer, read_footer
-from compactor.rewrite.splice import SpliceInput, SpliceLimits, refusal, splice
+from compactor.rewrite.parquet_footer import Footer, RowGroup, read_footer
+from compactor.rewrite.splice import SpliceInput, SpliceLimits, _Copier, refusal, splice
 
 STORE = LocalByteStore()
 ANY_SIZE = SpliceLimits(min_row_group_bytes=0, min_chunk_bytes=0, max_footer_fraction=100.0)
@@ -398,11 +398,17 @@ def relaid(path: Path, order: list[int], gap: int, bloom_length: bool = True, fi
     return made
 
 
+def in_file_order(group: RowGroup) -> list[tuple[bytes, ...]]:
+    return [chunk.path for chunk in sorted(group.chunks, key=lambda chunk: chunk.pages.offset)]
+
+
 def check_structure(path: Path, originals: list[Path]) -> None:
     """Every offset of the file leads to the bytes that the originals have there."""
     data, footer = path.read_bytes(), footer_of(path)
     sources = [(p.read_bytes(), chunk) for p in originals for g in footer_of(p).row_groups for chunk in g.chunks]
-    for number, group in enumerate(footer.row_groups):
+    groups = [group for original in originals for group in footer_of(original).row_groups]
+    for number, (given, group) in enumerate(zip(groups, footer.row_groups, strict=True)):
+        assert in_file_order(group) == in_file_order(given)
         assert group.ordinal == number
         assert group.tree.get(5) == min(chunk.pages.offset for chunk in group.chunks)
     moved = [chunk for group in footer.row_groups for chunk in group.chunks]
@@ -463,6 +469,18 @@ def test_pages_are_copied_in_one_go_where_they_touch(tmp_path: Path, monkeypatch
     assert all(offset == 4 for _, offset, _ in copies)
 
 
+def test_touching_ranges_of_different_files_are_not_mistaken_for_one(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_bytes(name.encode() * 20)
+    file = STORE.create(str(tmp_path / "out"))
+    copier = _Copier(file)
+    places = [copier.append(str(tmp_path / name), ByteRange(at, 5)) for name, at in [("a", 0), ("a", 5), ("b", 10)]]
+    copier.flush()
+    file.finish()
+    assert places == [0, 5, 10]
+    assert (tmp_path / "out").read_bytes() == b"a" * 10 + b"b" * 5
+
+
 # --- damaged indexes and filters are dropped, never left dangling ---
 
 
@@ -492,7 +510,7 @@ INDEX_DAMAGE: dict[str, Callable[[Path], Footer]] = {
     "offset index is noise": lambda path: overwrite(path, last_chunk(path).offset_index, b"\xff\xff\xff"),
     "column index is noise": lambda path: overwrite(path, last_chunk(path).column_index, b"\xff\xff\xff"),
     "offset index is another's": lambda path: with_chunk(
-        footer_of(path), lambda chunk: chunk.with_fields({4: last_chunk(path, 2).tree.fields[4]})
+        footer_of(path), lambda chunk: chunk.with_fields({n: last_chunk(path, 2).tree.fields[n] for n in (4, 5)})
     ),
     "offset index is cut": lambda path: with_chunk(
         footer_of(path), lambda chunk: chunk.with_fields({5: (I32, chunk.get(5) - 1)})

@@ -1,0 +1,352 @@
+"""`firnline demo`: two acts with real parts. A backlog of small files is paid in one commit; then debt is paid while
+the writer writes. What is claimed is read from the table; what the service did is read from its metrics.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+from compactor.errors import FirnlineError, GiveUpError, InputError
+from compactor.settings import load_settings
+from compactor.table_names import TableName
+from compactor.tables import Catalogs
+from metrics import definitions as d
+from streaming.demo.broker import embedded_broker
+from streaming.demo.ingestion import BUCKETS, IngestedCommit
+from streaming.demo.processes import Child, last_lines
+from streaming.demo.service_facts import Readings, read_metrics
+from streaming.demo.show import HISTORY, ActResult, Check, Scene, Show
+from streaming.demo.stage import CATALOG, TABLE, Stage, interruptible, uninterrupted, work_folder
+from streaming.demo.table_facts import Content, Look, TableCommit, TableFacts
+
+PAUSE_SECONDS = 1.0
+LOOK_SECONDS = 0.5
+QUIET_SECONDS = 4.0  # two micro-batches: whatever is still to come would have begun
+PATIENCE_SECONDS = 240.0
+INTERRUPTED = 130
+
+
+def run_demo(*, keep: bool, commits: int, file_size: int, folder: Path | None) -> int:
+    """Play both acts; 0 when everything was as it must be, 1 when not, 130 when it was interrupted.
+
+    Raises:
+        InputError: it cannot be played with these options.
+    """
+    show = Show()
+    with work_folder(folder) as work, interruptible():
+        code = 1
+        try:
+            stage = Stage(work, commits, file_size)
+            stage.check()
+            code = _play(stage, show, keep=keep)
+        except KeyboardInterrupt:
+            code = INTERRUPTED
+            show.say("interrupted; nothing is left running")
+        except InputError:
+            code = 0  # nothing was begun that is worth keeping
+            raise
+        except FirnlineError as error:
+            show.failure(str(error))
+        finally:
+            _leave(work, show, remove=folder is None and not keep and code != 1)
+    return code
+
+
+def _leave(work: Path, show: Show, *, remove: bool) -> None:
+    if remove:
+        shutil.rmtree(work, ignore_errors=True)
+    else:
+        show.lines(("kept", f"{work} (settings, logs, catalog and warehouse)"))
+
+
+def _play(stage: Stage, show: Show, *, keep: bool) -> int:
+    started = time.monotonic()
+    show.heading("firnline demo: a broker, a catalog, an ingestion and the compactor, all real, all on this machine")
+    show.say(f"folder {stage.folder}")
+    with ExitStack() as stack:
+        address = stack.enter_context(embedded_broker(stage.folder / "kafka"))
+        show.say(f"Kafka broker at {address}")
+        stage.write_settings(address)
+        play = Play(stage, show)
+        stack.callback(play.stop)
+        acts = [play.first_act(), play.second_act()]
+        show.summary(acts)
+        show.lines(
+            ("metrics", f"{play.address}/metrics"),
+            ("status page", f"{play.address}/"),
+            ("the demo took", f"{time.monotonic() - started:.0f} s"),
+        )
+        failed = [check for act in acts for check in act.checks if not check.holds]
+        if failed:
+            show.failure(f"{len(failed)} of the demo's claims did not hold. {play.service_log()}")
+        if keep:
+            play.wait_for_the_end(address)
+        return 1 if failed else 0
+
+
+class Play:
+    """The two acts, on a stage that is set."""
+
+    def __init__(self, stage: Stage, show: Show) -> None:
+        self._stage = stage
+        self._show = show
+        self._settings = load_settings(stage.settings_file, environment={})
+        self._table = TableName.parse(TABLE, (CATALOG,))
+        policy = self._settings.policy.for_table(self._table)
+        self._facts = TableFacts(Catalogs(self._settings.catalogs), self._table, policy)
+        self._service: Child | None = None
+        self._ingestion: Child | None = None
+        self._ingested: list[IngestedCommit] = []
+        self._look: Look | None = None
+        self._readings: Readings | None = None
+        self._history: dict[int, deque[int]] = {}
+        self._last_look = 0.0
+        self._quiet_since = 0.0
+        self.address = f"http://{self._settings.http.host}:{self._settings.http.port}"
+
+    def stop(self) -> None:
+        """End the children, the writer first."""
+        with uninterrupted():
+            for child in (self._ingestion, self._service):
+                if child is not None:
+                    child.stop()
+
+    def first_act(self) -> ActResult:
+        """Many small files, then the service starts and pays the debt with one commit."""
+        started = time.monotonic()
+        self._show.heading("Act 1: the debt of a night without compaction, paid in one commit")
+        with self._show.live():
+            self._start_ingestion(pause=0.0)
+            self._wait(self._ingestion_has_ended, "the ingestion")
+            before_id = self._must_look().snapshot_id
+            self._show.say(
+                f"{self._must_look().files} files of {len(self._ingested)} commits; "
+                f"their events wait in Kafka, nobody listens yet"
+            )
+            self._start_service()
+            self._wait(lambda: self._readings is not None and self._readings.ready, "the service's start")
+            self._show.say(f"the service is ready: {self.address}")
+            self._wait(lambda: self._has_settled(before_id), "the first rewrite")
+        self._show.say("comparing the rows before and after, by time travel")
+        replaces = [commit for commit in self._must_look().commits if commit.is_replace]
+        before, after = self._facts.content(before_id), self._facts.content(self._must_look().snapshot_id)
+        files = BUCKETS * self._stage.commits
+        checks = [
+            Check(before.files == files, f"act 1: the ingestion left {before.files} small files ({files} expected)"),
+            Check(len(replaces) == 1, f"act 1: {len(replaces)} replace commit in the table's history (1 expected)"),
+            Check(after.files == BUCKETS, f"act 1: {after.files} files live afterwards ({BUCKETS} expected)"),
+            Check(before.same_rows_as(after), "act 1: the rows before the replace and after it are the same"),
+        ]
+        return self._result(
+            "Act 1: a backlog", before, after, ingested_bytes=before.bytes, replaces=replaces, checks=checks,
+            earlier=Readings(), latency_note="with the wait for the service", started=started,
+        )  # fmt: skip
+
+    def second_act(self) -> ActResult:
+        """The ingestion goes on; the service keeps the table in shape beside it."""
+        started = time.monotonic()
+        self._show.heading("Act 2: files rise and fall while the writer writes")
+        start, before_readings = self._must_look(), self._must_read()
+        base, written_before = self._facts.content(start.snapshot_id), len(self._ingested)
+        with self._show.live():
+            self._start_ingestion(pause=PAUSE_SECONDS)
+            self._wait(self._ingestion_has_ended, "the ingestion")
+            self._show.say("the ingestion has ended; what is left of the debt is settled")
+            self._wait(lambda: self._has_settled(None), "the last rewrite")
+        self._show.say("comparing the rows before and after every replace, by time travel")
+        end = self._must_look()
+        commits = end.commits_after(start.snapshot_id)
+        appended, after = self._facts.appended(commits), self._facts.content(end.snapshot_id)
+        before, replaces = base + appended, [commit for commit in commits if commit.is_replace]
+        said = sum(commit.rows for commit in self._ingested[written_before:])
+        unchanged = sum(self._left_rows_alone(replace) for replace in replaces)
+        most = max((bucket.small_files for bucket in end.buckets.values()), default=0)
+        checks = [
+            Check(appended.rows == said, f"act 2: the ingestion's {said:,} rows were committed beside the rewrites"),
+            Check(
+                0 < unchanged == len(replaces), f"act 2: {unchanged} of {len(replaces)} replace commits kept all rows"
+            ),
+            Check(before.same_rows_as(after), "act 2: the rows at the end are act 1's and all that was ingested since"),
+            Check(end.settled, f"act 2: no bucket is due at the end (at most {most} small files in one)"),
+        ]
+        return self._result(
+            "Act 2: beside the writer", before, after, ingested_bytes=appended.bytes, replaces=replaces, checks=checks,
+            earlier=before_readings, latency_note="mean of the commits", started=started,
+        )  # fmt: skip
+
+    def service_log(self) -> str:
+        """Where the service's log is, and its end."""
+        log = self._running_service().log
+        return f"The service's log {log} ends with:\n{last_lines(log)}"
+
+    def wait_for_the_end(self, broker: str) -> None:
+        """Leave everything running until Ctrl-C."""
+        self._show.lines(
+            ("settings", str(self._stage.settings_file)),
+            ("broker", broker),
+            ("service's log", str(self._running_service().log)),
+            ("look at it", f"firnline -c {self._stage.settings_file} debt {TABLE}"),
+            ("end it", "Ctrl-C"),
+        )
+        try:
+            while True:
+                time.sleep(1.0)
+                self._running_service().must_run()
+        except KeyboardInterrupt:
+            self._show.say("stopping")
+
+    def _start_ingestion(self, pause: float) -> None:
+        arguments = ["streaming.demo.ingestion", "-c", str(self._stage.settings_file), "--table", TABLE]
+        arguments += ["--commits", str(self._stage.commits), "--file-size", str(self._stage.file_size)]
+        self._ingestion = Child("ingestion", [*arguments, "--pause", str(pause)], self._stage.folder, lines=True)
+        self._ingestion_goal = len(self._ingested) + self._stage.commits
+
+    def _start_service(self) -> None:
+        arguments = ["streaming.cli", "-c", str(self._stage.settings_file), "run"]
+        self._service = Child("service", arguments, self._stage.folder)
+
+    def _running_service(self) -> Child:
+        if self._service is None:
+            raise GiveUpError("the service was never started")
+        return self._service
+
+    def _wait(self, until: Callable[[], bool], what: str) -> None:
+        """Watch until the condition holds; the children must be well meanwhile."""
+        deadline = time.monotonic() + PATIENCE_SECONDS + self._stage.commits * PAUSE_SECONDS
+        self._quiet_since = 0.0
+        while True:
+            self._watch()
+            if until():
+                return
+            if time.monotonic() > deadline:
+                logs = ", ".join(str(child.log) for child in (self._ingestion, self._service) if child is not None)
+                raise GiveUpError(f"{what} takes longer than it should; what happened is in {logs}")
+            time.sleep(LOOK_SECONDS / 2)
+
+    def _watch(self) -> None:
+        """Take in what is new, and show it."""
+        for line in self._ingestion.take_lines() if self._ingestion is not None else ():
+            self._ingested.append(IngestedCommit(**json.loads(line)))
+            if len(self._ingested) % 7 == 0:
+                self._show.progress(f"ingestion: {self._ingestion_text()}")
+        if self._service is not None:
+            self._service.must_run()
+        if time.monotonic() - self._last_look >= LOOK_SECONDS:
+            self._last_look = time.monotonic()
+            self._look_around()
+        self._show.scene(
+            Scene(
+                (("ingestion", self._ingestion_text()), ("service", self._service_text())),
+                self._look.buckets if self._look is not None else {},
+                {bucket: list(values) for bucket, values in self._history.items()},
+            )
+        )
+
+    def _look_around(self) -> None:
+        if self._service is not None:
+            self._readings = read_metrics(self.address)
+        look = self._facts.look()
+        if look is None:
+            return
+        for commit in look.commits_after(self._look.snapshot_id if self._look is not None else None):
+            if commit.is_replace:
+                files = f"{commit.files_removed} files → {commit.files_added}"
+                self._show.say(f"replace commit: {files}, by {commit.engines}", style="bold green")
+        for bucket, files in look.buckets.items():
+            self._history.setdefault(bucket, deque(maxlen=HISTORY)).append(files.files)
+        self._look = look
+
+    def _ingestion_text(self) -> str:
+        if not self._ingested:
+            return "starting"
+        total = sum(commit.bytes for commit in self._ingested)
+        files = sum(commit.files for commit in self._ingested)
+        last = self._ingested[-1].seconds
+        return (
+            f"{len(self._ingested)} of {self._ingestion_goal} commits, {files} files, {total / 1e6:,.0f} MB, "
+            f"the last commit took {last:.1f} s"
+        )
+
+    def _service_text(self) -> str:
+        if self._service is None:
+            return "not running"
+        readings = self._readings
+        if readings is None or not readings.ready:
+            return "starting"
+        state = "waiting" if readings.idle else "rewriting"
+        return (
+            f"{state}; heard {readings.total(d.EVENTS.name):.0f} events, made {readings.total(d.COMMITS.name):.0f} "
+            f"commits, replaced {readings.total(d.COMMIT_INPUT_FILES.name):.0f} files"
+        )
+
+    def _ingestion_has_ended(self) -> bool:
+        if self._ingestion is None or not self._ingestion.finished():
+            return False
+        self._last_look = 0.0
+        self._watch()  # its last lines and its last commit
+        return True
+
+    def _has_settled(self, first_rewrite_after: int | None) -> bool:
+        """Nothing is due, nothing is under way, and so it stays for a while; after a rewrite, when one is expected."""
+        look, readings = self._must_look(), self._readings
+        rewritten = first_rewrite_after is None or any(
+            commit.is_replace for commit in look.commits_after(first_rewrite_after)
+        )
+        if not (rewritten and look.settled and readings is not None and readings.idle):
+            self._quiet_since = 0.0
+            return False
+        self._quiet_since = self._quiet_since or time.monotonic()
+        return time.monotonic() - self._quiet_since >= QUIET_SECONDS
+
+    def _left_rows_alone(self, replace: TableCommit) -> bool:
+        if replace.parent_id is None:
+            return False
+        return self._facts.content(replace.parent_id).same_rows_as(self._facts.content(replace.snapshot_id))
+
+    def _must_look(self) -> Look:
+        if self._look is None:
+            raise GiveUpError(f"the ingestion has made no commit to {self._table}; see its log in {self._stage.folder}")
+        return self._look
+
+    def _must_read(self) -> Readings:
+        readings = read_metrics(self.address)
+        if readings is None:
+            raise GiveUpError(f"{self.address}/metrics does not answer; see the service's log in {self._stage.folder}")
+        return readings
+
+    def _result(
+        self,
+        title: str,
+        before: Content,
+        after: Content,
+        *,
+        ingested_bytes: int,
+        replaces: list[TableCommit],
+        checks: list[Check],
+        earlier: Readings,
+        latency_note: str,
+        started: float,
+    ) -> ActResult:
+        done = self._must_read() - earlier
+        rewritten = sum(replace.bytes_added for replace in replaces)
+        return ActResult(
+            title=title,
+            before=before,
+            after=after,
+            replaces=len(replaces),
+            engines=done.engines,
+            plan_seconds=done.stage_seconds("plan"),
+            rewrite_seconds=done.stage_seconds("rewrite"),
+            commit_seconds=done.stage_seconds("commit"),
+            event_to_compacted_seconds=done.event_to_compacted_seconds,
+            latency_note=latency_note,
+            write_amplification=(ingested_bytes + rewritten) / max(1, ingested_bytes),
+            seconds=time.monotonic() - started,
+            checks=checks,
+        )

@@ -1,0 +1,79 @@
+"""What the demo knows of the service: what it says of itself on /metrics."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections import Counter
+from dataclasses import dataclass, field
+from http.client import HTTPException
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from metrics import definitions as d
+
+ANSWER_SECONDS = 5.0
+
+Labels = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Readings:
+    """One scrape, or what came in between two of them."""
+
+    samples: dict[tuple[str, Labels], float] = field(default_factory=dict)
+
+    def __sub__(self, earlier: Readings) -> Readings:
+        return Readings({key: value - earlier.samples.get(key, 0.0) for key, value in self.samples.items()})
+
+    def total(self, name: str, **labels: str) -> float:
+        """The sum of a metric's samples that carry all of `labels`."""
+        wanted = set(labels.items())
+        return sum(value for (one, has), value in self.samples.items() if one == name and wanted <= set(has))
+
+    @property
+    def ready(self) -> bool:
+        """Whether the service calls itself ready."""
+        return self.total(d.SERVICE_READY.name) > 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no run is under way or waiting."""
+        return self.total(d.RUNNING_RUNS.name) == 0 and self.total(d.QUEUED_RUNS.name) == 0
+
+    @property
+    def engines(self) -> dict[tuple[str, str], int]:
+        """Groups rewritten, by engine and the reason that chose it."""
+        groups: Counter[tuple[str, str]] = Counter()
+        for (name, labels), value in self.samples.items():
+            if name == d.REWRITE_GROUPS.name and value > 0:
+                found = dict(labels)
+                groups[found.get("engine", ""), found.get("reason", "")] += round(value)
+        return dict(groups)
+
+    def stage_seconds(self, stage: str) -> float:
+        """Seconds spent in a stage of all runs."""
+        return self.total(f"{d.STAGE_SECONDS.name}_sum", stage=stage)
+
+    @property
+    def event_to_compacted_seconds(self) -> float | None:
+        """The mean over the commits; None when there were none."""
+        count = self.total(f"{d.EVENT_TO_COMPACTED_SECONDS.name}_count")
+        return self.total(f"{d.EVENT_TO_COMPACTED_SECONDS.name}_sum") / count if count else None
+
+
+def read_metrics(address: str) -> Readings | None:
+    """Scrape the service; None when it does not answer (yet)."""
+    try:
+        with urllib.request.urlopen(f"{address}/metrics", timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - our own http
+            text = answer.read().decode()
+    except (urllib.error.URLError, HTTPException, OSError):
+        return None
+    families = text_string_to_metric_families(text)
+    return Readings(
+        {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in families
+            for sample in family.samples
+        }
+    )

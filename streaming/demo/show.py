@@ -1,0 +1,193 @@
+"""What the demo prints: a live view on a terminal, plain lines elsewhere, and the summary at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from streaming.demo.table_facts import BucketFiles, Content
+
+BARS = "▁▂▃▄▅▆▇█"
+HISTORY = 56
+PLAIN_WIDTH = 110
+CHECKSUM_DIGITS = 16
+
+
+@dataclass(frozen=True)
+class Scene:
+    """The live view at one moment: what each process does, and the table's files per bucket now and before."""
+
+    status: Sequence[tuple[str, str]]
+    buckets: Mapping[int, BucketFiles]
+    history: Mapping[int, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Check:
+    """Something that must be so."""
+
+    holds: bool
+    text: str
+
+
+@dataclass(frozen=True)
+class ActResult:
+    """What an act has shown. `before` counts the ingested files, `after` is the table at the end."""
+
+    title: str
+    before: Content
+    after: Content
+    replaces: int
+    engines: Mapping[tuple[str, str], int]
+    plan_seconds: float
+    rewrite_seconds: float
+    commit_seconds: float
+    event_to_compacted_seconds: float | None
+    latency_note: str
+    write_amplification: float
+    seconds: float
+    checks: Sequence[Check]
+
+
+class Show:
+    """The only place that prints."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._console = console or Console(highlight=False)
+        self._live: Live | None = None
+        self._started = time.monotonic()
+        if not self._console.is_terminal:
+            self._console.width = PLAIN_WIDTH
+
+    def heading(self, text: str) -> None:
+        """The start of an act."""
+        self._console.print()
+        if self._console.is_terminal:
+            self._console.print(Rule(f"[bold]{text}", align="left", style="cyan"))
+        else:
+            self._console.print(f"== {text}", soft_wrap=True)
+
+    def say(self, text: str, style: str = "") -> None:
+        """One line, with the seconds since the start."""
+        line = Text(f"{time.monotonic() - self._started:6.1f} s  ", style="dim")
+        self._console.print(line.append(text, style=style or "not dim"), soft_wrap=True)
+
+    def progress(self, text: str) -> None:
+        """A line that the live view makes needless."""
+        if self._live is None:
+            self.say(text)
+
+    def failure(self, text: str) -> None:
+        """What went wrong, in red."""
+        self._console.print(Text(text, style="bold red"), soft_wrap=True)
+
+    @contextmanager
+    def live(self) -> Iterator[None]:
+        """Show scenes until the end of the block; on a terminal only."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(console=self._console, refresh_per_second=4) as live:
+            self._live = live
+            try:
+                yield
+            finally:
+                self._live = None
+
+    def scene(self, scene: Scene) -> None:
+        """Replace the live view."""
+        if self._live is not None:
+            self._live.update(_scene(scene))
+
+    def summary(self, acts: Sequence[ActResult]) -> None:
+        """The figures of all acts and what was checked."""
+        table = Table(box=box.SIMPLE_HEAD, title="Before and after", title_justify="left", title_style="bold")
+        table.add_column("")
+        for act in acts:
+            table.add_column(act.title)
+        for label, cells in zip(_LABELS, zip(*(_cells(act) for act in acts), strict=True), strict=True):
+            table.add_row(label, *cells)
+        self._console.print()
+        self._console.print(table)
+        for check in (check for act in acts for check in act.checks):
+            mark, style = ("ok  ", "green") if check.holds else ("FAIL", "bold red")
+            self._console.print(Text(f"  {mark}  {check.text}", style=style), soft_wrap=True)
+
+    def lines(self, *pairs: tuple[str, str]) -> None:
+        """Names and values, one a line."""
+        self._console.print()
+        width = max(len(name) for name, _ in pairs)
+        for name, value in pairs:
+            self._console.print(f"  [dim]{name:<{width}}[/]  {value}", soft_wrap=True)
+
+
+def _scene(scene: Scene) -> RenderableType:
+    status = Table.grid(padding=(0, 2))
+    for name, text in scene.status:
+        status.add_row(Text(name, style="bold"), text)
+    buckets = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for heading in ("bucket", "files", "small", "MB"):
+        buckets.add_column(heading, justify="right")
+    buckets.add_column("files over time", no_wrap=True)
+    highest = max((max(values, default=0) for values in scene.history.values()), default=0)
+    for number, bucket in scene.buckets.items():
+        style = "yellow" if bucket.due else "green"
+        buckets.add_row(
+            str(number), Text(str(bucket.files), style=f"bold {style}"), str(bucket.small_files),
+            f"{bucket.bytes / 1e6:.0f}", Text(sparkline(scene.history.get(number, ()), highest), style=style),
+        )  # fmt: skip
+    return Padding(Group(status, Text(), buckets), (1, 0, 0, 2))
+
+
+def sparkline(values: Sequence[int], highest: int) -> str:
+    """The newest values as bars; zero is the lowest bar."""
+    top = len(BARS) - 1
+    return "".join(BARS[round(value * top / max(highest, 1))] for value in values[-HISTORY:])
+
+
+def checksum_text(checksum: int) -> str:
+    """Sixteen hexadecimal digits."""
+    return f"{checksum:0{CHECKSUM_DIGITS}x}"
+
+
+_LABELS = (
+    "files", "MB", "rows before", "rows after", "checksum before", "checksum after", "replace commits", "engine",
+    "plan", "rewrite", "commit", "event → compacted", "write amplification", "the act took",
+)  # fmt: skip
+
+
+def _cells(act: ActResult) -> tuple[str, ...]:
+    engines = (f"{engine}, {groups} groups\n({reason})" for (engine, reason), groups in act.engines.items())
+    return (
+        f"{act.before.files:,} → {act.after.files:,}",
+        f"{act.before.bytes / 1e6:,.1f} → {act.after.bytes / 1e6:,.1f}",
+        f"{act.before.rows:,}",
+        f"{act.after.rows:,}",
+        checksum_text(act.before.checksum),
+        checksum_text(act.after.checksum),
+        f"{act.replaces}",
+        "\n".join(engines) or "none",
+        f"{act.plan_seconds:.2f} s",
+        f"{act.rewrite_seconds:.2f} s",
+        f"{act.commit_seconds:.2f} s",
+        _latency(act),
+        f"{act.write_amplification:.2f} bytes per byte",
+        f"{act.seconds:.0f} s",
+    )
+
+
+def _latency(act: ActResult) -> str:
+    if act.event_to_compacted_seconds is None:
+        return "none"
+    note = f", {act.latency_note}" if act.latency_note else ""
+    return f"{act.event_to_compacted_seconds:.1f} s{note}"

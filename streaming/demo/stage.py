@@ -1,0 +1,134 @@
+"""The demo's stage: its folder, its settings file, and a port for the service's pages."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import yaml
+
+from compactor.errors import InputError
+from compactor.settings import PolicyValues
+from streaming.demo.ingestion import BUCKETS
+
+USUAL_PORT = 9464
+CATALOG, TABLE = "lake", "db.events"
+MIN_INPUT_FILES = PolicyValues().min_input_files
+ROOM = 6  # bytes written per byte of one act's ingestion, with room to spare: nothing is expired
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where the demo plays, and how much is ingested per act."""
+
+    folder: Path
+    commits: int
+    file_size: int
+
+    @property
+    def settings_file(self) -> Path:
+        """The service's and the ingestion's settings."""
+        return self.folder / "firnline.yaml"
+
+    @property
+    def warehouse(self) -> Path:
+        """The table's data and metadata."""
+        return self.folder / "warehouse"
+
+    def check(self) -> None:
+        """Refuse what cannot be played.
+
+        Raises:
+            InputError: too few commits, files too small, an old catalog in the folder, or too little disk.
+        """
+        if self.commits < MIN_INPUT_FILES:
+            raise InputError(
+                f"--commits must be at least {MIN_INPUT_FILES}: fewer small files than that are no debt by the policy"
+            )
+        if self.file_size < 1:
+            raise InputError("--file-size must be positive")
+        if self.settings_file.exists():
+            raise InputError(f"{self.folder} holds an earlier demo; remove it or name another --folder")
+        needed = ROOM * self.commits * BUCKETS * self.file_size
+        free = shutil.disk_usage(self.folder).free
+        if free < needed:
+            raise InputError(
+                f"{self.folder} has {free / 1e9:.1f} GB free, about {needed / 1e9:.1f} GB are needed; "
+                "name a roomier --folder or a smaller --file-size"
+            )
+
+    def write_settings(self, bootstrap_servers: str) -> None:
+        """Write firnline.yaml."""
+        document = {
+            "catalogs": {
+                CATALOG: {
+                    "type": "sql",
+                    "uri": f"sqlite:///{self.folder / 'catalog.db'}",
+                    "warehouse": f"file://{self.warehouse}",
+                }
+            },
+            "tables": {"include": ["db.*"]},
+            "kafka": {"bootstrap_servers": bootstrap_servers},
+            "spark": {"master": "local[2]"},
+            # One act's files of a bucket make one file of about this size, which is then left in peace.
+            "policy": {"target_file_size": self.commits * self.file_size},
+            "http": {"host": "127.0.0.1", "port": free_port(USUAL_PORT)},
+            "state": {"checkpoint": f"file://{self.folder / 'checkpoint'}"},
+        }
+        self.settings_file.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
+
+
+@contextmanager
+def work_folder(folder: Path | None) -> Iterator[Path]:
+    """The named folder, or a temporary one. `tidy` removes the latter."""
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder.resolve()
+    else:
+        yield Path(tempfile.mkdtemp(prefix="firnline-demo-")).resolve()
+
+
+def free_port(wanted: int) -> int:
+    """`wanted` when nothing listens there, else any free port."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise InputError("no port is free on 127.0.0.1; stop something that listens there")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does."""
+    names = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(name, _interrupt) for name in names]
+    try:
+        yield
+    finally:
+        for name, handler in zip(names, before, strict=True):
+            signal.signal(name, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """An impatient second Ctrl-C must not leave children behind."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,322 @@
+"""The ledger's counts equal a full recount at the snapshot they claim, whatever happened to the table (invariant 6)."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from compactor.debt import PartitionCounts
+from compactor.errors import RetryError
+from compactor.manifests import FileEntry, ManifestCache
+from compactor.partitions import PartitionKey
+from compactor.settings import PolicyValues
+from compactor.table_changes import Deltas
+from compactor.tables import FileSizes, TableView, file_sizes
+from streaming.debt_ledger import DictionaryStore, Head, LedgerStore, LedgerUpdate, advance, unpack
+from streaming.ledger_operator import StateLedgerStore
+from tests.contracts.state_handles import FakeMapState, FakeValueState
+from tests.properties.table_history import TableHistory, true_counts
+
+CATEGORIES = st.lists(st.sampled_from(["a", "b", "c", "ü·"]), min_size=1, max_size=4)
+SIZES = st.lists(st.sampled_from([1, 10, 749, 750, 751, 1500, 1501, 10_000]), min_size=1, max_size=3)
+TARGET = "write.target-file-size-bytes"
+TARGETS = ("1000", "2000")
+
+
+class FailingCache(ManifestCache):
+    """Reads `good` times, then the store is out of reach."""
+
+    def __init__(self, good: int) -> None:
+        super().__init__(2**24)
+        self._good = good
+
+    def read(self, table: TableView, manifests: Any) -> list[tuple[FileEntry, ...]]:
+        self._good -= 1
+        if self._good < 0:
+            raise RetryError("the store does not answer")
+        return super().read(table, manifests)
+
+
+class Board:
+    """Partitions with debt as a reader of the updates knows them; None until a whole report has come."""
+
+    def __init__(self) -> None:
+        self.known: Deltas | None = None
+
+    def hear(self, update: LedgerUpdate) -> None:
+        if not update.counted:
+            return
+        if update.whole:
+            self.known = {}
+        if self.known is not None:
+            self.known = {**self.known, **update.partitions}
+            self.known = {key: counts for key, counts in self.known.items() if counts.has_debt}
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Commits of every kind, with looks of the ledger at random moments in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="ledger-"))
+        self.stores: tuple[LedgerStore, ...] = (DictionaryStore(), StateLedgerStore(FakeValueState(), FakeMapState()))
+        self.boards = (Board(), Board())
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    @initialize(format_version=st.sampled_from([1, 2]))
+    def create(self, format_version: int) -> None:
+        self.history = TableHistory(self.folder, format_version)
+        self.history.set_properties({TARGET: TARGETS[0]})
+
+    # --- what happens to the table ------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.history.takes_rows)
+    @rule(categories=CATEGORIES)
+    def append(self, categories: list[str]) -> None:
+        self.history.table.append(self.history.rows(categories))
+
+    @rule(category=st.sampled_from("abx"), sizes=SIZES)
+    def append_unreal(self, category: str, sizes: list[int]) -> None:
+        self.history.append_unreal(category, sizes)
+
+    @precondition(lambda self: self.history.table.format_version > 1)
+    @rule(sizes=SIZES)
+    def append_delete_files(self, sizes: list[int]) -> None:
+        self.history.append_unreal("nothing else", sizes, deletes=True)
+
+    @precondition(lambda self: self.history.takes_rows)
+    @rule(categories=CATEGORIES, where=st.sampled_from([None, "category = 'a'", "category = 'b'", "id < 1000000"]))
+    def overwrite(self, categories: list[str], where: str | None) -> None:
+        rows = self.history.rows(categories)
+        if where:
+            self.history.table.overwrite(rows, overwrite_filter=where)
+        else:
+            self.history.table.overwrite(rows)
+
+    @precondition(lambda self: self.history.takes_rows and self.history.table.spec().fields)
+    @rule(categories=CATEGORIES)
+    def overwrite_partitions(self, categories: list[str]) -> None:
+        self.history.table.dynamic_partition_overwrite(self.history.rows(categories))
+
+    @rule(where=st.sampled_from(["category = 'a'", "category = 'x'", "id >= 1000000", "true"]))
+    def delete_files(self, where: str) -> None:
+        self.history.table.delete(where)
+
+    @precondition(lambda self: self.history.takes_rows)
+    @rule(remainder=st.integers(0, 20))
+    def delete_rows(self, remainder: int) -> None:
+        self.history.table.delete(f"id = {remainder}")
+
+    @rule(name=st.sampled_from(["category", "shard", "day", "shard_bucket", "day_day"]))
+    def change_spec(self, name: str) -> None:
+        self.history.change_spec(name)
+
+    @rule(number=st.integers(0, 10**9))
+    def change_schema(self, number: int) -> None:
+        with self.history.table.update_schema() as update:
+            if "note" in self.history.table.schema().column_names:
+                update.delete_column("note")
+            else:
+                update.add_column("note", self.history.table.schema().find_type("category"), doc=str(number))
+
+    @precondition(lambda self: self.history.table.snapshots())
+    @rule(data=st.data())
+    def move_main(self, data: st.DataObject) -> None:
+        chosen = data.draw(st.sampled_from([snapshot.snapshot_id for snapshot in self.history.table.snapshots()]))
+        self.history.table.manage_snapshots().set_current_snapshot(chosen).commit()
+
+    @precondition(lambda self: self.history.table.snapshots())
+    @rule(data=st.data())
+    def expire(self, data: st.DataObject) -> None:
+        table = self.history.table
+        kept = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        old = [snapshot.snapshot_id for snapshot in table.snapshots() if snapshot.snapshot_id not in kept]
+        if old:
+            chosen = data.draw(st.lists(st.sampled_from(old), unique=True, min_size=1))
+            table.maintenance.expire_snapshots().by_ids(chosen).commit()
+
+    @precondition(lambda self: self.history.table.current_snapshot())
+    @rule(sizes=SIZES)
+    def commit_to_branch(self, sizes: list[int]) -> None:
+        table = self.history.table
+        if "side" not in table.metadata.refs:
+            table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "side").commit()
+        self.history.append_unreal("b", sizes, branch="side")
+
+    @precondition(lambda self: "side" in self.history.table.metadata.refs)
+    @rule()
+    def publish_branch(self) -> None:
+        side = self.history.table.metadata.refs["side"].snapshot_id
+        self.history.table.manage_snapshots().set_current_snapshot(side).commit()
+
+    @precondition(lambda self: self.history.table.current_snapshot())
+    @rule()
+    def remove_main(self) -> None:
+        self.history.remove_main()
+
+    @rule()
+    def recreate(self) -> None:
+        self.history.recreate()
+        self.history.set_properties({TARGET: TARGETS[0]})
+
+    @rule(size=st.sampled_from(TARGETS))
+    def change_target(self, size: str) -> None:
+        self.history.set_properties({TARGET: size})
+
+    @rule(merge=st.booleans())
+    def merge_manifests(self, merge: bool) -> None:
+        self.history.set_properties(
+            {"commit.manifest-merge.enabled": str(merge).lower(), "commit.manifest.min-count-to-merge": "2"}
+        )
+
+    # --- looks of the ledger ------------------------------------------------------------------------------------------
+
+    @rule(budget=st.integers(1, 5), report=st.booleans(), looks=st.integers(1, 3))
+    def look(self, budget: int, report: bool, looks: int) -> None:
+        for _ in range(looks):
+            self._advance(budget, report=report)
+
+    @rule(budget=st.integers(1, 5))
+    def look_until_done(self, budget: int) -> None:
+        for _ in range(200):
+            if not self._advance(budget, report=False).more:
+                return
+        raise AssertionError("the ledger never ends")
+
+    @rule(budget=st.integers(1, 5), good=st.integers(0, 2))
+    def look_while_the_store_fails(self, budget: int, good: int) -> None:
+        view, sizes = self._now()
+        for store, board in zip(self.stores, self.boards, strict=True):
+            try:
+                board.hear(advance(view, sizes, store, FailingCache(good), manifest_budget=budget))
+            except RetryError:
+                continue
+
+    def _now(self) -> tuple[TableView, FileSizes]:
+        view = self.history.view()
+        return view, file_sizes(PolicyValues(), view.properties)
+
+    def _advance(self, budget: int, *, report: bool) -> LedgerUpdate:
+        view, sizes = self._now()
+        first, second = (
+            advance(view, sizes, store, ManifestCache(2**24), manifest_budget=budget, report=report)
+            for store in self.stores
+        )
+        assert first == second
+        for store, board, update in zip(self.stores, self.boards, (first, second), strict=True):
+            board.hear(update)
+            if update.counted:
+                self._check(view, sizes, store, board, update)
+                assert update.whole or not report
+            else:
+                assert update.more
+        current = view.snapshot.snapshot_id if view.snapshot else None
+        assert first.more or first.snapshot_id == current
+        return first
+
+    def _check(
+        self, view: TableView, sizes: FileSizes, store: LedgerStore, board: Board, update: LedgerUpdate
+    ) -> None:
+        truth = true_counts(view, update.snapshot_id, sizes.small_below)
+        counted = _counted(store)
+        assert {key: astuple(counts) for key, counts in counted.items()} == truth
+        sums = tuple(sum(column) for column in zip(*truth.values(), strict=True)) or astuple(PartitionCounts())
+        assert astuple(update.totals) == sums
+        head = Head.from_json(store.head() or "")
+        assert head.snapshot_id == update.snapshot_id
+        assert head.recount is None
+        assert head.totals == update.totals
+        if board.known is not None:
+            assert board.known == {key: counts for key, counts in counted.items() if counts.has_debt}
+
+    @invariant()
+    def stores_agree(self) -> None:
+        first, second = self.stores
+        assert first.head() == second.head()
+        assert _counted(first) == _counted(second)
+
+
+def _counted(store: LedgerStore) -> dict[PartitionKey, PartitionCounts]:
+    pairs = [pair for packed in store.slots() for pair in unpack(packed)]
+    assert len(pairs) == len({key for key, _ in pairs}), "a partition is kept in two slots"
+    return dict(pairs)
+
+
+TestLedger = LedgerMachine.TestCase
+TestLedger.settings = settings(
+    max_examples=30, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+def test_main_removed_while_a_recount_is_under_way_is_not_the_end_of_counting(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [1, 2])
+    history.append_unreal("b", [3])
+    store = DictionaryStore()
+    assert not _look(history, store, budget=1).counted
+    history.remove_main()
+    update = _look(history, store, budget=1)
+    assert update.more
+    update = _look(history, store, budget=1)
+    assert (update.snapshot_id, update.more, update.totals) == (None, False, PartitionCounts())
+    assert _counted(store) == {}
+
+
+@pytest.mark.parametrize("names_its_parent", [True, False])
+def test_expiry_of_the_counted_snapshot_needs_no_recount_while_its_child_names_it(
+    tmp_path: Path, names_its_parent: bool
+) -> None:
+    """Iceberg's Java keeps the parent id of an expired parent, PyIceberg takes it out."""
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [1, 2])
+    store = DictionaryStore()
+    _look(history, store)
+    history.append_unreal("b", [3])
+    view = history.view()
+    child = view.metadata.snapshots[-1]
+    child = child if names_its_parent else child.model_copy(update={"parent_snapshot_id": None})
+    expired = replace(view, metadata=view.metadata.model_copy(update={"snapshots": [child]}))
+    sizes = file_sizes(PolicyValues(), view.properties)
+    update = advance(expired, sizes, store, ManifestCache(2**24), manifest_budget=5)
+    assert update.recount_reason == (None if names_its_parent else "history_gap")
+    assert update.totals.data_files == 3
+
+
+def test_a_walk_over_many_commits_takes_as_many_looks_as_the_budget_says(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [1])
+    store = DictionaryStore()
+    _look(history, store)
+    for _ in range(5):
+        history.append_unreal("a", [1])
+    looks = [_look(history, store, budget=2) for _ in range(3)]
+    assert [update.totals.data_files for update in looks] == [3, 5, 6]
+    assert [update.more for update in looks] == [True, True, False]
+    assert {update.recount_reason for update in looks} == {None}
+
+
+def test_a_commit_to_a_branch_changes_nothing(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [1])
+    store = DictionaryStore()
+    before = _look(history, store)
+    history.table.manage_snapshots().create_branch(before.snapshot_id, "side").commit()
+    history.append_unreal("a", [1], branch="side")
+    after = _look(history, store)
+    assert (after.snapshot_id, after.totals, after.partitions) == (before.snapshot_id, before.totals, {})
+
+
+def _look(history: TableHistory, store: LedgerStore, budget: int = 5) -> LedgerUpdate:
+    view = history.view()
+    sizes = file_sizes(PolicyValues(), view.properties)
+    return advance(view, sizes, store, ManifestCache(2**24), manifest_budget=budget)
