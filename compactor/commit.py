@@ -130,8 +130,8 @@ def find_run(table: JavaTable, run_id: str, sleep: Callable[[float], None] = tim
             found = _snapshot_of(table, run_id)
             if found is not None:
                 return found
-        except Py4JJavaError:
-            pass  # the catalog is still unwell: ask again below
+        except (Py4JJavaError, RetryError, ReplanError):
+            pass  # the catalog is still unwell, or the table is gone: ask again below
         sleep(2**attempt / 4)
     return None
 
@@ -151,7 +151,7 @@ def _verified(table: JavaTable, replacements: Sequence[Replacement], run_id: str
     try:
         table.refresh()
         snapshot_id = _snapshot_of(table, run_id)
-    except Py4JJavaError as error:
+    except (Py4JJavaError, RetryError, ReplanError) as error:
         raise CommitUnknownError(f"run {run_id} was sent, reading it back failed: {first_line(error)}") from error
     if snapshot_id is None:
         raise CommitUnknownError(f"run {run_id} reported success, yet no snapshot carries it")

@@ -1,7 +1,7 @@
 """The dispatcher: which due table is rewritten next. Bounded, fair, one commit lane per table, backs off on failure.
 
-`choose` is pure; `Dispatcher` holds the threads. A table that was looked at is not looked at again before the ledger
-has counted a newer snapshot of it, or its back-off has passed.
+`waiting` is pure; `Dispatcher` holds the threads. A table that was looked at is not looked at again before the board
+says something new of it (a newer snapshot, or other partitions due); a failed one waits for its back-off.
 """
 
 from __future__ import annotations
@@ -22,11 +22,16 @@ LONGEST_BACKOFF_SECONDS = 600.0
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is remembered of a table's last run. `settled_snapshot`: the snapshot for which nothing is left to do."""
+    """What is remembered of a table's last run. `settled`: the debt for which nothing is left to do."""
 
     failures: int = 0
     not_before: float = 0.0
-    settled_snapshot: int | None = None
+    settled: TableDebt | None = None
+
+    def settles(self, debt: TableDebt) -> bool:
+        """Whether the board says nothing that the last run did not know."""
+        known = self.settled
+        return known is not None and known.snapshot_id == debt.snapshot_id and known.due == debt.due
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,8 @@ def waiting(
             debt.acted_on
             and debt.table not in running
             and attempt.not_before <= now
-            and attempt.settled_snapshot != debt.snapshot_id
             and bool(debt.due)
+            and not attempt.settles(debt)
         )
 
     chosen = [debt for debt in tables if ready(debt)]
@@ -126,7 +131,7 @@ class Dispatcher:
             attempt = self._attempts.get(debt.table, Attempt())
             try:
                 self._work(debt, lambda: self._stopping)
-                attempt = Attempt(settled_snapshot=debt.snapshot_id)
+                attempt = Attempt(settled=debt)
             except StoppedError:  # nothing is settled: switched on again, the same snapshot is due again
                 attempt = Attempt(not_before=self._clock() + self._first_backoff)
             except FirnlineError:  # reported as an event by whoever raised it

@@ -94,7 +94,7 @@ class _DeleteIndex:
     def add(self, delete: FileEntry) -> None:
         if delete.applies_to is not None:
             self._by_path[delete.applies_to].append(delete)
-        elif delete.content is Content.EQUALITY_DELETES and not self._layouts[delete.key.spec_id].names:
+        elif delete.content is Content.EQUALITY_DELETES and self._layouts[delete.key.spec_id].is_unpartitioned:
             self._everywhere.append(delete)
         else:
             self._by_partition[delete.key].append(delete)

@@ -16,6 +16,7 @@ from compactor.tables import TableView
 
 COMMIT_STATE_UNKNOWN = "org.apache.iceberg.exceptions.CommitStateUnknownException"
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
+NO_SUCH_TABLE = "org.apache.iceberg.exceptions.NoSuchTableException"
 VALIDATION = "org.apache.iceberg.exceptions.ValidationException"
 TABLE_DATA_LOCATIONS = ("write.data.path", "write.folder-storage.path")
 
@@ -70,8 +71,19 @@ class JavaTable:
             )
 
     def refresh(self) -> None:
-        """Read the table's newest metadata."""
-        self.handle.refresh()
+        """Read the table's newest metadata.
+
+        Raises:
+            ReplanError: the table was dropped, or replaced by another one under its name.
+            RetryError: the catalog or the store does not answer.
+        """
+        try:
+            self.handle.refresh()
+        except Py4JJavaError as error:
+            what = f"{self.view.name} cannot be read again: {first_line(error)}"
+            if exception_class(error) == NO_SUCH_TABLE or "UUID does not match" in what:
+                raise ReplanError(what, reason="table_replaced") from error
+            raise RetryError(what, reason="table_unreadable") from error
 
     @property
     def jvm(self) -> Any:

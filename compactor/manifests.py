@@ -12,9 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
+from pyiceberg.avro import STRUCT_DOUBLE
+from pyiceberg.avro.decoder import BinaryDecoder
 from pyiceberg.avro.file import AvroFile
+from pyiceberg.avro.reader import DoubleReader, Reader
+from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import (
     MANIFEST_ENTRY_SCHEMAS,
@@ -25,6 +29,8 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
+from pyiceberg.schema import visit_with_partner
+from pyiceberg.types import DoubleType, IcebergType
 
 from compactor.errors import RetryError
 from compactor.events import Listener, ManifestsRead, ignore
@@ -88,6 +94,27 @@ class FileEntry:
         return self.content is Content.POSITION_DELETES and self.file_format == "puffin"
 
 
+class _ExactDoubleReader(DoubleReader):
+    """PyIceberg's compiled decoder cuts doubles to 32 bits (`cpdef float read_double`), which joins partitions."""
+
+    def read(self, decoder: BinaryDecoder) -> float:
+        value: float = STRUCT_DOUBLE.unpack(decoder.read(8))[0]
+        return value
+
+
+class _ExactDoubles(ReadSchemaResolver):
+    def visit_double(self, double_type: DoubleType, partner: IcebergType | None) -> Reader:  # noqa: ARG002 - overrides
+        return _ExactDoubleReader()  # type: ignore[no-untyped-call]
+
+
+class _ManifestReader(AvroFile[ManifestEntry]):
+    def __enter__(self) -> Self:
+        super().__enter__()
+        resolver = _ExactDoubles(self.read_types, self.read_enums)
+        self.reader = visit_with_partner(self.schema, self.read_schema, resolver, SchemaPartnerAccessor())  # type: ignore[misc]
+        return self
+
+
 def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
     """All entries of one manifest, statistics included, sequence numbers and snapshot ids inherited (spec).
 
@@ -95,7 +122,7 @@ def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
         RetryError: the file cannot be read or decoded.
     """
     try:
-        with AvroFile[ManifestEntry](
+        with _ManifestReader(
             io.new_input(manifest.manifest_path),
             MANIFEST_ENTRY_SCHEMAS[READ_VERSION],
             read_types={-1: ManifestEntry, 2: DataFile},

@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from pyiceberg.transforms import BucketTransform
+from pyiceberg.transforms import BucketTransform, VoidTransform
 from pyiceberg.types import (
     BinaryType,
     DateType,
@@ -64,19 +64,26 @@ class PartitionKey:
 
 @dataclass(frozen=True)
 class PartitionLayout:
-    """How to read partition tuples of one spec: field names, result types, and which fields are buckets."""
+    """How to read partition tuples of one spec: field names, result types, which fields are buckets or void."""
 
     spec_id: int
     names: tuple[str, ...]
     types: tuple[PrimitiveType, ...]
     bucket_fields: tuple[int, ...]
+    void_fields: tuple[int, ...] = ()
+
+    @property
+    def is_unpartitioned(self) -> bool:
+        """No field, or void ones only (what V1 tables keep of dropped fields): its equality deletes are global."""
+        return len(self.void_fields) == len(self.names)
 
     @classmethod
     def of(cls, spec: PartitionSpec, schema: Schema) -> PartitionLayout:
         """The layout of `spec`; `schema` must hold the spec's source columns (any schema of the table that does)."""
         types = tuple(_result_type(field.field_type) for field in spec.partition_type(schema).fields)
         buckets = tuple(i for i, field in enumerate(spec.fields) if isinstance(field.transform, BucketTransform))
-        return cls(spec.spec_id, tuple(field.name for field in spec.fields), types, buckets)
+        voids = tuple(i for i, field in enumerate(spec.fields) if isinstance(field.transform, VoidTransform))
+        return cls(spec.spec_id, tuple(field.name for field in spec.fields), types, buckets, voids)
 
     def key(self, values: Iterable[Any]) -> PartitionKey:
         """The key of a partition tuple as PyIceberg decodes it from a manifest entry."""
@@ -146,7 +153,8 @@ def _civil(days: int) -> str:
         day = day_of_year - (153 * month_index + 2) // 5 + 1
         month = month_index + 3 if month_index < 10 else month_index - 9
         year = year_of_era + era * 400 + (1 if month <= 2 else 0)
-        return f"{year:+05d}-{month:02d}-{day:02d}"
+        sign = "" if year == 0 else "+" if year > 0 else "-"  # java.time takes a plus only from five digits on
+        return f"{sign}{abs(year):04d}-{month:02d}-{day:02d}"
 
 
 def _time(value: int | dt.time) -> str:

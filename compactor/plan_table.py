@@ -12,7 +12,7 @@ from compactor.partitions import PartitionKey
 from compactor.planner import Group, Plan, make_plan
 from compactor.policy import ThresholdPolicy
 from compactor.pruning import partition_filter
-from compactor.rewrite.engine import Engine, EngineChoice, choose_engine
+from compactor.rewrite.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.settings import PolicyValues
 from compactor.tables import FileSizes, TableView, file_sizes
 
@@ -76,11 +76,21 @@ def plan_table(
         return (request.only is None or key in request.only) and keeps(key, files)
 
     thresholds = ThresholdPolicy(policy, sizes, request.force)
-    plan = make_plan(inventory, thresholds, sizes.target, policy.max_file_group_size, wanted)
+    plan = _possible(table, make_plan(inventory, thresholds, sizes.target, policy.max_file_group_size, wanted))
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )
     return TablePlan(table, plan, groups, policy, sizes, request.engine, clock() - started)
+
+
+def _possible(table: TableView, plan: Plan) -> Plan:
+    """The plan without groups that would only fail: one of them would stop the whole run."""
+    obstacles = {group.key: impossible(table, group.key, group.files) for group in plan.groups}
+    left_alone = {key: obstacle for key, obstacle in obstacles.items() if obstacle}
+    if not left_alone:
+        return plan
+    groups = tuple(group for group in plan.groups if group.key not in left_alone)
+    return replace(plan, groups=groups, left_alone={**plan.left_alone, **left_alone})
 
 
 def with_engine(planned: PlannedGroup, reason: str, sentence: str) -> PlannedGroup:

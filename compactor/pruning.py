@@ -2,17 +2,24 @@
 
 PyIceberg's inclusive projection is used for every spec: if a row matches the filter, its partition value matches the
 projection (spec: scan planning), so no file that holds a matching row is left out.
+
+Literals may be written as in SQL. A timestamp may have a space for the T, no seconds or no time at all; without a zone
+it is UTC. A number that the column's type would round is refused: rounding could leave out a matching partition.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
-from pyiceberg.expressions import BooleanExpression, visitors
+from pyiceberg.expressions import And, BooleanExpression, LiteralPredicate, Not, Or, Reference, SetPredicate, visitors
+from pyiceberg.expressions.literals import DecimalLiteral, Literal, StringLiteral
 from pyiceberg.expressions.parser import parse
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
+from pyiceberg.types import DecimalType, IcebergType, IntegerType, LongType, TimestampType, TimestamptzType
 
 from compactor.errors import InputError
 from compactor.inventory import LiveFile
@@ -20,6 +27,8 @@ from compactor.partitions import PartitionKey
 from compactor.tables import TableView
 
 PartitionFilter = Callable[[PartitionKey, tuple[LiveFile, ...]], bool]
+
+SQL_TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\d)(?:[ T](\d\d:\d\d)(:\d\d(?:\.\d{1,6})?)?)? ?(Z|[+-]\d\d:\d\d)?")
 
 
 def partition_filter(table: TableView, where: str | None) -> PartitionFilter:
@@ -43,9 +52,9 @@ def partition_filter(table: TableView, where: str | None) -> PartitionFilter:
 
 def _parse(table: TableView, where: str) -> BooleanExpression:
     try:
-        expression = parse(where)
+        expression = _with_exact_literals(parse(where), table.metadata.schema())
         visitors.bind(table.metadata.schema(), expression, case_sensitive=True)
-    except Exception as error:  # the parser raises pyparsing's and its own errors alike
+    except Exception as error:  # noqa: BLE001 - the parser raises pyparsing's and its own errors alike
         columns = ", ".join(table.metadata.schema().column_names)
         raise InputError(
             f"--where {where!r} is not a filter over {table.name}: {error}\n"
@@ -53,6 +62,50 @@ def _parse(table: TableView, where: str) -> BooleanExpression:
             reason="bad_filter",
         ) from None
     return expression
+
+
+def _with_exact_literals(expression: BooleanExpression, schema: Schema) -> BooleanExpression:
+    """The same filter, with every literal spelled as PyIceberg reads it for its column's type."""
+    match expression:
+        case And() | Or():
+            left, right = (_with_exact_literals(side, schema) for side in (expression.left, expression.right))
+            return type(expression)(left, right)
+        case Not():
+            return Not(_with_exact_literals(expression.child, schema))
+        case LiteralPredicate():
+            kind = schema.find_type(_name(expression))
+            return type(expression)(expression.term, _exact(expression.literal, kind))
+        case SetPredicate():
+            kind = schema.find_type(_name(expression))
+            return type(expression)(expression.term, {_exact(literal, kind) for literal in expression.literals})
+        case _:
+            return expression
+
+
+def _name(predicate: LiteralPredicate | SetPredicate) -> str:
+    if not isinstance(predicate.term, Reference):
+        raise TypeError(f"{predicate.term} is not a column")
+    return predicate.term.name
+
+
+def _exact(literal: Literal[Any], kind: IcebergType) -> Literal[Any]:
+    if isinstance(kind, TimestampType | TimestamptzType) and isinstance(literal, StringLiteral):
+        return StringLiteral(_iso_timestamp(literal.value, "+00:00" if isinstance(kind, TimestamptzType) else ""))
+    if isinstance(kind, IntegerType | LongType | DecimalType) and isinstance(literal, DecimalLiteral | StringLiteral):
+        value = Decimal(literal.value)
+        at_scale = value.quantize(Decimal(1).scaleb(-getattr(kind, "scale", 0)))
+        if at_scale != value:
+            raise ValueError(f"{literal.value} is not a value of type {kind}")
+        return DecimalLiteral(at_scale)
+    return literal
+
+
+def _iso_timestamp(text: str, zone: str) -> str:
+    found = SQL_TIMESTAMP.fullmatch(text.strip())
+    if found is None:
+        return text  # PyIceberg says what is wrong with it
+    date, minutes, seconds, own_zone = found.groups()
+    return f"{date}T{minutes or '00:00'}{seconds or ':00'}{(own_zone or zone).replace('Z', '+00:00')}"
 
 
 def _evaluator(table: TableView, spec_id: int, expression: BooleanExpression) -> Callable[[Any], bool]:

@@ -22,7 +22,7 @@ from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
 from compactor.java_table import JavaTable
 from compactor.manifests import ManifestCache
 from compactor.plan_table import PlannedGroup, TablePlan
-from compactor.rewrite.engine import EngineChoice
+from compactor.rewrite.engine import Engine, EngineChoice
 from compactor.rewrite.share import RewrittenShare, ShareRewriter
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
@@ -221,7 +221,7 @@ class Rewriter:
             )
         result = GroupResult(
             planned=planned,
-            engine=parts[0].engine,
+            engine=next((part.engine for part in parts if part.engine.engine is Engine.SPARK), parts[0].engine),
             files_in=len(planned.group.files),
             files_out=sum(len(part.outputs) for part in parts),
             bytes_in=planned.group.bytes,

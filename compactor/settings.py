@@ -2,6 +2,11 @@
 
 Every key can also be set as an environment variable: `FIRNLINE_` + the path in capitals, levels joined by `__`
 (`policy.min_input_files` → `FIRNLINE_POLICY__MIN_INPUT_FILES`; maps and lists as JSON). The environment wins.
+
+Dotted property names are spelled with `__` for the dot, in catalogs with `_` for the dash as PyIceberg does
+(`FIRNLINE_CATALOGS__LAKE__S3__ACCESS_KEY_ID` → `s3.access-key-id` of catalog `lake`,
+`FIRNLINE_KAFKA__OPTIONS__SASL__MECHANISM` → `sasl.mechanism`); a key of the file that differs only in these is kept as
+the file spells it. Names with capitals, as some of Spark's, need the whole map as JSON (`FIRNLINE_SPARK__CONF`).
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ from compactor.errors import InputError
 from compactor.table_names import TableName
 
 ENVIRONMENT_PREFIX = "FIRNLINE_"
+PROPERTY_MAPS = {("kafka", "options"), ("spark", "conf")}
 MEBIBYTE = 1024 * 1024
 
 
@@ -248,22 +254,30 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _set_from_environment(tree: dict[str, Any], name: str, value: str) -> None:
-    levels = [level.lower() for level in name[len(ENVIRONMENT_PREFIX) :].split("__")]
+    levels = name[len(ENVIRONMENT_PREFIX) :].lower().split("__")
     if levels[0] not in Settings.model_fields:
         known = ", ".join(Settings.model_fields)
         raise InputError(f"environment variable {name} names no section; sections are: {known}", reason="bad_setting")
+    is_property = bool(levels[2:]) and (levels[0] == "catalogs" or tuple(levels[:2]) in PROPERTY_MAPS)
+    if is_property:
+        property_name = ".".join(levels[2:])
+        levels[2:] = [property_name.replace("_", "-") if levels[0] == "catalogs" else property_name]
     section: Any = tree
     for level in levels[:-1]:
-        if not isinstance(section.get(level), dict):
-            section[level] = {}
-        section = section[level]
-    section[_existing_key(section, levels[-1])] = _parse_environment_value(value)
+        key = _existing_key(section, level)
+        if not isinstance(section.get(key), dict):
+            section[key] = {}
+        section = section[key]
+    section[_existing_key(section, levels[-1])] = value if is_property else _parse_environment_value(value)
 
 
 def _existing_key(section: dict[str, Any], key: str) -> str:
     """Environment names cannot hold '-' or '.': prefer a key of the file that is spelled so."""
-    folded = key.replace("-", "_").replace(".", "_")
-    return next((known for known in section if known.lower().replace("-", "_").replace(".", "_") == folded), key)
+    return next((known for known in section if _folded(str(known)) == _folded(key)), key)
+
+
+def _folded(key: str) -> str:
+    return key.lower().replace("-", "_").replace(".", "_")
 
 
 def _parse_environment_value(value: str) -> Any:

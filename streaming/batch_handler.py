@@ -115,13 +115,15 @@ class BatchHandler:
             partitions.pop(partition.key, None)
             if partition.counts.has_debt:
                 partitions[partition.key] = partition
+        # An event about what has been counted before (a duplicate, a late one) is answered already.
+        heard = body["oldest_event_ms"] if known is None or known.snapshot_id != body["snapshot_id"] else None
         debt = TableDebt(
             rows.table,
             body["snapshot_id"],
             partitions,
             counted=PartitionCounts(*body["totals"]),
             acted_on=self._settings.tables.acts_on(rows.table, {"firnline.enabled": body["enabled"]}),
-            waiting_since=_oldest(known.waiting_since if known else None, body["oldest_event_ms"]),
+            waiting_since=_oldest(known.waiting_since if known else None, heard),
         )
         due_since = (known.due_since if known else None) or self._clock()
         return replace(debt, due_since=due_since if debt.due else None)

@@ -50,7 +50,7 @@ class Head:
     table_uuid: str
     snapshot_id: int | None
     sizes: FileSizes
-    totals: PartitionCounts = PartitionCounts()
+    totals: PartitionCounts = field(default_factory=PartitionCounts)
     drift: int = 0
     recount: Recount | None = None
 
@@ -212,7 +212,7 @@ def _within_budget(table: TableView, unseen: tuple[Snapshot, ...], budget: int) 
 
 
 def _impossible(counts: PartitionCounts) -> bool:
-    return min(astuple(counts)) < 0
+    return any(number < 0 for number in astuple(counts))
 
 
 def _recount(

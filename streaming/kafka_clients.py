@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
 
-from compactor.errors import RetryError
+from compactor.errors import InputError, RetryError
 from compactor.settings import KafkaSettings
 
 # kafka-python takes snake_case names; these differ by more than spelling, or only exist on the Java side.
@@ -49,21 +50,58 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
     Raises:
         RetryError: no broker answers.
     """
-    arguments: dict[str, Any] = {
+    try:
+        return KafkaProducer(acks="all", linger_ms=5, max_block_ms=15_000, **_client_arguments(kafka))
+    except Exception as error:
+        raise _no_broker(kafka, error) from error
+
+
+def ensure_topics(kafka: KafkaSettings, *, create: bool) -> None:
+    """See that the topics exist: Spark's source fails on a missing one. Missing ones are created where `create` allows.
+
+    Raises:
+        RetryError: no broker answers.
+        InputError: a topic is missing and may not or cannot be created; the message names the key.
+    """
+    try:
+        admin = KafkaAdminClient(**_client_arguments(kafka))
+        existing = set(admin.list_topics())
+    except Exception as error:
+        raise _no_broker(kafka, error) from error
+    wanted = {"kafka.commit_topic": kafka.commit_topic}
+    if create:
+        wanted["kafka.dead_letter_topic"] = kafka.dead_letter_topic
+    try:
+        for key, topic in wanted.items():
+            if topic not in existing:
+                _create(admin, key, topic, create=create)
+    finally:
+        admin.close()
+
+
+def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> None:
+    cause = "observe mode creates nothing"
+    if create:
+        try:
+            admin.create_topics([NewTopic(topic)], wait_for_metadata=True)
+        except Exception as error:  # noqa: BLE001 - any refusal ends in the same remedy
+            cause = str(error)
+        else:
+            return
+    raise InputError(f"{key}: topic {topic!r} does not exist ({cause}); create it first", reason="no_topic")
+
+
+def _client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
+    translated = {
         PYTHON_NAMES.get(key, key.replace(".", "_")): value
         for key, value in kafka.options.items()
         if key not in JAVA_ONLY
     }
-    try:
-        return KafkaProducer(
-            bootstrap_servers=kafka.bootstrap_servers.split(","),
-            acks="all",
-            linger_ms=5,
-            max_block_ms=15_000,
-            **arguments,
-        )
-    except Exception as error:
-        raise RetryError(
-            f"no Kafka broker answers at {kafka.bootstrap_servers}: {error}; check kafka.bootstrap_servers",
-            reason="kafka_unavailable",
-        ) from error
+    return {"bootstrap_servers": kafka.bootstrap_servers.split(","), **translated}
+
+
+def _no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:
+    return RetryError(
+        f"no Kafka broker answers at {kafka.bootstrap_servers}: {error}; check kafka.bootstrap_servers",
+        reason="kafka_unavailable",
+    )

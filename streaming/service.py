@@ -47,7 +47,7 @@ from streaming.commit_events.canonical import CanonicalDecoder
 from streaming.commit_events.decoder import RawEvent, TableChanged
 from streaming.commit_stream import start_dead_letters, start_ledger
 from streaming.dead_letters import DeadLetter
-from streaming.kafka_clients import producer
+from streaming.kafka_clients import ensure_topics, producer
 from streaming.ledger_operator import DirectLedger, ledger_settings
 from streaming.query_progress import ProgressReader
 from streaming.table_watcher import TableWatcher
@@ -131,6 +131,7 @@ class Service:
         checkpoint = self._checkpoint()
         for name in self._catalogs.names:
             next(self._catalogs.list_tables(name), None)
+        ensure_topics(self._settings.kafka, create=not self._observe)
         if not self._observe:
             self._producer = producer(self._settings.kafka)
         session = spark_session(self._settings)
@@ -265,10 +266,8 @@ class Service:
         """
         try:
             table = self._catalogs.load(debt.table)
-            if self._settings.tables.acts_on(debt.table, table.properties):
-                plan = plan_table(table, self._settings.policy.for_table(debt.table), self._cache)
-            else:
-                plan = None
+            wanted = self._settings.tables.acts_on(debt.table, table.properties)
+            plan = plan_table(table, self._settings.policy.for_table(debt.table), self._cache) if wanted else None
         except FirnlineError as error:
             self.tell(RunFailed("", debt.table, "plan", error.reason, error.reaction, str(error)))
             raise

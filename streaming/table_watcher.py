@@ -6,6 +6,7 @@ not the one it saw last, and asks for a full report of every table, so that a dr
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
@@ -19,6 +20,7 @@ from compactor.tables import Catalogs
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 
+LOG = logging.getLogger("firnline")
 SOURCE = "firnline-watcher"
 
 
@@ -99,6 +101,8 @@ class TableWatcher:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - the thread must outlive a broker's bad minute
+            if self.trouble is None:
+                LOG.warning("the table watcher could not do its work, it tries again: %s", error)
             self.trouble = str(error)
 
     def _send_what_is_due(self) -> None:

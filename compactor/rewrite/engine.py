@@ -72,6 +72,18 @@ def _obstacle(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) ->
     return next(((slug, sentence) for stands, slug, sentence in checks if stands), None)
 
 
+def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> str | None:
+    """Why nobody can rewrite these files, Iceberg itself included; None when somebody can."""
+    columns = table.metadata.schema()._lazy_id_to_field  # noqa: SLF001 - the public find_field raises per miss
+    fields = [field.name for field in table.spec(key.spec_id).fields if field.source_id not in columns]
+    if fields:
+        return f"partition field {fields[0]} lost its column: Iceberg cannot read the partition values any more"
+    ids = {field_id for file in files for delete in file.deletes for field_id in delete.equality_ids} - set(columns)
+    if ids:
+        return f"an equality delete compares column {min(ids)}, which was dropped: Iceberg cannot apply it any more"
+    return None
+
+
 def is_sorted(table: TableView) -> bool:
     """Whether the table's default sort order sorts anything."""
     return bool(table.metadata.sort_order().fields)

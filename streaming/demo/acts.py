@@ -26,7 +26,7 @@ from streaming.demo.stage import CATALOG, TABLE, Stage, interruptible, uninterru
 from streaming.demo.table_facts import Content, Look, TableCommit, TableFacts
 
 PAUSE_SECONDS = 1.0
-LOOK_SECONDS = 0.5
+LOOK_SECONDS = 1.0
 QUIET_SECONDS = 4.0  # two micro-batches: whatever is still to come would have begun
 PATIENCE_SECONDS = 240.0
 INTERRUPTED = 130
@@ -153,6 +153,7 @@ class Play:
         started = time.monotonic()
         self._show.heading("Act 2: files rise and fall while the writer writes")
         start, before_readings = self._must_look(), self._must_read()
+        self._history.clear()
         base, written_before = self._facts.content(start.snapshot_id), len(self._ingested)
         with self._show.live():
             self._start_ingestion(pause=PAUSE_SECONDS)
@@ -227,7 +228,7 @@ class Play:
             if time.monotonic() > deadline:
                 logs = ", ".join(str(child.log) for child in (self._ingestion, self._service) if child is not None)
                 raise GiveUpError(f"{what} takes longer than it should; what happened is in {logs}")
-            time.sleep(LOOK_SECONDS / 2)
+            time.sleep(LOOK_SECONDS / 4)
 
     def _watch(self) -> None:
         """Take in what is new, and show it."""
@@ -258,8 +259,8 @@ class Play:
             if commit.is_replace:
                 files = f"{commit.files_removed} files → {commit.files_added}"
                 self._show.say(f"replace commit: {files}, by {commit.engines}", style="bold green")
-        for bucket, files in look.buckets.items():
-            self._history.setdefault(bucket, deque(maxlen=HISTORY)).append(files.files)
+        for number, bucket in look.buckets.items():
+            self._history.setdefault(number, deque(maxlen=HISTORY)).append(bucket.files)
         self._look = look
 
     def _ingestion_text(self) -> str:
@@ -279,10 +280,11 @@ class Play:
         readings = self._readings
         if readings is None or not readings.ready:
             return "starting"
-        state = "waiting" if readings.idle else "rewriting"
+        state = "listening" if readings.idle else "rewriting"
         return (
             f"{state}; heard {readings.total(d.EVENTS.name):.0f} events, made {readings.total(d.COMMITS.name):.0f} "
             f"commits, replaced {readings.total(d.COMMIT_INPUT_FILES.name):.0f} files"
+            + "".join(f"; failed and tried again: {failure}" for failure in readings.failures)
         )
 
     def _ingestion_has_ended(self) -> bool:
@@ -341,6 +343,7 @@ class Play:
             after=after,
             replaces=len(replaces),
             engines=done.engines,
+            failures=done.failures,
             plan_seconds=done.stage_seconds("plan"),
             rewrite_seconds=done.stage_seconds("rewrite"),
             commit_seconds=done.stage_seconds("commit"),

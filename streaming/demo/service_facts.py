@@ -42,14 +42,14 @@ class Readings:
         return self.total(d.RUNNING_RUNS.name) == 0 and self.total(d.QUEUED_RUNS.name) == 0
 
     @property
-    def engines(self) -> dict[tuple[str, str], int]:
+    def engines(self) -> dict[str, int]:
         """Groups rewritten, by engine and the reason that chose it."""
-        groups: Counter[tuple[str, str]] = Counter()
-        for (name, labels), value in self.samples.items():
-            if name == d.REWRITE_GROUPS.name and value > 0:
-                found = dict(labels)
-                groups[found.get("engine", ""), found.get("reason", "")] += round(value)
-        return dict(groups)
+        return self._counts(d.REWRITE_GROUPS.name, "{engine} ({reason})")
+
+    @property
+    def failures(self) -> dict[str, int]:
+        """Runs that ended without a commit, by stage, reason and what the service does about it."""
+        return self._counts(d.RUN_FAILURES.name, "{stage} ({reason}, {reaction})")
 
     def stage_seconds(self, stage: str) -> float:
         """Seconds spent in a stage of all runs."""
@@ -60,6 +60,13 @@ class Readings:
         """The mean over the commits; None when there were none."""
         count = self.total(f"{d.EVENT_TO_COMPACTED_SECONDS.name}_count")
         return self.total(f"{d.EVENT_TO_COMPACTED_SECONDS.name}_sum") / count if count else None
+
+    def _counts(self, name: str, text: str) -> dict[str, int]:
+        counts: Counter[str] = Counter()
+        for (one, labels), value in self.samples.items():
+            if one == name and value > 0:
+                counts[text.format(**dict(labels))] += round(value)
+        return dict(counts)
 
 
 def read_metrics(address: str) -> Readings | None:

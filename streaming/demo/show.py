@@ -18,7 +18,8 @@ from rich.text import Text
 from streaming.demo.table_facts import BucketFiles, Content
 
 BARS = "▁▂▃▄▅▆▇█"
-HISTORY = 56
+HISTORY = 72
+OTHER_COLUMNS = 34
 PLAIN_WIDTH = 110
 CHECKSUM_DIGITS = 16
 
@@ -48,7 +49,8 @@ class ActResult:
     before: Content
     after: Content
     replaces: int
-    engines: Mapping[tuple[str, str], int]
+    engines: Mapping[str, int]
+    failures: Mapping[str, int]
     plan_seconds: float
     rewrite_seconds: float
     commit_seconds: float
@@ -107,7 +109,7 @@ class Show:
     def scene(self, scene: Scene) -> None:
         """Replace the live view."""
         if self._live is not None:
-            self._live.update(_scene(scene))
+            self._live.update(_scene(scene, bars=max(8, min(HISTORY, self._console.width - OTHER_COLUMNS))))
 
     def summary(self, acts: Sequence[ActResult]) -> None:
         """The figures of all acts and what was checked."""
@@ -131,28 +133,29 @@ class Show:
             self._console.print(f"  [dim]{name:<{width}}[/]  {value}", soft_wrap=True)
 
 
-def _scene(scene: Scene) -> RenderableType:
+def _scene(scene: Scene, bars: int) -> RenderableType:
     status = Table.grid(padding=(0, 2))
     for name, text in scene.status:
         status.add_row(Text(name, style="bold"), text)
     buckets = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in ("bucket", "files", "small", "MB"):
-        buckets.add_column(heading, justify="right")
+        buckets.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     buckets.add_column("files over time", no_wrap=True)
-    highest = max((max(values, default=0) for values in scene.history.values()), default=0)
+    history = {number: values[-bars:] for number, values in scene.history.items()}
+    highest = max((max(values, default=0) for values in history.values()), default=0)
     for number, bucket in scene.buckets.items():
         style = "yellow" if bucket.due else "green"
         buckets.add_row(
             str(number), Text(str(bucket.files), style=f"bold {style}"), str(bucket.small_files),
-            f"{bucket.bytes / 1e6:.0f}", Text(sparkline(scene.history.get(number, ()), highest), style=style),
+            f"{bucket.bytes / 1e6:.0f}", Text(sparkline(history.get(number, ()), highest), style=style),
         )  # fmt: skip
     return Padding(Group(status, Text(), buckets), (1, 0, 0, 2))
 
 
 def sparkline(values: Sequence[int], highest: int) -> str:
-    """The newest values as bars; zero is the lowest bar."""
+    """Values as bars; zero is the lowest bar."""
     top = len(BARS) - 1
-    return "".join(BARS[round(value * top / max(highest, 1))] for value in values[-HISTORY:])
+    return "".join(BARS[round(value * top / max(highest, 1))] for value in values)
 
 
 def checksum_text(checksum: int) -> str:
@@ -161,13 +164,14 @@ def checksum_text(checksum: int) -> str:
 
 
 _LABELS = (
-    "files", "MB", "rows before", "rows after", "checksum before", "checksum after", "replace commits", "engine",
-    "plan", "rewrite", "commit", "event → compacted", "write amplification", "the act took",
+    "files", "MB", "rows before", "rows after", "checksum before", "checksum after", "replace commits",
+    "failed attempts", "engine", "plan", "rewrite", "commit", "event → compacted", "write amplification", "the act took",
 )  # fmt: skip
 
 
 def _cells(act: ActResult) -> tuple[str, ...]:
-    engines = (f"{engine}, {groups} groups\n({reason})" for (engine, reason), groups in act.engines.items())
+    engines = (f"{engine}: {groups} groups" for engine, groups in act.engines.items())
+    failures = (f"{failure}: {count}" for failure, count in act.failures.items())
     return (
         f"{act.before.files:,} → {act.after.files:,}",
         f"{act.before.bytes / 1e6:,.1f} → {act.after.bytes / 1e6:,.1f}",
@@ -176,6 +180,7 @@ def _cells(act: ActResult) -> tuple[str, ...]:
         checksum_text(act.before.checksum),
         checksum_text(act.after.checksum),
         f"{act.replaces}",
+        "\n".join(failures) or "none",
         "\n".join(engines) or "none",
         f"{act.plan_seconds:.2f} s",
         f"{act.rewrite_seconds:.2f} s",

@@ -87,7 +87,7 @@ class Stage:
 
 @contextmanager
 def work_folder(folder: Path | None) -> Iterator[Path]:
-    """The named folder, or a temporary one. `tidy` removes the latter."""
+    """The named folder, or a new temporary one."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder.resolve()

@@ -78,7 +78,15 @@ class TableHistory:
         wanted = self.table.schema().as_arrow()
         return pa.table({name: column for name, column in columns.items() if name in wanted.names})
 
-    def append_unreal(self, category: str, sizes: list[int], *, deletes: bool = False, branch: str | None = None) -> None:
+    def append_unreal(
+        self,
+        category: str,
+        sizes: list[int],
+        *,
+        deletes: bool = False,
+        branch: str | None = None,
+        path: str | None = None,
+    ) -> None:
         """Append files that exist in metadata alone: any size, any partition transform, delete files too."""
         table = self.table
         values = {"category": category, "day": DAYS[0], "shard": len(category)}
@@ -86,9 +94,11 @@ class TableHistory:
             update = transaction.update_snapshot(branch=branch) if branch else transaction.update_snapshot()
             with update.fast_append() as append:
                 for size in sizes:
-                    append.append_data_file(self._unreal_file(table, values, size, deletes=deletes))
+                    append.append_data_file(self._unreal_file(table, values, size, deletes=deletes, path=path))
 
-    def _unreal_file(self, table: Table, values: dict[str, Any], size: int, *, deletes: bool) -> DataFile:
+    def _unreal_file(
+        self, table: Table, values: dict[str, Any], size: int, *, deletes: bool, path: str | None
+    ) -> DataFile:
         spec = table.spec()
         schema = table.schema()
         partition = []
@@ -100,7 +110,7 @@ class TableHistory:
         bounds = {1: to_bytes(LongType(), FIRST_UNREAL_ID), 2: to_bytes(StringType(), values["category"])}
         file = DataFile.from_args(
             content=DataFileContent.POSITION_DELETES if deletes else DataFileContent.DATA,
-            file_path=f"file:///nowhere/{uuid.uuid4()}.parquet",
+            file_path=path or f"file:///nowhere/{uuid.uuid4()}.parquet",
             file_format=FileFormat.PARQUET,
             partition=Record(*partition),
             record_count=3,
@@ -155,9 +165,10 @@ def true_counts(view: TableView, snapshot_id: int | None, small_below: int) -> d
             file = entry.data_file
             values = [_plain(field, file.partition[i]) for i, field in enumerate(spec.fields)]
             key = PartitionKey(spec.spec_id, json.dumps(values, separators=(",", ":"), ensure_ascii=False))
-            small = file.file_size_in_bytes < small_below
+            size = file.file_size_in_bytes
+            small = int(size < small_below)
             if file.content == DataFileContent.DATA:
-                added = [1, int(small), file.file_size_in_bytes, file.file_size_in_bytes * small, 0, file.record_count, 0]
+                added = [1, small, size, size * small, 0, file.record_count, 0]
             else:
                 added = [0, 0, 0, 0, 1, 0, file.record_count]
             counts[key] = [a + b for a, b in zip(counts[key], added, strict=True)]

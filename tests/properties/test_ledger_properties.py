@@ -224,9 +224,7 @@ class LedgerMachine(RuleBasedStateMachine):
         assert first.more or first.snapshot_id == current
         return first
 
-    def _check(
-        self, view: TableView, sizes: FileSizes, store: LedgerStore, board: Board, update: LedgerUpdate
-    ) -> None:
+    def _check(self, view: TableView, sizes: FileSizes, store: LedgerStore, board: Board, update: LedgerUpdate) -> None:
         truth = true_counts(view, update.snapshot_id, sizes.small_below)
         counted = _counted(store)
         assert {key: astuple(counts) for key, counts in counted.items()} == truth

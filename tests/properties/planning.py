@@ -1,0 +1,54 @@
+"""Files and inventories for the planner's properties."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pyiceberg.types import IntegerType
+
+from compactor.inventory import Inventory, LiveFile
+from compactor.manifests import Content, FileEntry, Status
+from compactor.partitions import PartitionKey, PartitionLayout
+
+KEY = PartitionKey(0, "[1]")
+LAYOUT = PartitionLayout(0, ("bucket",), (IntegerType(),), (0,))
+RECORDS = 100
+
+
+def data_file(number: int, size: int, deleted: Sequence[int] = ()) -> LiveFile:
+    """A data file of 100 rows, with a delete file for every count of rows in `deleted`."""
+    path = f"file-{number:04d}"
+    deletes = tuple(
+        delete_file(records, 1000 * number + position, applies_to=path) for position, records in enumerate(deleted)
+    )
+    return LiveFile(_entry(path, size, RECORDS, Content.DATA, None), deletes)
+
+
+def delete_file(records: int, number: int, *, applies_to: str | None) -> FileEntry:
+    return _entry(f"delete-{number:07d}", 1, records, Content.POSITION_DELETES, applies_to)
+
+
+def inventory_of(files: tuple[LiveFile, ...]) -> Inventory:
+    table: Any = None
+    return Inventory(table, 1, 1, {KEY: files}, {0: LAYOUT})
+
+
+def _entry(path: str, size: int, records: int, content: Content, applies_to: str | None) -> FileEntry:
+    return FileEntry(
+        manifest_path="manifest",
+        status=Status.ADDED,
+        snapshot_id=1,
+        data_sequence_number=1,
+        content=content,
+        path=path,
+        file_format="parquet",
+        key=KEY,
+        partition=(1,),
+        records=records,
+        size=size,
+        sort_order_id=None,
+        encrypted=False,
+        equality_ids=(),
+        applies_to=applies_to,
+    )

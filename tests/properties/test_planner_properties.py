@@ -1,0 +1,286 @@
+"""What planner and policy promise for any files: nothing lost, nothing merged twice, healthy outputs, an end."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from compactor.debt import PartitionCounts
+from compactor.inventory import LiveFile
+from compactor.partitions import PartitionKey
+from compactor.planner import cut, make_plan, output_count
+from compactor.policy import ThresholdPolicy
+from compactor.settings import PolicyValues
+from compactor.table_changes import counts_of
+from compactor.tables import FileSizes
+from tests.properties.planning import KEY, LAYOUT, data_file, delete_file, inventory_of
+
+MEBIBYTE = 1024 * 1024
+TARGET = 1000
+NO_LIMIT = 10**12
+
+small_sizes = st.integers(1, 749)
+any_sizes = st.integers(0, 4000)
+deletes = st.lists(st.integers(1, 120), max_size=3)
+
+
+@st.composite
+def files(draw: st.DrawFn, sizes: st.SearchStrategy[int] = any_sizes, most: int = 40) -> tuple[LiveFile, ...]:
+    made = []
+    for number, size in enumerate(draw(st.lists(sizes, max_size=most))):
+        with_deletes = draw(st.booleans()) and draw(st.booleans())
+        made.append(data_file(number, size, draw(deletes) if with_deletes else []))
+    return tuple(made)
+
+
+@st.composite
+def values(draw: st.DrawFn) -> PolicyValues:
+    return PolicyValues(
+        min_input_files=draw(st.integers(2, 8)),
+        delete_file_threshold=draw(st.sampled_from([1, 2, 3, 2**31 - 1])),
+        delete_ratio_threshold=draw(st.sampled_from([0.1, 0.3, 1.0])),
+        max_file_group_size=draw(st.sampled_from([1, 700, 2500, 10_000, NO_LIMIT])),
+    )
+
+
+def policy(values: PolicyValues, target: int = TARGET, *, force: bool = False) -> ThresholdPolicy:
+    return ThresholdPolicy(values, FileSizes(target, target * 3 // 4), force)
+
+
+# --- shares -----------------------------------------------------------------------------------------------------------
+
+
+@given(files(), values(), st.sampled_from([1, 300, 1000, 5000]), st.booleans())
+def test_every_share_is_a_run_of_files_in_arrival_order_and_no_file_is_in_two(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues, target: int, force: bool
+) -> None:
+    rules = policy(chosen_values, target, force=force)
+    plan = make_plan(inventory_of(found), rules, target, chosen_values.max_file_group_size)
+    chosen = rules.choose(found).files
+    position = {file.entry.path: number for number, file in enumerate(chosen)}
+    shares = [share for group in plan.groups for share in group.shares]
+    places = [position[file.entry.path] for share in shares for file in share]
+    assert places == sorted(set(places))
+    for share in shares:
+        first = position[share[0].entry.path]
+        assert share == chosen[first : first + len(share)]
+        assert len(share) > 1 or share[0].deletes
+    left_out = [file for file in chosen if position[file.entry.path] not in places]
+    assert not any(file.deletes for file in left_out)
+    assert bool(plan.groups) != (KEY in plan.left_alone) or not found
+
+
+@given(files(), values())
+def test_a_group_is_larger_than_its_limit_only_when_one_file_is(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues
+) -> None:
+    limit = chosen_values.max_file_group_size
+    plan = make_plan(inventory_of(found), policy(chosen_values), TARGET, limit)
+    for group in plan.groups:
+        assert group.bytes <= limit or len(group.files) == 1
+
+
+@given(st.lists(st.integers(0, 4000), min_size=1, max_size=60), st.integers(1, 20))
+def test_a_cut_loses_nothing_and_keeps_the_order(sizes: list[int], wanted: int) -> None:
+    found = [data_file(number, size) for number, size in enumerate(sizes)]
+    runs = cut(found, wanted)
+    assert [file for run in runs for file in run] == found
+    assert 1 <= len(runs) <= wanted
+    assert all(runs)
+
+
+# --- outputs ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 10**15), st.integers(1, 10**12))
+def test_the_number_of_outputs_keeps_their_average_healthy(total: int, target: int) -> None:
+    outputs = output_count(total, target)
+    assert outputs >= 1
+    assert total <= 1.75 * target * outputs
+    assert outputs == 1 or total >= 0.875 * target * outputs
+
+
+@given(st.data(), st.lists(small_sizes, min_size=2, max_size=60))
+def test_the_number_of_outputs_depends_on_bytes_and_target_alone(data: st.DataObject, sizes: list[int]) -> None:
+    other = _the_same_bytes_in_other_files(data, sizes)
+    wanted = output_count(sum(sizes), TARGET)
+    for some in (sizes, other):
+        assert len(cut([data_file(number, size) for number, size in enumerate(some)], wanted)) == wanted
+
+
+def _the_same_bytes_in_other_files(data: st.DataObject, sizes: list[int]) -> list[int]:
+    split: list[int] = []
+    for size in data.draw(st.permutations(sizes)):
+        part = data.draw(st.integers(0, size - 1))
+        split += [part, size - part] if part else [size]
+    return split
+
+
+@given(st.lists(small_sizes, min_size=2, max_size=80))
+@example([740, 740, 80, 80, 80, 80, 80, 80, 80, 80, 80, 80, 740])
+def test_outputs_are_healthy_on_average_and_each_within_a_file_of_the_average(sizes: list[int]) -> None:
+    found = tuple(data_file(number, size) for number, size in enumerate(sizes))
+    plan = make_plan(inventory_of(found), policy(PolicyValues(min_input_files=2)), TARGET, NO_LIMIT)
+    outputs = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
+    fair = sum(sizes) / output_count(sum(sizes), TARGET)
+    assert all(fair - max(sizes) <= output <= fair + max(sizes) for output in outputs)
+    if len(outputs) > 1:
+        assert 0.75 * TARGET <= sum(outputs) / len(outputs) <= 1.8 * TARGET
+
+
+def test_four_buckets_of_28_files_of_36_mb_become_four_files_of_a_gigabyte() -> None:
+    target = 1024 * MEBIBYTE
+    serial = count()
+    partitions = {
+        PartitionKey(0, f"[{bucket}]"): tuple(data_file(next(serial), 36 * MEBIBYTE) for _ in range(28))
+        for bucket in range(4)
+    }
+    inventory = replace(inventory_of(()), partitions=partitions, layouts={0: LAYOUT})
+    plan = make_plan(inventory, policy(PolicyValues(), target), target, 100 * 1024 * MEBIBYTE)
+    assert [(group.bucket, [len(share) for share in group.shares]) for group in plan.groups] == [
+        (bucket, [28]) for bucket in range(4)
+    ]
+
+
+@given(files(most=30), values(), st.booleans())
+def test_planning_again_over_the_outputs_comes_to_an_end(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues, force: bool
+) -> None:
+    rules = policy(chosen_values, force=force)
+    serial = count(1000)
+    for _ in range(len(found) + 2):
+        plan = make_plan(inventory_of(found), rules, TARGET, chosen_values.max_file_group_size)
+        if not plan.groups:
+            break
+        gone = {file.entry.path for group in plan.groups for file in group.files}
+        sizes = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
+        outputs = tuple(data_file(next(serial), size) for size in sizes)
+        assert len(outputs) < len(gone) or any(file.deletes for file in found)
+        found = tuple(file for file in found if file.entry.path not in gone) + outputs
+    else:
+        raise AssertionError("planning never ends")
+    assert make_plan(inventory_of(found), rules, TARGET, chosen_values.max_file_group_size).groups == ()
+
+
+# --- the policy, against Spark's filters ------------------------------------------------------------------------------
+
+
+def spark_picks(found: tuple[LiveFile, ...], values: PolicyValues) -> tuple[LiveFile, ...]:
+    """SizeBasedFileRewritePlanner and BinPackRewriteFilePlanner, without their splitting of files above 180 %."""
+
+    def too_many_deletes(file: LiveFile) -> bool:
+        return len(file.deletes) >= values.delete_file_threshold
+
+    def too_high_delete_ratio(file: LiveFile) -> bool:
+        known = sum(delete.records for delete in file.deletes if delete.applies_to is not None)
+        ratio = min(known, file.entry.records) / file.entry.records
+        return bool(file.deletes) and ratio >= values.delete_ratio_threshold
+
+    def suboptimal(file: LiveFile) -> bool:
+        return file.size < 0.75 * TARGET or too_many_deletes(file) or too_high_delete_ratio(file)
+
+    group = tuple(file for file in found if suboptimal(file))
+    total = sum(file.size for file in group)
+    enough_input_files = len(group) > 1 and len(group) >= values.min_input_files
+    enough_content = len(group) > 1 and total > TARGET
+    deleted = any(too_many_deletes(file) or too_high_delete_ratio(file) for file in group)
+    return group if enough_input_files or enough_content or deleted else ()
+
+
+@given(files(), values())
+def test_the_policy_picks_what_spark_picks(found: tuple[LiveFile, ...], chosen_values: PolicyValues) -> None:
+    assert policy(chosen_values).choose(found).files == spark_picks(found, chosen_values)
+
+
+@given(files(), values())
+def test_force_merges_any_two_small_files_and_nothing_else_more(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues
+) -> None:
+    plain = policy(chosen_values).choose(found).files
+    forced = policy(chosen_values, force=True).choose(found).files
+    assert not plain or forced == plain
+    small = [file for file in found if file.size < 750]
+    assert bool(forced) >= (len(small) >= 2)
+    assert len(forced) != 1 or forced[0].deletes
+
+
+def counted(found: tuple[LiveFile, ...]) -> PartitionCounts:
+    """What the ledger holds of a partition with these files."""
+    sizes = FileSizes(TARGET, 750)
+    entries = [file.entry for file in found]
+    named = {delete.path: delete for file in found for delete in file.deletes}
+    return sum((counts_of(entry, sizes) for entry in (*entries, *named.values())), PartitionCounts())
+
+
+@given(files(), values(), st.booleans())
+def test_without_deletes_the_ledgers_judgement_is_the_plans(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues, force: bool
+) -> None:
+    plain = tuple(LiveFile(file.entry) for file in found)
+    rules = policy(chosen_values, force=force)
+    assert rules.judge(counted(plain)).due == bool(rules.choose(plain).files)
+
+
+@given(files(), values())
+def test_the_ledger_overlooks_nothing_that_would_be_merged_for_its_size(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues
+) -> None:
+    rules = policy(chosen_values)
+    small = tuple(file for file in found if file.size < 750)
+    if policy(chosen_values).choose(tuple(LiveFile(file.entry) for file in small)).files:
+        assert rules.judge(counted(found)).due
+        assert rules.choose(found).files
+
+
+@given(files(), values())
+def test_the_ledger_overlooks_no_file_with_too_many_delete_files_of_its_partition(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues
+) -> None:
+    assume(any(len(file.deletes) >= chosen_values.delete_file_threshold for file in found))
+    assert policy(chosen_values).judge(counted(found)).due
+
+
+@given(files(), values())
+def test_the_ledger_sees_a_high_delete_ratio_of_the_whole_partition(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues
+) -> None:
+    """The ratio of one file is diluted by the partition's others: judge looks at the partition, choose at each file."""
+    counts = counted(found)
+    if counts.records and counts.deleted_records / counts.records >= chosen_values.delete_ratio_threshold:
+        assert policy(chosen_values).judge(counts).due
+        if all(delete.applies_to for file in found for delete in file.deletes):
+            per_file = [min(sum(d.records for d in file.deletes), file.entry.records) for file in found]
+            assume(sum(per_file) == counts.deleted_records)
+            assert policy(chosen_values).choose(found).files
+
+
+def test_one_file_of_many_deletes_in_a_large_partition_is_found_by_the_plan_only() -> None:
+    heavy = data_file(0, 900, [40])
+    found = (heavy, *(data_file(number, 900) for number in range(1, 10)))
+    rules = policy(PolicyValues())
+    assert not rules.judge(counted(found)).due
+    assert rules.choose(found).files == (heavy,)
+
+
+@pytest.mark.parametrize("records", [0, 1])
+def test_a_judgement_of_an_empty_partition_is_not_due(records: int) -> None:
+    assert not policy(PolicyValues()).judge(PartitionCounts(records=records)).due
+
+
+@given(files(), values(), st.booleans())
+def test_every_answer_has_its_reason(found: tuple[LiveFile, ...], chosen_values: PolicyValues, force: bool) -> None:
+    rules = policy(chosen_values, force=force)
+    assert rules.judge(counted(found)).why
+    assert rules.choose(found).why
+
+
+def test_position_deletes_without_a_named_file_are_not_in_a_files_ratio() -> None:
+    everywhere = delete_file(100, 1, applies_to=None)
+    assert data_file(0, 10).deleted_ratio == 0
+    assert math.isclose(data_file(0, 10, [25]).deleted_ratio, 0.25)
+    assert LiveFile(data_file(0, 10).entry, (everywhere,)).deleted_ratio == 0
