@@ -52,6 +52,17 @@ class GroupRewritten:
 
 
 @dataclass(frozen=True)
+class GroupDropped:
+    """One group could not be rewritten; the run goes on without it and its files are as they were."""
+
+    run_id: str
+    table: TableName
+    key: PartitionKey
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True)
 class RunCommitted:
     """One `replace` snapshot holds the whole run. `event_to_compacted_seconds`: since the oldest event it settles."""
 
@@ -155,6 +166,7 @@ Event = (
     RunPlanned
     | RunSkipped
     | GroupRewritten
+    | GroupDropped
     | RunCommitted
     | RunFailed
     | RunWouldRewrite

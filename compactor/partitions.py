@@ -15,6 +15,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import numpy as np
 from pyiceberg.transforms import BucketTransform, VoidTransform
 from pyiceberg.types import (
     BinaryType,
@@ -31,14 +32,13 @@ from pyiceberg.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
 
 JsonValue = None | bool | int | float | str
 
-EPOCH_DATE = dt.date(1970, 1, 1)
 MICROS_PER_SECOND = 1_000_000
 NANOS_PER_SECOND = 1_000_000_000
 
@@ -112,22 +112,9 @@ def to_json(kind: PrimitiveType, value: Any) -> JsonValue:
     """One partition value in Iceberg's JSON single-value form, whichever of its Python shapes PyIceberg hands over."""
     if value is None:
         return None
-    if isinstance(kind, DateType):
-        return _date(value)
-    if isinstance(kind, TimeType):
-        return _time(value)
-    if isinstance(kind, TimestampType | TimestamptzType):
-        zone = "+00:00" if isinstance(kind, TimestamptzType) else ""
-        return _timestamp(value, MICROS_PER_SECOND, zone)
-    if isinstance(kind, TimestampNanoType | TimestamptzNanoType):
-        zone = "+00:00" if isinstance(kind, TimestamptzNanoType) else ""
-        return _timestamp(value, NANOS_PER_SECOND, zone)
-    if isinstance(kind, DecimalType):
-        return f"{Decimal(value):.{kind.scale}f}"
-    if isinstance(kind, UUIDType):
-        return str(value if isinstance(value, UUID) else UUID(bytes=bytes(value)))
-    if isinstance(kind, BinaryType | FixedType):
-        return bytes(value).hex()
+    writer = _WRITERS.get(type(kind))
+    if writer is not None:
+        return writer(kind, value)
     if isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"cannot write partition value {value!r} of type {kind} as JSON")
@@ -140,21 +127,12 @@ def _date(value: int | dt.date) -> str:
 
 
 def _civil(days: int) -> str:
-    """ISO date of a day number, also beyond the years Python's `date` covers (Howard Hinnant's civil_from_days)."""
-    try:
-        return (EPOCH_DATE + dt.timedelta(days=days)).isoformat()
-    except OverflowError:
-        shifted = days + 719_468
-        era = shifted // 146_097
-        day_of_era = shifted - era * 146_097
-        year_of_era = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
-        day_of_year = day_of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-        month_index = (5 * day_of_year + 2) // 153
-        day = day_of_year - (153 * month_index + 2) // 5 + 1
-        month = month_index + 3 if month_index < 10 else month_index - 9
-        year = year_of_era + era * 400 + (1 if month <= 2 else 0)
-        sign = "" if year == 0 else "+" if year > 0 else "-"  # java.time takes a plus only from five digits on
-        return f"{sign}{abs(year):04d}-{month:02d}-{day:02d}"
+    """ISO date of a day number, also beyond the years that Python's `date` covers."""
+    text = str(np.datetime64(days, "D"))
+    month_and_day = text[-len("-MM-DD") :]
+    year = int(text.removesuffix(month_and_day))
+    sign = "-" if year < 0 else "+" if year > dt.MAXYEAR else ""  # java.time takes a plus from five digits on
+    return f"{sign}{abs(year):04d}{month_and_day}"
 
 
 def _time(value: int | dt.time) -> str:
@@ -179,3 +157,25 @@ def _clock(units_of_day: int, units: int) -> str:
     if not fraction:
         return clock
     return f"{clock}.{fraction:0{len(str(units)) - 1}d}"
+
+
+def _decimal(kind: PrimitiveType, value: Any) -> str:
+    return f"{Decimal(value):.{kind.scale}f}" if isinstance(kind, DecimalType) else str(value)
+
+
+def _uuid(value: Any) -> str:
+    return str(value if isinstance(value, UUID) else UUID(bytes=bytes(value)))
+
+
+_WRITERS: dict[type[PrimitiveType], Callable[[PrimitiveType, Any], JsonValue]] = {
+    DateType: lambda _kind, value: _date(value),
+    TimeType: lambda _kind, value: _time(value),
+    TimestampType: lambda _kind, value: _timestamp(value, MICROS_PER_SECOND, ""),
+    TimestamptzType: lambda _kind, value: _timestamp(value, MICROS_PER_SECOND, "+00:00"),
+    TimestampNanoType: lambda _kind, value: _timestamp(value, NANOS_PER_SECOND, ""),
+    TimestamptzNanoType: lambda _kind, value: _timestamp(value, NANOS_PER_SECOND, "+00:00"),
+    DecimalType: _decimal,
+    UUIDType: lambda _kind, value: _uuid(value),
+    BinaryType: lambda _kind, value: bytes(value).hex(),
+    FixedType: lambda _kind, value: bytes(value).hex(),
+}

@@ -85,12 +85,14 @@ def plan_table(
 
 def _possible(table: TableView, plan: Plan) -> Plan:
     """The plan without groups that would only fail: one of them would stop the whole run."""
-    obstacles = {group.key: impossible(table, group.key, group.files) for group in plan.groups}
-    left_alone = {key: obstacle for key, obstacle in obstacles.items() if obstacle}
-    if not left_alone:
-        return plan
-    groups = tuple(group for group in plan.groups if group.key not in left_alone)
-    return replace(plan, groups=groups, left_alone={**plan.left_alone, **left_alone})
+    groups, left_alone = [], dict(plan.left_alone)
+    for group in plan.groups:
+        obstacle = impossible(table, group.key, group.files)
+        if obstacle is None:
+            groups.append(group)
+        else:
+            left_alone[group.key] = obstacle
+    return replace(plan, groups=tuple(groups), left_alone=left_alone)
 
 
 def with_engine(planned: PlannedGroup, reason: str, sentence: str) -> PlannedGroup:

@@ -16,6 +16,8 @@ from compactor.inventory import LiveFile
 from compactor.settings import PolicyValues
 from compactor.tables import FileSizes
 
+FEWEST_TO_MERGE = 2  # merging one file with nothing changes nothing
+
 
 @dataclass(frozen=True)
 class Judgement:
@@ -56,7 +58,7 @@ class ThresholdPolicy:
     def judge(self, counts: PartitionCounts) -> Judgement:
         """Due by the count or bytes of small files, or by the share of rows deleted."""
         small = counts.small_files
-        if small >= 2 and self._enough(small, counts.small_bytes):
+        if small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes):
             return Judgement(True, self._why_merge(small, counts.small_bytes))
         ratio = counts.deleted_records / counts.records if counts.records else 0.0
         if ratio >= self.values.delete_ratio_threshold:
@@ -72,7 +74,7 @@ class ThresholdPolicy:
         total = sum(file.size for file in chosen)
         if heavy:
             return Choice(chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all")
-        if len(chosen) >= 2 and self._enough(len(chosen), total):
+        if len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
             return Choice(chosen, self._why_merge(len(chosen), total))
         return Choice((), f"{len(chosen)} small files, due from {self.values.min_input_files}")
 

@@ -113,6 +113,9 @@ def _evaluator(table: TableView, spec_id: int, expression: BooleanExpression) ->
     schema = table.metadata.schema()
     if any(field.source_id not in schema._lazy_id_to_field for field in spec.fields):  # noqa: SLF001 - see tables.py
         return lambda _record: True  # an old spec over a dropped column cannot be projected: keep the partition
-    projected = visitors.inclusive_projection(schema, spec)(expression)
+    try:
+        projected = visitors.inclusive_projection(schema, spec)(expression)
+    except OverflowError:  # a date at the calendar's first or last day: PyIceberg cannot step beyond it
+        return lambda _record: True
     partition_schema = Schema(*spec.partition_type(schema).fields)
     return visitors.expression_evaluator(partition_schema, projected, case_sensitive=True)

@@ -15,11 +15,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from py4j.protocol import Py4JNetworkError
+
 from compactor.commit import Replacement, commit_replacements
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, StoppedError
-from compactor.events import GroupRewritten, Listener, RunCommitted, RunFailed, RunPlanned, ignore
+from compactor.events import GroupDropped, GroupRewritten, Listener, RunCommitted, RunFailed, RunPlanned, ignore
 from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
-from compactor.java_table import JavaTable
+from compactor.java_table import JavaTable, first_line
 from compactor.manifests import ManifestCache
 from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.engine import Engine, EngineChoice
@@ -52,6 +54,14 @@ class GroupResult:
 
 
 @dataclass(frozen=True)
+class DroppedGroup:
+    """A group that could not be rewritten; the run went on without it and its files are as they were."""
+
+    planned: PlannedGroup
+    error: FirnlineError
+
+
+@dataclass(frozen=True)
 class RunResult:
     """What one run did. `snapshot_after` is None when there was nothing to do."""
 
@@ -63,6 +73,7 @@ class RunResult:
     plan_seconds: float
     rewrite_seconds: float
     commit_seconds: float
+    dropped: tuple[DroppedGroup, ...] = ()
 
     @property
     def total_seconds(self) -> float:
@@ -81,6 +92,38 @@ class RunWatch:
     stopped: threading.Event
     committing: threading.Event
     finished: threading.Event
+
+    def begin_commit(self, table: TableName, *, wanted: bool) -> None:
+        """From here on the run can no longer be stopped.
+
+        Raises:
+            StoppedError: it has been stopped, or is not wanted any more.
+        """
+        if self.stopped.is_set() or not wanted:
+            raise StoppedError(f"{table} was switched off before the commit; nothing was committed")
+        self.committing.set()
+
+
+@dataclass(frozen=True)
+class _Finished:
+    """One group after its tasks: its shares' outputs, or the error that costs it its place in the commit."""
+
+    planned: PlannedGroup
+    error: FirnlineError | None
+    parts: Sequence[RewrittenShare]
+
+
+def _costs_its_group(error: Exception) -> bool:
+    """Whether the other groups can go on: nothing is wrong with the catalog, the store, the request or the machine."""
+    return isinstance(error, GiveUpError) or not isinstance(error, FirnlineError | Py4JNetworkError)
+
+
+def _as_firnline_error(plan: TablePlan, error: Exception) -> FirnlineError:
+    if isinstance(error, FirnlineError):
+        return error
+    failure = GiveUpError(f"rewriting a group of {plan.table.name} failed: {first_line(error)}", reason="unexpected")
+    failure.__cause__ = error
+    return failure
 
 
 class Rewriter:
@@ -121,6 +164,7 @@ class Rewriter:
     ) -> RunResult:
         """Carry out `plan`. Until the commit begins the run can be stopped: `stopping` is asked every second,
         `enabled` (the table's switch, a look at the catalog) every `check_seconds` and once more before the commit.
+        A group that cannot be rewritten is dropped, the others go on; the run fails when none is left.
 
         Raises:
             FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
@@ -132,17 +176,19 @@ class Rewriter:
         files = sum(len(group.group.files) for group in plan.groups)
         self._listener(RunPlanned(run_id, table, len(plan.groups), files, plan.bytes, plan.seconds))
         stage = "rewrite"
+        dropped: list[DroppedGroup] = []
         try:
             java_table = JavaTable.load(self._session, plan.table, plan.plan.snapshot_id)
             shares = ShareRewriter(self._session, java_table, plan, run_id)
             started = self._clock()
-            with self._noted(plan, shares, run_id) as record, self._watched(record, enabled, stopping) as watch:
+            with (
+                self._noted(plan, shares, run_id, dropped) as record,
+                self._watched(record, enabled, stopping) as watch,
+            ):
                 done = self._rewrite(shares, plan, run_id, watch.stopped, progress)
-                results = [self._checked(run_id, table, group, parts) for group, parts in done]
+                done, results = self._keep_sound(plan, done, run_id, dropped)
                 rewritten = self._clock()
-                if watch.stopped.is_set() or stopping() or not enabled():
-                    raise StoppedError(f"{table} was switched off before the commit; nothing was committed")
-                watch.committing.set()
+                watch.begin_commit(table, wanted=not stopping() and enabled())
                 stage = "commit"
                 snapshot_after = self._commit(java_table, done, run_id)
             committed = self._clock()
@@ -162,6 +208,7 @@ class Rewriter:
             plan.seconds,
             rewritten - started,
             committed - rewritten,
+            tuple(dropped),
         )
         self._tell(result, waiting_since)
         self._refresh_cache(table)
@@ -174,38 +221,86 @@ class Rewriter:
         run_id: str,
         stopped: threading.Event,
         progress: Progress | None,
-    ) -> list[tuple[PlannedGroup, list[RewrittenShare]]]:
-        """All shares, a bounded number at a time; the first failure stops the rest."""
+    ) -> list[_Finished]:
+        """All shares, a bounded number at a time. A share nobody can rewrite costs its group; else failure ends all."""
         work = [(number, index) for number, group in enumerate(plan.groups) for index in range(len(group.group.shares))]
         done: dict[tuple[int, int], RewrittenShare] = {}
+        failed: dict[int, FirnlineError] = {}
         lock = threading.Lock()
 
         def one(item: tuple[int, int]) -> None:
-            if stopped.is_set():
-                raise StoppedError(f"run {run_id} was stopped before its commit")
             number, index = item
-            rewritten = shares.rewrite(plan.groups[number], number, index)
+            if stopped.is_set() or number in failed:
+                return
+            try:
+                rewritten = shares.rewrite(plan.groups[number], number, index)
+            except Exception as error:
+                if stopped.is_set() or not _costs_its_group(error):
+                    raise
+                failed.setdefault(number, _as_firnline_error(plan, error))
+                return
             with lock:
                 done[item] = rewritten
                 if progress:
                     progress(len(done), len(work), sum(part.bytes_in for part in done.values()))
 
+        self._run_all(one, work, run_id, stopped)
+        return [
+            _Finished(group, failed.get(number), [part for (owner, _), part in sorted(done.items()) if owner == number])
+            for number, group in enumerate(plan.groups)
+        ]
+
+    def _run_all(
+        self,
+        one: Callable[[tuple[int, int]], None],
+        work: Sequence[tuple[int, int]],
+        run_id: str,
+        stopped: threading.Event,
+    ) -> None:
+        by_request = False
         with ThreadPoolExecutor(min(self._slots, len(work)), thread_name_prefix="rewrite") as pool:
             futures = [pool.submit(one, item) for item in work]
             try:
                 for future in futures:
                     future.result()
+                by_request = stopped.is_set()
             except BaseException as error:
-                stopped_by_us = stopped.is_set()
+                by_request = stopped.is_set()
                 stopped.set()
                 self._session.sparkContext.cancelJobGroup(run_id)
-                if stopped_by_us:
-                    raise StoppedError(f"run {run_id} was stopped before its commit") from error
-                raise
-        return [
-            (group, [done[number, index] for index in range(len(group.group.shares))])
-            for number, group in enumerate(plan.groups)
-        ]
+                if not by_request:
+                    raise
+                raise StoppedError(f"run {run_id} was stopped before its commit") from error
+        if by_request:
+            raise StoppedError(f"run {run_id} was stopped before its commit")
+
+    def _keep_sound(
+        self, plan: TablePlan, finished: Sequence[_Finished], run_id: str, dropped: list[DroppedGroup]
+    ) -> tuple[list[_Finished], list[GroupResult]]:
+        """Groups whose rows add up, and their results; the others are added to `dropped` and told.
+
+        Raises:
+            FirnlineError: no group is left; the first one's error.
+        """
+        kept: list[_Finished] = []
+        results: list[GroupResult] = []
+        table = plan.table.name
+        for group in finished:
+            error = group.error
+            if error is None:
+                try:
+                    results.append(self._checked(run_id, table, group.planned, group.parts))
+                except GiveUpError as mismatch:
+                    error = mismatch
+            if error is None:
+                kept.append(group)
+            else:
+                dropped.append(DroppedGroup(group.planned, error))
+        if not kept:
+            raise dropped[0].error
+        for drop in dropped:
+            self._listener(GroupDropped(run_id, table, drop.planned.group.key, drop.error.reason, str(drop.error)))
+        return kept, results
 
     def _checked(
         self, run_id: str, table: TableName, planned: PlannedGroup, parts: Sequence[RewrittenShare]
@@ -249,21 +344,16 @@ class Rewriter:
         )
         return result
 
-    def _commit(
-        self, table: JavaTable, done: Sequence[tuple[PlannedGroup, Sequence[RewrittenShare]]], run_id: str
-    ) -> int:
-        replacements = [Replacement(part.tasks, part.outputs, part.files_in) for _, parts in done for part in parts]
-        engines = [part.engine.engine.value for _, parts in done for part in parts]
-        try:
-            return commit_replacements(table, replacements, run_id, engines)
-        except FirnlineError:
-            raise
-        except Exception as error:  # whatever it is, nobody has said that the commit did not land
-            raise CommitUnknownError(f"the commit of run {run_id} ended in {type(error).__name__}: {error}") from error
+    def _commit(self, table: JavaTable, done: Sequence[_Finished], run_id: str) -> int:
+        parts = [part for group in done for part in group.parts]
+        replacements = [Replacement(part.tasks, part.outputs, part.files_in) for part in parts]
+        return commit_replacements(table, replacements, run_id, [part.engine.engine.value for part in parts])
 
     @contextmanager
-    def _noted(self, plan: TablePlan, shares: ShareRewriter, run_id: str) -> Iterator[Record]:
-        """An in-flight record around the work: gone after the commit, settled by the sweep when the fate is unknown."""
+    def _noted(
+        self, plan: TablePlan, shares: ShareRewriter, run_id: str, dropped: Sequence[DroppedGroup]
+    ) -> Iterator[Record]:
+        """An in-flight record around the work: gone after the commit, settled by the sweep when its fate is unknown."""
         record = self._records.open(run_id, plan.table, shares.output_files, shares.output_folders)
         try:
             yield record
@@ -273,7 +363,10 @@ class Rewriter:
         except BaseException:
             self._clean_up(record)
             raise
-        self._records.close(run_id)
+        if dropped:
+            self._clean_up(record)  # what dropped groups wrote is in no snapshot
+        else:
+            self._records.close(run_id)
 
     def _clean_up(self, record: Record) -> None:
         """Nothing was committed for certain: remove the outputs, and leave to the sweep what that does not reach."""
@@ -283,9 +376,7 @@ class Rewriter:
             delete_unreferenced(record, self._catalogs.load(record.table), self._cache)
 
     @contextmanager
-    def _watched(
-        self, record: Record, enabled: Callable[[], bool], stopping: Callable[[], bool]
-    ) -> Iterator[RunWatch]:
+    def _watched(self, record: Record, enabled: Callable[[], bool], stopping: Callable[[], bool]) -> Iterator[RunWatch]:
         """Beside the work: renew the lease to the very end, and stop the run while it has not begun to commit."""
         watch = RunWatch(threading.Event(), threading.Event(), threading.Event())
 

@@ -25,6 +25,7 @@ from compactor.errors import InputError
 from compactor.table_names import TableName
 
 ENVIRONMENT_PREFIX = "FIRNLINE_"
+CONFIG_FILE_VARIABLE = "FIRNLINE_CONFIG_FILE"  # names the settings file for the command line; no setting itself
 PROPERTY_MAPS = {("kafka", "options"), ("spark", "conf")}
 MEBIBYTE = 1024 * 1024
 
@@ -231,7 +232,7 @@ def load_settings(path: Path | None, environment: Mapping[str, str] | None = Non
     """
     tree = _read_yaml(path) if path else {}
     for name, value in sorted((environment if environment is not None else os.environ).items()):
-        if name.startswith(ENVIRONMENT_PREFIX):
+        if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_FILE_VARIABLE:
             _set_from_environment(tree, name, value)
     try:
         return Settings.model_validate(tree)
@@ -304,7 +305,7 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "Made by `python -m compactor.settings`; a test holds it up to date. Every key is also an environment variable:",
+        "Made by `python -m compactor.settings`; a test holds it up to date. Every key is an environment variable too:",
         "`FIRNLINE_` + the path in capitals, levels joined by `__` (maps and lists as JSON); the environment wins.",
         "",
         "| key | default | meaning and reason |",

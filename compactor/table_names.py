@@ -46,12 +46,13 @@ class TableName:
         Raises:
             InputError: no namespace, or several catalogs are configured and none is named.
         """
-        parts = text.split(".")
-        if any(not part for part in parts) or len(parts) < 2:
+        *namespace, name = text.split(".")
+        if not namespace or not all((*namespace, name)):
             raise InputError(f"table name {text!r} must look like namespace.table or catalog.namespace.table")
-        if len(parts) >= 3 and parts[0] in catalogs:
-            return cls(parts[0], tuple(parts[1:-1]), parts[-1])
+        first, *rest = namespace
+        if rest and first in catalogs:
+            return cls(first, tuple(rest), name)
         if len(catalogs) == 1:
-            return cls(next(iter(catalogs)), tuple(parts[:-1]), parts[-1])
+            return cls(next(iter(catalogs)), tuple(namespace), name)
         names = ", ".join(sorted(catalogs))
         raise InputError(f"table name {text!r} must start with its catalog; configured catalogs: {names}")

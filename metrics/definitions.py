@@ -323,6 +323,12 @@ RUNS_SKIPPED = _counter(
     "The reason says what to change: a switch, a limit, or a back-off after failures.",
     labels=("reason",),
 )
+DROPPED_GROUPS = _counter(
+    "firnline_dropped_groups_total",
+    "Groups that could not be rewritten and were left as they were, while the rest of their run went on.",
+    "The log names table, partition and cause; the partition stays due until the cause is gone.",
+    labels=("reason",),
+)
 WOULD_REWRITE_RUNS = _counter(
     "firnline_would_rewrite_runs_total",
     "Runs that observe mode would have made; the same debt counts each time it is looked at.",

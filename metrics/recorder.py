@@ -13,6 +13,7 @@ from compactor.events import (
     BatchFinished,
     DeadLettered,
     Event,
+    GroupDropped,
     GroupRewritten,
     LedgerUpdated,
     ManifestsRead,
@@ -34,7 +35,7 @@ RECORDED_GAUGES = (
     d.LAST_COMMIT_TIMESTAMP_SECONDS,
 )
 
-_RunEvent = RunPlanned | RunSkipped | GroupRewritten | RunCommitted | RunFailed | RunWouldRewrite
+_RunEvent = RunPlanned | RunSkipped | GroupRewritten | GroupDropped | RunCommitted | RunFailed | RunWouldRewrite
 _StreamEvent = ManifestsRead | LedgerUpdated | TableUnreadable | DeadLettered | BatchFinished | UnreferencedFilesRemoved
 
 
@@ -64,7 +65,15 @@ class Recorder:
     def __call__(self, event: Event) -> None:
         """Count one event. An event of a type unknown to the catalogue of events is a programming error."""
         match event:
-            case RunPlanned() | RunSkipped() | GroupRewritten() | RunCommitted() | RunFailed() | RunWouldRewrite():
+            case (
+                RunPlanned()
+                | RunSkipped()
+                | GroupRewritten()
+                | GroupDropped()
+                | RunCommitted()
+                | RunFailed()
+                | RunWouldRewrite()
+            ):
                 self._record_run(event)
             case (
                 ManifestsRead()
@@ -86,6 +95,8 @@ class Recorder:
                 self._count(d.RUNS_SKIPPED, 1, event.reason)
             case GroupRewritten():
                 self._rewritten(event)
+            case GroupDropped():
+                self._count(d.DROPPED_GROUPS, 1, event.reason)
             case RunCommitted():
                 self._committed(event)
             case RunFailed():

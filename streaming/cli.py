@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from compactor.errors import FirnlineError, InputError
 from compactor.manifests import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.settings import Settings, load_settings
+from compactor.settings import CONFIG_FILE_VARIABLE, Settings, load_settings
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView
 from streaming import reports
@@ -72,7 +72,7 @@ def _fail(error: FirnlineError, code: int) -> None:
     "-c",
     "--config",
     type=click.Path(dir_okay=False, path_type=Path),
-    envvar="FIRNLINE_CONFIG_FILE",
+    envvar=CONFIG_FILE_VARIABLE,
     help="Settings file (YAML). Every key is also an environment variable: FIRNLINE_SECTION__KEY.",
 )
 @click.option("-v", "--verbose", is_flag=True, help="Log every event, not only work and trouble.")
@@ -166,6 +166,8 @@ def compact(config: Path | None, table: str, where: str | None, force: bool, eng
         _print_json(reports.run_document(result))
     else:
         reports.print_run(Console(), result)
+    if result.dropped:
+        _fail(result.dropped[0].error, FAILED_SAFELY)
 
 
 @main.command()

@@ -90,6 +90,15 @@ def run_document(result: RunResult) -> Document:
         "operation": "replace" if result.groups else None,
         "run_id": result.run_id,
         "groups": [_result_document(group) for group in result.groups],
+        "dropped": [
+            {
+                "spec_id": drop.planned.group.key.spec_id,
+                "partition": dict(drop.planned.group.partition),
+                "reason": drop.error.reason,
+                "message": str(drop.error),
+            }
+            for drop in result.dropped
+        ],
         "seconds": {
             "plan": round(result.plan_seconds, 3),
             "rewrite": round(result.rewrite_seconds, 3),
@@ -244,6 +253,9 @@ def print_run(console: Console, result: RunResult) -> None:
         for group in result.groups
     )
     _table(console, f"{result.table}: snapshot {result.snapshot_after}", rows, "engine", "reason", "rows")
+    for drop in result.dropped:
+        where = _partition(drop.planned.group.partition)
+        console.print(f"[red]left as it was[/] {where}: {drop.error}", highlight=False)
     seconds = {"plan": result.plan_seconds, "rewrite": result.rewrite_seconds, "commit": result.commit_seconds}
     console.print(", ".join(f"{stage} {value:.2f} s" for stage, value in seconds.items()))
 

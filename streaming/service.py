@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("firnline")
 STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for Spark to stop
-BATCH_SECONDS = 4.0
 IN_FLIGHT_SWEEP_SECONDS = 15.0
 SILENT_BATCH_SECONDS = 300.0  # a query without a finished look for so long is not well
 
@@ -100,6 +99,7 @@ class Service:
         self._observed: tempfile.TemporaryDirectory[str] | None = None
         self._ready = False
         self._started_at = clock()
+        self._stop_by = 0.0
         self._http = self._make_http()
         self._progress = ProgressReader(self.tell)
         self._direct = DirectLedger(ledger_settings(settings, self._catalogs))
@@ -205,6 +205,7 @@ class Service:
         A step that fails stops no other: a signal to the whole process group ends Spark's JVM at the same moment.
         """
         self._ready = False
+        self._stop_by = time.monotonic() + STOP_SECONDS
         parts = self._parts
         steps: list[tuple[str, Callable[[], object]]] = []
         if parts.watcher is not None:
@@ -230,13 +231,12 @@ class Service:
 
     def _finish_batches(self) -> None:
         """Let batches under way end: Spark answers an interrupted one with pages of stack trace."""
-        deadline = time.monotonic() + BATCH_SECONDS
         for query in self._parts.queries:
-            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < deadline:
+            while query.isActive and query.status["isTriggerActive"] and time.monotonic() < self._stop_by:
                 time.sleep(0.05)
 
     def _stop_dispatcher(self) -> None:
-        if self._parts.dispatcher is not None and not self._parts.dispatcher.stop(STOP_SECONDS):
+        if self._parts.dispatcher is not None and not self._parts.dispatcher.stop(self._stop_by - time.monotonic()):
             LOG.warning("a rewrite was still running at the end; its outputs are swept at the next start")
 
     def _rewrite(self, debt: TableDebt, stopping: Callable[[], bool]) -> None:

@@ -35,8 +35,8 @@ def pytest_report_header() -> str:
 
 
 def _broker_source() -> str:
-    if os.environ.get("FIRNLINE_TEST_KAFKA"):
-        return f"address from FIRNLINE_TEST_KAFKA ({os.environ['FIRNLINE_TEST_KAFKA']})"
+    if os.environ.get("TEST_KAFKA"):
+        return f"address from TEST_KAFKA ({os.environ['TEST_KAFKA']})"
     if shutil.which("docker"):
         inspected = subprocess.run(["docker", "image", "inspect", KAFKA_IMAGE], capture_output=True, check=False)
         if inspected.returncode == 0:
@@ -114,7 +114,7 @@ def table_name() -> str:
 @pytest.fixture(scope="session")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A bootstrap address; see the module's docstring for where it comes from."""
-    given = os.environ.get("FIRNLINE_TEST_KAFKA")
+    given = os.environ.get("TEST_KAFKA")
     if given:
         yield given
     elif _broker_source().startswith("testcontainers"):

@@ -67,7 +67,7 @@ def _leave(work: Path, show: Show, *, remove: bool) -> None:
 
 def _play(stage: Stage, show: Show, *, keep: bool) -> int:
     started = time.monotonic()
-    show.heading("firnline demo: a broker, a catalog, an ingestion and the compactor, all real, all on this machine")
+    show.heading("firnline demo: a real broker, catalog, ingestion and compactor")
     show.say(f"folder {stage.folder}")
     with ExitStack() as stack:
         address = stack.enter_context(embedded_broker(stage.folder / "kafka"))

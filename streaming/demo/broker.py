@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import socket
 import subprocess
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,10 +48,13 @@ def embedded_broker(folder: Path) -> Iterator[str]:
     properties = folder / "server.properties"
     properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder))
     java = [str(java_home() / "bin" / "java"), "-cp", ":".join(map(str, fetch_jars(KAFKA_BROKER_JARS)))]
-    _run([*java, "kafka.tools.StorageTool", "format", "-t", _cluster_id(java), "-c", str(properties)])
+    _run([*java, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)])
     with (folder / "broker.log").open("wb") as log:
         process = subprocess.Popen(
-            [*java[:1], "-Xmx512m", *java[1:], "kafka.Kafka", str(properties)], stdout=log, stderr=log
+            [*java[:1], "-Xmx512m", *java[1:], "kafka.Kafka", str(properties)],
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C in a terminal is for those who use the broker
         )
         try:
             _wait_until_up(process, port, folder / "broker.log")
@@ -63,8 +68,10 @@ def embedded_broker(folder: Path) -> Iterator[str]:
                 process.wait()
 
 
-def _cluster_id(java: list[str]) -> str:
-    return _run([*java, "kafka.tools.StorageTool", "random-uuid"]).strip().splitlines()[-1]
+def _cluster_id() -> str:
+    """A random id as Kafka's own tool makes it: a UUID in URL-safe base64, which must not look like an option."""
+    made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22]
+    return made if made[0] != "-" else _cluster_id()
 
 
 def _run(command: list[str]) -> str:

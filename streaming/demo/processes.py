@@ -103,7 +103,7 @@ class Child:
 def last_lines(log: Path) -> str:
     """The end of a log, indented."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
-    return "\n".join(f"  {line}" for line in lines) or "  (nothing)"
+    return "\n".join(f"  {line.rstrip()}" for line in lines) or "  (nothing)"
 
 
 def _environment() -> dict[str, str]:

@@ -165,7 +165,8 @@ def checksum_text(checksum: int) -> str:
 
 _LABELS = (
     "files", "MB", "rows before", "rows after", "checksum before", "checksum after", "replace commits",
-    "failed attempts", "engine", "plan", "rewrite", "commit", "event → compacted", "write amplification", "the act took",
+    "failed attempts", "engine", "plan", "rewrite", "commit", "event → compacted", "write amplification",
+    "the act took",
 )  # fmt: skip
 
 

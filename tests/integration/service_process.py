@@ -44,7 +44,7 @@ from streaming.commit_events.decoder import TableChanged
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = float(os.environ.get("FIRNLINE_TEST_PATIENCE", "120"))  # seconds; generous, for a busy machine
 STOP_PROMISE = 30.0  # seconds that SIGTERM may take
-PAYLOAD_BYTES = 1200  # a row; files of 100 rows are then worth copying, not decoding
+PAYLOAD_BYTES = 120  # a row; files of 1000 rows are then worth copying, not decoding
 ROWS = pa.schema([pa.field("part", pa.string(), nullable=False), ("id", pa.int64()), ("payload", pa.string())])
 
 Found = TypeVar("Found")
@@ -289,7 +289,7 @@ class Site:
         spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "part"))
         self.catalogs.catalog("lake").create_table(("db", table), schema, partition_spec=spec, properties=properties)
 
-    def append(self, table: str, commits: int = 6, parts: int = 4, rows: int = 100) -> list[TableChanged]:
+    def append(self, table: str, commits: int = 6, parts: int = 4, rows: int = 1000) -> list[TableChanged]:
         """`commits` appends, each one file per partition; returns the events that a writer would publish."""
         loaded = self.catalogs.catalog("lake").load_table(("db", table))
         events = []
@@ -322,6 +322,8 @@ class Site:
         consumer = KafkaConsumer(bootstrap_servers=self.broker.split(","), enable_auto_commit=False)
         try:
             partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+            if not partitions:
+                return []  # nobody has made the topic
             consumer.assign(partitions)
             consumer.seek_to_beginning()
             ends = consumer.end_offsets(partitions)
@@ -357,7 +359,10 @@ class Site:
     def outputs_in_flight(self) -> list[Path]:
         """Outputs noted by a run under way that have begun to exist."""
         return [
-            path for record in self.in_flight().all() for path in map(Path, map(plain_path, record.files)) if path.exists()
+            path
+            for record in self.in_flight().all()
+            for path in map(Path, map(plain_path, record.files))
+            if path.exists()
         ]
 
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
+
 import pytest
 
+from compactor.errors import GiveUpError
+from compactor.in_flight import sweep
+from compactor.manifests import ManifestCache
 from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
@@ -37,3 +43,36 @@ def test_buckets_become_one_file_each_in_one_replace_commit(lake: Lake, table_na
     assert after.snapshot.summary.operation.value == "replace"
     assert after.snapshot.summary.additional_properties["firnline.run-id"] == result.run_id
     assert lake.in_flight().all() == []
+
+
+def test_a_group_nobody_can_rewrite_costs_no_other_group(lake: Lake, table_name: str) -> None:
+    """One file is cut off: its bucket stays as it is, the other three are merged, and nothing is left lying about."""
+    create(lake, table_name)
+    fill(lake, table_name)
+    broken = next(path for path in lake.live_files(table_name) if "id_bucket=2" in path)
+    with Path(broken.removeprefix("file:")).open("r+b") as file:
+        file.truncate(100)
+    result = lake.compact(table_name)
+    assert [drop.planned.group.bucket for drop in result.dropped] == [2]
+    assert sorted(group.planned.group.bucket or 0 for group in result.groups) == [0, 1, 3]
+    live = lake.live_files(table_name)
+    assert sum("id_bucket=2" in path for path in live) == 6
+    assert len(live) == 3 + 6
+    records = lake.in_flight()
+    for _ in range(2):
+        sweep(records, lake.catalogs, ManifestCache(1 << 20), now=time.time(), grace_seconds=3600)
+    assert records.all() == []
+    folder = lake.folder / "warehouse" / table_name.replace(".", "/")
+    on_disk = {str(path) for path in folder.rglob("data/**/*.parquet")}
+    assert {path for path in on_disk if "firnline" in path} <= {path.removeprefix("file:") for path in live}
+
+
+def test_when_no_group_can_be_rewritten_the_run_fails_and_the_table_is_as_before(lake: Lake, table_name: str) -> None:
+    create(lake, table_name)
+    fill(lake, table_name)
+    before = lake.view(table_name).metadata_location
+    for path in lake.live_files(table_name):
+        Path(path.removeprefix("file:")).write_bytes(b"not parquet")
+    with pytest.raises(GiveUpError):
+        lake.compact(table_name)
+    assert lake.view(table_name).metadata_location == before

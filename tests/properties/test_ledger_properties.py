@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def create(self, format_version: int) -> None:
         self.history = TableHistory(self.folder, format_version)
         self.history.set_properties({TARGET: TARGETS[0]})
+        self.history.table.append(self.history.rows(["a", "a", "b", "c"]))
 
     # --- what happens to the table ------------------------------------------------------------------------------------
 
@@ -160,14 +162,14 @@ class LedgerMachine(RuleBasedStateMachine):
         self.history.table.manage_snapshots().set_current_snapshot(side).commit()
 
     @precondition(lambda self: self.history.table.current_snapshot())
-    @rule()
-    def remove_main(self) -> None:
-        self.history.remove_main()
-
-    @rule()
-    def recreate(self) -> None:
-        self.history.recreate()
-        self.history.set_properties({TARGET: TARGETS[0]})
+    @rule(all_over=st.integers(0, 3))
+    def start_anew(self, all_over: int) -> None:
+        """Seldom, as it ends the history so far: the table is replaced or recreated under its name."""
+        if all_over == 0:
+            self.history.remove_main()
+        elif all_over == 1:
+            self.history.recreate()
+            self.history.set_properties({TARGET: TARGETS[0]})
 
     @rule(size=st.sampled_from(TARGETS))
     def change_target(self, size: str) -> None:
@@ -254,6 +256,57 @@ TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(
     max_examples=30, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
+
+
+CHANGES: dict[str, Callable[[TableHistory], object]] = {
+    "append": lambda history: history.table.append(history.rows(["a", "c"])),
+    "overwrite": lambda history: history.table.overwrite(history.rows(["b"])),
+    "overwrite one partition": lambda history: history.table.dynamic_partition_overwrite(history.rows(["a"])),
+    "delete a partition": lambda history: history.table.delete("category = 'a'"),
+    "delete rows": lambda history: history.table.delete("id = 0"),
+    "delete all": lambda history: history.table.delete("true"),
+    "delete files": lambda history: history.append_unreal("a", [1, 2], deletes=True),
+    "another spec": lambda history: (history.change_spec("shard_bucket"), history.append_unreal("a", [1])),
+    "another target": lambda history: history.set_properties({TARGET: "2"}),
+    "back": lambda history: history.table.manage_snapshots().rollback_to_snapshot(first_snapshot(history)).commit(),
+    "back and on": lambda history: (CHANGES["back"](history), history.append_unreal("x", [9])),
+    "table replaced": lambda history: history.remove_main(),
+    "table recreated": lambda history: (history.recreate(), history.append_unreal("x", [9])),
+}
+REASONS = {
+    "another target": "thresholds_changed",
+    "back": "history_gap",
+    "back and on": "history_gap",
+    "table replaced": "history_gap",
+    "table recreated": "table_replaced",
+}
+
+
+def first_snapshot(history: TableHistory) -> int:
+    return history.table.snapshots()[0].snapshot_id
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("change", sorted(CHANGES))
+def test_a_walk_and_a_recount_agree_after_every_kind_of_change(tmp_path: Path, change: str, merged: bool) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.set_properties(
+        {"commit.manifest-merge.enabled": str(merged).lower(), "commit.manifest.min-count-to-merge": "2"}
+    )
+    for _ in range(2):
+        history.table.append(history.rows(["a", "a", "b"]))
+    walked, recounted = DictionaryStore(), DictionaryStore()
+    _look(history, walked)
+    CHANGES[change](history)
+    update = _look(history, walked, budget=50)
+    _look(history, recounted, budget=50)
+    view = history.view()
+    sizes = file_sizes(PolicyValues(), view.properties)
+    for store in (walked, recounted):
+        counted = {key: astuple(counts) for key, counts in _counted(store).items()}
+        assert counted == true_counts(view, update.snapshot_id, sizes.small_below)
+    assert update.snapshot_id == (view.snapshot.snapshot_id if view.snapshot else None)
+    assert update.recount_reason == REASONS.get(change)
 
 
 def test_main_removed_while_a_recount_is_under_way_is_not_the_end_of_counting(tmp_path: Path) -> None:

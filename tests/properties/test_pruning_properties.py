@@ -290,6 +290,13 @@ def test_a_filter_on_the_time_leaves_out_the_days_beyond(where: str) -> None:
     assert not one_column("timestamp", DayTransform(), MORNING + DAY, where)
 
 
+@pytest.mark.parametrize(("seconds", "kept"), [("09:00:01", False), ("09:00:01.5", True), ("09:00:01.500000", True)])
+def test_seconds_and_their_fractions_count(seconds: str, kept: bool) -> None:
+    moment = MORNING + dt.timedelta(seconds=1.5)
+    where = f"timestamp_column = '2024-01-15 {seconds}'"
+    assert one_column("timestamp", IdentityTransform(), moment, where) is kept
+
+
 @pytest.mark.parametrize(
     ("text", "kept"),
     [
@@ -378,6 +385,10 @@ def test_a_filter_nobody_can_read_says_which_columns_there_are(where: str) -> No
         partition_filter(table_view(), where)
     assert repr(where) in str(raised.value)
     assert raised.value.reason == "bad_filter"
+
+
+def test_the_calendars_first_day_keeps_everything() -> None:
+    assert one_column("date", YearTransform(), MORNING.date(), "NOT (date_column >= '0001-01-01')")
 
 
 @pytest.mark.parametrize("where", [None, ""])

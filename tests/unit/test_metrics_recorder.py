@@ -14,6 +14,7 @@ from compactor import events
 from compactor.events import (
     BatchFinished,
     DeadLettered,
+    GroupDropped,
     GroupRewritten,
     LedgerUpdated,
     ManifestsRead,
@@ -34,6 +35,7 @@ TABLE = TableName("lake", ("db",), "t")
 
 # Every number is another one, so that a metric fed from a wrong field shows.
 PLANNED = RunPlanned("r1", TABLE, groups=2, files=30, bytes=4_000, seconds=0.5)
+DROPPED = GroupDropped("run-1", TABLE, PartitionKey(0, "[1]"), "row_count_mismatch", "10 rows in, 9 written")
 SKIPPED = RunSkipped(TABLE, "backing_off")
 REWRITTEN = GroupRewritten(
     "r1",
@@ -74,7 +76,7 @@ BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13, 
 REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 
 EXAMPLES = (
-    PLANNED, SKIPPED, REWRITTEN, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH, REMOVED,
+    PLANNED, SKIPPED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH, REMOVED,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -88,6 +90,7 @@ EXPECTED = {
         'run_stage_seconds_sum{stage="plan"}': 0.5,
         'run_stage_seconds_count{stage="plan"}': 1,
     },
+    GroupDropped: {'dropped_groups_total{reason="row_count_mismatch"}': 1},
     RunSkipped: {'runs_skipped_total{reason="backing_off"}': 1},
     GroupRewritten: {
         f"rewrite_groups_total{SPLICE}": 1,
