@@ -323,6 +323,21 @@ def test_main_removed_while_a_recount_is_under_way_is_not_the_end_of_counting(tm
     assert _counted(store) == {}
 
 
+def test_a_recount_whose_snapshot_expires_half_way_begins_anew(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [1, 2])
+    history.append_unreal("b", [3])
+    store = DictionaryStore()
+    assert not _look(history, store, budget=1).counted
+    halfway = history.table.current_snapshot()
+    assert halfway is not None
+    history.append_unreal("b", [4])
+    history.table.maintenance.expire_snapshots().by_id(halfway.snapshot_id).commit()
+    assert _look(history, store, budget=1).recount_reason == "history_gap"
+    update = _look(history, store)
+    assert (update.counted, update.more, update.totals.data_files) == (True, False, 4)
+
+
 @pytest.mark.parametrize("names_its_parent", [True, False])
 def test_expiry_of_the_counted_snapshot_needs_no_recount_while_its_child_names_it(
     tmp_path: Path, names_its_parent: bool
