@@ -22,7 +22,7 @@ from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from compactor.commit import RUN_ID
-from compactor.errors import FirnlineError, RetryError
+from compactor.errors import FirnlineError, RetryError, StoppedError
 from compactor.manifests import ManifestCache
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableMissingError, TableView
@@ -148,7 +148,15 @@ class InFlightRecords:
         return record
 
     def renew(self, record: Record) -> Record:
-        """Extend the lease; called while the run works."""
+        """Extend the lease; called while the run works, and once more right before its commit.
+
+        Raises:
+            StoppedError: a sweep has taken the run for dead (this process was suspended beyond its lease): what it
+                wrote may be gone.
+        """
+        known = self._read(self._path(record.run_id))
+        if known is None or known.seen_at is not None:
+            raise StoppedError(f"run {record.run_id} lost its lease on {record.table}; nothing was committed")
         renewed = replace(record, lease_until=self._clock() + self._lease)
         self.save(renewed)
         return renewed
@@ -232,7 +240,10 @@ def _sweep_one(
             records.close(record.run_id)  # a dropped table: its files are the catalog's business
         return 0
     head = table.snapshot.snapshot_id if table.snapshot else None
-    verdict = judge(record, owner_dead=record.owner.is_dead(), head=head, now=now, grace_seconds=grace)
+    if was_committed(table, record.run_id) and record.owner.is_dead():
+        verdict = Verdict.CLEAN  # it has landed and cannot land again: what is unreferenced now stays so
+    else:
+        verdict = judge(record, owner_dead=record.owner.is_dead(), head=head, now=now, grace_seconds=grace)
     if verdict is Verdict.NOTE_HEAD:
         records.save(replace(record, seen_head=head, seen_at=now))
     if verdict is not Verdict.CLEAN:

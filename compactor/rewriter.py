@@ -188,6 +188,7 @@ class Rewriter:
                 done = self._rewrite(shares, plan, run_id, watch.stopped, progress)
                 done, results = self._keep_sound(plan, done, run_id, dropped)
                 rewritten = self._clock()
+                self._records.renew(record)
                 watch.begin_commit(table, wanted=not stopping() and enabled())
                 stage = "commit"
                 snapshot_after = self._commit(java_table, done, run_id)
@@ -396,6 +397,8 @@ class Rewriter:
                     look = now - checked >= self._check_seconds
                     checked = now if look else checked
                     stop_if_asked(look)
+                except StoppedError:
+                    watch.stopped.set()
                 except FirnlineError:
                     continue  # the state folder or the catalog is unwell: the work goes on, the next second asks again
 

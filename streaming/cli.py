@@ -88,11 +88,13 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
     Always on:        firnline -c firnline.yaml run
     """  # noqa: D301 - \b keeps click from re-wrapping
     context.obj = config
-    logging.basicConfig(
-        level=logging.WARNING,
-        format="%(message)s",
-        handlers=[RichHandler(console=Console(stderr=True), show_path=False, omit_repeated_times=False)],
-    )
+    console = Console(stderr=True)
+    if console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, omit_repeated_times=False)
+        logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
+    else:
+        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # pyspark logs what it also raises
     logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a query stopped in mid-batch is no news
     logging.getLogger("firnline").setLevel(logging.DEBUG if verbose else logging.INFO)
 
@@ -108,9 +110,15 @@ def run(config: Path | None, observe: bool) -> None:
     from streaming.service import Service  # noqa: PLC0415 - Spark takes a second to import; --help should not wait
 
     stop = threading.Event()
-    for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, lambda *_: stop.set())
     service = Service(load_settings(config), observe=observe)
+
+    def hear(*_: object) -> None:
+        stop.set()
+        if service.starting:  # the main thread may be waiting for Spark or a catalog
+            raise SystemExit(0)
+
+    for name in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(name, hear)
     try:
         service.start()
         service.run_until(stop)
@@ -205,7 +213,7 @@ def check_config(config: Path | None, connect: bool) -> None:
 @main.command()
 @click.option("--keep", is_flag=True, envvar="KEEP", help="Leave the service running at the end, until Ctrl-C.")
 @click.option("--commits", default=28, show_default=True, help="Commits per act; each adds one file to every bucket.")
-@click.option("--file-size", default=4_800_000, show_default=True, help="Bytes of each ingested file, about.")
+@click.option("--file-size", default=4_500_000, show_default=True, help="Bytes of each ingested file, about.")
 @click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), help="Work here [default: a temporary one]."
 )

@@ -11,7 +11,7 @@ from compactor.rewriter import Progress, Rewriter, RunResult
 from compactor.settings import Settings
 from compactor.spark_session import spark_session
 from compactor.tables import Catalogs
-from streaming.service import in_flight_records, rewrite_slots
+from streaming.run_settings import in_flight_records, rewrite_slots
 
 
 def compact_once(

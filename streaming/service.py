@@ -6,37 +6,33 @@ ready. Stop: watcher → dispatcher (running work ends or is cancelled) → quer
 
 from __future__ import annotations
 
-import logging
-import os
 import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
 from compactor.debt import DebtBoard, TableDebt
 from compactor.dispatcher import Dispatcher
-from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, StoppedError
+from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
 from compactor.events import (
     Event,
     RunCommitted,
     RunFailed,
     RunSkipped,
     RunWouldRewrite,
-    TableUnreadable,
     UnreferencedFilesRemoved,
 )
-from compactor.in_flight import InFlightRecords, Owner, sweep
+from compactor.in_flight import sweep
 from compactor.manifests import ManifestCache
 from compactor.plan_table import TablePlan, plan_table
 from compactor.rewriter import Rewriter
 from compactor.settings import Settings
-from compactor.spark_session import STATE_PARTITIONS, spark_session
+from compactor.spark_session import spark_session
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
 from metrics.debt_collector import CollectorLimits, DebtCollector, WorkStatus
@@ -47,9 +43,11 @@ from streaming.commit_events.canonical import CanonicalDecoder
 from streaming.commit_events.decoder import RawEvent, TableChanged
 from streaming.commit_stream import start_dead_letters, start_ledger
 from streaming.dead_letters import DeadLetter
+from streaming.event_log import LOG, log_event
 from streaming.kafka_clients import ensure_topics, producer
 from streaming.ledger_operator import DirectLedger, ledger_settings
 from streaming.query_progress import ProgressReader
+from streaming.run_settings import check_run_settings, in_flight_records, rewrite_slots
 from streaming.table_watcher import TableWatcher
 from streaming.version import VERSION
 
@@ -57,7 +55,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-LOG = logging.getLogger("firnline")
 STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for Spark to stop
 IN_FLIGHT_SWEEP_SECONDS = 15.0
 SILENT_BATCH_SECONDS = 300.0  # a query without a finished look for so long is not well
@@ -98,7 +95,7 @@ class Service:
         self._producer: Any = None
         self._observed: tempfile.TemporaryDirectory[str] | None = None
         self._ready = False
-        self._started_at = clock()
+        self.starting = False
         self._stop_by = 0.0
         self._http = self._make_http()
         self._progress = ProgressReader(self.tell)
@@ -115,7 +112,7 @@ class Service:
         self._recorder(event)
         if isinstance(event, RunCommitted):
             self._commits.append(event)
-        _log(event)
+        log_event(event)
         self._outer_listener(event)
 
     def start(self) -> None:
@@ -125,7 +122,8 @@ class Service:
             InputError: a setting makes it impossible; the message names the key.
             RetryError: a catalog or the broker does not answer.
         """
-        check_run_settings(self._settings)
+        self.starting = True
+        check_run_settings(self._settings, observe=self._observe)
         self._http.start()
         LOG.info("http pages at %s", self.address)
         checkpoint = self._checkpoint()
@@ -134,18 +132,21 @@ class Service:
         ensure_topics(self._settings.kafka, create=not self._observe)
         if not self._observe:
             self._producer = producer(self._settings.kafka)
-        session = spark_session(self._settings)
-        self._parts.session = session
-        slots = rewrite_slots(session)
-        records = in_flight_records(self._settings, checkpoint, self._clock)
-        self._records = records
+        self._records = in_flight_records(self._settings, checkpoint, self._clock)
+        self._parts.session = spark_session(self._settings)
         self._sweep_in_flight()
+        self._start_work(self._parts.session, checkpoint)
+        self._ready, self.starting = True, False
+        LOG.info("ready: %d rewrite slots, checkpoint %s", rewrite_slots(self._parts.session), checkpoint)
+
+    def _start_work(self, session: SparkSession, checkpoint: str) -> None:
+        """Dispatcher, streams and watcher, in this order."""
         self._rewriter = Rewriter(
             session,
             self._catalogs,
             self._cache,
-            records,
-            slots=slots,
+            self._records,
+            slots=rewrite_slots(session),
             lease_seconds=self._settings.service.lease_seconds,
             check_seconds=self._settings.service.switch_check_seconds,
             listener=self.tell,
@@ -175,8 +176,6 @@ class Service:
             start_dead_letters(session, self._settings, self._catalogs, checkpoint, write=not self._observe),
         ]
         watcher.start()
-        self._ready = True
-        LOG.info("ready: %d rewrite slots, checkpoint %s", slots, checkpoint)
 
     def run_until(self, stop: threading.Event) -> None:
         """Watch over the parts until `stop` is set or a query dies.
@@ -204,7 +203,7 @@ class Service:
 
         A step that fails stops no other: a signal to the whole process group ends Spark's JVM at the same moment.
         """
-        self._ready = False
+        self._ready = self.starting = False
         self._stop_by = time.monotonic() + STOP_SECONDS
         parts = self._parts
         steps: list[tuple[str, Callable[[], object]]] = []
@@ -377,66 +376,3 @@ class Service:
             details["table watcher"] = watcher.trouble
         dead = any(name.startswith("stream") for name in details)
         return Health(live=not dead, ready=self._ready and not dead, details=details)
-
-
-def check_run_settings(settings: Settings) -> None:
-    """What `run` needs beyond what every command needs.
-
-    Raises:
-        InputError: the message names the key.
-    """
-    if not settings.kafka.bootstrap_servers:
-        raise InputError("kafka.bootstrap_servers is not set; `run` hears commits from Kafka", reason="bad_setting")
-    if not settings.state.checkpoint:
-        raise InputError("state.checkpoint is not set; e.g. file:///var/lib/firnline/checkpoint", reason="bad_setting")
-    if settings.spark.master in {"local", "local[1]"}:
-        raise InputError(
-            "spark.master: local[1] leaves no core for rewrites beside the stream; use local[2] or more",
-            reason="bad_setting",
-        )
-
-
-def rewrite_slots(session: SparkSession, *, beside_stream: bool = True) -> int:
-    """Rewrite tasks at once: cores less those the ledger's state partitions need (FAIR does not preempt)."""
-    cores = int(session.sparkContext.defaultParallelism)
-    return max(1, cores - STATE_PARTITIONS) if beside_stream else cores
-
-
-def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:
-    """The in-flight records beside the checkpoint; without one, in the user's state folder."""
-    folder = f"{checkpoint}/in-flight"
-    if not checkpoint:
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        folder = f"file://{state}/firnline/in-flight"
-    return InFlightRecords(folder, Owner.this_process(), settings.service.lease_seconds, clock)
-
-
-def _log(event: Event) -> None:
-    """Work and trouble are logged; what happens every second is left to the metrics."""
-    match event:
-        case RunCommitted():
-            LOG.info(
-                "%s: %d files -> %d in %d groups, %.1f MB, plan %.2fs rewrite %.2fs commit %.2fs, snapshot %d, run %s",
-                event.table, event.files_in, event.files_out, event.groups, event.bytes_in / 1e6, event.plan_seconds,
-                event.rewrite_seconds, event.commit_seconds, event.snapshot_id, event.run_id,
-            )  # fmt: skip
-        case RunWouldRewrite():
-            LOG.info(
-                "%s: would rewrite %d files -> %d in %d groups, %.1f MB",
-                event.table, event.files, event.files_after, event.groups, event.bytes / 1e6,
-            )  # fmt: skip
-        case RunFailed():
-            LOG.warning(
-                "%s: run %s failed in %s (%s): %s",
-                event.table,
-                event.run_id,
-                event.stage,
-                event.reaction,
-                event.message,
-            )
-        case TableUnreadable():
-            LOG.warning("%s: %s", event.table, event.message)
-        case UnreferencedFilesRemoved():
-            LOG.info("%s: removed %d unreferenced outputs of ended runs", event.table, event.files)
-        case _:
-            LOG.debug("%s", event)

@@ -18,7 +18,8 @@ from compactor.table_names import TableName
 from compactor.tables import Catalogs
 from metrics import definitions as d
 from streaming.demo.broker import embedded_broker
-from streaming.demo.ingestion import BUCKETS, IngestedCommit
+from streaming.demo.events_table import BUCKETS
+from streaming.demo.ingestion import IngestedCommit
 from streaming.demo.processes import Child, last_lines
 from streaming.demo.service_facts import Readings, read_metrics
 from streaming.demo.show import HISTORY, ActResult, Check, Scene, Show

@@ -24,16 +24,13 @@ from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
+from streaming.demo.events_table import BUCKETS, append_events, create_table, rows_per_commit
 from streaming.kafka_clients import producer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SENDER = "demo-ingestion"
-BUCKETS = 4
-PAYLOAD_BYTES = 1024
-OTHER_BYTES = 14  # what id, timestamp, kind and the payload's length take per row in the file
-CIPHER_BYTES = 28  # AES-GCM adds a nonce and a tag
 
 
 @dataclass(frozen=True)
@@ -53,7 +50,7 @@ class IngestedCommit:
 @click.option("-c", "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
 @click.option("--table", default="db.events", show_default=True, help="Created when it does not exist.")
 @click.option("--commits", default=28, show_default=True, help="Commits to make.")
-@click.option("--file-size", default=4_800_000, show_default=True, help="Bytes of each file, about.")
+@click.option("--file-size", default=4_500_000, show_default=True, help="Bytes of each file, about.")
 @click.option("--pause", default=0.0, show_default=True, help="Seconds between commits.")
 def main(config: Path, table: str, commits: int, file_size: int, pause: float) -> None:
     """Commit small files to TABLE, one per bucket and commit, and publish a commit event for each."""
@@ -71,12 +68,12 @@ def ingest(
     session = spark_session(_with_own_spark(settings), application="ingestion")
     sender = producer(settings.kafka)
     try:
-        _create(session, table)
+        create_table(session, table)
         rows = rows_per_commit(file_size)
         first_id = _next_id(session, table)
         for number in range(1, commits + 1):
             started = time.monotonic()
-            _append(session, table, first_id, rows)
+            append_events(session, table, first_id, rows)
             first_id += rows
             view, snapshot = _newest_append(catalogs, table)
             _publish(sender, settings.kafka.commit_topic, view, snapshot)
@@ -88,42 +85,15 @@ def ingest(
         session.stop()
 
 
-def rows_per_commit(file_size: int) -> int:
-    """Rows for one file of about `file_size` bytes in every bucket; enough rows that no bucket stays empty."""
-    return BUCKETS * max(32, round(file_size / (PAYLOAD_BYTES + OTHER_BYTES)))
-
-
 def _with_own_spark(settings: Settings) -> Settings:
     # One shuffle partition per bucket, so that buckets are written side by side.
     own = SparkSettings(master="local[2]", conf={"spark.sql.shuffle.partitions": str(BUCKETS)})
     return settings.model_copy(update={"spark": own})
 
 
-def _create(session: SparkSession, table: TableName) -> None:
-    namespace = ".".join(f"`{part}`" for part in (table.catalog, *table.namespace))
-    session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
-    session.sql(
-        f"CREATE TABLE IF NOT EXISTS {table.spark} (id BIGINT, at TIMESTAMP, kind STRING, payload BINARY) "
-        f"USING iceberg PARTITIONED BY (bucket({BUCKETS}, id)) "
-        # Rows are shuffled by bucket, so one commit adds one file to each.
-        "TBLPROPERTIES ('format-version' = '2', 'write.distribution-mode' = 'hash')"
-    )
-
-
 def _next_id(session: SparkSession, table: TableName) -> int:
     largest = session.sql(f"SELECT max(id) AS largest FROM {table.spark}").first()  # noqa: S608 - a quoted name
     return 0 if largest is None or largest["largest"] is None else int(largest["largest"]) + 1
-
-
-def _append(session: SparkSession, table: TableName, first_id: int, rows: int) -> None:
-    """Rows with payloads that no codec can shrink: the quickest source of such bytes in Spark is a cipher."""
-    plain = f"repeat('.', {PAYLOAD_BYTES - CIPHER_BYTES})"
-    session.range(first_id, first_id + rows, 1, 2).selectExpr(
-        "id",
-        "timestamp_micros(1767225600000000 + id * 1000) AS at",
-        "element_at(array('view', 'click', 'order', 'refund'), CAST(id * 7 % 11 % 4 AS INT) + 1) AS kind",
-        f"aes_encrypt({plain}, lpad(CAST(id AS STRING), 16, '0'), 'GCM') AS payload",
-    ).writeTo(table.spark).append()
 
 
 def _newest_append(catalogs: Catalogs, table: TableName) -> tuple[TableView, Snapshot]:

@@ -17,7 +17,7 @@ import yaml
 
 from compactor.errors import InputError
 from compactor.settings import PolicyValues
-from streaming.demo.ingestion import BUCKETS
+from streaming.demo.events_table import BUCKETS
 
 USUAL_PORT = 9464
 CATALOG, TABLE = "lake", "db.events"

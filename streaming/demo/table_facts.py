@@ -180,7 +180,7 @@ class TableFacts:
             rows = checksum = 0
             with view.io.new_input(file.path).open() as opened:
                 for batch in pq.ParquetFile(opened).iter_batches(BATCH_ROWS):
-                    hashes = pd.util.hash_pandas_object(batch.to_pandas(), index=False, categorize=False)
+                    hashes = pd.util.hash_pandas_object(batch.to_pandas(), index=False, categorize=True)
                     checksum += int(hashes.to_numpy(np.uint64).sum(dtype=np.uint64))
                     rows += batch.num_rows
             self._contents[file.path] = Content(1, rows, file.bytes, checksum % CHECKSUM_MODULUS)

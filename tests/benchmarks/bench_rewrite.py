@@ -32,11 +32,11 @@ from compactor.settings import Settings
 from compactor.spark_session import spark_session
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
+from streaming.demo.events_table import append_events, create_table, rows_per_commit
 from tests.benchmarks.machine import description
 
 NAME = TableName("lake", ("db",), "events")
 COPY_BUFFER = 4 * 1024 * 1024
-BYTES_PER_ROW = 330  # as the columns below compress with zstd
 SCAN_ROUNDS = 7
 
 
@@ -82,21 +82,10 @@ class Bench:
 
 
 def make_table(bench: Bench, commits: int, file_bytes: float) -> None:
-    bench.session.sql("CREATE NAMESPACE IF NOT EXISTS lake.db")
-    bench.session.sql(
-        f"CREATE TABLE {NAME} (id bigint, at timestamp, kind string, device int, amount decimal(12,2), ratio double, "
-        "level float, flag boolean, note string, payload string) USING iceberg PARTITIONED BY (bucket(4, id)) "
-        "TBLPROPERTIES ('write.distribution-mode'='hash')"
-    )
-    rows = int(file_bytes * 4 / BYTES_PER_ROW)
+    create_table(bench.session, NAME)
+    rows = rows_per_commit(file_bytes)
     for commit in range(commits):
-        bench.session.sql(
-            f"INSERT INTO {NAME} SELECT id + {commit * rows}, timestamp_millis(1700000000000 + id * 37), "
-            "concat('kind-', id % 17), cast(rand() * 100000 AS int), cast(rand() * 1e6 AS decimal(12,2)), rand(), "
-            "cast(rand() AS float), id % 3 = 0, concat('note ', cast(id % 1000 AS string)), "
-            "concat(sha2(cast(rand() AS string), 512), sha2(cast(rand() AS string), 512), "
-            f"sha2(cast(rand() AS string), 512), sha2(cast(rand() AS string), 512)) FROM range({rows})"
-        )
+        append_events(bench.session, NAME, commit * rows, rows)
     bench.first_snapshot = bench.catalogs.load(NAME).snapshot.snapshot_id  # type: ignore[union-attr]
     bench.small_files = bench.files()
 

@@ -1,0 +1,49 @@
+"""What running work needs of the settings: checks before the start, rewrite slots, the place of in-flight records."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compactor.errors import InputError
+from compactor.in_flight import InFlightRecords, Owner
+from compactor.settings import Settings
+from compactor.spark_session import STATE_PARTITIONS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def check_run_settings(settings: Settings, *, observe: bool) -> None:
+    """What `run` needs beyond what every command needs; observe mode keeps no state.
+
+    Raises:
+        InputError: the message names the key.
+    """
+    if not settings.kafka.bootstrap_servers:
+        raise InputError("kafka.bootstrap_servers is not set; `run` hears commits from Kafka", reason="bad_setting")
+    if not settings.state.checkpoint and not observe:
+        raise InputError("state.checkpoint is not set; e.g. file:///var/lib/firnline/checkpoint", reason="bad_setting")
+    if settings.spark.master in {"local", "local[1]"}:
+        raise InputError(
+            "spark.master: local[1] leaves no core for rewrites beside the stream; use local[2] or more",
+            reason="bad_setting",
+        )
+
+
+def rewrite_slots(session: SparkSession, *, beside_stream: bool = True) -> int:
+    """Rewrite tasks at once: cores less those the ledger's state partitions need (FAIR does not preempt)."""
+    cores = int(session.sparkContext.defaultParallelism)
+    return max(1, cores - STATE_PARTITIONS) if beside_stream else cores
+
+
+def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:
+    """The in-flight records beside the checkpoint; without one, in the user's state folder."""
+    folder = f"{checkpoint}/in-flight"
+    if not checkpoint:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        folder = f"file://{state}/firnline/in-flight"
+    return InFlightRecords(folder, Owner.this_process(), settings.service.lease_seconds, clock)
