@@ -25,7 +25,7 @@ from compactor.java_table import JavaTable, first_line
 from compactor.manifests import ManifestCache
 from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.engine import Engine, EngineChoice
-from compactor.rewrite.share import RewrittenShare, ShareRewriter
+from compactor.rewrite.share import Place, RewrittenShare, ShareRewriter
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+SPLICES_PER_SLOT = 4  # tasks a slot gets in one job: enough to level out, few enough to show progress
 NO_HEAD = -1  # differs from every head: certainly uncommitted outputs need no waiting
 
 
@@ -147,6 +148,9 @@ class Rewriter:
         self._cache = cache
         self._records = records
         self._slots = max(1, slots)
+        # A wave is one Spark job of splices. Where the stream runs beside, it must leave a core free.
+        cores = int(session.sparkContext.defaultParallelism)
+        self._wave = self._slots if self._slots < cores else self._slots * SPLICES_PER_SLOT
         self._lease_seconds = lease_seconds
         self._check_seconds = check_seconds
         self._listener = listener
@@ -225,11 +229,11 @@ class Rewriter:
     ) -> list[_Finished]:
         """All shares, a bounded number at a time. A share nobody can rewrite costs its group; else failure ends all."""
         work = [(number, index) for number, group in enumerate(plan.groups) for index in range(len(group.group.shares))]
-        done: dict[tuple[int, int], RewrittenShare] = {}
+        done: dict[Place, RewrittenShare] = {}
         failed: dict[int, FirnlineError] = {}
         lock = threading.Lock()
 
-        def one(item: tuple[int, int]) -> None:
+        def one(item: Place) -> None:
             number, index = item
             if stopped.is_set() or number in failed:
                 return
@@ -245,7 +249,10 @@ class Rewriter:
                 if progress:
                     progress(len(done), len(work), sum(part.bytes_in for part in done.values()))
 
-        self._run_all(one, work, run_id, stopped)
+        def splice_ahead(wave: Sequence[Place]) -> None:
+            shares.splice_ahead([place for place in wave if plan.groups[place[0]].engine.engine is Engine.SPLICE])
+
+        self._run_all(splice_ahead, one, work, run_id, stopped)
         return [
             _Finished(group, failed.get(number), [part for (owner, _), part in sorted(done.items()) if owner == number])
             for number, group in enumerate(plan.groups)
@@ -253,17 +260,21 @@ class Rewriter:
 
     def _run_all(
         self,
-        one: Callable[[tuple[int, int]], None],
-        work: Sequence[tuple[int, int]],
+        splice_ahead: Callable[[Sequence[Place]], None],
+        one: Callable[[Place], None],
+        work: Sequence[Place],
         run_id: str,
         stopped: threading.Event,
     ) -> None:
         by_request = False
         with ThreadPoolExecutor(min(self._slots, len(work)), thread_name_prefix="rewrite") as pool:
-            futures = [pool.submit(one, item) for item in work]
             try:
-                for future in futures:
-                    future.result()
+                for first in range(0, len(work), self._wave):
+                    wave = work[first : first + self._wave]
+                    if not stopped.is_set():
+                        splice_ahead(wave)
+                    for future in [pool.submit(one, item) for item in wave]:
+                        future.result()
                 by_request = stopped.is_set()
             except BaseException as error:
                 by_request = stopped.is_set()

@@ -213,7 +213,7 @@ def check_config(config: Path | None, connect: bool) -> None:
 @main.command()
 @click.option("--keep", is_flag=True, envvar="KEEP", help="Leave the service running at the end, until Ctrl-C.")
 @click.option("--commits", default=28, show_default=True, help="Commits per act; each adds one file to every bucket.")
-@click.option("--file-size", default=4_500_000, show_default=True, help="Bytes of each ingested file, about.")
+@click.option("--file-size", default=1_500_000, show_default=True, help="Bytes of each ingested file, about.")
 @click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), help="Work here [default: a temporary one]."
 )

@@ -7,12 +7,12 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from pyspark.sql import SparkSession
 
-from compactor.errors import GiveUpError, InputError
+from compactor.errors import FirnlineError, GiveUpError, InputError
 from compactor.inventory import LiveFile
 from compactor.java_table import JavaTable, activate, content_file
 from compactor.manifests import read_entries
@@ -21,11 +21,14 @@ from compactor.rewrite.column_metrics import ColumnMetrics, merge, to_json, with
 from compactor.rewrite.engine import Engine, EngineChoice, is_sorted
 from compactor.rewrite.spark_scan import frozen_copy, rewrite_share, run_folder
 from compactor.rewrite.splice import Refusal, SplicedFile, SpliceInput, SpliceLimits
-from compactor.rewrite.splice_job import SpliceShare, run_splice_share
+from compactor.rewrite.splice_job import SpliceAttempt, SpliceShare, attempt_splice, run_splice_share
 
 MERGE_EVERY = 64  # inputs whose metrics are held before they are folded into one
 UNSORTED = 0
 SCHEDULER_POOL = "rewrite"
+
+Place = tuple[int, int]
+"""A share's place in the plan: number of its group, index within the group."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class ShareRewriter:
         self._run_id = run_id
         self._lock = threading.Lock()
         self._spark_tasks: dict[str, Any] | None = None
+        self._spliced_ahead: dict[Place, SpliceAttempt] = {}
         self._outputs = {
             (number, index): table.new_data_location(
                 planned.group.key, f"{number:05d}-{index:05d}-firnline-{run_id}.parquet"
@@ -89,20 +93,41 @@ class ShareRewriter:
         Raises:
             FirnlineError: by class the reaction.
         """
-        started = time.monotonic()
+        place = (number, index)
+        engine = planned.engine
+        if engine.engine is Engine.SPLICE:
+            if place not in self._spliced_ahead:
+                self.splice_ahead([place])
+            attempt = self._spliced_ahead[place]
+            if isinstance(attempt.outcome, FirnlineError):
+                raise attempt.outcome
+            if isinstance(attempt.outcome, SplicedFile):
+                return self._spliced(planned, place, attempt.outcome, attempt.seconds)
+            engine = self._refused(attempt.outcome)
+        self._label_thread(str(planned.group.partition))
+        return self._by_spark(planned.group.shares[index], f"{self._run_id}-{number}-{index}", engine)
+
+    def splice_ahead(self, places: Sequence[Place]) -> None:
+        """Splice several shares in one Spark job, a task each: a job of its own would cost each a tenth of a second.
+
+        What comes of each (a file, a refusal, an error) is told by its `rewrite`.
+        """
+        if not places:
+            return
+        self._label_thread(f"{len(places)} outputs")
+        works = [
+            splice_share(self._plan, self._plan.groups[number].group.shares[index], self._outputs[number, index])
+            for number, index in places
+        ]
+        job = self._session.sparkContext.parallelize(works, len(works)).map(partial(attempt_splice, run_splice_share))
+        self._spliced_ahead.update(zip(places, job.collect(), strict=True))
+
+    def _label_thread(self, what: str) -> None:
+        """Spark's settings of the calling thread: the session, the FAIR pool, and the group by which to cancel."""
         activate(self._session)
         context = self._session.sparkContext
         context.setLocalProperty("spark.scheduler.pool", SCHEDULER_POOL)
-        context.setJobGroup(self._run_id, f"firnline {self._plan.table.name} {planned.group.partition}", True)
-        share = planned.group.shares[index]
-        engine = planned.engine
-        if engine.engine is Engine.SPLICE:
-            work = splice_share(self._plan, share, self._outputs[number, index])
-            outcome = context.parallelize([work], 1).map(run_splice_share).collect()[0]
-            if isinstance(outcome, SplicedFile):
-                return self._spliced(planned, (number, index), share, outcome, started)
-            engine = self._refused(outcome)
-        return self._by_spark(share, f"{self._run_id}-{number}-{index}", engine, started)
+        context.setJobGroup(self._run_id, f"firnline {self._plan.table.name} {what}", True)
 
     def _refused(self, refusal: Refusal) -> EngineChoice:
         if self._plan.requested_engine == "splice":
@@ -115,11 +140,11 @@ class ShareRewriter:
     def _spliced(
         self,
         planned: PlannedGroup,
-        place: tuple[int, int],
-        share: Sequence[LiveFile],
+        place: Place,
         spliced: SplicedFile,
-        started: float,
+        seconds: float,
     ) -> RewrittenShare:
+        share = planned.group.shares[place[1]]
         metrics = with_column_sizes(self._metrics.result()[place], spliced.column_sizes)
         if metrics.record_count != spliced.rows:
             raise GiveUpError(
@@ -148,12 +173,11 @@ class ShareRewriter:
             spliced.size,
             0,
             spliced.rows,
-            time.monotonic() - started,
+            seconds,
         )
 
-    def _by_spark(
-        self, share: Sequence[LiveFile], share_id: str, engine: EngineChoice, started: float
-    ) -> RewrittenShare:
+    def _by_spark(self, share: Sequence[LiveFile], share_id: str, engine: EngineChoice) -> RewrittenShare:
+        started = time.monotonic()
         planned_tasks = self._planned_tasks()
         chosen = [planned_tasks[file.entry.path] for file in share]
         ordered = is_sorted(self._plan.table)
@@ -185,7 +209,7 @@ class ShareRewriter:
                 self._spark_tasks = self._table.planned_tasks(paths)
             return self._spark_tasks
 
-    def _start_metrics(self) -> Future[dict[tuple[int, int], ColumnMetrics]]:
+    def _start_metrics(self) -> Future[dict[Place, ColumnMetrics]]:
         """Merge the inputs' column metrics beside the copying: one pass over the manifests that hold them."""
         pool = ThreadPoolExecutor(1, thread_name_prefix="column-metrics")
         merging = pool.submit(merged_metrics, self._plan, frozenset(self._outputs))
@@ -193,7 +217,7 @@ class ShareRewriter:
         return merging
 
 
-def merged_metrics(plan: TablePlan, places: frozenset[tuple[int, int]]) -> dict[tuple[int, int], ColumnMetrics]:
+def merged_metrics(plan: TablePlan, places: frozenset[Place]) -> dict[Place, ColumnMetrics]:
     """Column metrics per share, from the manifest entries of its inputs; never more than a few files' at once.
 
     Raises:
@@ -209,7 +233,7 @@ def merged_metrics(plan: TablePlan, places: frozenset[tuple[int, int]]) -> dict[
     wanted = {
         file.entry.manifest_path for group in plan.groups for file in group.group.files if file.entry.path in place_of
     }
-    gathered: dict[tuple[int, int], list[ColumnMetrics]] = {}
+    gathered: dict[Place, list[ColumnMetrics]] = {}
     schema = plan.table.metadata.schema()
     for manifest in plan.table.manifests():
         if manifest.manifest_path not in wanted:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from compactor.errors import FirnlineError
 from compactor.rewrite.byte_ranges import byte_store_for
 from compactor.rewrite.parquet_footer import read_footer
 from compactor.rewrite.splice import Refusal, SplicedFile, SpliceInput, SpliceLimits, refusal, splice
@@ -27,6 +30,24 @@ def run_splice_share(share: SpliceShare) -> SplicedFile | Refusal:
     if refused is not None:
         return refused
     return splice(store, share.inputs, share.output, share.limits, footers=footers)
+
+
+@dataclass(frozen=True)
+class SpliceAttempt:
+    """What came of one share, and the seconds it took. An error is a value: it must not fail the job's other shares."""
+
+    outcome: SplicedFile | Refusal | FirnlineError
+    seconds: float
+
+
+def attempt_splice(run: Callable[[SpliceShare], SplicedFile | Refusal], share: SpliceShare) -> SpliceAttempt:
+    """Run one share, whatever becomes of it. Runs on an executor."""
+    started = time.monotonic()
+    try:
+        outcome: SplicedFile | Refusal | FirnlineError = run(share)
+    except FirnlineError as error:
+        outcome = error
+    return SpliceAttempt(outcome, time.monotonic() - started)
 
 
 def refusal_of(share: SpliceShare) -> Refusal | None:

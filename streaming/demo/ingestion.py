@@ -50,7 +50,7 @@ class IngestedCommit:
 @click.option("-c", "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
 @click.option("--table", default="db.events", show_default=True, help="Created when it does not exist.")
 @click.option("--commits", default=28, show_default=True, help="Commits to make.")
-@click.option("--file-size", default=4_500_000, show_default=True, help="Bytes of each file, about.")
+@click.option("--file-size", default=1_500_000, show_default=True, help="Bytes of each file, about.")
 @click.option("--pause", default=0.0, show_default=True, help="Seconds between commits.")
 def main(config: Path, table: str, commits: int, file_size: int, pause: float) -> None:
     """Commit small files to TABLE, one per bucket and commit, and publish a commit event for each."""
