@@ -6,10 +6,8 @@ where it can. The spliced file must hold the same values in the same order for e
 
 import datetime as dt
 import decimal
-import os
-import sys
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from compactor.rewrite.byte_ranges import ByteRange, LocalByteStore
 from compactor.rewrite.compact_thrift import I32, I64, STRUCT, decode_struct, encode_struct
 from compactor.rewrite.parquet_footer import ColumnChunk, Footer, read_footer
 from compactor.rewrite.splice import SpliceInput, SpliceLimits, splice
+from tests.conftest import Lake
 
 STORE = LocalByteStore()
 ANY_SIZE = SpliceLimits(
@@ -233,24 +232,10 @@ def write_spark(session: Any, path: Path, first: int, rows: int, version: str) -
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - only the tests marked so need Java
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.parquet.fieldId.write.enabled": "true",
-        "spark.sql.shuffle.partitions": "1",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("splice")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    session = builder.getOrCreate()
-    yield session
-    session.stop()
+def spark(lake: Lake) -> Any:
+    """The run's one session: a second one in the process would share its context, and stopping it would end both."""
+    lake.session.conf.set("spark.sql.parquet.fieldId.write.enabled", "true")
+    return lake.session
 
 
 WRITERS = [
