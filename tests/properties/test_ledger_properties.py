@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,15 @@ class Board:
             self.known = {key: counts for key, counts in self.known.items() if counts.has_debt}
 
 
+@contextmanager
+def opening_no_unreal_file() -> Iterator[None]:
+    """Some changes must open data files, and those that live in metadata alone cannot be: then nothing is committed."""
+    try:
+        yield
+    except FileNotFoundError as missing:
+        assert "/nowhere/" in str(missing)  # noqa: PT017 - any other missing file is a failure
+
+
 class LedgerMachine(RuleBasedStateMachine):
     """Commits of every kind, with looks of the ledger at random moments in between."""
 
@@ -100,24 +110,28 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(categories=CATEGORIES, where=st.sampled_from([None, "category = 'a'", "category = 'b'", "id < 1000000"]))
     def overwrite(self, categories: list[str], where: str | None) -> None:
         rows = self.history.rows(categories)
-        if where:
-            self.history.table.overwrite(rows, overwrite_filter=where)
-        else:
-            self.history.table.overwrite(rows)
+        with opening_no_unreal_file():
+            if where:
+                self.history.table.overwrite(rows, overwrite_filter=where)
+            else:
+                self.history.table.overwrite(rows)
 
     @precondition(lambda self: self.history.takes_rows and self.history.table.spec().fields)
     @rule(categories=CATEGORIES)
     def overwrite_partitions(self, categories: list[str]) -> None:
-        self.history.table.dynamic_partition_overwrite(self.history.rows(categories))
+        with opening_no_unreal_file():
+            self.history.table.dynamic_partition_overwrite(self.history.rows(categories))
 
     @rule(where=st.sampled_from(["category = 'a'", "category = 'x'", "id >= 1000000", "true"]))
     def delete_files(self, where: str) -> None:
-        self.history.table.delete(where)
+        with opening_no_unreal_file():
+            self.history.table.delete(where)
 
     @precondition(lambda self: self.history.takes_rows)
     @rule(remainder=st.integers(0, 20))
     def delete_rows(self, remainder: int) -> None:
-        self.history.table.delete(f"id = {remainder}")
+        with opening_no_unreal_file():
+            self.history.table.delete(f"id = {remainder}")
 
     @rule(name=st.sampled_from(["category", "shard", "day", "shard_bucket", "day_day"]))
     def change_spec(self, name: str) -> None:
