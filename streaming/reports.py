@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import click
 import yaml
+from rich import filesize
 from rich.console import Console
 from rich.table import Table
 
@@ -225,14 +226,14 @@ def print_plan(console: Console, plan: TablePlan) -> None:
             _partition(planned.group.partition),
             str(len(planned.group.files)),
             str(len(planned.group.shares)),
-            megabytes(planned.group.bytes),
+            filesize.decimal(planned.group.bytes),
             planned.engine.engine.value,
             planned.engine.reason,
             planned.group.why,
         )
         for planned in plan.groups
     )
-    _table(console, f"{plan.table.name}: {len(plan.groups)} groups are due", rows, "engine", "reason", "due because")
+    _table(console, f"{plan.table.name}: groups due: {len(plan.groups)}", rows, "engine", "reason", "due because")
 
 
 def print_run(console: Console, result: RunResult) -> None:
@@ -245,7 +246,7 @@ def print_run(console: Console, result: RunResult) -> None:
             _partition(group.planned.group.partition),
             str(group.files_in),
             str(group.files_out),
-            megabytes(group.bytes_in),
+            filesize.decimal(group.bytes_in),
             group.engine.engine.value,
             group.engine.reason,
             f"{group.rows_in:,} - {group.rows_deleted:,} = {group.rows_out:,}",
@@ -264,13 +265,13 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
     """Debt for people: one table a table, worst partitions first."""
     for document in documents:
         table = Table(title=f"{document['table']}: {document['small_files']} small of {document['data_files']} files")
-        for heading in ("partition", "files", "small", "small MB", "deletes", "due", "why"):
-            table.add_column(heading, justify="left" if heading in {"partition", "why", "due"} else "right")
+        for heading in ("partition", "files", "small", "size", "deletes", "due", "why"):
+            justify: Literal["left", "right"] = "left" if heading in {"partition", "why", "due"} else "right"
+            table.add_column(heading, justify=justify, overflow="fold")
         for row in document["partitions"][:40]:
-            table.add_row(
-                _partition(row["partition"]), str(row["data_files"]), str(row["small_files"]),
-                megabytes(row["small_bytes"]), str(row["delete_files"]), "yes" if row["due"] else "no", row["why"],
-            )  # fmt: skip
+            small_bytes = filesize.decimal(row["small_bytes"])
+            counts = (str(row["data_files"]), str(row["small_files"]), small_bytes, str(row["delete_files"]))
+            table.add_row(_partition(row["partition"]), *counts, "yes" if row["due"] else "no", row["why"])
         console.print(table)
         if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as a screen shows
             console.print(f"and {len(document['partitions']) - 40} more partitions; --output json has them all")
@@ -278,8 +279,8 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
 
 def _table(console: Console, title: str, rows: Iterable[tuple[str, ...]], *more: str) -> None:
     table = Table(title=title)
-    for heading in ("partition", "files in", "files out", "MB", *more):
-        table.add_column(heading, justify="right" if heading in {"files in", "files out", "MB"} else "left")
+    for heading in ("partition", "in", "out", "size", *more):
+        table.add_column(heading, justify="right" if heading in {"in", "out", "size"} else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     console.print(table)
@@ -287,8 +288,3 @@ def _table(console: Console, title: str, rows: Iterable[tuple[str, ...]], *more:
 
 def _partition(partition: Any) -> str:
     return ", ".join(f"{name}={value}" for name, value in partition.items()) or "(unpartitioned)"
-
-
-def megabytes(size: int) -> str:
-    """Bytes as MB with one decimal."""
-    return f"{size / 1e6:,.1f}"
