@@ -102,6 +102,11 @@ class TableDebt:
         return tuple(sorted(chosen, key=lambda debt: (-debt.counts.small_files, debt.key)))
 
 
+def earliest(*moments: float | None) -> float | None:
+    """The earliest of the moments that are known, None when none is."""
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
 class DebtBoard:
     """The newest `TableDebt` of every table, for the dispatcher and for metrics. Thread-safe; values are frozen."""
 
@@ -133,7 +138,7 @@ class DebtBoard:
         """Keep the last counts, and say that they may be old. `waiting_since`: an event heard but not yet counted."""
         with self._lock:
             known = self._tables.get(table) or TableDebt(table)
-            waiting = min((time for time in (known.waiting_since, waiting_since) if time is not None), default=None)
+            waiting = earliest(known.waiting_since, waiting_since)
             self._tables[table] = replace(known, stale=reason, waiting_since=waiting)
 
     def settled(self, table: TableName) -> None:

@@ -88,11 +88,6 @@ class FileEntry:
         """Whether the file belongs to the table as of this manifest."""
         return self.status is not Status.DELETED
 
-    @property
-    def is_deletion_vector(self) -> bool:
-        """A V3 deletion vector: a position delete kept in a Puffin file."""
-        return self.content is Content.POSITION_DELETES and self.file_format == "puffin"
-
 
 class _ExactDoubleReader(DoubleReader):
     """PyIceberg's compiled decoder cuts doubles to 32 bits (`cpdef float read_double`), which joins partitions."""
@@ -201,11 +196,6 @@ class ManifestCache:
 
     def __len__(self) -> int:
         return len(self._entries)
-
-    @property
-    def size_bytes(self) -> int:
-        """Estimated memory of what is kept."""
-        return self._bytes
 
     def read(self, table: TableView, manifests: Sequence[ManifestFile]) -> list[tuple[FileEntry, ...]]:
         """Entries of each manifest, in order; what is missing is read from the store by a few threads.

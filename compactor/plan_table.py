@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compactor.inventory import LiveFile, take_inventory
+from compactor.inventory import take_inventory
 from compactor.manifests import ManifestCache
-from compactor.partitions import PartitionKey
 from compactor.planner import Group, Plan, make_plan
 from compactor.policy import ThresholdPolicy
 from compactor.pruning import partition_filter
@@ -24,7 +23,6 @@ class Request:
     where: str | None = None
     force: bool = False
     engine: str = "auto"
-    only: Collection[PartitionKey] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,11 +70,8 @@ def plan_table(
     keeps = partition_filter(table, request.where)
     inventory = take_inventory(table, cache)
 
-    def wanted(key: PartitionKey, files: tuple[LiveFile, ...]) -> bool:
-        return (request.only is None or key in request.only) and keeps(key, files)
-
     thresholds = ThresholdPolicy(policy, sizes, request.force)
-    plan = _possible(table, make_plan(inventory, thresholds, sizes.target, policy.max_file_group_size, wanted))
+    plan = _possible(table, make_plan(inventory, thresholds, sizes.target, policy.max_file_group_size, keeps))
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )

@@ -36,6 +36,11 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
+def table_switch(properties: Mapping[str, str]) -> bool | None:
+    """What a table's property `firnline.enabled` says: rewrite, never rewrite, or (None) nothing."""
+    return {"true": True, "false": False}.get(properties.get("firnline.enabled", "").strip().lower())
+
+
 class TableRules(Section):
     """Which tables are rewritten, only watched, or ignored: globs over `[catalog.]namespace.table`."""
 
@@ -53,9 +58,9 @@ class TableRules(Section):
         """Whether the table may be rewritten: its property `firnline.enabled` decides, else `include`."""
         if any(table.matches(glob) for glob in self.exclude):
             return False
-        switch = properties.get("firnline.enabled", "").strip().lower()
-        if switch in {"true", "false"}:
-            return switch == "true"
+        switch = table_switch(properties)
+        if switch is not None:
+            return switch
         return any(table.matches(glob) for glob in self.include)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
-from compactor.debt import DebtBoard, PartitionCounts, TableDebt
+from compactor.debt import DebtBoard, PartitionCounts, TableDebt, earliest
 from compactor.events import DeadLettered, LedgerUpdated, Listener, TableUnreadable
 from compactor.settings import Settings
 from compactor.table_names import TableName
@@ -123,7 +123,7 @@ class BatchHandler:
             partitions,
             counted=PartitionCounts(*body["totals"]),
             acted_on=self._settings.tables.acts_on(rows.table, {"firnline.enabled": body["enabled"]}),
-            waiting_since=_oldest(known.waiting_since if known else None, heard),
+            waiting_since=earliest(known.waiting_since if known else None, _seconds(heard)),
         )
         due_since = (known.due_since if known else None) or self._clock()
         return replace(debt, due_since=due_since if debt.due else None)
@@ -154,8 +154,3 @@ class BatchHandler:
 
 def _seconds(event_ms: int | None) -> float | None:
     return None if event_ms is None else event_ms / 1000
-
-
-def _oldest(waiting_since: float | None, event_ms: int | None) -> float | None:
-    heard = (waiting_since, _seconds(event_ms))
-    return min((moment for moment in heard if moment is not None), default=None)

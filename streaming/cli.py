@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from compactor.errors import FirnlineError, InputError
 from compactor.manifests import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.settings import CONFIG_FILE_VARIABLE, Settings, load_settings
+from compactor.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, table_switch
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView
 from streaming import reports
@@ -158,7 +158,7 @@ def compact(config: Path | None, table: str, where: str | None, force: bool, eng
     settings = load_settings(config)
     request = Request(where=where, force=force, engine=engine)
     made, cache = _plan(settings, table, request)
-    if made.table.properties.get("firnline.enabled", "").strip().lower() == "false":
+    if table_switch(made.table.properties) is False:
         raise InputError(f"table {made.table.name} has the property firnline.enabled=false; unset it first")
     console = Console(stderr=True)
     with _progress(console) as progress:

@@ -8,7 +8,7 @@ from compactor.in_flight import sweep
 from compactor.manifests import ManifestCache
 from compactor.plan_table import TablePlan
 from compactor.rewriter import Progress, Rewriter, RunResult
-from compactor.settings import Settings
+from compactor.settings import Settings, table_switch
 from compactor.spark_session import spark_session
 from compactor.tables import Catalogs
 from streaming.run_settings import in_flight_records, rewrite_slots
@@ -41,7 +41,7 @@ def compact_once(
         )
 
         def not_forbidden() -> bool:
-            return catalogs.load(name).properties.get("firnline.enabled", "").strip().lower() != "false"
+            return table_switch(catalogs.load(name).properties) is not False
 
         return rewriter.run(plan, enabled=not_forbidden, run_id=run_id, progress=progress)
     finally:

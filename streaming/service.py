@@ -57,7 +57,6 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for Spark to stop
 IN_FLIGHT_SWEEP_SECONDS = 15.0
-SILENT_BATCH_SECONDS = 300.0  # a query without a finished look for so long is not well
 
 
 @dataclass

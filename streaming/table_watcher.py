@@ -48,7 +48,6 @@ class TableWatcher:
         self._soon: dict[tuple[TableName, bool], float] = {}
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="table-watcher", daemon=True)
-        self.last_sweep: float | None = None
         self.trouble: str | None = None
 
     def start(self) -> None:
@@ -84,7 +83,6 @@ class TableWatcher:
             except FirnlineError as error:
                 self.trouble = str(error)
                 self._listener(TableUnreadable(TableName(catalog, (), "*"), error.reason, str(error)))
-        self.last_sweep = self._clock()
         return asked
 
     def _serve(self) -> None:
