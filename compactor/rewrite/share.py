@@ -19,8 +19,9 @@ from compactor.manifests import read_entries
 from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes
 from compactor.rewrite.engine import Engine, EngineChoice, is_sorted
+from compactor.rewrite.refusal import Refusal
 from compactor.rewrite.spark_scan import frozen_copy, rewrite_share, run_folder
-from compactor.rewrite.splice import Refusal, SplicedFile, SpliceInput, SpliceLimits
+from compactor.rewrite.splice import SplicedFile, SpliceInput, SpliceLimits
 from compactor.rewrite.splice_job import SpliceAttempt, SpliceShare, attempt_splice, run_splice_share
 
 MERGE_EVERY = 64  # inputs whose metrics are held before they are folded into one

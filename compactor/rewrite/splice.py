@@ -42,6 +42,7 @@ from compactor.rewrite.parquet_footer import (
     moved_offset_index,
     read_footer,
 )
+from compactor.rewrite.refusal import Refusal
 
 _MAX_ORDINAL: Final = 2**15 - 1  # RowGroup.ordinal is an i16
 _MAX_INDEX_BYTES: Final = 16 * 1024 * 1024  # a larger "index" is a damaged length; the file is fine without it
@@ -86,14 +87,6 @@ class SpliceInput:
 
     location: str
     size: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why these files cannot be spliced: a slug from a bounded set, and a sentence for people."""
-
-    reason: str
-    sentence: str
 
 
 @dataclass(frozen=True, slots=True)

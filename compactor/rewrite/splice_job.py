@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from compactor.errors import FirnlineError
 from compactor.rewrite.byte_ranges import byte_store_for
 from compactor.rewrite.parquet_footer import read_footer
-from compactor.rewrite.splice import Refusal, SplicedFile, SpliceInput, SpliceLimits, refusal, splice
+from compactor.rewrite.refusal import Refusal
+from compactor.rewrite.splice import SplicedFile, SpliceInput, SpliceLimits, refusal, splice
 
 
 @dataclass(frozen=True)
