@@ -2,10 +2,11 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint bench-rewrite clean
+.PHONY: help setup demo test test-slow test-correctness test-chaos lint bench-rewrite bench-s3 bench-width bench-memory \
+	bench-decode-once clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv, find or install Java, fetch the jars; quick and offline the second time
 	@deploy/setup.sh
@@ -19,14 +20,32 @@ test: setup ## Run the tests, all but the slow ones
 test-slow: setup ## Run the slow tests
 	@$(PYTHON_IN_VENV) -m pytest -m slow
 
+test-correctness: setup ## Every kind of table, writer and engine, then 300 generated tables, row by row (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.correctness $(ARGS)
+
+test-chaos: setup ## Rewrites interleaved at random with other writers, against a serial model (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.chaos $(ARGS)
+
 lint: setup ## Check style, types and the direction of imports
 	@$(PYTHON_IN_VENV) -m ruff check
 	@$(PYTHON_IN_VENV) -m ruff format --check
 	@$(PYTHON_IN_VENV) -m mypy
 	@.venv/bin/lint-imports
 
-bench-rewrite: setup ## Measure the rewrite engines against each other
-	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_rewrite
+bench-rewrite: setup ## Rewrite speed beside a copy, Spark, Polars and PyArrow (CASES="a b c d e"; default a)
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_rewrite $(CASES)
+
+bench-s3: setup ## Bytes that pass through the compactor when it rewrites inside S3
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_s3
+
+bench-width: setup ## What rewritten wide tables cost their readers: 10, 200 and 2,000 columns
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_width
+
+bench-memory: setup ## Peak memory of a splice of 10 GB and of an encode
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_memory
+
+bench-decode-once: setup ## 500 commits into one bucket: how often a byte is decoded and copied
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_decode_once
 
 clean: ## Remove .venv and everything that was built
 	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -107,12 +107,21 @@ def earliest(*moments: float | None) -> float | None:
     return min((moment for moment in moments if moment is not None), default=None)
 
 
+@dataclass(frozen=True)
+class Declined:
+    """A partition that a plan has left alone although its counts call it due; it holds while the counts stand."""
+
+    counts: PartitionCounts
+    why: str
+
+
 class DebtBoard:
     """The newest `TableDebt` of every table, for the dispatcher and for metrics. Thread-safe; values are frozen."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tables: dict[TableName, TableDebt] = {}
+        self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
 
     def get(self, table: TableName) -> TableDebt | None:
         """The newest debt of `table`, or None when nothing has been heard of it."""
@@ -127,12 +136,26 @@ class DebtBoard:
     def put(self, debt: TableDebt) -> None:
         """Replace what is known of one table."""
         with self._lock:
-            self._tables[debt.table] = debt
+            self._tables[debt.table] = _without_declined(debt, self._declined.get(debt.table, {}))
+
+    def decline(self, seen: TableDebt, left_alone: Mapping[PartitionKey, str]) -> None:
+        """A plan made for `seen` has left these partitions alone: they are not due until their counts change."""
+        declined = {
+            partition.key: Declined(partition.counts, left_alone[partition.key])
+            for partition in seen.partitions.values()
+            if partition.key in left_alone
+        }
+        with self._lock:
+            self._declined[seen.table] = declined
+            known = self._tables.get(seen.table)
+            if known is not None and declined:
+                self._tables[seen.table] = _without_declined(known, declined)
 
     def forget(self, table: TableName) -> None:
         """Drop a table that no longer exists."""
         with self._lock:
             self._tables.pop(table, None)
+            self._declined.pop(table, None)
 
     def mark_stale(self, table: TableName, reason: str, waiting_since: float | None = None) -> None:
         """Keep the last counts, and say that they may be old. `waiting_since`: an event heard but not yet counted."""
@@ -147,3 +170,15 @@ class DebtBoard:
             known = self._tables.get(table)
             if known is not None:
                 self._tables[table] = replace(known, waiting_since=None, due_since=None)
+
+
+def _without_declined(debt: TableDebt, declined: Mapping[PartitionKey, Declined]) -> TableDebt:
+    changed = {
+        key: replace(partition, due=False, why=known.why)
+        for key, known in declined.items()
+        if (partition := debt.partitions.get(key)) is not None and partition.due and partition.counts == known.counts
+    }
+    if not changed:
+        return debt
+    cleared = replace(debt, partitions={**debt.partitions, **changed})
+    return cleared if cleared.due else replace(cleared, due_since=None)

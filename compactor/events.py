@@ -49,6 +49,7 @@ class GroupRewritten:
     rows_deleted: int
     rows_out: int
     seconds: float
+    bytes_decoded: int = 0
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ class GroupDropped:
 
 @dataclass(frozen=True)
 class RunCommitted:
-    """One `replace` snapshot holds the whole run. `event_to_compacted_seconds`: since the oldest event it settles."""
+    """One `replace` snapshot holds the whole run; a long one takes several, `snapshot_id` is the last.
+
+    `event_to_compacted_seconds`: since the oldest event it settles.
+    """
 
     run_id: str
     table: TableName
@@ -78,6 +82,7 @@ class RunCommitted:
     rewrite_seconds: float
     commit_seconds: float
     event_to_compacted_seconds: float | None = None
+    delete_files_removed: int = 0
 
 
 @dataclass(frozen=True)

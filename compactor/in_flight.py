@@ -9,6 +9,7 @@ or the grace period has passed. A record goes when a second sweep finds nothing 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,11 +22,14 @@ from typing import Any
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from compactor.commit import RUN_ID
-from compactor.errors import FirnlineError, RetryError, StoppedError
+from compactor.commit import PART, RUN_ID
+from compactor.errors import RetryError, StoppedError
 from compactor.manifests import ManifestCache
+from compactor.rewrite.byte_ranges import abort_uploads
 from compactor.table_names import TableName
-from compactor.tables import Catalogs, TableMissingError, TableView
+from compactor.tables import MAIN, Catalogs, TableMissingError, TableView, head_of
+
+LOG = logging.getLogger("firnline")
 
 
 @dataclass(frozen=True)
@@ -87,6 +91,7 @@ class Record:
     created: float
     files: tuple[str, ...]
     prefixes: tuple[str, ...] = ()
+    ref: str = MAIN
     abandoned: bool = False
     seen_head: int | None = None
     seen_at: float | None = None
@@ -143,6 +148,7 @@ class InFlightRecords:
             created=self._clock(),
             files=tuple(files),
             prefixes=tuple(prefixes),
+            ref=table.ref,
         )
         self.save(record)
         return record
@@ -184,7 +190,10 @@ class InFlightRecords:
     def all(self) -> list[Record]:
         """Every record there is, oldest first."""
         found = self._fs.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
-        records = [self._read(info.path) for info in found if info.path.endswith(".json")]
+        records = []
+        for info in found:
+            with suppress(RetryError):  # read at the next sweep
+                records.append(self._read(info.path) if info.path.endswith(".json") else None)
         return sorted((record for record in records if record), key=lambda record: record.created)
 
     def _read(self, path: str) -> Record | None:
@@ -194,8 +203,12 @@ class InFlightRecords:
             for key in ("namespace", "files", "prefixes"):
                 tree[key] = tuple(tree[key])
             return Record(**{**tree, "owner": Owner(**tree["owner"])})
-        except (OSError, ValueError, TypeError, KeyError):
+        except (FileNotFoundError, ValueError, TypeError, KeyError):
             return None  # removed meanwhile, or torn: the next sweep looks again
+        except OSError as error:
+            raise RetryError(
+                f"in-flight record {path} cannot be read: {error}; check state.checkpoint", reason="state_unreadable"
+            ) from error
 
     def _path(self, run_id: str) -> str:
         return f"{self._folder}/{run_id}.json"
@@ -223,8 +236,9 @@ def sweep(
     for record in records.all():
         try:
             count = _sweep_one(records, record, catalogs, cache, now, grace_seconds)
-        except (FirnlineError, OSError):
-            continue  # the table or its store does not answer: the record stays for the next sweep
+        except Exception as error:  # noqa: BLE001 - whatever a catalog or a store raises: the record stays
+            LOG.warning("in-flight record of run %s could not be swept yet: %s", record.run_id, error)
+            continue
         if count:
             removed[record.table] = removed.get(record.table, 0) + count
     return removed
@@ -239,7 +253,8 @@ def _sweep_one(
         if now - record.created > grace:
             records.close(record.run_id)  # a dropped table: its files are the catalog's business
         return 0
-    head = table.snapshot.snapshot_id if table.snapshot else None
+    snapshot = head_of(table.metadata, record.ref)
+    head = snapshot.snapshot_id if snapshot else None
     if was_committed(table, record.run_id) and record.owner.is_dead():
         verdict = Verdict.CLEAN  # it has landed and cannot land again: what is unreferenced now stays so
     else:
@@ -266,6 +281,8 @@ def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) 
         return 0  # another table lives under the name; its files are not ours to judge
     io = table.io
     candidates = set(record.files)
+    for location in (*record.files, *(f"{prefix.rstrip('/')}/" for prefix in record.prefixes)):
+        abort_uploads(location, io.properties)
     for prefix in record.prefixes:
         candidates.update(_files_below(io, prefix))
     if not candidates:
@@ -290,11 +307,16 @@ def referenced_paths(table: TableView, record: Record, cache: ManifestCache) -> 
 
 
 def was_committed(table: TableView, run_id: str) -> bool:
-    """Whether a retained snapshot carries the run id. False proves nothing: the snapshot may have expired."""
+    """Whether a retained snapshot is the run's last commit. False proves nothing: the snapshot may have expired."""
     summaries: Iterable[Mapping[str, str]] = (
         snapshot.summary.additional_properties for snapshot in table.metadata.snapshots if snapshot.summary
     )
-    return any(summary.get(RUN_ID) == run_id for summary in summaries)
+    return any(summary.get(RUN_ID) == run_id and _is_last(summary.get(PART, "1/1")) for summary in summaries)
+
+
+def _is_last(part: str) -> bool:
+    number, _, parts = part.partition("/")
+    return number == parts
 
 
 def plain_path(location: str) -> str:
@@ -321,6 +343,7 @@ def _delete(io: Any, location: str) -> bool:
 def _table_file_system(io: Any, location: str) -> tuple[fs.FileSystem, str, str]:
     if location.startswith(("file:", "/")):
         return fs.LocalFileSystem(), plain_path(location), ""
-    scheme, _, rest = location.partition("://")
+    scheme, authority, path = PyArrowFileIO.parse_location(location)
     arrow = io if isinstance(io, PyArrowFileIO) else PyArrowFileIO(io.properties)
-    return arrow.fs_by_scheme(scheme, rest.split("/", 1)[0]), rest, f"{scheme}://"
+    prefix = f"{scheme}://" if path.startswith(authority) and authority else f"{scheme}://{authority}"
+    return arrow.fs_by_scheme(scheme, authority), path, prefix

@@ -5,7 +5,7 @@ Built from manifest entries, so that equality deletes, deletion vectors and fore
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -35,13 +35,17 @@ class LiveFile:
 
 @dataclass(frozen=True)
 class Inventory:
-    """Live files by partition, in arrival order (data sequence number, then path), at one snapshot."""
+    """Live files by partition, in arrival order (data sequence number, then path), at one snapshot.
+
+    `deletes`: every live delete file, whether it still applies to a data file or not.
+    """
 
     table: TableView
     snapshot_id: int | None
     sequence_number: int
     partitions: Mapping[PartitionKey, tuple[LiveFile, ...]]
     layouts: Mapping[int, PartitionLayout]
+    deletes: tuple[FileEntry, ...] = ()
 
 
 def take_inventory(table: TableView, cache: ManifestCache) -> Inventory:
@@ -56,8 +60,19 @@ def take_inventory(table: TableView, cache: ManifestCache) -> Inventory:
     entries = [entry for manifest in cache.read(table, table.manifests()) for entry in manifest if entry.is_live]
     layouts = {spec.spec_id: table.layout(spec.spec_id) for spec in table.metadata.partition_specs}
     return Inventory(
-        table, snapshot.snapshot_id, snapshot.sequence_number or 0, match_deletes(entries, layouts), layouts
+        table,
+        snapshot.snapshot_id,
+        snapshot.sequence_number or 0,
+        match_deletes(entries, layouts),
+        layouts,
+        tuple(entry for entry in entries if entry.content is not Content.DATA),
     )
+
+
+def listed_twice(inventory: Inventory) -> frozenset[str]:
+    """Paths that more than one manifest entry lists: readers see their rows twice, a commit would remove them all."""
+    counts = Counter(file.entry.path for files in inventory.partitions.values() for file in files)
+    return frozenset(path for path, times in counts.items() if times > 1)
 
 
 def match_deletes(

@@ -24,7 +24,13 @@ SUPPORTED_JAVA = (17, 21)
 
 @dataclass(frozen=True)
 class JarSet:
-    """Maven coordinates that are fetched together into one folder."""
+    """Maven coordinates that are fetched together into one folder.
+
+    Attributes:
+        name: Part of the folder's name.
+        coordinates: `group:artifact:version`, or `group:artifact:version:classifier` for that one jar alone.
+        transitive: Whether the jars that these need come along. A module named only by a classifier brings none.
+    """
 
     name: str
     coordinates: tuple[str, ...]
@@ -46,6 +52,25 @@ SPARK_JARS = JarSet(
 AWS_JARS = JarSet("aws", ("org.apache.iceberg:iceberg-aws-bundle:1.11.0",), transitive=False)
 KAFKA_BROKER_JARS = JarSet(
     "kafka-broker", ("org.apache.kafka:kafka_2.13:4.1.1", "org.slf4j:slf4j-simple:1.7.36"), transitive=True
+)
+# What the tests run against. The catalog also needs Hadoop's client jars, which pyspark ships (`pyspark_jars`).
+S3PROXY_JARS = JarSet("s3proxy", ("org.gaul:s3proxy:4.1.0:jar-with-dependencies",), transitive=False)
+REST_CATALOG_JARS = JarSet(
+    "rest-catalog",
+    (
+        "org.apache.iceberg:iceberg-open-api:1.11.0:test-fixtures",
+        "org.apache.iceberg:iceberg-core:1.11.0",
+        "org.apache.iceberg:iceberg-core:1.11.0:tests",
+        "org.apache.iceberg:iceberg-aws:1.11.0",
+        "org.apache.iceberg:iceberg-aws-bundle:1.11.0",
+        "org.eclipse.jetty.ee10:jetty-ee10-servlet:12.1.14",
+        "org.eclipse.jetty.compression:jetty-compression-server:12.1.14",
+        "org.eclipse.jetty.compression:jetty-compression-gzip:12.1.14",
+        "jakarta.servlet:jakarta.servlet-api:6.0.0",
+        "org.xerial:sqlite-jdbc:3.50.3.0",
+        "org.slf4j:slf4j-simple:2.0.17",
+    ),
+    transitive=True,
 )
 
 
@@ -124,23 +149,47 @@ def fetch_jars(jar_set: JarSet) -> list[Path]:
     return sorted(folder.glob("*.jar"))
 
 
-def _retrieve(jar_set: JarSet, scratch: Path) -> None:
-    import pyspark  # noqa: PLC0415 - only its folder is wanted, and only when something must be fetched
+def pyspark_jars() -> Path:
+    """The folder of the jars that pyspark ships: Ivy, Hadoop's clients, Spark itself."""
+    import pyspark  # noqa: PLC0415 - only its folder is wanted, and only when something must be fetched or started
 
+    return Path(pyspark.__file__).parent / "jars"
+
+
+def _ivy_module(jar_set: JarSet) -> str:
+    """The set as an Ivy module file: one dependency a module, its artifacts named where one carries a classifier."""
+    classifiers: dict[tuple[str, str, str], list[str]] = {}
+    for coordinate in jar_set.coordinates:
+        group, artifact, version, *classifier = coordinate.split(":")
+        classifiers.setdefault((group, artifact, version), []).append("".join(classifier))
     dependencies = "".join(
-        f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="{str(jar_set.transitive).lower()}" '
-        f'conf="default->master,runtime,compile"/>'
-        for group, artifact, version in (coordinate.split(":") for coordinate in jar_set.coordinates)
+        _dependency(*module, found, jar_set.transitive and "" in found) for module, found in classifiers.items()
     )
-    if not jar_set.transitive:
-        dependencies = dependencies.replace("master,runtime,compile", "master")
-    (scratch / "ivy.xml").write_text(
-        '<ivy-module version="2.0"><info organisation="firnline" module="jars"/>'
+    return (
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">'
+        '<info organisation="firnline" module="jars"/>'
         f'<configurations><conf name="default"/></configurations><dependencies>{dependencies}</dependencies>'
         "</ivy-module>"
     )
+
+
+def _dependency(group: str, artifact: str, version: str, classifiers: list[str], transitive: bool) -> str:
+    artifacts = "".join(
+        f'<artifact name="{artifact}" type="jar" ext="jar"' + (f' m:classifier="{found}"/>' if found else "/>")
+        for found in classifiers
+        if any(classifiers)
+    )
+    wanted = "master,runtime,compile" if transitive else "master"
+    return (
+        f'<dependency org="{group}" name="{artifact}" rev="{version}" transitive="{str(transitive).lower()}" '
+        f'conf="default->{wanted}">{artifacts}</dependency>'
+    )
+
+
+def _retrieve(jar_set: JarSet, scratch: Path) -> None:
+    (scratch / "ivy.xml").write_text(_ivy_module(jar_set))
     command = [
-        str(java_home() / "bin" / "java"), "-cp", str(Path(pyspark.__file__).parent / "jars" / "*"),
+        str(java_home() / "bin" / "java"), "-cp", f"{pyspark_jars()}/*",
         "org.apache.ivy.Main", "-ivy", str(scratch / "ivy.xml"), "-confs", "default",
         "-cache", str(scratch / "cache"), "-types", "jar", "bundle",
         "-retrieve", str(scratch / "jars" / "[artifact]-[revision](-[classifier]).[ext]"),

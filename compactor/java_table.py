@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from compactor.errors import GiveUpError, ReplanError, RetryError
+from compactor.manifests import Content, FileEntry
 from compactor.partitions import PartitionKey
 from compactor.tables import TableView
 
@@ -51,13 +52,24 @@ class JavaTable:
             ) from error
         table = cls(session, handle, view, snapshot_id)
         table.check_unchanged()
+        if handle.snapshot(snapshot_id) is None:
+            raise ReplanError(
+                f"snapshot {snapshot_id} of {view.name} expired since planning", reason="snapshot_expired"
+            )
         return table
 
+    @property
+    def sequence_number(self) -> int:
+        """The planned snapshot's sequence number, which the outputs will carry; 0 in format version 1."""
+        snapshot = self.view.metadata.snapshot_by_id(self.snapshot_id)
+        return (snapshot.sequence_number or 0) if snapshot else 0
+
     def check_unchanged(self) -> None:
-        """Refuse to go on when the table is not the one that was planned.
+        """Refuse to go on when the table is not the one that was planned. The planned snapshot may have expired:
+        Iceberg validates a commit from the snapshots after it.
 
         Raises:
-            ReplanError: UUID or format version differ, or the planned snapshot has been expired.
+            ReplanError: UUID or format version differ.
         """
         name = self.view.name
         if self.handle.uuid().toString() != self.view.uuid:
@@ -65,10 +77,6 @@ class JavaTable:
         version = self.handle.operations().current().formatVersion()
         if version != self.view.metadata.format_version:
             raise ReplanError(f"{name} changed to format version {version} since planning", reason="format_changed")
-        if self.handle.snapshot(self.snapshot_id) is None:
-            raise ReplanError(
-                f"snapshot {self.snapshot_id} of {name} expired since planning", reason="snapshot_expired"
-            )
 
     def refresh(self) -> None:
         """Read the table's newest metadata.
@@ -114,13 +122,26 @@ class JavaTable:
         """Java `DataFile`s from content-file JSON."""
         return [task.file() for task in self.tasks(data_files)]
 
+    def delete_files(self, delete_files: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """Java `DeleteFile`s from content-file JSON."""
+        if not delete_files:
+            return []
+        iceberg = self.jvm.org.apache.iceberg
+        node = iceberg.util.JsonUtil.mapper().readTree(json.dumps({"delete-files": list(delete_files)}))
+        return list(iceberg.rest.TableScanResponseParser.parseDeleteFiles(node, self.handle.specs()))
+
     def planned_tasks(self, paths: Iterable[str]) -> dict[str, Any]:
         """Java's own scan tasks of the given data files at the planned snapshot, deletes and row lineage included.
 
         Raises:
             GiveUpError: Java's plan does not hold a file that the inventory holds.
+            ReplanError: the planned snapshot has expired.
         """
         wanted = set(paths)
+        if self.handle.snapshot(self.snapshot_id) is None:
+            raise ReplanError(
+                f"snapshot {self.snapshot_id} of {self.view.name} expired during the run", reason="snapshot_expired"
+            )
         scan = self.handle.newScan().useSnapshot(self.snapshot_id).ignoreResiduals()
         found: dict[str, Any] = {}
         planned = scan.planFiles()
@@ -164,6 +185,23 @@ def content_file(
         "partition": key.tuple_json,
         "file-size-in-bytes": size,
         **metrics,
+        **more,
+    }
+
+
+def delete_file(entry: FileEntry) -> dict[str, Any]:
+    """A position or equality delete file in the REST spec's content-file JSON: enough to name it in a commit."""
+    more: dict[str, Any] = {}
+    if entry.content is Content.EQUALITY_DELETES:
+        more["equality-ids"] = list(entry.equality_ids)
+    return {
+        "spec-id": entry.key.spec_id,
+        "content": entry.content.value,
+        "file-path": entry.path,
+        "file-format": entry.file_format,
+        "partition": entry.key.tuple_json,
+        "file-size-in-bytes": entry.size,
+        "record-count": entry.records,
         **more,
     }
 

@@ -1,6 +1,7 @@
 """Manifests: decoded once, kept by path, bounded by bytes.
 
-A manifest file never changes, so nothing here needs invalidating: what is not wanted any more is evicted.
+A manifest file never changes, so nothing here needs invalidating: what is not wanted any more is evicted. What its
+entries inherit from the manifest list may change once, in an upgrade to V3, so that is part of the key.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from pyiceberg.types import DoubleType, IcebergType
 
 from compactor.errors import RetryError
 from compactor.events import Listener, ManifestsRead, ignore
+from compactor.manifest_lists import first_row_id
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.tables import TableView
 
@@ -65,6 +67,8 @@ class FileEntry:
 
     `partition` holds the raw partition values as PyIceberg decodes them; `key` is their canonical form.
     `applies_to` is the one data file that a position delete or deletion vector names, else None.
+    `first_row_id` is the `_row_id` of a data file's first row, inherited if need be (spec: first row id inheritance);
+    None where rows have no ids: in tables before V3, and for files of snapshots from before an upgrade to V3.
     """
 
     manifest_path: str
@@ -82,6 +86,7 @@ class FileEntry:
     encrypted: bool
     equality_ids: tuple[int, ...]
     applies_to: str | None
+    first_row_id: int | None = None
 
     @property
     def is_live(self) -> bool:
@@ -111,7 +116,7 @@ class _ManifestReader(AvroFile[ManifestEntry]):
 
 
 def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
-    """All entries of one manifest, statistics included, sequence numbers and snapshot ids inherited (spec).
+    """All entries of one manifest, statistics included, sequence numbers, snapshot and row ids inherited (spec).
 
     Raises:
         RetryError: the file cannot be read or decoded.
@@ -123,7 +128,9 @@ def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
             read_types={-1: ManifestEntry, 2: DataFile},
             read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
         ) as reader:
-            return [_inherit(entry, manifest) for entry in reader]
+            entries = [_inherit(entry, manifest) for entry in reader]
+            _inherit_row_ids(entries, first_row_id(manifest))
+            return entries
     except Exception as error:  # any store's or decoder's error: the table is marked and read again later
         raise RetryError(
             f"manifest {manifest.manifest_path} cannot be read: {error}", reason="manifest_unreadable"
@@ -137,6 +144,21 @@ def _inherit(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
         entry.sequence_number = manifest.sequence_number or 0
     entry.data_file.spec_id = manifest.partition_spec_id
     return entry
+
+
+def _inherit_row_ids(entries: Iterable[ManifestEntry], first: int | None) -> None:
+    """Give data files their first row ids, as Iceberg Java's ManifestReader does.
+
+    A manifest without an id of its own is older than the table's V3 days: its files have none, whatever they say.
+    Deleted entries are left as they are and take no ids.
+    """
+    for entry in entries:
+        values = entry.data_file._data  # noqa: SLF001 - PyIceberg exposes no accessor for V3 fields yet
+        if first is None:
+            values[FIRST_ROW_ID] = None
+        elif entry.status != ManifestEntryStatus.DELETED and values[FIRST_ROW_ID] is None:
+            values[FIRST_ROW_ID] = first
+            first += entry.data_file.record_count
 
 
 def file_entry(entry: ManifestEntry, manifest_path: str, layout: PartitionLayout) -> FileEntry:
@@ -160,15 +182,21 @@ def file_entry(entry: ManifestEntry, manifest_path: str, layout: PartitionLayout
         encrypted=file.key_metadata is not None,
         equality_ids=tuple(file.equality_ids or ()),
         applies_to=_applies_to(file) if content is Content.POSITION_DELETES else None,
+        first_row_id=file._data[FIRST_ROW_ID],  # noqa: SLF001 - see _inherit_row_ids
     )
 
 
 _CONTENT = {0: Content.DATA, 1: Content.POSITION_DELETES, 2: Content.EQUALITY_DELETES}
-REFERENCED_DATA_FILE = next(
-    position
-    for position, field in enumerate(MANIFEST_ENTRY_SCHEMAS[READ_VERSION].find_field("data_file").field_type.fields)  # type: ignore[attr-defined]
-    if field.name == "referenced_data_file"
-)
+
+
+def _position_of(name: str) -> int:
+    """Where a field of the V3 data file stands in PyIceberg's records."""
+    fields = MANIFEST_ENTRY_SCHEMAS[READ_VERSION].find_field("data_file").field_type.fields  # type: ignore[attr-defined]
+    return next(position for position, field in enumerate(fields) if field.name == name)
+
+
+REFERENCED_DATA_FILE = _position_of("referenced_data_file")
+FIRST_ROW_ID = _position_of("first_row_id")
 
 
 def _applies_to(file: DataFile) -> str | None:
@@ -181,6 +209,14 @@ def _applies_to(file: DataFile) -> str | None:
     return lower.decode("utf-8") if lower is not None and lower == upper else None
 
 
+_Key = tuple[str, int | None]
+"""What decoded entries depend on: the manifest's path, and its first row id in the manifest list."""
+
+
+def _key(manifest: ManifestFile) -> _Key:
+    return manifest.manifest_path, first_row_id(manifest)
+
+
 class ManifestCache:
     """Decoded manifests by path, least recently used ones evicted beyond `limit_bytes`. Thread-safe."""
 
@@ -191,7 +227,7 @@ class ManifestCache:
         self._listener = listener
         self._clock = clock
         self._lock = threading.Lock()
-        self._entries: OrderedDict[str, tuple[FileEntry, ...]] = OrderedDict()
+        self._entries: OrderedDict[_Key, tuple[FileEntry, ...]] = OrderedDict()
         self._bytes = 0
 
     def __len__(self) -> int:
@@ -204,12 +240,12 @@ class ManifestCache:
             RetryError: a manifest cannot be read.
         """
         started = self._clock()
-        found = {manifest.manifest_path: self._get(manifest.manifest_path) for manifest in manifests}
-        missing = [manifest for manifest in manifests if found[manifest.manifest_path] is None]
+        found = {_key(manifest): self._get(_key(manifest)) for manifest in manifests}
+        missing = [manifest for manifest in manifests if found[_key(manifest)] is None]
         layouts = {spec_id: table.layout(spec_id) for spec_id in {manifest.partition_spec_id for manifest in missing}}
         for manifest, entries in zip(missing, _decode(table.io, missing, layouts), strict=True):
-            found[manifest.manifest_path] = entries
-            self._put(manifest.manifest_path, entries)
+            found[_key(manifest)] = entries
+            self._put(_key(manifest), entries)
         self._listener(
             ManifestsRead(
                 table.name,
@@ -219,19 +255,19 @@ class ManifestCache:
                 seconds=self._clock() - started,
             )
         )
-        return [found[manifest.manifest_path] or () for manifest in manifests]
+        return [found[_key(manifest)] or () for manifest in manifests]
 
-    def _get(self, path: str) -> tuple[FileEntry, ...] | None:
+    def _get(self, key: _Key) -> tuple[FileEntry, ...] | None:
         with self._lock:
-            if path not in self._entries:
+            if key not in self._entries:
                 return None
-            self._entries.move_to_end(path)
-            return self._entries[path]
+            self._entries.move_to_end(key)
+            return self._entries[key]
 
-    def _put(self, path: str, entries: tuple[FileEntry, ...]) -> None:
+    def _put(self, key: _Key, entries: tuple[FileEntry, ...]) -> None:
         with self._lock:
-            if path not in self._entries:
-                self._entries[path] = entries
+            if key not in self._entries:
+                self._entries[key] = entries
                 self._bytes += _weight(entries)
             while self._bytes > self._limit and self._entries:
                 _, evicted = self._entries.popitem(last=False)

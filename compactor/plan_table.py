@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from compactor.inventory import take_inventory
+from compactor.dangling_deletes import CoverableDelete, coverable_deletes
+from compactor.inventory import listed_twice, take_inventory
 from compactor.manifests import ManifestCache
 from compactor.planner import Group, Plan, make_plan
 from compactor.policy import ThresholdPolicy
@@ -44,6 +45,7 @@ class TablePlan:
     sizes: FileSizes
     requested_engine: str
     seconds: float
+    coverable_deletes: tuple[CoverableDelete, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -71,18 +73,31 @@ def plan_table(
     inventory = take_inventory(table, cache)
 
     thresholds = ThresholdPolicy(policy, sizes, request.force)
-    plan = _possible(table, make_plan(inventory, thresholds, sizes.target, policy.max_file_group_size, keeps))
+    twice = listed_twice(inventory)
+    plan = _possible(table, twice, make_plan(inventory, thresholds, sizes.target, policy.max_file_group_size, keeps))
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )
-    return TablePlan(table, plan, groups, policy, sizes, request.engine, clock() - started)
+    planned = {file.entry.path for group in plan.groups for file in group.files}
+    return TablePlan(
+        table,
+        plan,
+        groups,
+        policy,
+        sizes,
+        request.engine,
+        clock() - started,
+        coverable_deletes(inventory, planned),
+    )
 
 
-def _possible(table: TableView, plan: Plan) -> Plan:
+def _possible(table: TableView, listed_twice: frozenset[str], plan: Plan) -> Plan:
     """The plan without groups that would only fail: one of them would stop the whole run."""
     groups, left_alone = [], dict(plan.left_alone)
     for group in plan.groups:
         obstacle = impossible(table, group.key, group.files)
+        if listed_twice and any(file.entry.path in listed_twice for file in group.files):
+            obstacle = "a data file is listed twice: its rows count twice, and a rewrite would make them count once"
         if obstacle is None:
             groups.append(group)
         else:
@@ -90,6 +105,6 @@ def _possible(table: TableView, plan: Plan) -> Plan:
     return replace(plan, groups=tuple(groups), left_alone=left_alone)
 
 
-def with_engine(planned: PlannedGroup, reason: str, sentence: str) -> PlannedGroup:
-    """The same group, to be rewritten by `spark` because the footers refused a splice."""
-    return replace(planned, engine=EngineChoice(Engine.SPARK, reason, sentence))
+def with_engine(planned: PlannedGroup, engine: Engine, reason: str, sentence: str) -> PlannedGroup:
+    """The same group, to be rewritten by another engine because the footers spoke against the first."""
+    return replace(planned, engine=EngineChoice(engine, reason, sentence))

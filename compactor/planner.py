@@ -95,6 +95,22 @@ def _worth_writing(share: tuple[LiveFile, ...]) -> bool:
     return len(share) > 1 or any(file.deletes for file in share)
 
 
+def batches(groups: Sequence[Group], most_groups: int, most_bytes: int) -> list[tuple[int, ...]]:
+    """Indexes of the groups that are committed together: consecutive, at most so many and of so many input bytes.
+
+    A group larger than `most_bytes` is committed by itself.
+    """
+    made: list[list[int]] = []
+    total = 0
+    for index, group in enumerate(groups):
+        if not made or len(made[-1]) >= most_groups or total + group.bytes > most_bytes:
+            made.append([])
+            total = 0
+        made[-1].append(index)
+        total += group.bytes
+    return [tuple(batch) for batch in made]
+
+
 def output_count(total_bytes: int, target: int) -> int:
     """How many outputs `total_bytes` become, at least one."""
     whole, rest = divmod(total_bytes, target)

@@ -56,7 +56,10 @@ class ThresholdPolicy:
     force: bool = False
 
     def judge(self, counts: PartitionCounts) -> Judgement:
-        """Due by the count or bytes of small files, or by the share of rows deleted."""
+        """Due by the count or bytes of small files, by the share of rows deleted, or by deletes that may hit one file.
+
+        The last is a guess: the ledger does not know which file a delete names. `choose` settles it.
+        """
         small = counts.small_files
         if small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes):
             return Judgement(True, self._why_merge(small, counts.small_bytes))
@@ -65,6 +68,8 @@ class ThresholdPolicy:
             return Judgement(True, f"{ratio:.0%} of rows deleted, threshold {self.values.delete_ratio_threshold:.0%}")
         if counts.delete_files >= self.values.delete_file_threshold:
             return Judgement(True, f"{counts.delete_files} delete files, threshold {self.values.delete_file_threshold}")
+        if self._may_hold_a_delete_heavy_file(counts):
+            return Judgement(True, f"{counts.deleted_records} rows deleted: enough to make one of its files due")
         return Judgement(False, f"{small} small files, due from {self.values.min_input_files}")
 
     def choose(self, files: Sequence[LiveFile]) -> Choice:
@@ -77,6 +82,17 @@ class ThresholdPolicy:
         if len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
             return Choice(chosen, self._why_merge(len(chosen), total))
         return Choice((), f"{len(chosen)} small files, due from {self.values.min_input_files}")
+
+    def _may_hold_a_delete_heavy_file(self, counts: PartitionCounts) -> bool:
+        """Whether all deletes together would reach the threshold in the smallest file there can be, by average rows."""
+        if not counts.deleted_records or not counts.data_bytes:
+            return False
+        smallest = self.sizes.small_below
+        if counts.small_files:
+            smallest = min(smallest, counts.small_bytes // counts.small_files)
+        smallest = min(smallest, counts.data_bytes // max(1, counts.data_files))
+        rows = counts.records * smallest / counts.data_bytes
+        return counts.deleted_records >= self.values.delete_ratio_threshold * rows
 
     def _enough(self, files: int, total: int) -> bool:
         return self.force or files >= self.values.min_input_files or total > self.sizes.target

@@ -1,130 +1,99 @@
-"""One rewrite run of one table: plan → note outputs → rewrite shares → check rows → one commit → refresh the cache.
+"""One rewrite run of one table: plan → note outputs → rewrite shares → check rows → commit → refresh the cache.
 
 The order is the safety: outputs are noted before the first byte, rows are checked before the commit, and a failure
-after that point deletes nothing whose fate is unknown.
+after that point deletes nothing whose fate is unknown. A long run commits what it has every so often.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JJavaError
 
-from compactor.commit import Replacement, commit_replacements
+from compactor.commit import Stamp
+from compactor.commit_groups import Committed, commit_groups
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, StoppedError
-from compactor.events import GroupDropped, GroupRewritten, Listener, RunCommitted, RunFailed, RunPlanned, ignore
+from compactor.events import GroupDropped, Listener, RunCommitted, RunFailed, RunPlanned, ignore
 from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
 from compactor.java_table import JavaTable, first_line
 from compactor.manifests import ManifestCache
-from compactor.plan_table import PlannedGroup, TablePlan
-from compactor.rewrite.engine import Engine, EngineChoice
+from compactor.plan_table import TablePlan
+from compactor.planner import batches
+from compactor.puffin_statistics import carry_statistics
+from compactor.rewrite.engine import Engine
 from compactor.rewrite.share import Place, RewrittenShare, ShareRewriter
-from compactor.table_names import TableName
+from compactor.run_result import DroppedGroup, FinishedGroup, GroupResult, RunResult, as_event, checked_result
+from compactor.run_watch import RunWatch, Watchman
+from compactor.settings import CommitSettings
 from compactor.tables import Catalogs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyspark.sql import SparkSession
 
 
-SPLICES_PER_SLOT = 4  # tasks a slot gets in one job: enough to level out, few enough to show progress
+LOG = logging.getLogger("firnline")
+TASKS_PER_SLOT = 4  # tasks a slot gets in one job: enough to level out, few enough to show progress
 NO_HEAD = -1  # differs from every head: certainly uncommitted outputs need no waiting
-
-
-@dataclass(frozen=True)
-class GroupResult:
-    """What became of one group; sizes in bytes. `rows_in - rows_deleted == rows_out` has been checked."""
-
-    planned: PlannedGroup
-    engine: EngineChoice
-    files_in: int
-    files_out: int
-    bytes_in: int
-    bytes_out: int
-    rows_in: int
-    rows_deleted: int
-    rows_out: int
-
-
-@dataclass(frozen=True)
-class DroppedGroup:
-    """A group that could not be rewritten; the run went on without it and its files are as they were."""
-
-    planned: PlannedGroup
-    error: FirnlineError
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What one run did. `snapshot_after` is None when there was nothing to do."""
-
-    run_id: str
-    table: TableName
-    snapshot_before: int | None
-    snapshot_after: int | None
-    groups: tuple[GroupResult, ...]
-    plan_seconds: float
-    rewrite_seconds: float
-    commit_seconds: float
-    dropped: tuple[DroppedGroup, ...] = ()
-
-    @property
-    def total_seconds(self) -> float:
-        """Plan, rewrite and commit together."""
-        return self.plan_seconds + self.rewrite_seconds + self.commit_seconds
-
 
 Progress = Callable[[int, int, int], None]
 """Called with (shares done, shares in all, input bytes done)."""
 
 
-@dataclass(frozen=True)
-class RunWatch:
-    """How the work and the thread that watches over it talk."""
+@dataclass
+class _Run:
+    """One run while it is under way: what it was asked, and what has become of its groups so far."""
 
-    stopped: threading.Event
-    committing: threading.Event
-    finished: threading.Event
+    run_id: str
+    plan: TablePlan
+    enabled: Callable[[], bool]
+    stopping: Callable[[], bool]
+    progress: Progress | None
+    stage: str = "rewrite"
+    snapshot_after: int | None = None
+    commits: int = 0
+    delete_files_removed: int = 0
+    rewrite_seconds: float = 0.0
+    commit_seconds: float = 0.0
+    shares_done: int = 0
+    bytes_done: int = 0
+    results: list[GroupResult] = field(default_factory=list)
+    dropped: list[DroppedGroup] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def begin_commit(self, table: TableName, *, wanted: bool) -> None:
-        """From here on the run can no longer be stopped.
+    def note(self, share: RewrittenShare) -> None:
+        """A share is done: tell the progress bar."""
+        with self.lock:
+            self.shares_done += 1
+            self.bytes_done += share.bytes_in
+            if self.progress:
+                self.progress(self.shares_done, self.shares, self.bytes_done)
 
-        Raises:
-            StoppedError: it has been stopped, or is not wanted any more.
-        """
-        if self.stopped.is_set() or not wanted:
-            raise StoppedError(f"{table} was switched off before the commit; nothing was committed")
-        self.committing.set()
+    @property
+    def shares(self) -> int:
+        return sum(len(group.group.shares) for group in self.plan.groups)
 
-
-@dataclass(frozen=True)
-class _Finished:
-    """One group after its tasks: its shares' outputs, or the error that costs it its place in the commit."""
-
-    planned: PlannedGroup
-    error: FirnlineError | None
-    parts: Sequence[RewrittenShare]
-
-
-def _costs_its_group(error: Exception) -> bool:
-    """Whether the other groups can go on: nothing is wrong with the catalog, the store, the request or the machine."""
-    return isinstance(error, GiveUpError) or not isinstance(error, FirnlineError | Py4JNetworkError)
-
-
-def _as_firnline_error(plan: TablePlan, error: Exception) -> FirnlineError:
-    if isinstance(error, FirnlineError):
-        return error
-    failure = GiveUpError(f"rewriting a group of {plan.table.name} failed: {first_line(error)}", reason="unexpected")
-    failure.__cause__ = error
-    return failure
+    def result(self) -> RunResult:
+        return RunResult(
+            self.run_id,
+            self.plan.table.name,
+            self.plan.plan.snapshot_id,
+            self.snapshot_after,
+            tuple(self.results),
+            self.plan.seconds,
+            self.rewrite_seconds,
+            self.commit_seconds,
+            tuple(self.dropped),
+            self.commits,
+            self.delete_files_removed,
+        )
 
 
 class Rewriter:
@@ -140,6 +109,7 @@ class Rewriter:
         slots: int,
         lease_seconds: float,
         check_seconds: float,
+        commit: CommitSettings | None = None,
         listener: Listener = ignore,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -148,11 +118,12 @@ class Rewriter:
         self._cache = cache
         self._records = records
         self._slots = max(1, slots)
-        # A wave is one Spark job of splices. Where the stream runs beside, it must leave a core free.
+        # A wave is one Spark job. Where the stream runs beside, it must leave a core free.
         cores = int(session.sparkContext.defaultParallelism)
-        self._wave = self._slots if self._slots < cores else self._slots * SPLICES_PER_SLOT
+        self._wave = self._slots if self._slots < cores else self._slots * TASKS_PER_SLOT
         self._lease_seconds = lease_seconds
         self._check_seconds = check_seconds
+        self._commit_settings = commit or CommitSettings()
         self._listener = listener
         self._clock = clock
 
@@ -166,101 +137,121 @@ class Rewriter:
         run_id: str | None = None,
         progress: Progress | None = None,
     ) -> RunResult:
-        """Carry out `plan`. Until the commit begins the run can be stopped: `stopping` is asked every second,
-        `enabled` (the table's switch, a look at the catalog) every `check_seconds` and once more before the commit.
-        A group that cannot be rewritten is dropped, the others go on; the run fails when none is left.
+        """Carry out `plan`. But while it commits the run can be stopped: `stopping` is asked every second,
+        `enabled` (the table's switch, a look at the catalog) every `check_seconds` and once more before each commit.
+        A group that cannot be rewritten, or that another commit touches, is dropped and the others go on; the run
+        fails when none is left.
 
         Raises:
-            FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
+            FirnlineError: by class the reaction; nothing more was committed (unless it is a CommitUnknownError).
         """
-        run_id = run_id or str(uuid.uuid4())
+        run = _Run(run_id or str(uuid.uuid4()), plan, enabled, stopping, progress)
         table = plan.table.name
         if not plan.groups or plan.plan.snapshot_id is None:
-            return RunResult(run_id, table, plan.plan.snapshot_id, None, (), plan.seconds, 0.0, 0.0)
+            return run.result()
         files = sum(len(group.group.files) for group in plan.groups)
-        self._listener(RunPlanned(run_id, table, len(plan.groups), files, plan.bytes, plan.seconds))
-        stage = "rewrite"
-        dropped: list[DroppedGroup] = []
+        self._listener(RunPlanned(run.run_id, table, len(plan.groups), files, plan.bytes, plan.seconds))
         try:
-            java_table = JavaTable.load(self._session, plan.table, plan.plan.snapshot_id)
-            shares = ShareRewriter(self._session, java_table, plan, run_id)
-            started = self._clock()
-            with (
-                self._noted(plan, shares, run_id, dropped) as record,
-                self._watched(record, enabled, stopping) as watch,
-            ):
-                done = self._rewrite(shares, plan, run_id, watch.stopped, progress)
-                done, results = self._keep_sound(plan, done, run_id, dropped)
-                rewritten = self._clock()
-                self._records.renew(record)
-                watch.begin_commit(table, wanted=not stopping() and enabled())
-                stage = "commit"
-                snapshot_after = self._commit(java_table, done, run_id)
-            committed = self._clock()
+            self._carry_out(run, plan.plan.snapshot_id)
         except FirnlineError as error:
-            self._listener(RunFailed(run_id, table, stage, error.reason, error.reaction, str(error)))
+            self._listener(RunFailed(run.run_id, table, run.stage, error.reason, error.reaction, str(error)))
             raise
         except Exception as error:
-            failure = GiveUpError(f"rewriting {table} failed: {error}", reason="unexpected")
-            self._listener(RunFailed(run_id, table, stage, failure.reason, failure.reaction, str(error)))
+            failure = GiveUpError(f"rewriting {table} failed: {first_line(error)}", reason="unexpected")
+            self._listener(RunFailed(run.run_id, table, run.stage, failure.reason, failure.reaction, str(error)))
             raise failure from error
-        result = RunResult(
-            run_id,
-            table,
-            plan.plan.snapshot_id,
-            snapshot_after,
-            tuple(results),
-            plan.seconds,
-            rewritten - started,
-            committed - rewritten,
-            tuple(dropped),
-        )
+        result = run.result()
         self._tell(result, waiting_since)
-        self._refresh_cache(table)
+        self._refresh_cache(plan)
         return result
 
-    def _rewrite(
+    def _carry_out(self, run: _Run, snapshot_id: int) -> None:
+        java_table = JavaTable.load(self._session, run.plan.table, snapshot_id)
+        shares = ShareRewriter(self._session, java_table, run.plan, run.run_id)
+
+        def cancel() -> None:
+            self._session.sparkContext.cancelJobGroup(run.run_id)
+
+        watchman = Watchman(self._records, cancel, self._lease_seconds, self._check_seconds)
+        settings = self._commit_settings
+        parts = batches([planned.group for planned in run.plan.groups], settings.groups, settings.bytes)
+        with self._noted(run, shares) as record, watchman.over(record, run.enabled, run.stopping) as watch:
+            for part, numbers in enumerate(parts, 1):
+                self._one_commit(run, java_table, shares, record, watch, numbers, f"{part}/{len(parts)}")
+            if run.commits == 0:
+                raise run.dropped[0].error
+
+    def _one_commit(
         self,
+        run: _Run,
+        java_table: JavaTable,
         shares: ShareRewriter,
-        plan: TablePlan,
-        run_id: str,
-        stopped: threading.Event,
-        progress: Progress | None,
-    ) -> list[_Finished]:
-        """All shares, a bounded number at a time. A share nobody can rewrite costs its group; else failure ends all."""
-        work = [(number, index) for number, group in enumerate(plan.groups) for index in range(len(group.group.shares))]
+        record: Record,
+        watch: RunWatch,
+        numbers: Sequence[int],
+        part: str,
+    ) -> None:
+        """Rewrite some of the plan's groups and commit them."""
+        run.stage = "rewrite"
+        started = self._clock()
+        sound = self._keep_sound(run, self._rewrite(run, shares, numbers, watch.stopped))
+        rewritten = self._clock()
+        run.rewrite_seconds += rewritten - started
+        if not sound:
+            return
+        self._records.renew(record)
+        run.stage = "commit"
+        with watch.commit(run.plan.table.name, wanted=not run.stopping() and run.enabled()):
+            results = {id(group): result for group, result in sound}
+            committed = self._commit(run, java_table, [group for group, _ in sound], part, record)
+        self._drop(run, committed.dropped)
+        run.results += [results[id(group)] for group in committed.kept]
+        run.commit_seconds += self._clock() - rewritten
+        if committed.snapshot_id is not None:
+            run.commits += 1
+            run.snapshot_after = committed.snapshot_id
+            run.delete_files_removed += committed.delete_files_removed
+
+    def _rewrite(
+        self, run: _Run, shares: ShareRewriter, numbers: Sequence[int], stopped: threading.Event
+    ) -> list[FinishedGroup]:
+        """All shares of some groups, a bounded number at a time.
+
+        A share nobody can rewrite costs its group; a failure of the catalog, the store or the machine ends all.
+        """
+        groups = run.plan.groups
+        work = [(number, index) for number in numbers for index in range(len(groups[number].group.shares))]
         done: dict[Place, RewrittenShare] = {}
         failed: dict[int, FirnlineError] = {}
-        lock = threading.Lock()
 
-        def one(item: Place) -> None:
-            number, index = item
+        def one(place: Place) -> None:
+            number, index = place
             if stopped.is_set() or number in failed:
                 return
             try:
-                rewritten = shares.rewrite(plan.groups[number], number, index)
+                rewritten = shares.rewrite(groups[number], number, index)
             except Exception as error:
                 if stopped.is_set() or not _costs_its_group(error):
                     raise
-                failed.setdefault(number, _as_firnline_error(plan, error))
+                failed.setdefault(number, _as_firnline_error(run.plan, error))
                 return
-            with lock:
-                done[item] = rewritten
-                if progress:
-                    progress(len(done), len(work), sum(part.bytes_in for part in done.values()))
+            with run.lock:
+                done[place] = rewritten
+            run.note(rewritten)
 
-        def splice_ahead(wave: Sequence[Place]) -> None:
-            shares.splice_ahead([place for place in wave if plan.groups[place[0]].engine.engine is Engine.SPLICE])
-
-        self._run_all(splice_ahead, one, work, run_id, stopped)
+        self._run_all(shares, one, work, run.run_id, stopped)
         return [
-            _Finished(group, failed.get(number), [part for (owner, _), part in sorted(done.items()) if owner == number])
-            for number, group in enumerate(plan.groups)
+            FinishedGroup(
+                groups[number],
+                failed.get(number),
+                [part for (owner, _), part in sorted(done.items()) if owner == number],
+            )
+            for number in numbers
         ]
 
     def _run_all(
         self,
-        splice_ahead: Callable[[Sequence[Place]], None],
+        shares: ShareRewriter,
         one: Callable[[Place], None],
         work: Sequence[Place],
         run_id: str,
@@ -272,8 +263,8 @@ class Rewriter:
                 for first in range(0, len(work), self._wave):
                     wave = work[first : first + self._wave]
                     if not stopped.is_set():
-                        splice_ahead(wave)
-                    for future in [pool.submit(one, item) for item in wave]:
+                        shares.write_ahead(wave)
+                    for future in [pool.submit(one, place) for place in wave]:
                         future.result()
                 by_request = stopped.is_set()
             except BaseException as error:
@@ -286,87 +277,52 @@ class Rewriter:
         if by_request:
             raise StoppedError(f"run {run_id} was stopped before its commit")
 
-    def _keep_sound(
-        self, plan: TablePlan, finished: Sequence[_Finished], run_id: str, dropped: list[DroppedGroup]
-    ) -> tuple[list[_Finished], list[GroupResult]]:
-        """Groups whose rows add up, and their results; the others are added to `dropped` and told.
-
-        Raises:
-            FirnlineError: no group is left; the first one's error.
-        """
-        kept: list[_Finished] = []
-        results: list[GroupResult] = []
-        table = plan.table.name
+    def _keep_sound(self, run: _Run, finished: Sequence[FinishedGroup]) -> list[tuple[FinishedGroup, GroupResult]]:
+        """Groups whose rows add up, with their results; the others are dropped and told."""
+        kept: list[tuple[FinishedGroup, GroupResult]] = []
         for group in finished:
             error = group.error
             if error is None:
                 try:
-                    results.append(self._checked(run_id, table, group.planned, group.parts))
+                    result = checked_result(run.plan.table.name, group.planned, group.parts)
                 except GiveUpError as mismatch:
                     error = mismatch
-            if error is None:
-                kept.append(group)
-            else:
-                dropped.append(DroppedGroup(group.planned, error))
-        if not kept:
-            raise dropped[0].error
+                else:
+                    kept.append((group, result))
+                    self._listener(as_event(run.run_id, run.plan.table.name, result))
+            if error is not None:
+                self._drop(run, [DroppedGroup(group.planned, error)])
+        return kept
+
+    def _drop(self, run: _Run, dropped: Sequence[DroppedGroup]) -> None:
+        run.dropped += dropped
         for drop in dropped:
-            self._listener(GroupDropped(run_id, table, drop.planned.group.key, drop.error.reason, str(drop.error)))
-        return kept, results
+            key, error = drop.planned.group.key, drop.error
+            self._listener(GroupDropped(run.run_id, run.plan.table.name, key, error.reason, str(error)))
 
-    def _checked(
-        self, run_id: str, table: TableName, planned: PlannedGroup, parts: Sequence[RewrittenShare]
-    ) -> GroupResult:
-        """The row check of invariant 1: rows in, rows deleted and rows out come from three different counts."""
-        rows_in, rows_out = planned.group.rows, sum(part.rows_out for part in parts)
-        rows_deleted = sum(part.rows_deleted for part in parts)
-        if rows_in - rows_deleted != rows_out:
-            raise GiveUpError(
-                f"group {planned.group.partition} of {table}: {rows_in} rows in, {rows_deleted} deleted, but "
-                f"{rows_out} written; nothing is committed. Check that the table's record counts are right",
-                reason="row_count_mismatch",
-            )
-        result = GroupResult(
-            planned=planned,
-            engine=next((part.engine for part in parts if part.engine.engine is Engine.SPARK), parts[0].engine),
-            files_in=len(planned.group.files),
-            files_out=sum(len(part.outputs) for part in parts),
-            bytes_in=planned.group.bytes,
-            bytes_out=sum(part.bytes_out for part in parts),
-            rows_in=rows_in,
-            rows_deleted=rows_deleted,
-            rows_out=rows_out,
+    def _commit(
+        self, run: _Run, java_table: JavaTable, groups: Sequence[FinishedGroup], part: str, record: Record
+    ) -> Committed:
+        table = run.plan.table.name
+        stamp = Stamp(
+            run.run_id,
+            tuple(share.engine.engine.value for group in groups for share in group.parts),
+            part,
+            self._commit_settings.rolls_back(is_polaris=self._catalogs.is_polaris(table.catalog)),
         )
-        self._listener(
-            GroupRewritten(
-                run_id,
-                table,
-                planned.group.key,
-                result.engine.engine.value,
-                result.engine.reason,
-                result.files_in,
-                result.files_out,
-                result.bytes_in,
-                result.bytes_out,
-                result.rows_in,
-                result.rows_deleted,
-                result.rows_out,
-                sum(part.seconds for part in parts),
-            )
-        )
-        return result
 
-    def _commit(self, table: JavaTable, done: Sequence[_Finished], run_id: str) -> int:
-        parts = [part for group in done for part in group.parts]
-        replacements = [Replacement(part.tasks, part.outputs, part.files_in) for part in parts]
-        return commit_replacements(table, replacements, run_id, [part.engine.engine.value for part in parts])
+        def about_to_send() -> None:
+            self._records.renew(record)
+
+        committed = commit_groups(java_table, run.plan, groups, stamp, self._catalogs, self._cache, about_to_send)
+        if committed.snapshot_id is not None:
+            carry_statistics(java_table, committed.snapshot_id)
+        return committed
 
     @contextmanager
-    def _noted(
-        self, plan: TablePlan, shares: ShareRewriter, run_id: str, dropped: Sequence[DroppedGroup]
-    ) -> Iterator[Record]:
+    def _noted(self, run: _Run, shares: ShareRewriter) -> Iterator[Record]:
         """An in-flight record around the work: gone after the commit, settled by the sweep when its fate is unknown."""
-        record = self._records.open(run_id, plan.table, shares.output_files, shares.output_folders)
+        record = self._records.open(run.run_id, run.plan.table, shares.output_files, shares.output_folders)
         try:
             yield record
         except CommitUnknownError:
@@ -375,51 +331,25 @@ class Rewriter:
         except BaseException:
             self._clean_up(record)
             raise
-        if dropped:
+        if run.dropped:
             self._clean_up(record)  # what dropped groups wrote is in no snapshot
-        else:
-            self._records.close(run_id)
+            return
+        if any(result.engine.engine is Engine.SPARK for result in run.results):
+            self._remove_unreferenced(record)  # a task that Spark ran twice may have left a file in the run's folder
+        self._records.close(run.run_id)
 
     def _clean_up(self, record: Record) -> None:
-        """Nothing was committed for certain: remove the outputs, and leave to the sweep what that does not reach."""
-        with suppress(FirnlineError, OSError):
+        """What is not committed never will be: remove it, and leave to the sweep what that does not reach."""
+        with suppress(FirnlineError):
             # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
             self._records.save(replace(record, abandoned=True, seen_at=0.0, seen_head=NO_HEAD))
-            delete_unreferenced(record, self._catalogs.load(record.table), self._cache)
+        self._remove_unreferenced(record)
 
-    @contextmanager
-    def _watched(self, record: Record, enabled: Callable[[], bool], stopping: Callable[[], bool]) -> Iterator[RunWatch]:
-        """Beside the work: renew the lease to the very end, and stop the run while it has not begun to commit."""
-        watch = RunWatch(threading.Event(), threading.Event(), threading.Event())
-
-        def stop_if_asked(look_at_switch: bool) -> None:
-            if not watch.committing.is_set() and (stopping() or (look_at_switch and not enabled())):
-                watch.stopped.set()
-                self._session.sparkContext.cancelJobGroup(record.run_id)
-
-        def serve() -> None:
-            renewed = checked = time.monotonic()
-            while not watch.finished.wait(1.0):
-                now = time.monotonic()
-                try:
-                    if now - renewed >= self._lease_seconds / 3:
-                        self._records.renew(record)
-                        renewed = now
-                    look = now - checked >= self._check_seconds
-                    checked = now if look else checked
-                    stop_if_asked(look)
-                except StoppedError:
-                    watch.stopped.set()
-                except FirnlineError:
-                    continue  # the state folder or the catalog is unwell: the work goes on, the next second asks again
-
-        watcher = threading.Thread(target=serve, name=f"watch-{record.run_id[:8]}", daemon=True)
-        watcher.start()
+    def _remove_unreferenced(self, record: Record) -> None:
         try:
-            yield watch
-        finally:
-            watch.finished.set()
-            watcher.join()
+            delete_unreferenced(record, self._catalogs.load(record.table), self._cache)
+        except Exception as error:  # noqa: BLE001 - any store's error: the run's own outcome is what counts
+            LOG.warning("%s: outputs that nobody references could not be removed: %s", record.table, error)
 
     def _tell(self, result: RunResult, waiting_since: float | None) -> None:
         self._listener(
@@ -436,13 +366,28 @@ class Rewriter:
                 result.rewrite_seconds,
                 result.commit_seconds,
                 None if waiting_since is None else max(0.0, self._clock() - waiting_since),
+                result.delete_files_removed,
             )
         )
 
-    def _refresh_cache(self, table: TableName) -> None:
+    def _refresh_cache(self, plan: TablePlan) -> None:
         """Read our own new manifests now, before the next plan or count asks for them."""
         try:
-            view = self._catalogs.load(table)
+            view = self._catalogs.load(plan.table.name, plan.table.ref)
             self._cache.read(view, view.manifests())
         except FirnlineError:
             return  # the next plan reads them; the rewrite itself is done
+
+
+def _costs_its_group(error: Exception) -> bool:
+    """Whether the other groups can go on: nothing is wrong with the catalog, the store, the request or the machine."""
+    lost_jvm = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    return isinstance(error, GiveUpError) or not (isinstance(error, FirnlineError) or lost_jvm)
+
+
+def _as_firnline_error(plan: TablePlan, error: Exception) -> FirnlineError:
+    if isinstance(error, FirnlineError):
+        return error
+    failure = GiveUpError(f"rewriting a group of {plan.table.name} failed: {first_line(error)}", reason="unexpected")
+    failure.__cause__ = error
+    return failure

@@ -148,6 +148,29 @@ class PolicySettings(PolicyValues):
         return PolicyValues(**values)
 
 
+class CommitSettings(Section):
+    """How a run commits."""
+
+    groups: int = Field(
+        default=1000, ge=1, description="Groups per commit. A run of more commits what it has and goes on."
+    )
+    bytes: int = Field(
+        default=100 * 1024 * MEBIBYTE,
+        ge=1,
+        description="Input bytes per commit: bounds what a crash or a lost race can cost a long run. 100 GiB, as the "
+        "largest group.",
+    )
+    polaris_rollback: Literal["auto", "always", "never"] = Field(
+        default="auto",
+        description="Ask Apache Polaris, through a snapshot property, to roll a rewrite back rather than fail a writer "
+        "that conflicts with it. `auto`: for REST catalogs whose uri ends with /api/catalog.",
+    )
+
+    def rolls_back(self, *, is_polaris: bool) -> bool:
+        """Whether commits carry Polaris' rollback property."""
+        return self.polaris_rollback == "always" or (self.polaris_rollback == "auto" and is_polaris)
+
+
 class HttpSettings(Section):
     """The address of /metrics, /healthz, /readyz and the status page."""
 
@@ -203,6 +226,7 @@ class Settings(Section):
     kafka: KafkaSettings = KafkaSettings()
     spark: SparkSettings = SparkSettings()
     policy: PolicySettings = PolicySettings()
+    commit: CommitSettings = CommitSettings()
     http: HttpSettings = HttpSettings()
     state: StateSettings = StateSettings()
     service: ServiceSettings = ServiceSettings()

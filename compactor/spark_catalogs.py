@@ -20,7 +20,28 @@ PASSED_ON_AS_THEY_ARE = (
     "prefix",
     "glue.",
     "client.",
+    "http-client.",
 )
+AWS_CREDENTIALS = "software.amazon.awssdk.auth.credentials"
+ASSUME_ROLE_FACTORY = "org.apache.iceberg.aws.AssumeRoleAwsClientFactory"
+_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
+# PyIceberg's name → the name of Iceberg's Java FileIO, where the value stays the same.
+_RENAMED = {
+    "s3.region": "client.region",
+    "client.access-key-id": "s3.access-key-id",
+    "client.secret-access-key": "s3.secret-access-key",
+    "client.session-token": "s3.session-token",
+    "s3.proxy-uri": "http-client.proxy-endpoint",
+    "s3.role-arn": "client.assume-role.arn",
+    "client.role-arn": "client.assume-role.arn",
+    "s3.role-session-name": "client.assume-role.session-name",
+    "client.role-session-name": "client.assume-role.session-name",
+}
+_SECONDS_TO_MS = {
+    "s3.connect-timeout": "http-client.apache.connection-timeout-ms",
+    "s3.request-timeout": "http-client.apache.socket-timeout-ms",
+}
+_ENCRYPTION_TYPES = {"AES256": "s3", "aws:kms": "kms", "aws:kms:dsse": "dsse-kms"}
 
 
 def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -53,9 +74,34 @@ def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, st
 
 
 def uses_s3(properties: Mapping[str, str]) -> bool:
-    """Whether the catalog's files live on S3, so that Spark needs Iceberg's AWS bundle."""
-    on_s3 = properties.get("warehouse", "").startswith(("s3://", "s3a://", "s3n://"))
+    """Whether the catalog's files are known to live on S3."""
+    on_s3 = properties.get("warehouse", "").startswith(_S3_SCHEMES)
     return on_s3 or any(key.startswith("s3.") for key in properties)
+
+
+def needs_aws(properties: Mapping[str, str]) -> bool:
+    """Whether Spark needs Iceberg's AWS bundle: the files are on S3, or the catalog's server may say that they are."""
+    warehouse = properties.get("warehouse", "")
+    elsewhere = "://" in warehouse or warehouse.startswith(("/", "file:"))
+    return uses_s3(properties) or _kind(properties) == "glue" or (_kind(properties) == "rest" and not elsewhere)
+
+
+def aws_profile(catalogs: Mapping[str, Mapping[str, str]]) -> str | None:
+    """The profile of the AWS configuration files that the catalogs name; the JVM can have but one.
+
+    Raises:
+        InputError: two catalogs name different profiles.
+    """
+    named = {
+        properties.get("s3.profile-name") or properties.get("client.profile-name") for properties in catalogs.values()
+    }
+    found = sorted(profile for profile in named if profile)
+    if len(found) > 1:
+        raise InputError(
+            f"s3.profile-name: {' and '.join(found)} cannot be used in one process; give each its own firnline",
+            reason="bad_setting",
+        )
+    return found[0] if found else None
 
 
 def _kind(properties: Mapping[str, str]) -> str:
@@ -93,10 +139,35 @@ def _storage(properties: Mapping[str, str]) -> dict[str, str]:
     conf = {key: value for key, value in properties.items() if key.startswith(PASSED_ON_AS_THEY_ARE)}
     if uses_s3(properties):
         conf.setdefault("io-impl", S3_FILE_IO)
-        if properties.get("s3.region"):
-            conf.setdefault("client.region", properties["s3.region"])
+        for name, value in _s3_in_java(properties).items():
+            conf.setdefault(name, value)
         if properties.get("s3.endpoint"):
             conf.setdefault("s3.path-style-access", "true")
         if properties.get("s3.force-virtual-addressing", "").lower() == "true":
             conf["s3.path-style-access"] = "false"
     return conf
+
+
+def _s3_in_java(properties: Mapping[str, str]) -> dict[str, str]:
+    """What PyIceberg names differently, in the words of Iceberg's Java S3FileIO and AWS client factories."""
+    given = {name: value for name, value in properties.items() if value}
+    conf = {theirs: given[ours] for ours, theirs in reversed(_RENAMED.items()) if ours in given}
+    conf |= {theirs: _milliseconds(ours, given[ours]) for ours, theirs in _SECONDS_TO_MS.items() if ours in given}
+    if given.get("s3.anonymous", "").lower() == "true":
+        conf["client.credentials-provider"] = f"{AWS_CREDENTIALS}.AnonymousCredentialsProvider"
+    if "client.assume-role.arn" in conf:
+        conf["client.factory"] = ASSUME_ROLE_FACTORY
+        if "client.region" in conf:
+            conf["client.assume-role.region"] = conf["client.region"]
+    if given.get("s3.server-side-encryption") in _ENCRYPTION_TYPES:
+        conf["s3.sse.type"] = _ENCRYPTION_TYPES[given["s3.server-side-encryption"]]
+        if "s3.sse-kms-key-id" in given:
+            conf["s3.sse.key"] = given["s3.sse-kms-key-id"]
+    return conf
+
+
+def _milliseconds(name: str, seconds: str) -> str:
+    try:
+        return str(round(float(seconds) * 1000))
+    except ValueError as error:
+        raise InputError(f"{name}={seconds!r} is not a number of seconds", reason="bad_setting") from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from compactor.java import AWS_JARS, SPARK_JARS, fetch_jars, java_home
-from compactor.spark_catalogs import spark_catalog_conf, uses_s3
+from compactor.spark_catalogs import aws_profile, needs_aws, spark_catalog_conf
 
 if TYPE_CHECKING:
     from compactor.settings import Settings
@@ -53,9 +53,14 @@ def session_conf(settings: Settings) -> dict[str, str]:
     }
     if not ({"spark.jars", "spark.jars.packages"} & set(settings.spark.conf)):
         jars = fetch_jars(SPARK_JARS)
-        if any(uses_s3(properties) for properties in settings.catalogs.values()):
+        if any(needs_aws(properties) for properties in settings.catalogs.values()):
             jars = jars + fetch_jars(AWS_JARS)
         conf["spark.jars"] = ",".join(str(jar) for jar in jars)
+    profile = aws_profile(settings.catalogs)
+    if profile:  # Iceberg's Java client has no property for it
+        for side in ("driver", "executor"):
+            options = f"spark.{side}.extraJavaOptions"
+            conf[options] = f"{conf.get(options, '')} -Daws.profile={profile}".lstrip()
     for name, properties in settings.catalogs.items():
         conf.update(spark_catalog_conf(name, properties))
     conf.update(settings.spark.conf)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyiceberg.manifest import ManifestFile
@@ -12,14 +12,14 @@ from pyiceberg.table.snapshots import Snapshot
 from compactor.debt import PartitionCounts
 from compactor.manifests import Content, FileEntry, ManifestCache, Status
 from compactor.partitions import PartitionKey
-from compactor.tables import FileSizes, TableView
+from compactor.tables import MAIN, FileSizes, TableView, head_of
 
 Deltas = dict[PartitionKey, PartitionCounts]
 
 
 @dataclass(frozen=True)
 class Unseen:
-    """Snapshots of the main branch that follow the one already counted, oldest first. Empty: nothing new."""
+    """Snapshots of the branch that follow the one already counted, oldest first. Empty: nothing new."""
 
     snapshots: tuple[Snapshot, ...]
 
@@ -31,13 +31,13 @@ class Gap:
     reason: str
 
 
-def unseen_snapshots(metadata: TableMetadata, counted_snapshot_id: int | None) -> Unseen | Gap:
-    """Walk back from the current snapshot to the counted one (spec: snapshots form a log through parent-snapshot-id).
+def unseen_snapshots(metadata: TableMetadata, counted_snapshot_id: int | None, ref: str = MAIN) -> Unseen | Gap:
+    """Walk back from the branch's head to the counted one (spec: snapshots form a log through parent-snapshot-id).
 
     Rollback, expiry of a snapshot in between, and a table replaced under its name all end as a Gap. The counted
     snapshot itself may have expired, as long as its child still names it.
     """
-    current = metadata.current_snapshot()
+    current = head_of(metadata, ref)
     if counted_snapshot_id is None:
         return Gap("first_sight") if current else Unseen(())
     new: list[Snapshot] = []
@@ -56,16 +56,25 @@ def manifests_added(table: TableView, snapshot: Snapshot) -> list[ManifestFile]:
     return [manifest for manifest in table.manifests(snapshot) if manifest.added_snapshot_id == snapshot.snapshot_id]
 
 
-def deltas_of(table: TableView, snapshots: Iterable[Snapshot], sizes: FileSizes, cache: ManifestCache) -> Deltas:
-    """Change in counts per partition over `snapshots` (spec: an entry belongs to the snapshot whose id it carries)."""
-    deltas: Deltas = {}
+def entries_changed(table: TableView, snapshots: Iterable[Snapshot], cache: ManifestCache) -> Iterator[FileEntry]:
+    """What `snapshots` added and removed, in their order (spec: an entry belongs to the snapshot whose id it carries).
+
+    Raises:
+        RetryError: a manifest cannot be read.
+    """
     for snapshot in snapshots:
         for entries in cache.read(table, manifests_added(table, snapshot)):
             for entry in entries:
-                if entry.status is Status.EXISTING or entry.snapshot_id != snapshot.snapshot_id:
-                    continue
-                counts = counts_of(entry, sizes)
-                add(deltas, entry.key, counts if entry.status is Status.ADDED else -counts)
+                if entry.status is not Status.EXISTING and entry.snapshot_id == snapshot.snapshot_id:
+                    yield entry
+
+
+def deltas_of(table: TableView, snapshots: Iterable[Snapshot], sizes: FileSizes, cache: ManifestCache) -> Deltas:
+    """Change in counts per partition over `snapshots`."""
+    deltas: Deltas = {}
+    for entry in entries_changed(table, snapshots, cache):
+        counts = counts_of(entry, sizes)
+        add(deltas, entry.key, counts if entry.status is Status.ADDED else -counts)
     return deltas
 
 

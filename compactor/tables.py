@@ -18,10 +18,12 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError
+from compactor.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
 from compactor.partitions import PartitionLayout
 from compactor.settings import PolicyValues
 from compactor.table_names import TableName
 
+MAIN = "main"
 DEFAULT_TARGET_FILE_SIZE = 512 * 1024 * 1024  # write.target-file-size-bytes, Iceberg's table property default
 
 
@@ -33,12 +35,16 @@ class TableMissingError(InputError):
 
 @dataclass(frozen=True)
 class TableView:
-    """A table as its metadata file tells it: everything a plan needs, pinned to the snapshot that was current."""
+    """A table as its metadata file tells it: everything a plan needs, pinned to the snapshot that was current.
+
+    `ref` is the branch that is looked at.
+    """
 
     name: TableName
     metadata: TableMetadata
     metadata_location: str
     io: FileIO
+    ref: str = MAIN
 
     @property
     def uuid(self) -> str:
@@ -47,8 +53,8 @@ class TableView:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The current snapshot of the main branch, or None for a table without data."""
-        return self.metadata.current_snapshot()
+        """The branch's head, or None for a table without data."""
+        return head_of(self.metadata, self.ref)
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -58,7 +64,11 @@ class TableView:
     def manifests(self, snapshot: Snapshot | None = None) -> list[ManifestFile]:
         """The manifest list of `snapshot` (default: the current one); empty for a table without data."""
         chosen = snapshot or self.snapshot
-        return list(chosen.manifests(self.io)) if chosen else []
+        if chosen is None:
+            return []
+        if self.metadata.format_version >= ROW_LINEAGE_VERSION:
+            return read_manifest_list(self.io, chosen.manifest_list)
+        return list(chosen.manifests(self.io))
 
     def layout(self, spec_id: int) -> PartitionLayout:
         """How to read partition tuples of one of the table's specs."""
@@ -82,6 +92,11 @@ class TableView:
             if wanted <= set(schema._lazy_id_to_field):  # noqa: SLF001 - the public find_field raises per miss
                 return schema
         return self.metadata.schema()
+
+
+def head_of(metadata: TableMetadata, ref: str = MAIN) -> Snapshot | None:
+    """The head of a branch; None where there is no such branch, or no data yet."""
+    return metadata.current_snapshot() if ref == MAIN else metadata.snapshot_by_name(ref)
 
 
 @dataclass(frozen=True)
@@ -147,15 +162,23 @@ class Catalogs:
                     ) from error
             return self._open[name]
 
-    def load(self, name: TableName) -> TableView:
-        """The table as it is now.
+    def load(self, name: TableName, ref: str = MAIN) -> TableView:
+        """The table as it is now, seen from the head of branch `ref`.
 
         Raises:
             TableMissingError: no such table.
+            InputError: no such branch, or the name is a tag's.
             RetryError: the catalog or the store does not answer.
         """
         table = self._load_table(name)
-        return TableView(name, table.metadata, table.metadata_location, table.io)
+        if ref != MAIN:
+            _check_branch(table.metadata, name, ref)
+        return TableView(name, table.metadata, table.metadata_location, table.io, ref)
+
+    def is_polaris(self, name: str) -> bool:
+        """Whether catalog `name` looks like Apache Polaris: a REST catalog under its path `/api/catalog`."""
+        properties = self._properties.get(name, {})
+        return properties.get("type") == "rest" and properties.get("uri", "").rstrip("/").endswith("/api/catalog")
 
     def _load_table(self, name: TableName) -> Table:
         if name.catalog not in self._properties:
@@ -195,6 +218,17 @@ class Catalogs:
             raise RetryError(
                 f"catalog {catalog_name} cannot be listed: {error}", reason="catalog_unavailable"
             ) from error
+
+
+def _check_branch(metadata: TableMetadata, name: TableName, ref: str) -> None:
+    found = metadata.refs.get(ref)
+    branches = ", ".join(sorted(known for known, each in metadata.refs.items() if each.snapshot_ref_type == "branch"))
+    if found is None:
+        raise InputError(f"table {name} has no branch {ref!r}; its branches: {branches or 'none'}", reason="bad_branch")
+    if found.snapshot_ref_type != "branch":
+        raise InputError(
+            f"{ref!r} of table {name} is a tag: tags stay as they are. Its branches: {branches}", reason="bad_branch"
+        )
 
 
 def _children(catalog: Catalog, namespace: tuple[str, ...]) -> list[tuple[str, ...]]:

@@ -186,15 +186,15 @@ as_root() {
 }
 
 fetch_jars() {
-    say "fetching the jars for Spark and the demo's broker"
+    say "fetching the jars for Spark, for tables on S3 and for the demo's broker"
     "$VENV/bin/python" - <<'PYTHON'
 import sys
 
 from compactor.errors import FirnlineError
-from compactor.java import KAFKA_BROKER_JARS, SPARK_JARS, fetch_jars
+from compactor.java import AWS_JARS, KAFKA_BROKER_JARS, SPARK_JARS, fetch_jars
 
 try:
-    for jar_set in (SPARK_JARS, KAFKA_BROKER_JARS):
+    for jar_set in (SPARK_JARS, AWS_JARS, KAFKA_BROKER_JARS):
         fetch_jars(jar_set)
 except FirnlineError as error:
     sys.exit(f"set-up: {error}")

@@ -379,6 +379,11 @@ REWRITE_OUTPUT_BYTES = _engine_counter(
     "Bytes of the files written by rewrites.",
     "Above the input bytes: check the tables' compression settings.",
 )
+REWRITE_DECODED_BYTES = _engine_counter(
+    "firnline_rewrite_decoded_bytes_total",
+    "Input bytes that rewrites have decoded; the others were copied.",
+    "Above the bytes that writers add: files are decoded more than once; let more of them gather before a merge.",
+)
 REWRITE_INPUT_ROWS = _engine_counter(
     "firnline_rewrite_input_rows_total",
     "Rows read by rewrites, before deletes are applied.",
@@ -440,6 +445,11 @@ COMMIT_OUTPUT_BYTES = _counter(
     "firnline_commit_output_bytes_total",
     "Bytes of the files that committed runs have added.",
     "Above the replaced bytes: check the tables' compression settings.",
+)
+COMMIT_REMOVED_DELETE_FILES = _counter(
+    "firnline_commit_removed_delete_files_total",
+    "Delete files, deletion vectors apart, that left with committed runs: all the data they covered was rewritten.",
+    "None although tables gather delete files: their data files are not due; lower the delete thresholds.",
 )
 LAST_COMMIT_TIMESTAMP_SECONDS = _gauge(
     "firnline_last_commit_timestamp_seconds",

@@ -144,6 +144,7 @@ class Recorder:
         self._count(d.REWRITE_OUTPUT_FILES, event.files_out, engine, reason)
         self._count(d.REWRITE_INPUT_BYTES, event.bytes_in, engine, reason)
         self._count(d.REWRITE_OUTPUT_BYTES, event.bytes_out, engine, reason)
+        self._count(d.REWRITE_DECODED_BYTES, event.bytes_decoded, engine, reason)
         self._count(d.REWRITE_INPUT_ROWS, event.rows_in, engine, reason)
         self._count(d.REWRITE_DELETED_ROWS, event.rows_deleted, engine, reason)
         self._count(d.REWRITE_OUTPUT_ROWS, event.rows_out, engine, reason)
@@ -157,6 +158,7 @@ class Recorder:
         self._count(d.COMMIT_OUTPUT_FILES, event.files_out)
         self._count(d.COMMIT_INPUT_BYTES, event.bytes_in)
         self._count(d.COMMIT_OUTPUT_BYTES, event.bytes_out)
+        self._count(d.COMMIT_REMOVED_DELETE_FILES, event.delete_files_removed)
         # The plan stage is not observed here: RunPlanned has done so, for this run and for those that fail.
         self._observe(d.STAGE_SECONDS, event.rewrite_seconds, "rewrite")
         self._observe(d.STAGE_SECONDS, event.commit_seconds, "commit")

@@ -22,7 +22,7 @@ from compactor.manifests import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, table_switch
 from compactor.table_names import TableName
-from compactor.tables import Catalogs, TableView
+from compactor.tables import MAIN, Catalogs, TableView
 from streaming import reports
 from streaming.version import VERSION
 
@@ -37,14 +37,15 @@ WHERE = click.option(
     help="Only partitions that can hold matching rows, e.g. \"day = '2024-01-15' AND id IN (1, 2)\". Selects files, "
     "never rows.",
 )
+BRANCH = click.option("--branch", metavar="NAME", default=MAIN, show_default=True, help="The branch to look at.")
 FORCE = click.option("--force", is_flag=True, help="Merge every small file, whatever the thresholds.")
 ENGINE = click.option(
     "--engine",
     type=click.Choice(["auto", "splice", "encode", "spark"]),
     default="auto",
     show_default=True,
-    help="auto takes the cheapest that is safe: splice copies row groups, spark decodes. encode is not available in "
-    "this version.",
+    help="auto takes the cheapest that is safe: splice copies row groups, encode decodes and encodes Parquet once, "
+    "spark reads and writes through Iceberg's own code.",
 )
 
 
@@ -129,14 +130,15 @@ def run(config: Path | None, observe: bool) -> None:
 @main.command()
 @click.argument("table")
 @WHERE
+@BRANCH
 @FORCE
 @ENGINE
 @OUTPUT
 @click.pass_obj
-def plan(config: Path | None, table: str, where: str | None, force: bool, engine: str, output: str) -> None:
+def plan(config: Path | None, /, table: str, branch: str, output: str, **request: Any) -> None:
     """Show what `compact` would do to TABLE (namespace.table or catalog.namespace.table). Writes nothing."""
     settings = load_settings(config)
-    made, _ = _plan(settings, table, Request(where=where, force=force, engine=engine))
+    made, _ = _plan(settings, table, branch, Request(**request))
     made = reports.with_footers_read(made)
     if output == "json":
         _print_json(reports.plan_document(made))
@@ -147,17 +149,17 @@ def plan(config: Path | None, table: str, where: str | None, force: bool, engine
 @main.command()
 @click.argument("table")
 @WHERE
+@BRANCH
 @FORCE
 @ENGINE
 @OUTPUT
 @click.pass_obj
-def compact(config: Path | None, table: str, where: str | None, force: bool, engine: str, output: str) -> None:
+def compact(config: Path | None, /, table: str, branch: str, output: str, **request: Any) -> None:
     """Rewrite what is due in TABLE now, as one `replace` commit. Needs no `tables.include` and no Kafka."""
     from streaming.compact_once import compact_once  # noqa: PLC0415 - see `run`
 
     settings = load_settings(config)
-    request = Request(where=where, force=force, engine=engine)
-    made, cache = _plan(settings, table, request)
+    made, cache = _plan(settings, table, branch, Request(**request))
     if table_switch(made.table.properties) is False:
         raise InputError(f"table {made.table.name} has the property firnline.enabled=false; unset it first")
     console = Console(stderr=True)
@@ -228,14 +230,14 @@ def _name(text: str, catalogs: Catalogs) -> TableName:
     return TableName.parse(text, catalogs.names)
 
 
-def _load(settings: Settings, text: str) -> TableView:
+def _load(settings: Settings, text: str, branch: str) -> TableView:
     catalogs = Catalogs(settings.catalogs)
-    return catalogs.load(_name(text, catalogs))
+    return catalogs.load(_name(text, catalogs), branch)
 
 
-def _plan(settings: Settings, text: str, request: Request) -> tuple[TablePlan, ManifestCache]:
+def _plan(settings: Settings, text: str, branch: str, request: Request) -> tuple[TablePlan, ManifestCache]:
     cache = ManifestCache(settings.service.manifest_cache_bytes)
-    table = _load(settings, text)
+    table = _load(settings, text, branch)
     return plan_table(table, settings.policy.for_table(table.name), cache, request), cache
 
 

@@ -7,7 +7,8 @@ import time
 from compactor.in_flight import sweep
 from compactor.manifests import ManifestCache
 from compactor.plan_table import TablePlan
-from compactor.rewriter import Progress, Rewriter, RunResult
+from compactor.rewriter import Progress, Rewriter
+from compactor.run_result import RunResult
 from compactor.settings import Settings, table_switch
 from compactor.spark_session import spark_session
 from compactor.tables import Catalogs
@@ -38,6 +39,7 @@ def compact_once(
             slots=rewrite_slots(session, beside_stream=False),
             lease_seconds=settings.service.lease_seconds,
             check_seconds=settings.service.switch_check_seconds,
+            commit=settings.commit,
         )
 
         def not_forbidden() -> bool:

@@ -18,7 +18,7 @@ from compactor.manifests import ManifestCache
 from compactor.plan_table import PlannedGroup, TablePlan, with_engine
 from compactor.policy import ThresholdPolicy
 from compactor.rewrite.engine import Engine
-from compactor.rewriter import GroupResult, RunResult
+from compactor.run_result import GroupResult, RunResult
 from compactor.settings import Settings
 from compactor.table_changes import live_counts
 from compactor.table_names import TableName
@@ -30,17 +30,20 @@ FOOTER_READERS = 8
 
 def with_footers_read(plan: TablePlan) -> TablePlan:
     """The plan with the engines that the footers allow, as `compact` will find them."""
-    from compactor.rewrite.share import splice_share  # noqa: PLC0415 - imports pyspark
-    from compactor.rewrite.splice_job import refusal_of  # noqa: PLC0415
+    from compactor.rewrite.share_job import foreseen  # noqa: PLC0415 - imports pyarrow
+    from compactor.rewrite.share_work import share_work  # noqa: PLC0415
 
     def settle(planned: PlannedGroup) -> PlannedGroup:
-        if planned.engine.engine is not Engine.SPLICE:
+        settled = planned
+        if planned.engine.engine is Engine.SPARK:
             return planned
-        for share in planned.group.shares:
-            refused = refusal_of(splice_share(plan, share, share[0].entry.path))
-            if refused is not None:
-                return with_engine(planned, refused.reason, refused.sentence)
-        return planned
+        for index, share in enumerate(planned.group.shares):
+            not_spliced, not_encoded = foreseen(share_work(plan, planned, index, share[0].entry.path))
+            if not_encoded is not None:
+                return with_engine(planned, Engine.SPARK, not_encoded.reason, not_encoded.sentence)
+            if not_spliced is not None:
+                settled = with_engine(planned, Engine.ENCODE, not_spliced.reason, not_spliced.sentence)
+        return settled
 
     with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:
         return replace(plan, groups=tuple(pool.map(settle, plan.groups)))
@@ -90,6 +93,8 @@ def run_document(result: RunResult) -> Document:
         "snapshot_after": after,
         "operation": "replace" if result.groups else None,
         "run_id": result.run_id,
+        "commits": result.commits,
+        "delete_files_removed": result.delete_files_removed,
         "groups": [_result_document(group) for group in result.groups],
         "dropped": [
             {
@@ -122,6 +127,7 @@ def _result_document(result: GroupResult) -> Document:
         "files_out": result.files_out,
         "bytes_in": result.bytes_in,
         "bytes_out": result.bytes_out,
+        "bytes_decoded": result.bytes_decoded,
         "rows_in": result.rows_in,
         "rows_deleted": result.rows_deleted,
         "rows_out": result.rows_out,
@@ -258,6 +264,8 @@ def print_run(console: Console, result: RunResult) -> None:
         where = _partition(drop.planned.group.partition)
         console.print(f"[red]left as it was[/] {where}: {drop.error}", highlight=False)
     seconds = {"plan": result.plan_seconds, "rewrite": result.rewrite_seconds, "commit": result.commit_seconds}
+    if result.delete_files_removed:
+        console.print(f"delete files removed: {result.delete_files_removed}", highlight=False)
     console.print(", ".join(f"{stage} {value:.2f} s" for stage, value in seconds.items()))
 
 

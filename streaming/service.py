@@ -147,6 +147,7 @@ class Service:
             self._records,
             slots=rewrite_slots(session),
             lease_seconds=self._settings.service.lease_seconds,
+            commit=self._settings.commit,
             check_seconds=self._settings.service.switch_check_seconds,
             listener=self.tell,
             clock=self._clock,
@@ -249,6 +250,10 @@ class Service:
 
         result = self._rewriter.run(plan, enabled=enabled, stopping=stopping, waiting_since=debt.waiting_since)
         self.board.settled(debt.table)
+        given_up = {
+            drop.planned.group.key: str(drop.error) for drop in result.dropped if isinstance(drop.error, GiveUpError)
+        }
+        self.board.decline(debt, {**plan.plan.left_alone, **given_up})
         if self._parts.watcher is not None and result.snapshot_after is not None:
             try:
                 self._parts.watcher.announce(debt.table, result.snapshot_after)
@@ -276,6 +281,7 @@ class Service:
         if plan is None:
             self.tell(RunSkipped(debt.table, "switched_off"))
             raise StoppedError(f"{debt.table} is switched off")
+        self.board.decline(debt, plan.plan.left_alone)
         if not plan.groups:
             self.tell(RunSkipped(debt.table, "nothing_due"))
             return None

@@ -21,17 +21,21 @@ from pyiceberg.catalog import Catalog
 from compactor.in_flight import InFlightRecords, Owner
 from compactor.manifests import ManifestCache
 from compactor.plan_table import Request, plan_table
-from compactor.rewriter import Rewriter, RunResult
+from compactor.rewriter import Rewriter
+from compactor.run_result import RunResult
 from compactor.settings import Settings
 from compactor.spark_session import spark_session
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView
+from tests.services.s3_server import s3_source
+
+pytest_plugins = ["tests.services.fixtures"]
 
 KAFKA_IMAGE = "apache/kafka:4.1.1"
 
 
 def pytest_report_header() -> str:
-    return f"kafka broker: {_broker_source()}"
+    return f"kafka broker: {_broker_source()}; S3: {s3_source()}"
 
 
 def _broker_source() -> str:

@@ -1,28 +1,27 @@
 """Bytes at rest, as a rewrite sees them: read a range, write a new file once, copy a range without decoding it.
 
-A location is the URI or path that Iceberg metadata holds. Two stores speak the same contract: `LocalByteStore` lets the
-kernel copy, `FileIOByteStore` streams through whatever PyIceberg's FileIO reaches. Both pickle, so Spark tasks can
-carry them.
+A location is the URI or path that Iceberg metadata holds. Three stores speak the same contract: `LocalByteStore` lets
+the kernel copy, `S3ByteStore` (s3_store.py) lets S3 copy, `FileIOByteStore` (file_io_store.py) streams through
+whatever PyIceberg's FileIO reaches. They pickle, so Spark tasks can carry them.
 
 Errors a caller sees: GiveUpError with reason `input_missing` (no such file), `input_truncated` (the file ends before
-the range does), `output_exists`, `access_denied`, `unsupported_location`; RetryError with reason `no_space`, or
-`unavailable` for everything else the storage says.
+the range does), `output_exists`, `output_closed`, `access_denied`, `unsupported_location`; RetryError with reason
+`no_space`, or `unavailable` for everything else the storage says. S3 adds GiveUpError `store_refuses` (a request it
+will never take), `unsupported_encryption`, `too_many_parts`, and RetryError `input_changed` (a file was replaced).
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
-from urllib.parse import urlparse
-
-from pyiceberg.io import FileIO, InputStream, OutputStream, load_file_io
+from typing import Final, Protocol
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
+from compactor.rewrite.s3_client import S3_SCHEMES, needs_file_io
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 
@@ -96,10 +95,31 @@ class ByteStore(Protocol):
 
 
 def byte_store_for(location: str, properties: Mapping[str, str]) -> ByteStore:
-    """The store that reaches `location`: the kernel for local files, else PyIceberg's FileIO with these properties."""
+    """The store that reaches `location`: the kernel, S3, else PyIceberg's FileIO with these properties."""
+    # Imported here: these modules import this one, and only tables on S3 need the AWS client.
     if _is_local(location):
         return LocalByteStore()
+    if location.startswith(S3_SCHEMES) and needs_file_io(properties) is None:
+        from compactor.rewrite.s3_store import S3ByteStore  # noqa: PLC0415
+
+        return S3ByteStore(dict(properties))
+    from compactor.rewrite.file_io_store import FileIOByteStore  # noqa: PLC0415
+
     return FileIOByteStore(dict(properties))
+
+
+def abort_uploads(location: str, properties: Mapping[str, str]) -> int:
+    """End every unfinished upload to `location`, or below it when it ends in `/`; returns how many there were.
+
+    For what a writer that died has left: its unfinished uploads are no objects, yet they are stored and billed. Only S3
+    has them; for every other store the answer is 0.
+
+    Raises:
+        FirnlineError: the store does not answer or does not let us.
+    """
+    store = byte_store_for(location, properties)
+    abort: Callable[[str], int] | None = getattr(store, "abort_uploads", None)
+    return abort(location) if abort else 0
 
 
 def read_ranges(store: ByteStore, location: str, wanted: Iterable[ByteRange]) -> dict[ByteRange, bytes]:
@@ -139,7 +159,8 @@ def _translated(error: Exception, location: str, action: str) -> FirnlineError:
 
 
 @contextmanager
-def _errors_named(location: str, action: str) -> Iterator[None]:
+def errors_named(location: str, action: str) -> Iterator[None]:
+    """Raise what the operating system or a FileIO raises as an error of this project."""
     try:
         yield
     except FirnlineError:
@@ -148,14 +169,16 @@ def _errors_named(location: str, action: str) -> Iterator[None]:
         raise _translated(error, location, action) from error
 
 
-def _truncated(location: str, offset: int, length: int, got: int) -> GiveUpError:
+def truncated(location: str, offset: int, length: int, got: int) -> GiveUpError:
+    """What to raise when a file gave `got` of `length` bytes from `offset` and then ended."""
     return GiveUpError(
         f"{location} ends {length - got} bytes before offset {offset + length}: it is shorter than its metadata says.",
         reason="input_truncated",
     )
 
 
-def _check_range(location: str, offset: int, length: int) -> None:
+def check_range(location: str, offset: int, length: int) -> None:
+    """GiveUpError `input_truncated` for a range that no file can have."""
     if offset < 0 or length < 0:
         raise GiveUpError(f"Impossible byte range {offset}+{length} of {location}.", reason="input_truncated")
 
@@ -182,12 +205,12 @@ class LocalByteStore:
     """Files of this machine (or a mount). It has no state."""
 
     def size(self, location: str) -> int:
-        with _errors_named(location, "looking at"):
+        with errors_named(location, "looking at"):
             return local_path(location).stat().st_size
 
     def read(self, location: str, offset: int, length: int) -> bytes:
-        _check_range(location, offset, length)
-        with _errors_named(location, "reading"):
+        check_range(location, offset, length)
+        with errors_named(location, "reading"):
             descriptor = os.open(local_path(location), os.O_RDONLY)
             try:
                 return _read_exactly(descriptor, location, offset, length)
@@ -196,17 +219,17 @@ class LocalByteStore:
 
     def create(self, location: str) -> OutputFile:
         path = local_path(location)
-        with _errors_named(location, "creating"):
+        with errors_named(location, "creating"):
             new_directories = _make_parents(path)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
         return _LocalOutputFile(location, path, descriptor, new_directories)
 
     def delete(self, location: str) -> None:
-        with _errors_named(location, "deleting"):
+        with errors_named(location, "deleting"):
             local_path(location).unlink(missing_ok=True)
 
     def exists(self, location: str) -> bool:
-        with _errors_named(location, "looking at"):
+        with errors_named(location, "looking at"):
             return local_path(location).exists()
 
 
@@ -216,7 +239,7 @@ def _read_exactly(descriptor: int, location: str, offset: int, length: int) -> b
     while got < length:
         piece = os.pread(descriptor, min(length - got, BUFFER_BYTES), offset + got)
         if not piece:
-            raise _truncated(location, offset, length, got)
+            raise truncated(location, offset, length, got)
         pieces.append(piece)
         got += len(piece)
     return b"".join(pieces)
@@ -246,7 +269,7 @@ class _LocalOutputFile:
         return self._position
 
     def write(self, data: bytes) -> None:
-        with _errors_named(self.location, "writing"):
+        with errors_named(self.location, "writing"):
             view = memoryview(data)
             while view:
                 written = os.pwrite(self._open_descriptor(), view, self._position)
@@ -254,17 +277,17 @@ class _LocalOutputFile:
                 view = view[written:]
 
     def copy_range(self, source_location: str, offset: int, length: int) -> None:
-        _check_range(source_location, offset, length)
+        check_range(source_location, offset, length)
         source = self._open_source(source_location)
         end = offset + length
         while offset < end:
             copied = self._copy_some(source, source_location, offset, end - offset)
             if not copied:
-                raise _truncated(source_location, offset, end - offset, 0)
+                raise truncated(source_location, offset, end - offset, 0)
             offset += copied
 
     def finish(self) -> int:
-        with _errors_named(self.location, "finishing"):
+        with errors_named(self.location, "finishing"):
             descriptor = self._open_descriptor()
             os.fsync(descriptor)
             self._close_source()
@@ -281,7 +304,7 @@ class _LocalOutputFile:
             descriptor, self._descriptor = self._descriptor, None
             with suppress(OSError):
                 os.close(descriptor)
-        with _errors_named(self.location, "removing"):
+        with errors_named(self.location, "removing"):
             self._path.unlink(missing_ok=True)
 
     def _copy_some(self, source: int, source_location: str, offset: int, length: int) -> int:
@@ -297,7 +320,7 @@ class _LocalOutputFile:
                 self._position += copied
                 return copied
             self._kernel_copies = False  # some kernels answer 0 where they cannot copy: let a plain read decide
-        with _errors_named(source_location, "reading"):
+        with errors_named(source_location, "reading"):
             data = os.pread(source, min(length, BUFFER_BYTES), offset)
         self.write(data)
         return len(data)
@@ -311,7 +334,7 @@ class _LocalOutputFile:
         if self._source is not None and self._source[0] == location:
             return self._source[1]
         self._close_source()
-        with _errors_named(location, "reading"):
+        with errors_named(location, "reading"):
             descriptor = os.open(local_path(location), os.O_RDONLY)
         self._source = (location, descriptor)
         self._kernel_copies = True
@@ -329,148 +352,3 @@ def _sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-# --- whatever PyIceberg's FileIO reaches ---
-
-
-class FileIOByteStore:
-    """Files behind PyIceberg's FileIO, configured by the table's or catalog's properties.
-
-    Connections are opened on first use and stay with this process: pickling carries the properties only.
-    """
-
-    def __init__(self, properties: dict[str, str]) -> None:
-        self.properties = properties
-        self._file_ios: dict[str, FileIO] = {}
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"properties": self.properties}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.properties = state["properties"]
-        self._file_ios = {}
-
-    def file_io(self, location: str) -> FileIO:
-        """The FileIO that serves this location's scheme."""
-        _check_parsable(location)
-        scheme = location.partition(":")[0] if ":" in location else ""
-        if scheme not in self._file_ios:
-            self._file_ios[scheme] = load_file_io(self.properties, location)
-        return self._file_ios[scheme]
-
-    def size(self, location: str) -> int:
-        with _errors_named(location, "looking at"):
-            return len(self.file_io(location).new_input(location))
-
-    def read(self, location: str, offset: int, length: int) -> bytes:
-        _check_range(location, offset, length)
-        with _errors_named(location, "reading"), self.file_io(location).new_input(location).open() as stream:
-            stream.seek(offset)
-            pieces: list[bytes] = []
-            got = 0
-            while got < length:
-                piece = stream.read(min(length - got, BUFFER_BYTES))
-                if not piece:
-                    raise _truncated(location, offset, length, got)
-                pieces.append(piece)
-                got += len(piece)
-            return b"".join(pieces)
-
-    def create(self, location: str) -> OutputFile:
-        with _errors_named(location, "creating"):
-            stream = self.file_io(location).new_output(location).create(overwrite=False)
-        return _FileIOOutputFile(self, location, stream)
-
-    def delete(self, location: str) -> None:
-        with _errors_named(location, "deleting"), suppress(FileNotFoundError):
-            self.file_io(location).delete(location)
-
-    def exists(self, location: str) -> bool:
-        with _errors_named(location, "looking at"):
-            return self.file_io(location).new_input(location).exists()
-
-
-def _check_parsable(location: str) -> None:
-    """PyIceberg finds the object key with urlparse, which would cut the name off at these characters, unnoticed."""
-    parsed = urlparse(location)
-    if location != f"{parsed.scheme}://{parsed.netloc}{parsed.path}" and location not in {
-        f"{parsed.scheme}:{parsed.path}",
-        parsed.path,
-    }:
-        raise GiveUpError(
-            f"{location!r} holds a character (? # ; or a control character) that PyIceberg's FileIO cannot address.",
-            reason="unsupported_location",
-        )
-
-
-class _FileIOOutputFile:
-    def __init__(self, store: FileIOByteStore, location: str, stream: OutputStream) -> None:
-        self.location = location
-        self._store = store
-        self._stream: OutputStream | None = stream
-        self._position = 0
-        self._source: tuple[str, InputStream] | None = None
-
-    @property
-    def position(self) -> int:
-        return self._position
-
-    def write(self, data: bytes) -> None:
-        with _errors_named(self.location, "writing"):
-            self._open_stream().write(data)
-        self._position += len(data)
-
-    def copy_range(self, source_location: str, offset: int, length: int) -> None:
-        _check_range(source_location, offset, length)
-        source = self._open_source(source_location)
-        with _errors_named(source_location, "reading"):
-            source.seek(offset)
-        left = length
-        while left:
-            with _errors_named(source_location, "reading"):
-                data = source.read(min(left, BUFFER_BYTES))
-            if not data:
-                raise _truncated(source_location, offset, length, length - left)
-            self.write(data)
-            left -= len(data)
-
-    def finish(self) -> int:
-        with _errors_named(self.location, "finishing"):
-            stream = self._open_stream()
-            self._close_source()
-            stream.close()
-            self._stream = None
-        stored = self._store.size(self.location)
-        if stored != self._position:
-            raise RetryError(f"{self.location} holds {stored} bytes after {self._position} were written.")
-        return self._position
-
-    def abort(self) -> None:
-        with suppress(Exception):
-            self._close_source()
-        if self._stream is not None:
-            # There is no "discard" in the FileIO interface: closing settles the upload, so that it can be deleted.
-            stream, self._stream = self._stream, None
-            with suppress(Exception):
-                stream.close()
-        self._store.delete(self.location)
-
-    def _open_stream(self) -> OutputStream:
-        if self._stream is None:
-            raise GiveUpError(f"{self.location} is closed already.", reason="output_closed")
-        return self._stream
-
-    def _open_source(self, location: str) -> InputStream:
-        if self._source is not None and self._source[0] == location:
-            return self._source[1]
-        self._close_source()
-        with _errors_named(location, "reading"):
-            stream = self._store.file_io(location).new_input(location).open()
-        self._source = (location, stream)
-        return stream
-
-    def _close_source(self) -> None:
-        if self._source is not None:
-            stream, self._source = self._source[1], None
-            stream.close()

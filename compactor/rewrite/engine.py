@@ -1,7 +1,8 @@
 """Which engine rewrites a group, and why: the cheapest one that keeps every row, every type and every label.
 
-`splice` copies row groups and decodes nothing; `spark` reads and writes through Iceberg's own code and can do
-everything. What metadata cannot tell (schemas, row-group sizes) the footers tell later, see `splice.refusal`.
+`splice` copies row groups and decodes nothing; `encode` decodes and encodes Parquet once, with Arrow; `spark` reads and
+writes through Iceberg's own code and can do everything. What metadata cannot tell (schemas, row-group sizes) the
+footers tell later, see `splice_checks.refusal`: what is not spliced then is encoded, what is not encoded goes to Spark.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from enum import Enum
 
 from compactor.errors import InputError
 from compactor.inventory import LiveFile
+from compactor.manifests import Content
 from compactor.partitions import PartitionKey
 from compactor.tables import TableView
 
-ROW_LINEAGE_VERSION = 3
+ENGINES_TO_ASK_FOR = ("auto", "splice", "encode", "spark")
 
 
 class Engine(Enum):
-    """Names as on the command line, in results and in metric labels."""
+    """Names as on the command line, in results and in metric labels; the cheapest first."""
 
     SPLICE = "splice"
+    ENCODE = "encode"
     SPARK = "spark"
 
 
@@ -34,42 +37,86 @@ class EngineChoice:
     sentence: str
 
 
+def costliest(choices: Sequence[EngineChoice]) -> EngineChoice:
+    """The choice that speaks for a group whose shares were written by different engines."""
+    cost = list(Engine)
+    return max(choices, key=lambda choice: cost.index(choice.engine))
+
+
 def choose_engine(
     table: TableView, key: PartitionKey, files: Sequence[LiveFile], requested: str = "auto"
 ) -> EngineChoice:
-    """Choose from metadata alone; a `splice` is still subject to the footers.
+    """Choose from metadata alone; `splice` and `encode` are still subject to the footers.
 
     Raises:
-        InputError: the requested engine is not there, or cannot do this group without losing something.
+        InputError: there is no such engine, or it cannot do this group without losing something.
     """
-    if requested not in {"auto", "splice", "spark"}:
-        raise InputError(f"engine {requested!r} is not available in this version; use auto, splice or spark")
+    if requested not in ENGINES_TO_ASK_FOR:
+        raise InputError(f"there is no engine {requested!r}; use one of {', '.join(ENGINES_TO_ASK_FOR)}")
     if requested == "spark":
         return EngineChoice(Engine.SPARK, "requested", "asked for by the user")
-    obstacle = _obstacle(table, key, files)
-    if obstacle is None:
-        return EngineChoice(Engine.SPLICE, "row_groups_copied", "Parquet of one schema, nothing to decode")
-    if requested == "splice":
-        raise InputError(f"engine splice cannot rewrite a group of {table.name}: {obstacle[1]}; use --engine auto")
-    return EngineChoice(Engine.SPARK, *obstacle)
+    foreign = _not_for_arrow(table, key, files)
+    if foreign is not None and requested == "auto":
+        return EngineChoice(Engine.SPARK, *foreign)
+    deletes = _deletes(files)
+    obstacle = foreign or (deletes if requested == "splice" else None)
+    if obstacle is not None:
+        raise InputError(
+            f"engine {requested} cannot rewrite a group of {table.name}: {obstacle[1]}; use --engine auto",
+            reason=obstacle[0],
+        )
+    if requested == "encode":
+        return EngineChoice(Engine.ENCODE, "requested", "asked for by the user")
+    if deletes is not None:
+        return EngineChoice(Engine.ENCODE, *deletes)
+    return EngineChoice(Engine.SPLICE, "row_groups_copied", "Parquet of one schema, nothing to decode")
 
 
-def _obstacle(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> tuple[str, str] | None:
-    """The first thing metadata tells against copying row groups: slug and sentence."""
+def _not_for_arrow(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> tuple[str, str] | None:
+    """The first thing metadata tells against everything but Iceberg's own code: slug and sentence."""
     formats = {file.entry.file_format for file in files}
+    deletes = {delete.path: delete for file in files for delete in file.deletes}.values()
     checks = (
         (formats != {"parquet"}, "file_format", f"data files are {', '.join(sorted(formats))}"),
-        (any(file.deletes for file in files), "deletes", "delete files apply: rows must be left out"),
         (any(file.entry.encrypted for file in files), "encrypted", "data files are encrypted"),
         (
-            table.metadata.format_version >= ROW_LINEAGE_VERSION,
-            "row_lineage",
-            "from format version 3 on every row keeps its id",
+            any(delete.content is Content.EQUALITY_DELETES for delete in deletes),
+            "equality_deletes",
+            "equality deletes apply: rows are compared by value",
         ),
-        (is_sorted(table), "sorted", "the table has a sort order: copied row groups would not be in it"),
+        (
+            any(delete.file_format == "puffin" for delete in deletes),
+            "deletion_vectors",
+            "deletion vectors apply: rows must be left out",
+        ),
+        (
+            any(delete.file_format != "parquet" or delete.encrypted for delete in deletes),
+            "delete_file_format",
+            "position deletes are not plain Parquet",
+        ),
+        (
+            _lost_row_ids(table, files),
+            "row_lineage",
+            "a data file has no row ids although its snapshot has given them: copying would lose them",
+        ),
+        (is_sorted(table), "sorted", "the table has a sort order: rows have to be sorted anew"),
         (not key.commits_as_json, "partition_value", "a partition value is NaN or infinite"),
     )
     return next(((slug, sentence) for stands, slug, sentence in checks if stands), None)
+
+
+def _lost_row_ids(table: TableView, files: Sequence[LiveFile]) -> bool:
+    """Whether row ids were not read as they should be: a V3 snapshot gives every data file its ids (spec)."""
+    snapshot = table.snapshot
+    given = snapshot is not None and snapshot.first_row_id is not None
+    return given and any(file.entry.first_row_id is None for file in files)
+
+
+def _deletes(files: Sequence[LiveFile]) -> tuple[str, str] | None:
+    """What tells against copying whole row groups: slug and sentence."""
+    if any(file.deletes for file in files):
+        return "position_deletes", "position deletes apply: rows must be left out"
+    return None
 
 
 def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> str | None:

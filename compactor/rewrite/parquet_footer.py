@@ -53,6 +53,7 @@ class SchemaField:
     """Field ids of SchemaElement."""
 
     TYPE: Final = 1
+    REPETITION: Final = 3
     NAME: Final = 4
     NUM_CHILDREN: Final = 5
     FIELD_ID: Final = 9
@@ -63,8 +64,11 @@ class GroupField:
     """Field ids of RowGroup."""
 
     COLUMNS: Final = 1
+    TOTAL_BYTE_SIZE: Final = 2
     NUM_ROWS: Final = 3
+    SORTING_COLUMNS: Final = 4
     FILE_OFFSET: Final = 5
+    TOTAL_COMPRESSED_SIZE: Final = 6
     ORDINAL: Final = 7
 
 
@@ -86,10 +90,13 @@ class ColumnField:
     """Field ids of ColumnMetaData."""
 
     PATH_IN_SCHEMA: Final = 3
+    NUM_VALUES: Final = 5
+    UNCOMPRESSED_SIZE: Final = 6
     COMPRESSED_SIZE: Final = 7
     DATA_PAGE_OFFSET: Final = 9
     INDEX_PAGE_OFFSET: Final = 10
     DICTIONARY_PAGE_OFFSET: Final = 11
+    STATISTICS: Final = 12
     BLOOM_OFFSET: Final = 14
     BLOOM_LENGTH: Final = 15
 
@@ -110,6 +117,7 @@ _PAGE_LOCATIONS: Final = 1  # OffsetIndex.page_locations
 _PAGE_OFFSET: Final = 1  # PageLocation.offset
 _PAGE_LENGTH: Final = 2  # PageLocation.compressed_page_size
 _NULL_PAGES: Final = 1  # ColumnIndex.null_pages
+_NULL_COUNT: Final = 3  # Statistics.null_count
 _BLOOM_BYTES: Final = 1  # BloomFilterHeader.numBytes: the bitset, without the header
 _BLOOM_UNIONS: Final = (2, 3, 4)  # its algorithm, hash and compression
 _BLOOM_HEADER_GUESS: Final = 64  # a BloomFilterHeader takes about 16 bytes
@@ -167,6 +175,13 @@ class ColumnChunk:
         metadata = self.metadata
         offsets = {field_id: metadata.get(field_id, I64) or 0 for field_id in PAGE_OFFSETS}
         return {field_id: offset for field_id, offset in offsets.items() if offset > 0}
+
+    @property
+    def null_count(self) -> int | None:
+        """How many of its values are null, when the writer says."""
+        statistics: Struct | None = self.metadata.get(ColumnField.STATISTICS, STRUCT)
+        count: int | None = statistics.get(_NULL_COUNT, I64) if statistics else None
+        return count
 
     @property
     def column_index(self) -> ByteRange | None:

@@ -1,4 +1,4 @@
-"""One share → one output: the splice as a Spark task of its own, `spark` where the splice is refused."""
+"""One share → one output: a Spark task splices or encodes it, and Iceberg's own code in Spark does what they refuse."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from compactor.java_table import JavaTable, activate, content_file
 from compactor.manifests import read_entries
 from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes
+from compactor.rewrite.encode import EncodedFile
 from compactor.rewrite.engine import Engine, EngineChoice, is_sorted
 from compactor.rewrite.refusal import Refusal
+from compactor.rewrite.share_job import MixedFile, ShareAttempt, WrittenShare, attempt_share, write_share
+from compactor.rewrite.share_work import aside, share_work
 from compactor.rewrite.spark_scan import frozen_copy, rewrite_share, run_folder
-from compactor.rewrite.splice import SplicedFile, SpliceInput, SpliceLimits
-from compactor.rewrite.splice_job import SpliceAttempt, SpliceShare, attempt_splice, run_splice_share
+from compactor.rewrite.splice import SplicedFile
 
 MERGE_EVERY = 64  # inputs whose metrics are held before they are folded into one
 UNSORTED = 0
@@ -45,16 +47,7 @@ class RewrittenShare:
     rows_deleted: int
     rows_out: int
     seconds: float
-
-
-def splice_share(plan: TablePlan, share: Sequence[LiveFile], output: str) -> SpliceShare:
-    """The plain values a splice task needs."""
-    return SpliceShare(
-        inputs=tuple(SpliceInput(file.entry.path, file.size) for file in share),
-        output=output,
-        limits=SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size),
-        storage=tuple(sorted(plan.table.io.properties.items())),
-    )
+    bytes_decoded: int
 
 
 class ShareRewriter:
@@ -67,21 +60,21 @@ class ShareRewriter:
         self._run_id = run_id
         self._lock = threading.Lock()
         self._spark_tasks: dict[str, Any] | None = None
-        self._spliced_ahead: dict[Place, SpliceAttempt] = {}
+        self._written_ahead: dict[Place, ShareAttempt] = {}
         self._outputs = {
             (number, index): table.new_data_location(
                 planned.group.key, f"{number:05d}-{index:05d}-firnline-{run_id}.parquet"
             )
             for number, planned in enumerate(plan.groups)
-            if planned.engine.engine is Engine.SPLICE
+            if planned.engine.engine is not Engine.SPARK
             for index in range(len(planned.group.shares))
         }
         self._metrics = self._start_metrics()
 
     @property
     def output_files(self) -> tuple[str, ...]:
-        """Locations of all splice outputs."""
-        return tuple(self._outputs.values())
+        """Locations of everything that `splice` and `encode` write."""
+        return tuple(location for output in self._outputs.values() for location in (output, aside(output)))
 
     @property
     def output_folders(self) -> tuple[str, ...]:
@@ -96,32 +89,33 @@ class ShareRewriter:
         """
         place = (number, index)
         engine = planned.engine
-        if engine.engine is Engine.SPLICE:
-            if place not in self._spliced_ahead:
-                self.splice_ahead([place])
-            attempt = self._spliced_ahead[place]
+        if engine.engine is not Engine.SPARK:
+            if place not in self._written_ahead:
+                self.write_ahead([place])
+            attempt = self._written_ahead[place]
             if isinstance(attempt.outcome, FirnlineError):
                 raise attempt.outcome
-            if isinstance(attempt.outcome, SplicedFile):
-                return self._spliced(planned, place, attempt.outcome, attempt.seconds)
+            if isinstance(attempt.outcome, WrittenShare):
+                return self._written(planned, place, attempt.outcome, attempt.seconds)
             engine = self._refused(attempt.outcome)
         self._label_thread(str(planned.group.partition))
         return self._by_spark(planned.group.shares[index], f"{self._run_id}-{number}-{index}", engine)
 
-    def splice_ahead(self, places: Sequence[Place]) -> None:
-        """Splice several shares in one Spark job, a task each: a job of its own would cost each a tenth of a second.
+    def write_ahead(self, places: Sequence[Place]) -> None:
+        """Write several shares in one Spark job, a task each: a job of its own would cost each a tenth of a second.
 
         What comes of each (a file, a refusal, an error) is told by its `rewrite`.
         """
+        places = [place for place in places if place in self._outputs]
         if not places:
             return
         self._label_thread(f"{len(places)} outputs")
         works = [
-            splice_share(self._plan, self._plan.groups[number].group.shares[index], self._outputs[number, index])
+            share_work(self._plan, self._plan.groups[number], index, self._outputs[number, index])
             for number, index in places
         ]
-        job = self._session.sparkContext.parallelize(works, len(works)).map(partial(attempt_splice, run_splice_share))
-        self._spliced_ahead.update(zip(places, job.collect(), strict=True))
+        job = self._session.sparkContext.parallelize(works, len(works)).map(partial(attempt_share, write_share))
+        self._written_ahead.update(zip(places, job.collect(), strict=True))
 
     def _label_thread(self, what: str) -> None:
         """Spark's settings of the calling thread: the session, the FAIR pool, and the group by which to cancel."""
@@ -131,51 +125,68 @@ class ShareRewriter:
         context.setJobGroup(self._run_id, f"firnline {self._plan.table.name} {what}", True)
 
     def _refused(self, refusal: Refusal) -> EngineChoice:
-        if self._plan.requested_engine == "splice":
+        requested = self._plan.requested_engine
+        if requested != "auto":
             raise InputError(
-                f"engine splice refuses a group of {self._plan.table.name}: {refusal.sentence}; use --engine auto",
+                f"engine {requested} refuses a group of {self._plan.table.name}: {refusal.sentence}; use --engine auto",
                 reason=refusal.reason,
             )
         return EngineChoice(Engine.SPARK, refusal.reason, refusal.sentence)
 
-    def _spliced(
-        self,
-        planned: PlannedGroup,
-        place: Place,
-        spliced: SplicedFile,
-        seconds: float,
-    ) -> RewrittenShare:
-        share = planned.group.shares[place[1]]
-        metrics = with_column_sizes(self._metrics.result()[place], spliced.column_sizes)
+    def _written(self, planned: PlannedGroup, place: Place, written: WrittenShare, seconds: float) -> RewrittenShare:
+        share, key = planned.group.shares[place[1]], planned.group.key
+        file = written.file.spliced if isinstance(written.file, MixedFile) else written.file
+        encoded = written.file.encoded if isinstance(written.file, MixedFile) else written.file
+        inputs = [
+            content_file(each.entry.key, each.entry.path, "parquet", each.size, {"record-count": each.entry.records})
+            for each in share
+        ]
+        engine = planned.engine
+        if written.not_spliced is not None:
+            engine = EngineChoice(Engine.ENCODE, written.not_spliced.reason, written.not_spliced.sentence)
+        outputs = []
+        if file.rows:
+            metrics = self._metrics_of(place, share, written.file)
+            output = content_file(
+                key,
+                self._outputs[place],
+                "parquet",
+                file.size,
+                to_json(metrics),
+                **{"split-offsets": list(file.split_offsets), "sort-order-id": UNSORTED},
+            )
+            outputs = self._table.files([output])
+        return RewrittenShare(
+            engine,
+            self._table.tasks(inputs),
+            tuple(outputs),
+            len(share),
+            sum(each.size for each in share),
+            file.size if file.rows else 0,
+            encoded.rows_deleted if isinstance(encoded, EncodedFile) else 0,
+            file.rows,
+            seconds,
+            written.decoded_bytes,
+        )
+
+    def _metrics_of(
+        self, place: Place, share: Sequence[LiveFile], file: SplicedFile | EncodedFile | MixedFile
+    ) -> ColumnMetrics:
+        if isinstance(file, EncodedFile):
+            return file.metrics
+        if isinstance(file, MixedFile):
+            kept = frozenset(share[index].entry.path for index in file.kept)
+            found = merged_metrics(self._plan, frozenset([place]), kept)[place]
+            merged, spliced = merge([found, file.encoded.metrics], self._plan.table.metadata.schema()), file.spliced
+        else:
+            merged, spliced = self._metrics.result()[place], file
+        metrics = with_column_sizes(merged, spliced.column_sizes)
         if metrics.record_count != spliced.rows:
             raise GiveUpError(
                 f"{self._outputs[place]} holds {spliced.rows} rows, the manifests promise {metrics.record_count}",
                 reason="row_count_mismatch",
             )
-        key = planned.group.key
-        output = content_file(
-            key,
-            self._outputs[place],
-            "parquet",
-            spliced.size,
-            to_json(metrics),
-            **{"split-offsets": list(spliced.split_offsets), "sort-order-id": UNSORTED},
-        )
-        inputs = [
-            content_file(key, file.entry.path, "parquet", file.size, {"record-count": file.entry.records})
-            for file in share
-        ]
-        return RewrittenShare(
-            planned.engine,
-            self._table.tasks(inputs),
-            tuple(self._table.files([output])),
-            len(share),
-            sum(file.size for file in share),
-            spliced.size,
-            0,
-            spliced.rows,
-            seconds,
-        )
+        return metrics
 
     def _by_spark(self, share: Sequence[LiveFile], share_id: str, engine: EngineChoice) -> RewrittenShare:
         started = time.monotonic()
@@ -196,6 +207,7 @@ class ShareRewriter:
             written.rows_deleted,
             written.rows_out,
             time.monotonic() - started,
+            sum(file.size for file in share),
         )
 
     @cached_property
@@ -212,14 +224,21 @@ class ShareRewriter:
 
     def _start_metrics(self) -> Future[dict[Place, ColumnMetrics]]:
         """Merge the inputs' column metrics beside the copying: one pass over the manifests that hold them."""
+        places = frozenset(
+            place for place in self._outputs if self._plan.groups[place[0]].engine.engine is Engine.SPLICE
+        )
         pool = ThreadPoolExecutor(1, thread_name_prefix="column-metrics")
-        merging = pool.submit(merged_metrics, self._plan, frozenset(self._outputs))
+        merging = pool.submit(merged_metrics, self._plan, places)
         pool.shutdown(wait=False)
         return merging
 
 
-def merged_metrics(plan: TablePlan, places: frozenset[Place]) -> dict[Place, ColumnMetrics]:
+def merged_metrics(
+    plan: TablePlan, places: frozenset[Place], paths: frozenset[str] | None = None
+) -> dict[Place, ColumnMetrics]:
     """Column metrics per share, from the manifest entries of its inputs; never more than a few files' at once.
+
+    `paths`: only of these inputs.
 
     Raises:
         RetryError: a manifest cannot be read.
@@ -230,6 +249,7 @@ def merged_metrics(plan: TablePlan, places: frozenset[Place]) -> dict[Place, Col
         for index, share in enumerate(planned.group.shares)
         if (number, index) in places
         for file in share
+        if paths is None or file.entry.path in paths
     }
     wanted = {
         file.entry.manifest_path for group in plan.groups for file in group.group.files if file.entry.path in place_of

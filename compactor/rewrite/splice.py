@@ -3,16 +3,18 @@
 Nothing is decoded. The footer of the first file is kept, its row groups are replaced by all row groups with their
 offsets moved. Page indexes and bloom filters travel along: a ColumnIndex and a bloom filter hold no offsets and are
 copied, an OffsetIndex does and is re-based. Sources: apache/parquet-format (parquet.thrift, PageIndex.md,
-BloomFilter.md), apache/parquet-java for the order in the file and for the bugs of its old versions.
+BloomFilter.md), apache/parquet-java for the order in the file.
+
+Where rows have a lineage (Iceberg V3), two small column chunks are written for every row group, unless it has complete
+ones to copy. They lie together behind all pages, so that the copied ranges stay long: chunks of a row group need not be
+neighbours.
 """
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Final
 
 from compactor.errors import GiveUpError
@@ -29,9 +31,17 @@ from compactor.rewrite.compact_thrift import (
     decode_struct,
     encode_struct,
 )
+from compactor.rewrite.lineage_chunks import (
+    GroupLineage,
+    MissingLineage,
+    RowLineage,
+    group_lineages,
+    make_chunks,
+    read_lineage,
+)
+from compactor.rewrite.lineage_schema import LINEAGE_ELEMENTS, group_sizes, with_lineage, without_lineage
 from compactor.rewrite.parquet_footer import (
     MAGIC,
-    ChunkField,
     ColumnChunk,
     FileField,
     Footer,
@@ -43,50 +53,19 @@ from compactor.rewrite.parquet_footer import (
     read_footer,
 )
 from compactor.rewrite.refusal import Refusal
+from compactor.rewrite.splice_checks import PANDAS, SpliceLimits, layout_fault, refusal, wrong_row_count
 
-_MAX_ORDINAL: Final = 2**15 - 1  # RowGroup.ordinal is an i16
 _MAX_INDEX_BYTES: Final = 16 * 1024 * 1024  # a larger "index" is a damaged length; the file is fine without it
 _KEY: Final = 1  # KeyValue.key
-_PANDAS: Final = b"pandas"
-# Files with equal schema elements mean the same rows whatever these say; any other key may change how values are read.
-_MAY_DIFFER: Final = frozenset({b"iceberg.schema", _PANDAS})
-_PARQUET_JAVA: Final = re.compile(rb"parquet-mr\b(?: version (\d+)\.(\d+)\.(\d+))?")
-# Before 1.8.1 delta strings depend on the row group before theirs (PARQUET-246), before 1.2.9 sizes lack the
-# dictionary's header (PARQUET-816).
-_FIRST_SOUND_PARQUET_JAVA: Final = (1, 8, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class SpliceLimits:
-    """What makes a splice worth its result.
-
-    Attributes:
-        min_row_group_bytes: Average compressed bytes per row group. Below, readers pay more for seeks than for bytes.
-        min_chunk_bytes: Average compressed bytes per column chunk. A chunk costs about 300 bytes of metadata and one
-            range request: 32 KiB keeps that at 1 %.
-        full_row_group_bytes: Row groups of this average size are as large as re-encoding would make them: their
-            chunks are small because the table is wide, so `min_chunk_bytes` does not apply.
-        max_footer_fraction: Footer bytes per data byte; readers fetch and parse the whole footer first.
-        max_footer_bytes: Footer bytes at most.
-        max_row_groups: Row groups at most; RowGroup.ordinal is an i16.
-        require_field_ids: Refuse files whose columns carry no field ids (they need the table's name mapping).
-    """
-
-    min_row_group_bytes: int = 4 * 1024 * 1024
-    min_chunk_bytes: int = 32 * 1024
-    full_row_group_bytes: int = 64 * 1024 * 1024
-    max_footer_fraction: float = 0.01
-    max_footer_bytes: int = 8 * 1024 * 1024
-    max_row_groups: int = _MAX_ORDINAL
-    require_field_ids: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class SpliceInput:
-    """A file to splice: its location and its size in bytes."""
+    """A file to splice: its location, its size in bytes, and on V3 tables what its rows inherit."""
 
     location: str
     size: int
+    lineage: RowLineage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +78,7 @@ class SplicedFile:
         split_offsets: Where each row group starts, ascending.
         column_sizes: Compressed bytes per field id, over all row groups.
         row_groups: Number of row groups.
+        lineage_bytes: Bytes of column chunks that were not copied but written for row lineage.
     """
 
     rows: int
@@ -106,166 +86,7 @@ class SplicedFile:
     split_offsets: tuple[int, ...]
     column_sizes: dict[int, int]
     row_groups: int
-
-
-# --- whether files can be spliced: pure ---
-
-
-def refusal(footers: Sequence[Footer], limits: SpliceLimits) -> Refusal | None:
-    """Why the files with these footers cannot or should not be spliced; None when nothing speaks against it.
-
-    Files without rows contribute nothing and are looked at only for their row count.
-    """
-    if not footers:
-        return Refusal("no_inputs", "There is nothing to splice.")
-    try:
-        found = _wrong_row_count(footers)
-        contributing = [footer for footer in footers if footer.filled_row_groups] or footers[:1]
-        checks = iter(_CHECKS)
-        while found is None and (check := next(checks, None)):
-            found = check(contributing, limits)
-    except ThriftError as error:
-        return Refusal(error.reason, str(error))
-    return found
-
-
-def _wrong_row_count(footers: Sequence[Footer]) -> Refusal | None:
-    for footer in footers:
-        counts = [group.num_rows for group in footer.row_groups]
-        if sum(counts) != footer.num_rows or min(counts, default=0) < 0:
-            sentence = f"A file claims {footer.num_rows} rows, its row groups hold {sum(counts)}."
-            return Refusal("row_count_mismatch", sentence)
-    return None
-
-
-def _encrypted(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
-    if any(footer.is_encrypted for footer in footers):
-        return Refusal("encrypted", "Columns or footers are encrypted or signed.")
-    if any(footer.trailing_bytes for footer in footers):
-        return Refusal(ThriftError.reason, "A footer is followed by bytes that no specification names.")
-    return None
-
-
-def _external_columns(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
-    if any(ChunkField.FILE_PATH in chunk.tree.fields for chunk in _chunks(footers)):
-        return Refusal("external_column_files", "Columns lie in other files.")
-    return None
-
-
-def _schema(footers: Sequence[Footer], limits: SpliceLimits) -> Refusal | None:
-    if any(footer.schema != footers[0].schema for footer in footers):
-        return Refusal("schema_differs", "The files' Parquet schemas are not identical.")
-    without_id = [leaf for leaf in footers[0].leaves if leaf.field_id is None]
-    if limits.require_field_ids and without_id:
-        name = b".".join(without_id[0].path).decode(errors="replace")
-        return Refusal("no_field_ids", f"Column {name} has no field id, only the table's name mapping can tell it.")
-    return None
-
-
-def _writer(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
-    first = footers[0].created_by
-    if any(footer.created_by != first for footer in footers):
-        return Refusal("created_by_differs", "Different programs wrote the files; readers judge statistics by that.")
-    found = _PARQUET_JAVA.match(first)
-    if found and (found[1] is None or tuple(map(int, found.groups())) < _FIRST_SOUND_PARQUET_JAVA):
-        return Refusal("unsupported_writer", f"{first.decode(errors='replace')} wrote files that must stay apart.")
-    return None
-
-
-def _metadata(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
-    if any(
-        _field(footer, FileField.COLUMN_ORDERS) != _field(footers[0], FileField.COLUMN_ORDERS) for footer in footers
-    ):
-        return Refusal("column_orders_differ", "The files order the values of a column differently.")
-    first = _semantic_metadata(footers[0])
-    if any(_semantic_metadata(footer) != first for footer in footers):
-        return Refusal("metadata_differs", "The files' key-value metadata differ where it may change how values read.")
-    return None
-
-
-def _field(footer: Footer, field_id: int) -> Field | None:
-    return footer.tree.fields.get(field_id)
-
-
-def _semantic_metadata(footer: Footer) -> tuple[Counter[tuple[bytes, bytes | None]], Struct]:
-    """What must agree: key-values that readers may interpret, and every other field that describes the whole file."""
-    pairs = Counter(pair for pair in footer.key_values if pair[0] not in _MAY_DIFFER)
-    judged_elsewhere = (FileField.SCHEMA, FileField.NUM_ROWS, FileField.ROW_GROUPS, FileField.KEY_VALUES)
-    return pairs, footer.tree.without(*judged_elsewhere)
-
-
-def _layout(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
-    for footer in footers:
-        paths = [leaf.path for leaf in footer.leaves]
-        ranges = []
-        for group in footer.filled_row_groups:
-            chunks = group.chunks
-            if not paths or [chunk.path for chunk in chunks] != paths:
-                return Refusal(
-                    "malformed_row_group", "A row group's columns are not those of the schema, in its order."
-                )
-            ranges += [chunk.pages for chunk in chunks]
-            if not all(chunk.lies_within(footer.data_end) for chunk in chunks):
-                return Refusal("bad_offsets", "A column chunk's offsets point outside of it or of the file.")
-        ranges.sort(key=lambda pages: pages.offset)
-        if any(before.end > after.offset for before, after in pairwise(ranges)):
-            return Refusal("bad_offsets", "Two column chunks claim the same bytes.")
-    return None
-
-
-def _sizes(footers: Sequence[Footer], limits: SpliceLimits) -> Refusal | None:
-    groups = sum(len(footer.filled_row_groups) for footer in footers)
-    if groups > limits.max_row_groups:
-        return Refusal("too_many_row_groups", f"{groups} row groups; {limits.max_row_groups} is the most for one file.")
-    if not groups:
-        return None
-    data_bytes = sum(chunk.compressed_size for chunk in _chunks(footers))
-    chunk_bytes = data_bytes // (groups * len(footers[0].leaves))
-    footer_bytes = _estimated_footer(footers)
-    if data_bytes < groups * limits.min_row_group_bytes:
-        return Refusal("row_groups_too_small", f"Row groups average {data_bytes // groups} bytes: encode them anew.")
-    if chunk_bytes < limits.min_chunk_bytes and data_bytes < groups * limits.full_row_group_bytes:
-        return Refusal("chunks_too_small", f"Column chunks average {chunk_bytes} bytes: encode them anew.")
-    if footer_bytes > min(limits.max_footer_bytes, limits.max_footer_fraction * data_bytes):
-        return Refusal("footer_too_large", f"The footer would take {footer_bytes} bytes for {data_bytes} of data.")
-    return None
-
-
-def _estimated_footer(footers: Sequence[Footer]) -> int:
-    """All footers, less what every one after the first repeats."""
-    heads = [len(encode_struct(footer.tree.without(FileField.ROW_GROUPS))) for footer in footers]
-    return heads[0] + sum(footer.length - head for footer, head in zip(footers, heads, strict=True))
-
-
-def _chunks(footers: Sequence[Footer]) -> Iterator[ColumnChunk]:
-    return (chunk for footer in footers for group in footer.filled_row_groups for chunk in group.chunks)
-
-
-_Check = Callable[[Sequence[Footer], SpliceLimits], Refusal | None]
-_CHECKS: Final[tuple[_Check, ...]] = (_encrypted, _external_columns, _schema, _writer, _metadata, _layout, _sizes)
-
-
-# --- splicing ---
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Source:
-    location: str
-    footer: Footer
-
-
-@dataclass(frozen=True, slots=True)
-class _Chunk:
-    """A column chunk, where its pages lie in its source, and the offset they have now."""
-
-    source: _Source
-    chunk: ColumnChunk
-    pages: ByteRange
-    offset: int
-
-    @property
-    def shift(self) -> int:
-        return self.offset - self.pages.offset
+    lineage_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +98,46 @@ class _Indexes:
 
 
 _NO_INDEXES: Final = _Indexes(None, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """A file, and its footer as it is."""
+
+    location: str
+    footer: Footer
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group to be written: where it is now, its columns without lineage, and its lineage (empty: none wanted)."""
+
+    source: _Source
+    group: RowGroup
+    lineage: GroupLineage
+
+    @property
+    def copied_lineage(self) -> dict[int, ColumnChunk]:
+        """Lineage chunks that are copied as they are, by field id."""
+        return {field_id: found for field_id, found in self.lineage.items() if isinstance(found, ColumnChunk)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunk:
+    """A column chunk, where its pages lie in its source, and the offset they have now.
+
+    One that was made here has no source, and its indexes with it.
+    """
+
+    source: _Source | None
+    chunk: ColumnChunk
+    pages: ByteRange
+    offset: int
+    indexes: _Indexes = _NO_INDEXES
+
+    @property
+    def shift(self) -> int:
+        return self.offset - self.pages.offset
 
 
 class _Copier:
@@ -326,15 +187,18 @@ def splice(
     """
     if footers is None:
         footers = [read_footer(store, source.location, source.size) for source in inputs]
-    found = refusal(footers, limits)
+    lineage = carries_lineage(inputs)
+    found = refusal(footers, limits, lineage=lineage)
     if found:
         raise GiveUpError(f"{output} is not spliced: {found.sentence}", reason=found.reason)
-    sources = [_Source(source.location, footer) for source, footer in zip(inputs, footers, strict=True)]
+    files = list(zip(inputs, footers, strict=True))
     # The head is the first contributor's: a file without rows was never compared with the others.
-    sources = [source for source in sources if source.footer.filled_row_groups] or sources[:1]
+    files = [(source, footer) for source, footer in files if footer.filled_row_groups] or files[:1]
+    heads = [without_lineage(footer) for _, footer in files] if lineage else [footer for _, footer in files]
+    groups = [group for found, head in zip(files, heads, strict=True) for group in _groups(*found, head)]
     file = store.create(output)
     try:
-        return _write(store, file, sources)
+        return _write(store, file, groups, heads, lineage=lineage)
     except BaseException as error:
         try:
             file.abort()
@@ -343,48 +207,117 @@ def splice(
         raise
 
 
-def _write(store: ByteStore, file: OutputFile, sources: Sequence[_Source]) -> SplicedFile:
+def carries_lineage(inputs: Sequence[SpliceInput]) -> bool:
+    """Whether row lineage is to be written.
+
+    Raises:
+        GiveUpError: reason `malformed_lineage`: only some of the files tell what their rows inherit.
+    """
+    carrying = sum(source.lineage is not None for source in inputs)
+    if carrying not in {0, len(inputs)}:
+        raise GiveUpError(f"{carrying} of {len(inputs)} files carry row lineage.", reason="malformed_lineage")
+    return carrying > 0
+
+
+def _groups(source: SpliceInput, footer: Footer, head: Footer) -> list[_Group]:
+    """The file's row groups that hold rows; `head` is its footer without lineage columns, if lineage is wanted."""
+    found = _Source(source.location, footer)
+    lineages = group_lineages(footer, source.lineage) if source.lineage else [{} for _ in head.filled_row_groups]
+    return [_Group(found, *parts) for parts in zip(head.filled_row_groups, lineages, strict=True)]
+
+
+def _write(
+    store: ByteStore, file: OutputFile, groups: Sequence[_Group], heads: Sequence[Footer], *, lineage: bool
+) -> SplicedFile:
     file.write(MAGIC)
-    groups = [(source, group) for source in sources for group in source.footer.filled_row_groups]
-    chunks = _copy_pages(file, groups)
-    blooms = _copy_blooms(store, file, chunks)
-    indexes = _read_indexes(store, chunks)
-    column_indexes = _append_all(file, [found.column_index for found in indexes])
-    offset_indexes = _append_all(file, [found.offset_index for found in indexes])
-    parts = zip(chunks, blooms, column_indexes, offset_indexes, strict=True)
-    moved = iter([placed.chunk.moved(placed.shift, *found) for placed, *found in parts])
-    width = len(sources[0].footer.leaves)
-    starts = [min(chunk.offset for chunk in chunks[first : first + width]) for first in range(0, len(chunks), width)]
-    trees = [
-        _moved_group(group, [next(moved) for _ in range(width)], start, ordinal)
-        for ordinal, ((_, group), start) in enumerate(zip(groups, starts, strict=True))
+    data, copied = _copy_pages(file, groups)
+    made = _make_lineage(store, file, groups)
+    starts = [min(chunk.offset for chunk in chunks) for chunks in data]
+    ids = LINEAGE_ELEMENTS if lineage else ()
+    columns = [
+        [*chunks, *((more | new)[field_id] for field_id in ids)]
+        for chunks, more, new in zip(data, copied, made, strict=True)
     ]
-    written = _write_footer(file, [source.footer for source in sources], trees)
+    moved = iter(_describe(store, file, [chunk for chunks in columns for chunk in chunks]))
+    trees = [
+        _moved_group(group.group, [next(moved) for _ in chunks], start, ordinal, len(ids))
+        for ordinal, (group, chunks, start) in enumerate(zip(groups, columns, starts, strict=True))
+    ]
+    head = _head(heads)
+    written = _write_footer(
+        file, with_lineage(head) if lineage else head, sum(footer.num_rows for footer in heads), trees
+    )
     return SplicedFile(
         rows=written.num_rows,
         size=file.finish(),
         split_offsets=tuple(starts),
         column_sizes=written.column_sizes,
         row_groups=len(trees),
+        lineage_bytes=sum(chunk.pages.length for new in made for chunk in new.values()),
     )
 
 
-def _copy_pages(file: OutputFile, groups: Sequence[tuple[_Source, RowGroup]]) -> list[_Chunk]:
-    """Copy every chunk's pages in the order in which they lie; return the chunks in the schema's order.
+def _copy_pages(file: OutputFile, groups: Sequence[_Group]) -> tuple[list[list[_Chunk]], list[dict[int, _Chunk]]]:
+    """Copy every chunk's pages in the order in which they lie; return them per group, in the schema's order.
 
-    Gaps between chunks (padding, bloom filters, stale metadata) are left behind.
+    Gaps between chunks (padding, bloom filters, stale metadata) are left behind. Lineage chunks to be copied come
+    apart, by field id; those that do not follow a chunk of their group directly are copied behind everything else.
     """
     copier = _Copier(file)
-    placed: list[_Chunk] = []
-    for source, group in groups:
-        chunks = group.chunks
+    placed: list[list[_Chunk]] = []
+    lineage: list[dict[int, _Chunk]] = []
+    for group in groups:
+        location, chunks = group.source.location, group.group.chunks
         pages = [chunk.pages for chunk in chunks]
+        following = {chunk.pages.offset: field_id for field_id, chunk in group.copied_lineage.items()}
         offsets: dict[int, int] = {}
+        lineage.append({})
         for column in sorted(range(len(chunks)), key=lambda column: pages[column].offset):
-            offsets[column] = copier.append(source.location, pages[column])
-        placed += [_Chunk(source, chunk, pages[column], offsets[column]) for column, chunk in enumerate(chunks)]
+            offsets[column] = copier.append(location, pages[column])
+            end = pages[column].end
+            while (field_id := following.get(end)) is not None:
+                lineage[-1][field_id] = _copied(copier, group.source, group.copied_lineage[field_id])
+                end = lineage[-1][field_id].pages.end
+        placed.append(
+            [_Chunk(group.source, chunk, pages[column], offsets[column]) for column, chunk in enumerate(chunks)]
+        )
+    for group, found in zip(groups, lineage, strict=True):
+        for field_id, chunk in sorted(group.copied_lineage.items(), key=lambda item: item[1].pages.offset):
+            if field_id not in found:
+                found[field_id] = _copied(copier, group.source, chunk)
     copier.flush()
+    return placed, lineage
+
+
+def _copied(copier: _Copier, source: _Source, chunk: ColumnChunk) -> _Chunk:
+    pages = chunk.pages
+    return _Chunk(source, chunk, pages, copier.append(source.location, pages))
+
+
+def _make_lineage(store: ByteStore, file: OutputFile, groups: Sequence[_Group]) -> list[dict[int, _Chunk]]:
+    """Write the lineage columns that are not copied, one row group in memory at a time."""
+    placed: list[dict[int, _Chunk]] = []
+    for group in groups:
+        location, footer = group.source.location, group.source.footer
+        missing = [found for found in group.lineage.values() if isinstance(found, MissingLineage)]
+        values = {found.field_id: read_lineage(store, location, footer, found) for found in missing}
+        placed.append({})
+        for field_id, made in (make_chunks(values) if values else {}).items():
+            offset = file.position
+            file.write(made.data)
+            indexes = _Indexes(made.column_index, made.offset_index_at(offset))
+            placed[-1][field_id] = _Chunk(None, made.chunk, made.chunk.pages, offset, indexes)
     return placed
+
+
+def _describe(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -> list[Struct]:
+    """Write bloom filters and page indexes of chunks whose pages are written; return what the footer says of each."""
+    blooms = _copy_blooms(store, file, chunks)
+    indexes = _read_indexes(store, chunks)
+    column_indexes = _append_all(file, [found.column_index for found in indexes])
+    offset_indexes = _append_all(file, [found.offset_index for found in indexes])
+    parts = zip(chunks, blooms, column_indexes, offset_indexes, strict=True)
+    return [placed.chunk.moved(placed.shift, *found) for placed, *found in parts]
 
 
 def _copy_blooms(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -> list[ByteRange | None]:
@@ -392,22 +325,25 @@ def _copy_blooms(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -
     copier = _Copier(file)
     moved: list[ByteRange | None] = []
     for chunk in chunks:
-        found = bloom_filter_range(store, chunk.source.location, chunk.chunk, chunk.source.footer.data_end)
-        moved.append(ByteRange(copier.append(chunk.source.location, found), found.length) if found else None)
+        source = chunk.source
+        found = bloom_filter_range(store, source.location, chunk.chunk, source.footer.data_end) if source else None
+        moved.append(ByteRange(copier.append(source.location, found), found.length) if source and found else None)
     copier.flush()
     return moved
 
 
 def _read_indexes(store: ByteStore, chunks: Sequence[_Chunk]) -> list[_Indexes]:
     """The page indexes of every chunk, ready to be written."""
-    found: list[_Indexes] = []
-    for source, own in groupby(chunks, key=lambda chunk: chunk.source):
+    found: dict[_Chunk, _Indexes] = {}
+    for source, own in groupby((chunk for chunk in chunks if chunk.source), key=lambda chunk: chunk.source):
         placed = list(own)
+        if source is None:
+            continue
         wanted = {part for chunk in placed for part in (chunk.chunk.column_index, chunk.chunk.offset_index) if part}
         sound = [part for part in wanted if part.end <= source.footer.data_end and part.length <= _MAX_INDEX_BYTES]
         data = read_ranges(store, source.location, sound)
-        found += [_moved_indexes(chunk, data) for chunk in placed]
-    return found
+        found |= {chunk: _moved_indexes(chunk, data) for chunk in placed}
+    return [found.get(chunk, chunk.indexes) for chunk in chunks]
 
 
 def _moved_indexes(chunk: _Chunk, data: dict[ByteRange, bytes]) -> _Indexes:
@@ -436,8 +372,11 @@ def _append_all(file: OutputFile, parts: Sequence[bytes | None]) -> list[ByteRan
     return placed
 
 
-def _moved_group(group: RowGroup, chunks: Sequence[Struct], start: int, ordinal: int) -> Struct:
+def _moved_group(group: RowGroup, chunks: Sequence[Struct], start: int, ordinal: int, added: int) -> Struct:
+    """The row group's tree with these chunks, of which the last `added` ones are new to it."""
     changes: dict[int, Field] = {GroupField.COLUMNS: (LIST, ThriftList(STRUCT, chunks))}
+    if added:
+        changes |= group_sizes(group.tree, [ColumnChunk(chunk) for chunk in chunks[-added:]], 1)
     if GroupField.FILE_OFFSET in group.tree.fields:
         changes[GroupField.FILE_OFFSET] = (I64, start)
     if group.ordinal is not None:
@@ -445,22 +384,21 @@ def _moved_group(group: RowGroup, chunks: Sequence[Struct], start: int, ordinal:
     return group.tree.with_fields(changes)
 
 
-def _write_footer(file: OutputFile, footers: Sequence[Footer], groups: Sequence[Struct]) -> Footer:
+def _write_footer(file: OutputFile, head: Struct, rows: int, groups: Sequence[Struct]) -> Footer:
     """Write the footer, and return it as a reader will see it, checked.
 
     Raises:
         GiveUpError: reason `row_count_mismatch`, or a chunk does not lie where the footer says.
     """
-    rows = sum(footer.num_rows for footer in footers)
     changes: dict[int, Field] = {
         FileField.NUM_ROWS: (I64, rows),
         FileField.ROW_GROUPS: (LIST, ThriftList(STRUCT, groups)),
     }
-    data = encode_struct(_head(footers).with_fields(changes))
+    data = encode_struct(head.with_fields(changes))
     data_end = file.position
     file.write(data + len(data).to_bytes(4, "little") + MAGIC)
     written = Footer(decode_struct(data)[0], len(data), file.position)
-    found = _wrong_row_count([written]) or _layout([written], SpliceLimits())
+    found = wrong_row_count([written]) or layout_fault([written], SpliceLimits())
     if found is None and written.data_end != data_end:
         found = Refusal("bad_offsets", f"The footer lies at {data_end}, not at {written.data_end}.")
     if found:
@@ -470,11 +408,11 @@ def _write_footer(file: OutputFile, footers: Sequence[Footer], groups: Sequence[
 
 def _head(footers: Sequence[Footer]) -> Struct:
     """The first file's FileMetaData, without what describes that file alone."""
-    described = [[value for key, value in footer.key_values if key == _PANDAS] for footer in footers]
+    described = [[value for key, value in footer.key_values if key == PANDAS] for footer in footers]
     if all(values == described[0] for values in described):
         return footers[0].tree
     pairs = footers[0].tree.elements(FileField.KEY_VALUES, STRUCT)
-    kept = [pair for pair in pairs if pair.get(_KEY) != _PANDAS]
+    kept = [pair for pair in pairs if pair.get(_KEY) != PANDAS]
     if not kept:
         return footers[0].tree.without(FileField.KEY_VALUES)
     return footers[0].tree.with_fields({FileField.KEY_VALUES: (LIST, ThriftList(STRUCT, kept))})

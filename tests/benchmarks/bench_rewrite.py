@@ -1,9 +1,11 @@
-"""Rewrite speed and what it buys: firnline, Spark's `rewrite_data_files` and a plain copy, side by side in one run.
+"""Rewrite speed and what it buys: firnline, Spark's `rewrite_data_files`, Polars, PyArrow and a plain copy, in one run.
 
-The demo's table scaled up: bucket(4, id), 28 commits, 112 Parquet files. Each round measures all three in turn and
-rolls the table back; medians over the rounds. Then the files that each engine wrote are scanned with three readers.
+Cases: (a) 112 files of 7.6 MB in 4 buckets; (b) 2,000 files of 104 KB; (c) as (a), a tenth of the rows deleted by
+position; (d) as (a), with equality deletes; (e) as (a), format version 3. Each round measures all rivals in turn and
+rolls the table back; medians over the rounds. For (a) and (b) the files that firnline and Spark wrote are then scanned
+with three readers. Nothing is reflinked; every rival's files are synced to the disk.
 
-    python -m tests.benchmarks.bench_rewrite [--rounds 5] [--file-mb 7.6] [--commits 28] [--folder DIR]
+    python -m tests.benchmarks.bench_rewrite [a b c d e] [--rounds 5] [--file-mb 7.6] [--commits 28] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -15,29 +17,35 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import duckdb
+import polars as pl
+import pyarrow as pa
 import pyarrow.dataset as arrow_dataset
+import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
 from compactor.in_flight import InFlightRecords, Owner
 from compactor.manifests import ManifestCache
 from compactor.plan_table import plan_table
-from compactor.rewriter import Rewriter, RunResult
+from compactor.rewriter import Rewriter
+from compactor.run_result import RunResult
 from compactor.settings import Settings
 from compactor.spark_session import spark_session
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
-from streaming.demo.events_table import append_events, create_table, rows_per_commit
 from tests.benchmarks.machine import description
+from tests.benchmarks.rewrite_cases import CASES, Case
 
-NAME = TableName("lake", ("db",), "events")
 COPY_BUFFER = 4 * 1024 * 1024
 SCAN_ROUNDS = 7
+CORES = 2
+SCAN_GOAL = 1.05
 
 
 @dataclass
@@ -46,48 +54,90 @@ class Bench:
     session: Any
     catalogs: Catalogs
     settings: Settings
+    case: Case
     first_snapshot: int = 0
     small_files: list[str] = field(default_factory=list)
 
+    @property
+    def name(self) -> TableName:
+        return TableName("lake", ("db",), f"events_{self.case.letter}")
+
     def files(self) -> list[str]:
-        rows = self.session.sql(f"SELECT file_path FROM {NAME}.data_files").collect()
+        rows = self.session.sql(f"SELECT file_path FROM {self.name}.data_files").collect()
         return [row.file_path.removeprefix("file:") for row in rows]
+
+    def make(self, file_bytes: float, commits: int) -> None:
+        self.case.make(self.session, self.catalogs, self.name, file_bytes, commits)
+        self.first_snapshot = self.catalogs.load(self.name).snapshot.snapshot_id  # type: ignore[union-attr]
+        self.small_files = self.files()
 
     def roll_back(self) -> None:
         """The small files again; what the last rewrite wrote is deleted, so that the disk does not fill."""
         written = set(self.files())
-        self.session.sql(f"CALL lake.system.rollback_to_snapshot('db.events', {self.first_snapshot})")
+        table = f"{self.name.namespace[0]}.{self.name.name}"
+        self.session.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {self.first_snapshot})")
         for path in written - set(self.files()):
             Path(path).unlink()
 
-    def copy(self) -> float:
+    def contents(self) -> Any:
+        """What must be the same after a rewrite: counts and checksums by Spark's own read, lineage included."""
+        lineage = ", _row_id, _last_updated_sequence_number" if self.case.lineage else ""
+        row = f"struct(*{lineage})"
+        return self.session.sql(f"SELECT count(*), sum(crc32(to_json({row}))) FROM {self.name}").collect()
+
+    def copy(self) -> None:
         """Copy every file, byte by byte through memory (no reflink can help), and fsync each."""
         target = self.folder / "copy"
         target.mkdir()
-        started = time.perf_counter()
         for number, path in enumerate(self.small_files):
             with Path(path).open("rb", buffering=0) as source, (target / str(number)).open("wb", buffering=0) as sink:
                 while data := source.read(COPY_BUFFER):
                     sink.write(data)
                 os.fsync(sink.fileno())
-        seconds = time.perf_counter() - started
-        shutil.rmtree(target)
-        return seconds
+
+    def by_bucket(self) -> list[list[str]]:
+        buckets: dict[str, list[str]] = {}
+        for path in self.small_files:
+            buckets.setdefault(path.rsplit("/", 2)[-2], []).append(path)
+        return list(buckets.values())
+
+    def pyarrow(self) -> None:
+        """Decode and encode with PyArrow, a bucket a thread, as many threads as cores."""
+        target = self.folder / "copy"
+        target.mkdir()
+
+        def one(numbered: tuple[int, list[str]]) -> None:
+            number, paths = numbered
+            table = pa.concat_tables(pq.ParquetFile(path).read(use_threads=False) for path in paths)
+            pq.write_table(table, target / str(number), compression="zstd", compression_level=3)
+            _sync(target / str(number))
+
+        with ThreadPoolExecutor(CORES) as pool:
+            list(pool.map(one, enumerate(self.by_bucket())))
+
+    def polars(self) -> None:
+        """Decode and encode with Polars, which uses every core by itself."""
+        target = self.folder / "copy"
+        target.mkdir()
+        for number, paths in enumerate(self.by_bucket()):
+            frame = pl.read_parquet(paths, hive_partitioning=False)
+            frame.write_parquet(target / str(number), compression="zstd", compression_level=3)
+            _sync(target / str(number))
 
     def firnline(self) -> RunResult:
         cache = ManifestCache(64 * 1024 * 1024)
         records = InFlightRecords(f"file://{self.folder}/in-flight", Owner.this_process(), 60, time.time)
         rewriter = Rewriter(self.session, self.catalogs, cache, records, slots=2, lease_seconds=60, check_seconds=15)
-        return rewriter.run(plan_table(self.catalogs.load(NAME), self.settings.policy.for_table(NAME), cache))
+        view = self.catalogs.load(self.name)
+        return rewriter.run(plan_table(view, self.settings.policy.for_table(self.name), cache))
+
+    def spark(self) -> None:
+        self.session.sql(f"CALL lake.system.rewrite_data_files(table => 'db.{self.name.name}')").collect()
 
 
-def make_table(bench: Bench, commits: int, file_bytes: float) -> None:
-    create_table(bench.session, NAME)
-    rows = rows_per_commit(file_bytes)
-    for commit in range(commits):
-        append_events(bench.session, NAME, commit * rows, rows)
-    bench.first_snapshot = bench.catalogs.load(NAME).snapshot.snapshot_id  # type: ignore[union-attr]
-    bench.small_files = bench.files()
+def _sync(path: Path) -> None:
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
@@ -96,110 +146,135 @@ def timed(work: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
     return time.perf_counter() - started, result
 
 
-def rewrite_rounds(bench: Bench, rounds: int, console: Console) -> tuple[list[str], list[str]]:
-    """Interleaved rounds after one that warms up; prints the table and returns the files each engine wrote last."""
-    spark_call = "CALL lake.system.rewrite_data_files(table => 'db.events')"
-    seconds: dict[str, list[float]] = {"copy + fsync": [], "firnline": [], "rewrite_data_files": []}
+def rivals_of(bench: Bench) -> dict[str, Callable[[], Any]]:
+    rivals: dict[str, Callable[[], Any]] = {"copy + fsync": bench.copy, "firnline": bench.firnline}
+    if bench.case.arrow_rivals:
+        rivals |= {"PyArrow": bench.pyarrow, "Polars": bench.polars}
+    return {**rivals, "rewrite_data_files": bench.spark}
+
+
+def rewrite_rounds(bench: Bench, rounds: int, console: Console) -> None:
+    """Interleaved rounds after one that warms up; every rewrite's contents are compared once."""
+    seconds: dict[str, list[float]] = {name: [] for name in rivals_of(bench)}
     parts: list[RunResult] = []
+    before = bench.contents()
     for number in range(rounds + 1):
-        os.sync()
-        copied = bench.copy()
-        os.sync()
-        ours, result = timed(bench.firnline)
-        engines = {group.engine.engine.value for group in result.groups}
-        assert len(bench.files()) == 4, f"{len(bench.files())} files after the rewrite"
-        bench.roll_back()
-        os.sync()
-        theirs, _ = timed(lambda: bench.session.sql(spark_call).collect())
-        assert len(bench.files()) == 4, f"{len(bench.files())} files after rewrite_data_files"
-        bench.roll_back()
-        console.print(f"round {number}: copy {copied:.2f} s, firnline {ours:.2f} s {engines}, Spark {theirs:.2f} s")
-        if number:
-            for name, value in zip(seconds, (copied, ours, theirs), strict=True):
-                seconds[name].append(value)
-            parts.append(result)
-    _print_rewrites(console, seconds, parts)
-    return _kept(bench, bench.firnline, "firnline"), _kept(
-        bench, lambda: bench.session.sql(spark_call).collect(), "spark"
+        shown = []
+        for name, rival in rivals_of(bench).items():
+            os.sync()
+            taken, result = timed(rival)
+            shown.append(f"{name} {taken:.2f}")
+            if name in {"firnline", "rewrite_data_files"}:
+                assert len(bench.files()) < len(bench.small_files), f"{name} left {len(bench.files())} files"
+                assert number or bench.contents() == before, f"{name} changed the table"
+                bench.roll_back()
+            else:
+                shutil.rmtree(bench.folder / "copy")
+            if number:
+                seconds[name].append(taken)
+            if number and isinstance(result, RunResult):
+                parts.append(result)
+        console.print(f"round {number}: {', '.join(shown)} s", highlight=False)
+    _print_rewrites(bench, console, seconds, parts)
+
+
+def _print_rewrites(bench: Bench, console: Console, seconds: dict[str, list[float]], parts: list[RunResult]) -> None:
+    case = bench.case
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    copied, ours = medians["copy + fsync"], medians["firnline"]
+    outputs = sum(group.files_out for group in parts[-1].groups)
+    table = Table(title=f"({case.letter}) {case.title}: {len(bench.small_files)} into {outputs}, {len(parts)} rounds")
+    for heading in ("", "median s", "min s", "max s", "x copy", "x firnline"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, values in seconds.items():
+        median = medians[name]
+        shown = (median, min(values), max(values), median / copied, median / ours)
+        table.add_row(name, *(f"{value:.2f}" for value in shown))
+    console.print(table)
+    stages = {"plan": "plan_seconds", "rewrite": "rewrite_seconds", "commit": "commit_seconds"}
+    spent = {name: statistics.median(getattr(part, stage) for part in parts) for name, stage in stages.items()}
+    engines = sorted(
+        {f"{group.engine.engine.value} ({group.engine.reason})" for part in parts for group in part.groups}
     )
+    console.print(f"firnline: {', '.join(f'{name} {value:.2f} s' for name, value in spent.items())}; {engines}")
+    if {group.engine.engine.value for part in parts for group in part.groups} != {case.engine}:
+        console.print(f"[red]expected the {case.engine} engine[/]")
+    goals = []
+    if case.goal_copies is not None:
+        goals.append(f"{ours / copied:.2f} x copy (<= {case.goal_copies})")
+    if case.goal_spark is not None:
+        goals.append(f"{medians['rewrite_data_files'] / ours:.1f} x faster than Spark (>= {case.goal_spark})")
+    lineage = ", row lineage among them" if case.lineage else ""
+    console.print(f"goals: {', '.join(goals)}; contents equal in Spark's own read{lineage}", highlight=False)
 
 
 def _kept(bench: Bench, rewrite: Callable[[], Any], name: str) -> list[str]:
     """Rewrite once more and keep copies of the outputs for the scans."""
     rewrite()
-    folder = bench.folder / f"kept-{name}"
+    folder = bench.folder / f"kept-{name}-{bench.case.letter}"
     folder.mkdir()
     kept = [shutil.copy(path, folder / f"{number}.parquet") for number, path in enumerate(sorted(bench.files()))]
     bench.roll_back()
     return [str(path) for path in kept]
 
 
-def _print_rewrites(console: Console, seconds: dict[str, list[float]], parts: list[RunResult]) -> None:
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    table = Table(title=f"112 small files into 4, medians of {len(parts)} interleaved rounds")
-    for heading in ("", "median s", "min s", "max s", "x copy", "x firnline"):
-        table.add_column(heading, justify="left" if not heading else "right")
-    for name, values in seconds.items():
-        table.add_row(
-            name, f"{medians[name]:.2f}", f"{min(values):.2f}", f"{max(values):.2f}",
-            f"{medians[name] / medians['copy + fsync']:.2f}", f"{medians[name] / medians['firnline']:.1f}",
-        )  # fmt: skip
-    console.print(table)
-    stages = {
-        "plan": [result.plan_seconds for result in parts],
-        "rewrite": [result.rewrite_seconds for result in parts],
-        "commit": [result.commit_seconds for result in parts],
-    }
-    console.print(
-        "firnline: " + ", ".join(f"{name} {statistics.median(values):.2f} s" for name, values in stages.items())
-    )
-    copy_ratio = medians["firnline"] / medians["copy + fsync"]
-    spark_ratio = medians["rewrite_data_files"] / medians["firnline"]
-    console.print(f"goals: {copy_ratio:.2f}x copy (<= 1.5), {spark_ratio:.1f}x faster than Spark (>= 12)")
-
-
-def scans(bench: Bench, ours: list[str], theirs: list[str], console: Console) -> None:
-    """Full scans and a filtered one, of the files each engine wrote; interleaved, medians."""
+def scans(bench: Bench, console: Console) -> None:
+    """Full scans of the files each engine wrote; interleaved, medians."""
+    ours, theirs = _kept(bench, bench.firnline, "firnline"), _kept(bench, bench.spark, "spark")
     readers: dict[str, Callable[[list[str]], Any]] = {
         "DuckDB": lambda files: duckdb.sql(f"SELECT sum(hash(columns(*))) FROM read_parquet({files})").fetchall(),
         "PyArrow": lambda files: arrow_dataset.dataset(files).to_table().num_rows,
         "Spark": lambda files: bench.session.read.parquet(*files).write.format("noop").mode("overwrite").save(),
     }
-    table = Table(title=f"scan of all columns, medians of {SCAN_ROUNDS} interleaved rounds")
-    for heading in ("reader", "firnline's files s", "Spark's files s", "ratio (<= 1.10)"):
+    table = Table(title=f"({bench.case.letter}) scan of all columns, medians of {SCAN_ROUNDS} interleaved rounds")
+    for heading in ("reader", "firnline's files s", "Spark's files s", f"ratio (<= {SCAN_GOAL})"):
         table.add_column(heading, justify="left" if heading == "reader" else "right")
     for name, read in readers.items():
         rounds = [(timed(read, ours)[0], timed(read, theirs)[0]) for _ in range(SCAN_ROUNDS + 1)][1:]
         mine = statistics.median(first for first, _ in rounds)
         other = statistics.median(second for _, second in rounds)
-        table.add_row(name, f"{mine:.2f}", f"{other:.2f}", f"{mine / other:.2f}")
+        table.add_row(name, f"{mine:.3f}", f"{other:.3f}", f"{mine / other:.2f}")
     console.print(table)
+    sizes = [sum(Path(path).stat().st_size for path in files) for files in (ours, theirs)]
+    console.print(f"bytes: firnline {sizes[0]:,}, Spark {sizes[1]:,}", highlight=False)
     query = "SELECT count(*), sum(hash(columns(*))::hugeint) FROM read_parquet({}, hive_partitioning = false)"
     equal = {str(duckdb.sql(query.format(files)).fetchall()) for files in (ours, theirs, bench.small_files)}
-    console.print(f"contents of small, firnline's and Spark's files equal: {len(equal) == 1}")
+    console.print(f"contents of small, firnline's and Spark's files equal in DuckDB: {len(equal) == 1}")
     assert len(equal) == 1
 
 
 def main() -> None:
+    letters = [case.letter for case in CASES]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("cases", nargs="*", default=["a"], metavar="CASE", help="letters; default a")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--file-mb", type=float, default=7.6)
     parser.add_argument("--commits", type=int, default=28)
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
+    if not set(options.cases) <= set(letters):
+        parser.error(f"cases are {', '.join(letters)}")
     console = Console(width=120)
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
         folder = Path(scratch)
         properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
-        settings = Settings(catalogs={"lake": properties}, spark={"master": "local[2]"})
+        settings = Settings(catalogs={"lake": properties}, spark={"master": f"local[{CORES}]"})
         session = spark_session(settings, "firnline-benchmark")
-        bench = Bench(folder, session, Catalogs(settings.catalogs), settings)
-        seconds, _ = timed(lambda: make_table(bench, options.commits, options.file_mb * 1e6))
-        total = sum(Path(path).stat().st_size for path in bench.small_files)
         console.print(description(folder))
-        console.print(f"{len(bench.small_files)} files, {total / 1e6:.0f} MB, written in {seconds:.0f} s by Spark")
-        ours, theirs = rewrite_rounds(bench, options.rounds, console)
-        scans(bench, ours, theirs, console)
+        for case in CASES:
+            if case.letter not in options.cases:
+                continue
+            bench = Bench(folder, session, Catalogs(settings.catalogs), settings, case)
+            seconds, _ = timed(bench.make, options.file_mb * 1e6, options.commits)
+            total = sum(Path(path).stat().st_size for path in bench.small_files)
+            console.print(
+                f"\n({case.letter}) {case.title}: {len(bench.small_files)} files, {total / 1e6:.0f} MB, written in "
+                f"{seconds:.0f} s by Spark"
+            )
+            rewrite_rounds(bench, options.rounds, console)
+            if case.scans:
+                scans(bench, console)
+            session.sql(f"DROP TABLE {bench.name} PURGE")
         session.stop()
 
 

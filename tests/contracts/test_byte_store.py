@@ -3,35 +3,106 @@
 import errno
 import os
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from compactor.errors import GiveUpError, RetryError
-from compactor.rewrite import byte_ranges
+from compactor.rewrite import byte_ranges, file_io_store, s3_store
 from compactor.rewrite.byte_ranges import (
     ByteRange,
     ByteStore,
-    FileIOByteStore,
     LocalByteStore,
+    abort_uploads,
     byte_store_for,
     local_path,
     read_ranges,
 )
+from compactor.rewrite.file_io_store import FileIOByteStore
+from compactor.rewrite.s3_store import S3ByteStore
+from tests.services.s3_server import S3Server
 
 CONTENT = bytes(range(256)) * 40
 ODD_NAMES = ["with space.parquet", "a%20b.parquet", "day=2024-01-01/ärger ☃.parquet", "plus+eq=.parquet"]
+S3_SCALE = 1100  # makes CONTENT 11 MiB: large enough for parts that S3 copies
 
 
-@pytest.fixture(params=["local", "local without copy_file_range", "file io"])
-def store(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ByteStore:
-    monkeypatch.setattr(byte_ranges, "BUFFER_BYTES", 1000)  # smaller than the content: loops must turn
+class Place(ABC):
+    """A store, a folder of its own in it, and a look at the folder that does not go through the store.
+
+    `content` is what sources hold, `scale` times CONTENT.
+    """
+
+    def __init__(self, store: ByteStore, root: str, scale: int = 1) -> None:
+        self.store = store
+        self.root = root
+        self.scale = scale
+        self.content = CONTENT * scale
+
+    def at(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    @abstractmethod
+    def put(self, name: str, data: bytes) -> str:
+        """Make a file; returns its location."""
+
+    @abstractmethod
+    def get(self, name: str) -> bytes | None:
+        """What a file holds; None when there is none."""
+
+    def write(self, name: str, data: bytes) -> int:
+        return write(self.store, self.at(name), data)
+
+
+class Folder(Place):
+    def __init__(self, store: ByteStore, folder: Path, prefix: str = "file:") -> None:
+        super().__init__(store, f"{prefix}{folder}")
+        self.folder = folder
+
+    def put(self, name: str, data: bytes) -> str:
+        (self.folder / name).write_bytes(data)
+        return self.at(name)
+
+    def get(self, name: str) -> bytes | None:
+        path = self.folder / name
+        return path.read_bytes() if path.exists() else None
+
+
+class Bucket(Place):
+    def __init__(self, store: ByteStore, server: S3Server) -> None:
+        super().__init__(store, server.folder(), S3_SCALE)
+        self.server = server
+
+    def put(self, name: str, data: bytes) -> str:
+        return self.server.put(self.at(name), data)
+
+    def get(self, name: str) -> bytes | None:
+        return self.server.get(self.at(name)) if self.at(name) in self.server.keys(self.root) else None
+
+
+@pytest.fixture(
+    params=["local", "local without copy_file_range", "file io", "s3", "s3 that cannot copy", "s3a by file io"]
+)
+def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
+    for module in (byte_ranges, file_io_store):
+        monkeypatch.setattr(module, "BUFFER_BYTES", 1000)  # smaller than the content: loops must turn
+    if request.param.startswith("s3"):
+        server: S3Server = request.getfixturevalue("s3_server")
+        if "file io" in request.param:
+            monkeypatch.setattr(file_io_store, "BUFFER_BYTES", 1_000_000)
+            return Bucket(FileIOByteStore(server.properties), server)
+        monkeypatch.setattr(s3_store, "_copies", {})
+        store = S3ByteStore(server.properties)
+        if "cannot" in request.param:
+            s3_store.note_copying(server.properties, possible=False)
+        return Bucket(store, server)
     if request.param == "file io":
-        return FileIOByteStore({})
+        return Folder(FileIOByteStore({}), tmp_path)
     if "without" in request.param:
         monkeypatch.setattr(os, "copy_file_range", refuses(errno.EXDEV))
-    return LocalByteStore()
+    return Folder(LocalByteStore(), tmp_path)
 
 
 def refuses(number: int) -> Callable[..., int]:
@@ -42,7 +113,17 @@ def refuses(number: int) -> Callable[..., int]:
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> str:
+def store(place: Place) -> ByteStore:
+    return place.store
+
+
+@pytest.fixture
+def source(place: Place) -> str:
+    return place.put("source.bin", place.content)
+
+
+@pytest.fixture
+def local_source(tmp_path: Path) -> str:
     path = tmp_path / "source.bin"
     path.write_bytes(CONTENT)
     return f"file:{path}"
@@ -60,85 +141,119 @@ def reason_of(action: Callable[[], object], kind: type[Exception] = GiveUpError)
     return caught.value.reason
 
 
-def test_what_is_written_can_be_read(store: ByteStore, tmp_path: Path) -> None:
-    location = f"file://{tmp_path}/new/folders/file.bin"
+def test_what_is_written_can_be_read(place: Place, store: ByteStore) -> None:
+    location = place.at("new/folders/file.bin")
     assert not store.exists(location)
-    assert write(store, location, CONTENT) == len(CONTENT) == store.size(location)
+    assert place.write("new/folders/file.bin", place.content) == len(place.content) == store.size(location)
     assert store.exists(location)
-    assert store.read(location, 0, len(CONTENT)) == CONTENT
-    assert store.read(location, 300, 2500) == CONTENT[300:2800]
+    assert store.read(location, 0, len(place.content)) == place.content
+    assert store.read(location, 300, 2500) == place.content[300:2800]
     assert store.read(location, 5, 0) == b""
-    assert (tmp_path / "new/folders/file.bin").read_bytes() == CONTENT
+    assert place.get("new/folders/file.bin") == place.content
+
+
+def test_a_file_may_be_empty_or_written_in_drops(place: Place) -> None:
+    assert place.write("empty.bin", b"") == 0
+    assert place.get("empty.bin") == b""
+    file = place.store.create(place.at("drops.bin"))
+    for start in range(100):
+        file.write(CONTENT[start : start + 1])
+    assert file.finish() == 100
+    assert place.get("drops.bin") == CONTENT[:100]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-@pytest.mark.parametrize("prefix", ["file:", "file://"])
-def test_names_are_literal(store: ByteStore, tmp_path: Path, prefix: str, name: str) -> None:
-    location = f"{prefix}{tmp_path}/{name}"
-    write(store, location, b"text")
-    assert (tmp_path / name).read_bytes() == b"text"
-    assert store.size(location) == 4
-    assert store.read(location, 1, 2) == b"ex"
-    store.delete(location)
-    assert not (tmp_path / name).exists()
+def test_names_are_literal(place: Place, store: ByteStore, name: str) -> None:
+    place.write(name, b"text")
+    assert place.get(name) == b"text"
+    assert store.size(place.at(name)) == 4
+    assert store.read(place.at(name), 1, 2) == b"ex"
+    file = store.create(place.at(f"copy of {name}"))
+    file.copy_range(place.at(name), 1, 3)
+    file.finish()
+    assert place.get(f"copy of {name}") == b"ext"
+    store.delete(place.at(name))
+    assert place.get(name) is None
 
 
-def test_ranges_are_copied_between_writes(store: ByteStore, tmp_path: Path, source: str) -> None:
-    second = tmp_path / "second.bin"
-    second.write_bytes(b"0123456789")
-    file = store.create(f"file:{tmp_path}/out.bin")
+def test_ranges_are_copied_between_writes(place: Place, store: ByteStore, source: str) -> None:
+    second, scale, content = place.put("second.bin", b"0123456789"), place.scale, place.content
+    file = store.create(place.at("out.bin"))
     assert file.position == 0
     file.write(b"head")
     assert file.position == 4
-    file.copy_range(source, 100, 5000)
-    assert file.position == 5004
-    file.copy_range(str(second) if isinstance(store, LocalByteStore) else f"file:{second}", 2, 3)
-    file.copy_range(source, 0, len(CONTENT))
+    file.copy_range(source, 100, 5000 * scale)
+    assert file.position == 4 + 5000 * scale
+    file.copy_range(second, 2, 3)
+    file.copy_range(source, 0, len(content))
     file.copy_range(source, 7, 0)
     file.write(b"tail")
-    expected = b"head" + CONTENT[100:5100] + b"234" + CONTENT + b"tail"
+    expected = b"head" + content[100 : 100 + 5000 * scale] + b"234" + content + b"tail"
     assert file.position == len(expected) == file.finish()
-    assert (tmp_path / "out.bin").read_bytes() == expected
+    assert place.get("out.bin") == expected
 
 
-def test_existing_files_are_never_overwritten(store: ByteStore, source: str, tmp_path: Path) -> None:
+def test_a_file_may_be_a_copy_of_another(place: Place, store: ByteStore, source: str) -> None:
+    file = store.create(place.at("out.bin"))
+    file.copy_range(source, 0, len(place.content))
+    assert file.finish() == len(place.content)
+    assert place.get("out.bin") == place.content
+
+
+def test_existing_files_are_never_overwritten(place: Place, store: ByteStore, source: str) -> None:
     assert reason_of(lambda: store.create(source)) == "output_exists"
-    assert (tmp_path / "source.bin").read_bytes() == CONTENT
+    assert place.get("source.bin") == place.content
 
 
-def test_missing_files_are_named(store: ByteStore, tmp_path: Path) -> None:
-    missing = f"file:{tmp_path}/missing.bin"
+def test_missing_files_are_named(place: Place, store: ByteStore) -> None:
+    missing = place.at("missing.bin")
     assert reason_of(lambda: store.read(missing, 0, 1)) == "input_missing"
     assert reason_of(lambda: store.size(missing)) == "input_missing"
-    file = store.create(f"file:{tmp_path}/out.bin")
+    file = store.create(place.at("out.bin"))
     assert reason_of(lambda: file.copy_range(missing, 0, 1)) == "input_missing"
     file.abort()
     store.delete(missing)
 
 
-@pytest.mark.parametrize(("offset", "length"), [(0, len(CONTENT) + 1), (len(CONTENT), 1), (10**9, 5), (-1, 5), (5, -1)])
+@pytest.mark.parametrize(("beyond", "length"), [(-1, 2), (-10, 11), (0, 1), (10**9, 5), (None, 5), (-5, -1)])
 def test_ranges_beyond_the_file_are_refused(
-    store: ByteStore, source: str, tmp_path: Path, offset: int, length: int
+    place: Place, store: ByteStore, source: str, beyond: int | None, length: int
 ) -> None:
+    offset = -1 if beyond is None else len(place.content) + beyond
     assert reason_of(lambda: store.read(source, offset, length)) == "input_truncated"
-    file = store.create(f"file:{tmp_path}/out.bin")
+    file = store.create(place.at("out.bin"))
     assert reason_of(lambda: file.copy_range(source, offset, length)) == "input_truncated"
     file.abort()
+
+
+def test_a_file_that_is_one_byte_too_short_is_refused(place: Place, store: ByteStore, source: str) -> None:
+    assert reason_of(lambda: store.read(source, 0, len(place.content) + 1)) == "input_truncated"
 
 
 def test_an_absurd_length_costs_no_memory(store: ByteStore, source: str) -> None:
     assert reason_of(lambda: store.read(source, 0, 2**50)) == "input_truncated"
 
 
-def test_abort_leaves_nothing_and_may_come_twice(store: ByteStore, tmp_path: Path, source: str) -> None:
-    file = store.create(f"file:{tmp_path}/out.bin")
+def test_abort_leaves_nothing_and_may_come_twice(place: Place, store: ByteStore, source: str) -> None:
+    file = store.create(place.at("out.bin"))
     file.write(b"some")
-    file.copy_range(source, 0, 10)
+    file.copy_range(source, 0, len(place.content))
+    file.copy_range(source, 10, len(place.content) - 10)
     file.abort()
     file.abort()
-    assert not (tmp_path / "out.bin").exists()
+    assert place.get("out.bin") is None
     assert reason_of(lambda: file.write(b"more")) == "output_closed"
-    write(store, f"file:{tmp_path}/out.bin", b"again")
+    place.write("out.bin", b"again")
+    assert place.get("out.bin") == b"again"
+
+
+def test_a_finished_file_can_still_be_removed(place: Place, store: ByteStore, source: str) -> None:
+    file = store.create(place.at("out.bin"))
+    file.copy_range(source, 0, len(place.content))
+    file.write(b"some")
+    file.finish()
+    file.abort()
+    assert place.get("out.bin") is None
 
 
 def test_stores_pickle(store: ByteStore, source: str) -> None:
@@ -155,6 +270,19 @@ def test_neighbouring_ranges_are_read_together(store: ByteStore, source: str) ->
         part: CONTENT[part.offset : part.offset + part.length] for part in wanted
     }
     assert read_ranges(store, source, []) == {}
+
+
+def test_a_finish_that_fails_can_be_aborted(monkeypatch: pytest.MonkeyPatch, place: Place, source: str) -> None:
+    for file_bytes in (4, len(place.content)):
+        file = place.store.create(place.at("out.bin"))
+        file.copy_range(source, 0, file_bytes)
+        with monkeypatch.context() as broken:
+            broken.setattr(os, "fsync", refuses(errno.EIO))
+            for kind in (FileIOByteStore, S3ByteStore):
+                broken.setattr(kind, "size", lambda _store, _location: 3)
+            assert reason_of(file.finish, RetryError) == "unavailable"
+        file.abort()
+        assert place.get("out.bin") is None
 
 
 # --- what only one of them can show ---
@@ -176,23 +304,25 @@ def test_neighbours_cost_one_read() -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV])
-def test_kernels_that_refuse_to_copy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, number: int) -> None:
+def test_kernels_that_refuse_to_copy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, local_source: str, number: int
+) -> None:
     monkeypatch.setattr(os, "copy_file_range", refuses(number))
     file = LocalByteStore().create(str(tmp_path / "out.bin"))
-    file.copy_range(source, 5, 5000)
+    file.copy_range(local_source, 5, 5000)
     assert file.finish() == 5000
     assert (tmp_path / "out.bin").read_bytes() == CONTENT[5:5005]
 
 
 def test_short_copies_and_copies_of_nothing_are_finished(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, local_source: str
 ) -> None:
     real, calls = os.copy_file_range, iter([7, 1, 0])
     monkeypatch.setattr(
         os, "copy_file_range", lambda a, b, n, i, o: real(a, b, wanted, i, o) if (wanted := min(n, next(calls))) else 0
     )
     file = LocalByteStore().create(str(tmp_path / "out.bin"))
-    file.copy_range(source, 0, 3000)
+    file.copy_range(local_source, 0, 3000)
     file.finish()
     assert (tmp_path / "out.bin").read_bytes() == CONTENT[:3000]
 
@@ -200,13 +330,13 @@ def test_short_copies_and_copies_of_nothing_are_finished(
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
 @pytest.mark.parametrize("call", ["copy_file_range", "pwrite", "fsync"])
 def test_a_full_disk_is_retried(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, source: str, call: str, number: int
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, local_source: str, call: str, number: int
 ) -> None:
     file = LocalByteStore().create(str(tmp_path / "out.bin"))
     monkeypatch.setattr(os, call, refuses(number))
 
     def fill() -> None:
-        file.copy_range(source, 0, 10)
+        file.copy_range(local_source, 0, 10)
         file.write(b"x")
         file.finish()
 
@@ -215,11 +345,11 @@ def test_a_full_disk_is_retried(
     assert not (tmp_path / "out.bin").exists()
 
 
-def test_other_failures_are_retried_and_denials_are_not(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
+def test_other_failures_are_retried_and_denials_are_not(monkeypatch: pytest.MonkeyPatch, local_source: str) -> None:
     monkeypatch.setattr(os, "pread", refuses(errno.EIO))
-    assert reason_of(lambda: LocalByteStore().read(source, 0, 1), RetryError) == "unavailable"
+    assert reason_of(lambda: LocalByteStore().read(local_source, 0, 1), RetryError) == "unavailable"
     monkeypatch.setattr(os, "pread", refuses(errno.EACCES))
-    assert reason_of(lambda: LocalByteStore().read(source, 0, 1)) == "access_denied"
+    assert reason_of(lambda: LocalByteStore().read(local_source, 0, 1)) == "access_denied"
 
 
 def test_finish_syncs_the_file_and_every_directory_that_gained_an_entry(
@@ -237,16 +367,24 @@ def test_finish_syncs_the_file_and_every_directory_that_gained_an_entry(
     assert synced == [str(tmp_path / name) for name in ("a/b/out.bin", "a/b", "a", "")]
 
 
-def test_no_descriptor_stays_open(tmp_path: Path, source: str) -> None:
+def test_no_descriptor_stays_open(tmp_path: Path, local_source: str) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     for number in range(20):
         file = LocalByteStore().create(str(tmp_path / f"{number}.bin"))
-        file.copy_range(source, 0, 10)
+        file.copy_range(local_source, 0, 10)
         if number % 2:
             file.abort()
         else:
             file.finish()
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("prefix", ["file:", "file://", "file://localhost"])
+def test_local_locations_are_uris_or_paths(tmp_path: Path, prefix: str) -> None:
+    for store in (LocalByteStore(), FileIOByteStore({})):
+        if prefix != "file://localhost" or isinstance(store, LocalByteStore):
+            write(store, f"{prefix}{tmp_path}/{type(store).__name__}.bin", b"text")
+            assert (tmp_path / f"{type(store).__name__}.bin").read_bytes() == b"text"
 
 
 @pytest.mark.parametrize("name", ["a#b", "a?b", "a#", "50% off?.parquet"])
@@ -258,9 +396,12 @@ def test_local_files_may_have_any_name(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("location", ["s3://b/a#b", "s3://b/a?b", "s3://b/a?", "s3://b/a\nb", "file:/tmp/a#b"])
 def test_names_that_pyiceberg_would_cut_off_are_refused(location: str) -> None:
-    store = FileIOByteStore({})
-    for action in (store.size, store.create, store.delete, store.exists):
-        assert reason_of(lambda action=action: action(location)) == "unsupported_location"
+    stores: list[ByteStore] = [FileIOByteStore({})]
+    if location.startswith("s3"):
+        stores.append(S3ByteStore({}))
+    for store in stores:
+        for action in (store.size, store.create, store.delete, store.exists):
+            assert reason_of(lambda action=action: action(location)) == "unsupported_location"
 
 
 @pytest.mark.parametrize(
@@ -286,17 +427,26 @@ def test_the_store_follows_the_location() -> None:
     properties = {"s3.endpoint": "http://localhost:1"}
     for local in ("/a", "file:/a", "file:///a"):
         assert isinstance(byte_store_for(local, properties), LocalByteStore)
-    remote = byte_store_for("s3://bucket/key", properties)
-    assert isinstance(remote, FileIOByteStore)
-    assert remote.properties == properties
-    assert pickle.loads(pickle.dumps(remote)).properties == properties  # noqa: S301 - our own bytes
+    for location in ("s3://bucket/key", "s3a://bucket/key", "s3n://bucket/key"):
+        remote = byte_store_for(location, properties)
+        assert isinstance(remote, S3ByteStore)
+        assert remote.properties == properties
+        assert pickle.loads(pickle.dumps(remote)).properties == properties  # noqa: S301 - our own bytes
+    assert isinstance(byte_store_for("gs://bucket/key", properties), FileIOByteStore)
 
 
-def test_a_finish_that_fails_can_be_aborted(monkeypatch: pytest.MonkeyPatch, store: ByteStore, tmp_path: Path) -> None:
-    file = store.create(f"file:{tmp_path}/out.bin")
-    file.write(b"some")
-    monkeypatch.setattr(os, "fsync", refuses(errno.EIO))
-    monkeypatch.setattr(FileIOByteStore, "size", lambda _store, _location: 3)
-    assert reason_of(file.finish, RetryError) == "unavailable"
-    file.abort()
-    assert not (tmp_path / "out.bin").exists()
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"s3.remote-signing-enabled": "true"},
+        {"s3.signer": "S3V4RestSigner"},
+        {"py-io-impl": "somebody.elses.FileIO"},
+    ],
+)
+def test_what_only_a_file_io_can_reach_is_left_to_it(properties: dict[str, str]) -> None:
+    assert isinstance(byte_store_for("s3://bucket/key", properties), FileIOByteStore)
+
+
+def test_only_s3_has_uploads_to_abort(tmp_path: Path) -> None:
+    assert abort_uploads(f"file:{tmp_path}/", {}) == 0
+    assert abort_uploads("gs://bucket/key", {}) == 0

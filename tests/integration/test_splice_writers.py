@@ -22,7 +22,8 @@ import pytest
 from compactor.rewrite.byte_ranges import ByteRange, LocalByteStore
 from compactor.rewrite.compact_thrift import I32, I64, STRUCT, decode_struct, encode_struct
 from compactor.rewrite.parquet_footer import ColumnChunk, Footer, read_footer
-from compactor.rewrite.splice import SpliceInput, SpliceLimits, splice
+from compactor.rewrite.splice import SpliceInput, splice
+from compactor.rewrite.splice_checks import SpliceLimits
 from tests.conftest import Lake
 
 STORE = LocalByteStore()

@@ -7,7 +7,7 @@ run must be one `replace`, leave nothing to do, no in-flight record and no data 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,33 @@ from pyiceberg.types import FixedType, LongType, NestedField, TimeType, UUIDType
 
 from compactor.errors import GiveUpError, InputError, ReplanError
 from compactor.in_flight import plain_path
-from compactor.java_table import activate
-from compactor.manifests import ManifestCache
-from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.rewrite import share as share_module
+from compactor.rewrite import share as share_rewriter
+from compactor.rewrite import share_work as share_module
+from compactor.rewrite.share_job import write_share
 from compactor.rewrite.splice import SpliceLimits
-from compactor.rewrite.splice_job import run_splice_share
-from compactor.rewriter import Rewriter, RunResult
+from compactor.run_result import RunResult
 from tests.conftest import Lake
+from tests.integration.table_kit import (
+    MERGE_ON_READ,
+    append,
+    create,
+    data_files,
+    delete_by_equality,
+    delete_by_position,
+    delete_equal,
+    engines,
+    expire,
+    insert,
+    java_table,
+    overwrite,
+    planned,
+    records_of,
+    roll_back,
+    run,
+    unquoted,
+    unreferenced,
+    upgrade,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -55,10 +74,6 @@ def _splice_tiny_files(monkeypatch: pytest.MonkeyPatch) -> None:
 # --- looking at tables ------------------------------------------------------------------------------------------------
 
 
-def unquoted(table: str) -> str:
-    return table.replace("`", "")
-
-
 def py_rows(lake: Lake, table: str) -> list[str]:
     """All rows as PyIceberg reads them, in a stable order; NaN equals NaN in text."""
     read = lake.catalog.load_table(lake.name(unquoted(table)).identifier).scan().to_arrow()
@@ -69,30 +84,6 @@ def duckdb_ids(lake: Lake, table: str) -> list[int]:
     paths = [plain_path(path) for path in lake.live_files(table)]
     read = duckdb.read_parquet(paths, hive_partitioning=False, union_by_name=True)
     return sorted(row[0] for row in read.select("id").fetchall())
-
-
-def unreferenced(lake: Lake, table: str) -> set[str]:
-    """Data files below the table's folders that no retained snapshot knows."""
-    view = lake.view(unquoted(table))
-    folders = {plain_path(view.metadata.location), plain_path(view.properties.get("write.data.path", ""))}
-    files = {str(path) for folder in folders if folder for path in Path(folder).rglob("*") if path.is_file()}
-    data = {
-        path for path in files if path.endswith((".parquet", ".orc", ".avro", ".puffin")) and "/metadata/" not in path
-    }
-    known = {plain_path(row.file_path) for row in lake.sql(f"SELECT file_path FROM lake.{table}.all_files")}
-    return {path for path in data if not Path(path).name.startswith(".")} - known
-
-
-def records_of(lake: Lake, table: str) -> list[Any]:
-    return [record for record in lake.in_flight().all() if record.name == lake.name(unquoted(table)).name]
-
-
-def data_files(lake: Lake, table: str) -> int:
-    return len(lake.live_files(table))
-
-
-def engines(result: RunResult) -> set[tuple[str, str]]:
-    return {(group.engine.engine.value, group.engine.reason) for group in result.groups}
 
 
 def compact_and_check(
@@ -254,78 +245,30 @@ LINEAGE = "*, _row_id, _last_updated_sequence_number"
 def test_every_format_version(lake: Lake, table_name: str, version: int) -> None:
     create(lake, table_name, version)
     insert(lake, table_name, 3)
-    expected = {("spark", "row_lineage")} if version == 3 else COPIED
     columns = LINEAGE if version == 3 else "*"
-    compact_and_check(lake, table_name, 1, expected, columns=columns, in_duckdb=True)
+    compact_and_check(lake, table_name, 1, COPIED, columns=columns, in_duckdb=True)
     rows = lake.rows(table_name, columns)
     if version == 3:
         assert len({row[-2] for row in rows}) == len(rows)
         assert {row[-1] for row in rows} == {1, 2, 3}
 
 
-@pytest.mark.parametrize(
-    ("version", "granularity", "left"), [(2, "file", {0: 1, 1: 1}), (2, "partition", {0: 1, 1: 1}), (3, "file", {0: 1})]
-)
+@pytest.mark.parametrize(("version", "granularity"), [(2, "file"), (2, "partition"), (3, "file")])
+@pytest.mark.parametrize("engine", ["auto", "spark"])
 def test_position_deletes_leave_with_their_rows(
-    lake: Lake, table_name: str, version: int, granularity: str, left: Mapping[int, int]
+    lake: Lake, table_name: str, version: int, granularity: str, engine: str
 ) -> None:
     create(lake, table_name, version, f"'write.delete.granularity'='{granularity}', {MERGE_ON_READ}")
     insert(lake, table_name, 3)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (1, 4)")
     lake.sql(f"UPDATE lake.{table_name} SET a = 'changed' WHERE id = 3")
     columns = LINEAGE if version == 3 else "*"
-    compact_and_check(lake, table_name, 1, {("spark", "deletes")}, columns=columns, in_duckdb=True, deleted=9)
-    kept = lake.sql(f"SELECT content, count(*) AS files FROM lake.{table_name}.files GROUP BY content")
-    assert {row.content for row in kept} <= set(left)
+    expected = {("encode", "position_deletes")} if version == 2 else {("spark", "deletion_vectors")}
+    if engine == "spark":
+        expected = REQUESTED
+    compact_and_check(lake, table_name, 1, expected, columns=columns, engine=engine, in_duckdb=True, deleted=9)
+    assert lake.sql(f"SELECT content FROM lake.{table_name}.files WHERE content > 0") == []
     assert lake.sql(f"SELECT count(*) AS rows FROM lake.{table_name}")[0].rows == 24
-
-
-MERGE_ON_READ = "'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read'"
-
-
-def create(lake: Lake, table: str, version: int = 2, properties: str = "", by: str = "") -> None:
-    more = f", {properties}" if properties else ""
-    lake.sql(
-        f"CREATE TABLE lake.{table} (id int, a string, k int) USING iceberg {by} "
-        f"TBLPROPERTIES ('format-version'='{version}'{more})"
-    )
-
-
-def insert(lake: Lake, table: str, commits: int = 1) -> None:
-    """Ids 0 to 9, `a` p0 or p1, one file per commit (and partition)."""
-    for _ in range(commits):
-        lake.sql(f"INSERT INTO lake.{table} SELECT /*+ COALESCE(1) */ id, concat('p', id % 2), id FROM range(10)")
-
-
-def java_table(lake: Lake, table: str) -> Any:
-    activate(lake.session)
-    spark3_util = lake.session._jvm.org.apache.iceberg.spark.Spark3Util
-    return spark3_util.loadIcebergTable(lake.session._jsparkSession, lake.name(unquoted(table)).spark)
-
-
-def delete_equal(
-    lake: Lake, table: str, column: str, values: Sequence[Any], spec_id: int = 0, partition: Sequence[Any] = ()
-) -> None:
-    """Commit an equality delete as Iceberg's Java writers (Flink, Kafka Connect) do."""
-    jvm, loaded = lake.session._jvm, java_table(lake, table)
-    iceberg, spec = jvm.org.apache.iceberg, loaded.specs()[spec_id]
-    schema = loaded.schema().select([column])
-    ids = lake.session.sparkContext._gateway.new_array(jvm.int, 1)
-    ids[0] = schema.findField(column).fieldId()
-    appenders = iceberg.data.GenericAppenderFactory(loaded.schema(), spec, ids, schema, None)
-    name = loaded.locationProvider().newDataLocation(f"equality-{uuid.uuid4()}.parquet")
-    file = iceberg.encryption.EncryptedFiles.plainAsEncryptedOutput(loaded.io().newOutputFile(name))
-    place = iceberg.PartitionData(spec.partitionType()) if partition else None
-    for position, value in enumerate(partition):
-        place.set(position, value)
-    writer = appenders.newEqDeleteWriter(file, iceberg.FileFormat.PARQUET, place)
-    record = iceberg.data.GenericRecord.create(schema)
-    for value in values:
-        row = record.copy()
-        row.setField(column, value)
-        writer.write(row)
-    writer.close()
-    loaded.newRowDelta().addDeletes(writer.toDeleteFile()).commit()
 
 
 def test_equality_deletes_of_an_unpartitioned_table(lake: Lake, table_name: str) -> None:
@@ -335,7 +278,7 @@ def test_equality_deletes_of_an_unpartitioned_table(lake: Lake, table_name: str)
     delete_equal(lake, table_name, "a", ["p0"])  # 4 goes once, not twice
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 5")
     insert(lake, table_name)  # newer than the deletes: keeps 3 and 4
-    compact_and_check(lake, table_name, 1, {("spark", "deletes")}, unreadable=NO_EQUALITY_DELETES, deleted=14)
+    compact_and_check(lake, table_name, 1, {("spark", "equality_deletes")}, unreadable=NO_EQUALITY_DELETES, deleted=14)
     assert sorted(row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")) == sorted(
         [*range(10), 1, 1, 7, 7, 9, 9]
     )
@@ -345,7 +288,7 @@ def test_equality_deletes_stay_within_their_partition(lake: Lake, table_name: st
     create(lake, table_name, by="PARTITIONED BY (a)")
     insert(lake, table_name, 2)
     delete_equal(lake, table_name, "id", [3, 4], partition=["p1"])
-    expected = COPIED | {("spark", "deletes")}
+    expected = COPIED | {("spark", "equality_deletes")}
     compact_and_check(lake, table_name, 2, expected, unreadable=NO_EQUALITY_DELETES, deleted=2)
 
 
@@ -362,14 +305,14 @@ def test_equality_deletes_of_an_unpartitioned_spec_are_global(lake: Lake, table_
         lake.sql(f"ALTER TABLE lake.{table_name} DROP PARTITION FIELD a")
         lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('format-version'='2')")
         delete_equal(lake, table_name, "id", [3, 4], spec_id=1, partition=[None])
-    compact_and_check(lake, table_name, 2, {("spark", "deletes")}, unreadable=NO_EQUALITY_DELETES, deleted=4)
+    compact_and_check(lake, table_name, 2, {("spark", "equality_deletes")}, unreadable=NO_EQUALITY_DELETES, deleted=4)
 
 
 def test_a_file_may_lose_all_its_rows(lake: Lake, table_name: str) -> None:
     create(lake, table_name)
     insert(lake, table_name, 2)
     delete_equal(lake, table_name, "id", list(range(10)))
-    compact_and_check(lake, table_name, 0, {("spark", "deletes")}, unreadable=NO_EQUALITY_DELETES, deleted=20)
+    compact_and_check(lake, table_name, 0, {("spark", "equality_deletes")}, unreadable=NO_EQUALITY_DELETES, deleted=20)
 
 
 def test_an_equality_delete_over_a_dropped_column_is_left_alone(lake: Lake, table_name: str) -> None:
@@ -409,7 +352,7 @@ def test_schema_drift(lake: Lake, table_name: str, change: str) -> None:
     lake.sql(f"ALTER TABLE lake.{table_name} {statement}")
     compact_and_check(lake, table_name, 1, COPIED, in_duckdb=True)
     lake.sql(f"INSERT INTO lake.{table_name} VALUES ({later.format(id=7)})")
-    compact_and_check(lake, table_name, 1, {("spark", "schema_differs")}, in_duckdb=True)
+    compact_and_check(lake, table_name, 1, {("encode", "schema_differs")}, in_duckdb=True)
 
 
 def test_a_column_of_the_same_name_is_another_column(lake: Lake, table_name: str) -> None:
@@ -420,7 +363,7 @@ def test_a_column_of_the_same_name_is_another_column(lake: Lake, table_name: str
     lake.sql(f"ALTER TABLE lake.{table_name} ADD COLUMN a string")
     compact_and_check(lake, table_name, 1, COPIED)
     lake.sql(f"INSERT INTO lake.{table_name} VALUES (2, 'new')")
-    compact_and_check(lake, table_name, 1, {("spark", "schema_differs")})
+    compact_and_check(lake, table_name, 1, {("encode", "schema_differs")})
     assert lake.rows(table_name) == [(0, None), (1, None), (2, "new")]
 
 
@@ -433,7 +376,7 @@ def test_files_without_field_ids_are_never_spliced(lake: Lake, table_name: str, 
         pq.write_table(pa.table({"id": [number], "a": ["x"]}, schema=schema), tmp_path / f"{number}.parquet")
     paths = [f"file://{tmp_path}/{number}.parquet" for number in range(3)]
     lake.catalog.load_table(name.identifier).add_files(paths)
-    compact_and_check(lake, table_name, 1, {("spark", "no_field_ids")}, in_duckdb=True)
+    compact_and_check(lake, table_name, 1, {("encode", "no_field_ids")}, in_duckdb=True)
 
     hive, folder = f"{table_name}h", tmp_path / "hive"
     lake.sql(f"CREATE TABLE lake.{hive} (id bigint, a string) USING iceberg PARTITIONED BY (a)")
@@ -443,7 +386,7 @@ def test_files_without_field_ids_are_never_spliced(lake: Lake, table_name: str, 
     lake.sql(f"CALL lake.system.add_files(table => '{hive}', source_table => '`parquet`.`{folder}`')")
     assert {row.a for row in lake.sql(f"SELECT a FROM lake.{hive}")} == {"p0", "p1"}
     result = lake.compact(hive, force=True)
-    assert engines(result) == {("spark", "no_field_ids")}
+    assert engines(result) == {("encode", "no_field_ids")}
     assert sorted(lake.rows(hive)) == sorted([(number, f"p{number % 2}") for number in range(10)] * 2)
 
 
@@ -564,59 +507,6 @@ def test_types_that_spark_sql_cannot_create(lake: Lake, table_name: str, kind: A
 # --- other writers ----------------------------------------------------------------------------------------------------
 
 
-def planned(lake: Lake, table: str, **request: Any) -> TablePlan:
-    view = lake.view(table)
-    policy = lake.settings.policy.for_table(view.name)
-    return plan_table(view, policy, ManifestCache(1 << 24), Request(force=True, **request))
-
-
-def run(lake: Lake, plan: TablePlan, slots: int = 2, **more: Any) -> RunResult:
-    rewriter = Rewriter(
-        lake.session,
-        lake.catalogs,
-        ManifestCache(1 << 24),
-        lake.in_flight(),
-        slots=slots,
-        lease_seconds=60,
-        check_seconds=60,
-    )
-    return rewriter.run(plan, **more)
-
-
-def append(lake: Lake, table: str) -> None:
-    lake.sql(f"INSERT INTO lake.{table} VALUES (77, 'p0', 77)")
-
-
-def overwrite(lake: Lake, table: str) -> None:
-    lake.sql(f"DELETE FROM lake.{table} WHERE id = 5")
-
-
-def delete_by_position(lake: Lake, table: str) -> None:
-    lake.sql(f"ALTER TABLE lake.{table} SET TBLPROPERTIES ({MERGE_ON_READ})")
-    lake.sql(f"DELETE FROM lake.{table} WHERE id = 5")
-
-
-def delete_by_equality(lake: Lake, table: str) -> None:
-    delete_equal(lake, table, "id", [5])
-
-
-def expire(lake: Lake, table: str) -> None:
-    loaded = java_table(lake, table)
-    pinned = loaded.currentSnapshot().snapshotId()
-    append(lake, table)
-    loaded.refresh()
-    loaded.expireSnapshots().expireSnapshotId(pinned).commit()
-
-
-def upgrade(lake: Lake, table: str) -> None:
-    lake.sql(f"ALTER TABLE lake.{table} SET TBLPROPERTIES ('format-version'='3')")
-
-
-def roll_back(lake: Lake, table: str) -> None:
-    loaded = java_table(lake, table)
-    loaded.manageSnapshots().rollbackTo(loaded.currentSnapshot().parentId()).commit()
-
-
 def recreate(lake: Lake, table: str) -> None:
     lake.sql(f"DROP TABLE lake.{table}")
     create(lake, table)
@@ -670,9 +560,8 @@ def test_writers_that_do_not_conflict(
 CONFLICTS = {
     "overwrite": (overwrite, "conflict"),
     "position delete": (delete_by_position, "conflict"),
-    "expired snapshot": (expire, "snapshot_expired"),
     "format version": (upgrade, "format_changed"),
-    "rollback": (roll_back, "conflict"),
+    "rollback": (roll_back, "history_gap"),
     "another table": (recreate, "table_replaced"),
 }
 
@@ -692,10 +581,28 @@ def test_writers_that_conflict_win(lake: Lake, table_name: str, conflict: str, w
         assert unreferenced(lake, table_name) == set()
 
 
+def test_a_planned_snapshot_that_expires_before_the_run_is_planned_anew(lake: Lake, table_name: str) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    with pytest.raises(ReplanError) as raised:
+        interfere(lake, table_name, expire, WHEN[0])
+    assert raised.value.reason == "snapshot_expired"
+
+
+def test_a_planned_snapshot_that_expires_before_the_commit_costs_nothing(lake: Lake, table_name: str) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    rows = lake.rows(table_name)
+    interfere(lake, table_name, expire, WHEN[1])
+    assert lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
+    assert data_files(lake, table_name) == 2
+    assert unreferenced(lake, table_name) == set()
+
+
 def test_a_deletion_vector_against_a_replaced_file_conflicts(lake: Lake, table_name: str) -> None:
     create(lake, table_name, 3)
     insert(lake, table_name, 3)
-    with pytest.raises(ReplanError, match="another commit touched the files"):
+    with pytest.raises(ReplanError, match="was left out: rows of"):
         interfere(lake, table_name, delete_by_position, WHEN[1])
     assert 5 not in {row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")}
     assert unreferenced(lake, table_name) == set()
@@ -788,7 +695,7 @@ def test_splice_asked_for_and_refused_writes_nothing(lake: Lake, table_name: str
     assert raised.value.reason == "schema_differs"
     assert lake.view(table_name).snapshot.snapshot_id == head
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 1 AND k IS NOT NULL AND n IS NULL")
-    with pytest.raises(InputError, match="delete files apply"):
+    with pytest.raises(InputError, match="position deletes apply"):
         lake.compact(table_name, force=True, engine="splice")
     assert unreferenced(lake, table_name) == set()
 
@@ -800,18 +707,18 @@ def test_a_failed_row_check_commits_nothing(
     create(lake, table_name)
     insert(lake, table_name, 2)
     head = lake.view(table_name).snapshot.snapshot_id
-    real = share_module.rewrite_share
+    real = share_rewriter.rewrite_share
 
     def one_row_less(work: Any) -> Any:
-        spliced = run_splice_share(work)
-        return replace(spliced, rows=spliced.rows - 1)
+        written = write_share(work)
+        return replace(written, file=replace(written.file, rows=written.file.rows - 1))
 
     def one_deleted_row_more(*arguments: Any, **more: Any) -> Any:
         written = real(*arguments, **more)
         return replace(written, rows_deleted=written.rows_deleted + 1)
 
-    monkeypatch.setattr(share_module, "run_splice_share", one_row_less)
-    monkeypatch.setattr(share_module, "rewrite_share", one_deleted_row_more)
+    monkeypatch.setattr(share_rewriter, "write_share", one_row_less)
+    monkeypatch.setattr(share_rewriter, "rewrite_share", one_deleted_row_more)
     with pytest.raises(GiveUpError) as raised:
         lake.compact(table_name, force=True, engine=engine)
     assert raised.value.reason == "row_count_mismatch"

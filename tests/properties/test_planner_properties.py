@@ -273,12 +273,20 @@ def test_the_ledger_sees_a_high_delete_ratio_of_the_whole_partition(
             assert counted_twice or policy(chosen_values).choose(found).files
 
 
-def test_one_file_of_many_deletes_in_a_large_partition_is_found_by_the_plan_only() -> None:
-    heavy = data_file(0, 900, [40])
-    found = (heavy, *(data_file(number, 900) for number in range(1, 10)))
+@given(st.integers(750, 1800), st.integers(0, 300), st.integers(0, 100))
+def test_one_file_of_many_deletes_in_a_large_partition_is_not_overlooked(size: int, others: int, deleted: int) -> None:
+    """Rows of one size, as `data_file` has them only for files of one size."""
+    heavy = data_file(0, size, [deleted] if deleted else [])
+    found = (heavy, *(data_file(number, size) for number in range(1, others + 1)))
     rules = policy(PolicyValues())
-    assert not rules.judge(counted(found)).due
-    assert rules.choose(found).files == (heavy,)
+    assert rules.choose(found).files == ((heavy,) if deleted >= 30 else ())
+    if rules.choose(found).files:
+        assert rules.judge(counted(found)).due
+
+
+def test_a_few_deletes_in_a_large_partition_are_not_due() -> None:
+    found = tuple(data_file(number, 900, [1] if number < 20 else []) for number in range(100))
+    assert not policy(PolicyValues()).judge(counted(found)).due
 
 
 @pytest.mark.parametrize("records", [0, 1])

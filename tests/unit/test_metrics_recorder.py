@@ -51,6 +51,7 @@ REWRITTEN = GroupRewritten(
     rows_deleted=3,
     rows_out=97,
     seconds=1.5,
+    bytes_decoded=1_200,
 )
 COMMITTED = RunCommitted(
     "r1",
@@ -65,6 +66,7 @@ COMMITTED = RunCommitted(
     rewrite_seconds=7.0,
     commit_seconds=0.25,
     event_to_compacted_seconds=42.0,
+    delete_files_removed=6,
 )
 FAILED = RunFailed("r1", TABLE, stage="commit", reason="conflict", reaction="replan", message="someone was faster")
 WOULD = RunWouldRewrite(TABLE, groups=5, files=60, files_after=6, bytes=7_000)
@@ -98,6 +100,7 @@ EXPECTED = {
         f"rewrite_output_files_total{SPLICE}": 1,
         f"rewrite_input_bytes_total{SPLICE}": 2_000,
         f"rewrite_output_bytes_total{SPLICE}": 1_900,
+        f"rewrite_decoded_bytes_total{SPLICE}": 1_200,
         f"rewrite_input_rows_total{SPLICE}": 100,
         f"rewrite_deleted_rows_total{SPLICE}": 3,
         f"rewrite_output_rows_total{SPLICE}": 97,
@@ -112,6 +115,7 @@ EXPECTED = {
         "commit_output_files_total": 3,
         "commit_input_bytes_total": 4_000,
         "commit_output_bytes_total": 3_800,
+        "commit_removed_delete_files_total": 6,
         'run_stage_seconds_sum{stage="rewrite"}': 7.0,
         'run_stage_seconds_count{stage="rewrite"}': 1,
         'run_stage_seconds_sum{stage="commit"}': 0.25,

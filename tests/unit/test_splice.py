@@ -24,7 +24,8 @@ from compactor.rewrite.compact_thrift import (
     encode_struct,
 )
 from compactor.rewrite.parquet_footer import Footer, RowGroup, read_footer
-from compactor.rewrite.splice import SpliceInput, SpliceLimits, _Copier, refusal, splice
+from compactor.rewrite.splice import SpliceInput, _Copier, splice
+from compactor.rewrite.splice_checks import SpliceLimits, refusal
 
 STORE = LocalByteStore()
 ANY_SIZE = SpliceLimits(min_row_group_bytes=0, min_chunk_bytes=0, max_footer_fraction=100.0)

@@ -1,0 +1,327 @@
+"""A table's S3 properties → a boto3 client, and the request parameters that its own writers would send.
+
+Both vocabularies are understood: Iceberg's Java S3FileIO (S3FileIOProperties, AwsClientProperties) and PyIceberg's
+(pyiceberg/io/__init__.py). Where they differ in what they assume, PyIceberg's view wins, since its FileIO reads the
+same table's metadata in the same process: an endpoint of one's own means path-style addresses.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlencode, urlsplit
+
+from compactor.errors import GiveUpError
+
+S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
+CLIENTS_KEPT: Final = 16  # of one process; vended credentials make new ones all the time
+THREADS_MAX: Final = 16
+_THREADS: Final = 8
+_TAGS: Final = "s3.write.tags."
+_ACCESS_POINTS: Final = "s3.access-points."
+_OWN_FILE_IOS: Final = frozenset({"pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"})
+# Iceberg's S3URI and PyIceberg cut locations off at the first two; URL parsers drop control characters.
+_NEVER_IN_KEYS: Final = frozenset("?#\x7f") | frozenset(map(chr, range(32)))
+
+
+@dataclass(frozen=True, slots=True)
+class S3Object:
+    """Bucket (or access point) and key of a location."""
+
+    bucket: str
+    key: str
+
+
+def s3_object(location: str, properties: Mapping[str, str]) -> S3Object:
+    """The object behind `s3://bucket/key` (s3a, s3n); the key is taken literally, `%20` is three characters.
+
+    Raises:
+        GiveUpError: reason `unsupported_location`.
+    """
+    scheme, _, rest = location.partition("://")
+    bucket, _, key = rest.partition("/")
+    if f"{scheme}://" not in S3_SCHEMES or not bucket or not key:
+        raise GiveUpError(f"{location!r} is not an object of an S3 bucket.", reason="unsupported_location")
+    if not _NEVER_IN_KEYS.isdisjoint(rest):
+        raise GiveUpError(
+            f"{location!r} holds a character (? # or a control character) at which Iceberg cuts locations off.",
+            reason="unsupported_location",
+        )
+    return S3Object(properties.get(f"{_ACCESS_POINTS}{bucket}", bucket), key)
+
+
+def needs_file_io(properties: Mapping[str, str]) -> str | None:
+    """Why these properties leave S3 to PyIceberg's FileIO; None where a client of our own can do all it can."""
+    if _true(properties, "s3.remote-signing-enabled") or properties.get("s3.signer"):
+        return "requests are signed by the catalog"
+    file_io = properties.get("py-io-impl")
+    if file_io and file_io not in _OWN_FILE_IOS:
+        return f"the table is reached through {file_io}"
+    return None
+
+
+def takes_equal_parts_only(properties: Mapping[str, str]) -> bool:
+    """Whether the store is known to take parts of equal size only, so that ranges of any length cannot be copied."""
+    host = urlsplit(properties.get("s3.endpoint", "")).hostname or ""
+    return host.endswith(".r2.cloudflarestorage.com")
+
+
+def upload_threads(properties: Mapping[str, str]) -> int:
+    """Requests at the same time for one output: `s3.multipart.num-threads`, else 8."""
+    text = properties.get("s3.multipart.num-threads", "")
+    return min(int(text), THREADS_MAX) if text.isdigit() and int(text) else _THREADS
+
+
+def checks_content(properties: Mapping[str, str]) -> bool:
+    """Whether parts are sent with their MD5 (`s3.checksum-enabled`), as Iceberg's S3OutputStream does."""
+    return _true(properties, "s3.checksum-enabled")
+
+
+# --- request parameters ---
+
+
+def attribute_parameters(properties: Mapping[str, str]) -> dict[str, str]:
+    """What makes a new object one of the table's: encryption, ACL, storage class, tags.
+
+    For CreateMultipartUpload and PutObject.
+
+    Raises:
+        GiveUpError: reason `unsupported_encryption`.
+    """
+    found = _encryption(properties) | customer_key(properties)
+    if properties.get("s3.acl"):
+        found["ACL"] = properties["s3.acl"]
+    if properties.get("s3.write.storage-class"):
+        found["StorageClass"] = properties["s3.write.storage-class"]
+    tags = {key.removeprefix(_TAGS): value for key, value in properties.items() if key.startswith(_TAGS)}
+    if tags:
+        found["Tagging"] = urlencode(tags)
+    return found
+
+
+def with_table_tags(properties: Mapping[str, str], namespace: Sequence[str], table: str) -> dict[str, str]:
+    """A table's properties with the tags that Iceberg's Java GlueCatalog, and no other, adds for each table."""
+    found = dict(properties)
+    if found.get("type", "").lower() == "glue":
+        if _true(found, "s3.write.table-tag-enabled"):
+            found[f"{_TAGS}iceberg.table"] = table
+        if _true(found, "s3.write.namespace-tag-enabled"):
+            found[f"{_TAGS}iceberg.namespace"] = ".".join(namespace)
+    return found
+
+
+def _encryption(properties: Mapping[str, str]) -> dict[str, str]:
+    kind = properties.get("s3.sse.type", "none").lower()
+    key = properties.get("s3.sse.key")
+    if kind == "none" and properties.get("s3.server-side-encryption"):  # PyIceberg's names
+        found = {"ServerSideEncryption": properties["s3.server-side-encryption"]}
+        key = properties.get("s3.sse-kms-key-id")
+    elif kind in {"none", "custom"}:
+        return {}
+    elif kind in {"s3", "kms", "dsse-kms"}:
+        found = {"ServerSideEncryption": {"s3": "AES256", "kms": "aws:kms", "dsse-kms": "aws:kms:dsse"}[kind]}
+    else:
+        raise GiveUpError(f"s3.sse.type {kind!r} is not known.", reason="unsupported_encryption")
+    if key and found["ServerSideEncryption"] != "AES256":
+        found["SSEKMSKeyId"] = key
+    return found
+
+
+def customer_key(properties: Mapping[str, str], prefix: str = "") -> dict[str, str]:
+    """The key of SSE-C (`s3.sse.type=custom`); every request that touches an object's bytes must carry it.
+
+    All objects of a table have the same one: a FileIO knows no other. So ranges are copied inside the store with it.
+
+    Args:
+        properties: The table's.
+        prefix: `CopySource` for the object that is copied from.
+    """
+    if properties.get("s3.sse.type", "").lower() != "custom":
+        return {}
+    if not (properties.get("s3.sse.key") and properties.get("s3.sse.md5")):
+        raise GiveUpError(
+            "s3.sse.type is custom, so s3.sse.key and s3.sse.md5 (both base64) must be set.",
+            reason="unsupported_encryption",
+        )
+    names = f"{prefix}SSECustomer"
+    return {
+        f"{names}Algorithm": "AES256",
+        f"{names}Key": properties["s3.sse.key"],
+        f"{names}KeyMD5": properties["s3.sse.md5"],
+    }
+
+
+def request_payer(properties: Mapping[str, str]) -> dict[str, str]:
+    """Consent to pay for requests, `s3.requester-pays=true` (Trino's name; neither Iceberg nor PyIceberg has one)."""
+    return {"RequestPayer": "requester"} if _true(properties, "s3.requester-pays") else {}
+
+
+# --- the client ---
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What a client is made of; equal settings share one client.
+
+    `anonymous`: requests are not signed. `connect_timeout`, `read_timeout`: seconds, None for boto's default (60).
+    `addressing`: `path`, `virtual` or `auto`. `attempts`: of each request, the first one included.
+    """
+
+    endpoint: str | None
+    region: str | None
+    access_key: str | None
+    secret_key: str | None = field(repr=False)
+    session_token: str | None = field(repr=False)
+    profile: str | None
+    role: str | None
+    role_session: str | None
+    anonymous: bool
+    addressing: str
+    dualstack: bool
+    accelerate: bool
+    arn_region: bool
+    proxy: str | None = field(repr=False)
+    connect_timeout: float | None
+    read_timeout: float | None
+    attempts: int
+
+
+def client_settings(properties: Mapping[str, str]) -> ClientSettings:
+    """Pure translation of a table's or catalog's properties."""
+    endpoint = properties.get("s3.endpoint") or None
+    if endpoint and "://" not in endpoint:
+        endpoint = f"https://{endpoint}"
+    retries = properties.get("s3.retry.num-retries", "")
+    return ClientSettings(
+        endpoint=endpoint,
+        region=_first(properties, "s3.region", "client.region"),
+        access_key=_first(properties, "s3.access-key-id", "client.access-key-id"),
+        secret_key=_first(properties, "s3.secret-access-key", "client.secret-access-key"),
+        session_token=_first(properties, "s3.session-token", "client.session-token"),
+        profile=_first(properties, "s3.profile-name", "client.profile-name"),
+        role=_first(properties, "s3.role-arn", "client.role-arn", "client.assume-role.arn"),
+        role_session=_first(
+            properties, "s3.role-session-name", "client.role-session-name", "client.assume-role.session-name"
+        ),
+        anonymous=_true(properties, "s3.anonymous"),
+        addressing=_addressing(properties, endpoint),
+        dualstack=_true(properties, "s3.dualstack-enabled") and endpoint is None,
+        accelerate=_true(properties, "s3.acceleration-enabled") and endpoint is None,
+        arn_region=_true(properties, "s3.use-arn-region-enabled"),
+        proxy=properties.get("s3.proxy-uri") or None,
+        connect_timeout=_seconds(properties, "s3.connect-timeout"),
+        read_timeout=_seconds(properties, "s3.request-timeout"),
+        attempts=1 + int(retries) if retries.isdigit() else 5,
+    )
+
+
+def _addressing(properties: Mapping[str, str], endpoint: str | None) -> str:
+    if _true(properties, "s3.force-virtual-addressing"):
+        return "virtual"
+    if "s3.path-style-access" in properties:
+        return "path" if _true(properties, "s3.path-style-access") else "virtual"
+    return "path" if endpoint else "auto"
+
+
+_clients: OrderedDict[tuple[int, ClientSettings], Any] = OrderedDict()
+_clients_lock = threading.Lock()
+
+
+def s3_client(properties: Mapping[str, str]) -> Any:
+    """The client for these properties, made once in a process. Clients are thread-safe.
+
+    Raises:
+        GiveUpError: reason `access_denied`; no such profile.
+    """
+    key = (os.getpid(), client_settings(properties))  # a forked child must not share its parent's connections
+    with _clients_lock:
+        if key not in _clients:
+            _clients[key] = _new_client(key[1])
+        _clients.move_to_end(key)
+        while len(_clients) > CLIENTS_KEPT:
+            _clients.popitem(last=False)
+        return _clients[key]
+
+
+def _new_client(settings: ClientSettings) -> Any:
+    import boto3  # noqa: PLC0415 - costs a third of a second, and only tables on S3 need it
+    from botocore import UNSIGNED  # noqa: PLC0415
+    from botocore.config import Config  # noqa: PLC0415
+    from botocore.exceptions import ProfileNotFound  # noqa: PLC0415
+
+    timeouts = {"connect_timeout": settings.connect_timeout, "read_timeout": settings.read_timeout}
+    config = Config(
+        s3={
+            "addressing_style": settings.addressing,
+            "use_accelerate_endpoint": settings.accelerate,
+            "use_arn_region": settings.arn_region,
+        },
+        retries={"mode": "standard", "total_max_attempts": settings.attempts},
+        max_pool_connections=2 * THREADS_MAX,
+        # Checksums that are new in this client are unknown to many stores that speak S3.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        **({"use_dualstack_endpoint": True} if settings.dualstack else {}),
+        **({"signature_version": UNSIGNED} if settings.anonymous else {}),
+        **({"proxies": {"http": settings.proxy, "https": settings.proxy}} if settings.proxy else {}),
+        **{name: value for name, value in timeouts.items() if value is not None},
+    )
+    try:
+        session = boto3.Session(profile_name=settings.profile, region_name=settings.region)
+    except ProfileNotFound as error:
+        raise GiveUpError(
+            f"{error}: check s3.profile-name and the AWS configuration files of the machine that rewrites.",
+            reason="access_denied",
+        ) from error
+    keys = {
+        "aws_access_key_id": settings.access_key,
+        "aws_secret_access_key": settings.secret_key,
+        "aws_session_token": settings.session_token,
+    }
+    if settings.role and not settings.anonymous:
+        session, keys = _assumed(session, keys, settings), {}
+    return session.client("s3", endpoint_url=settings.endpoint, config=config, **keys)
+
+
+def _assumed(session: Any, keys: dict[str, str | None], settings: ClientSettings) -> Any:
+    """A session whose credentials are those of the role, asked for when needed and renewed before they expire."""
+    import boto3  # noqa: PLC0415
+    from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials  # noqa: PLC0415
+    from botocore.session import get_session  # noqa: PLC0415
+
+    source = (
+        boto3.Session(profile_name=settings.profile, region_name=settings.region, **keys)
+        if any(keys.values())
+        else session
+    )
+    fetcher = AssumeRoleCredentialFetcher(
+        client_creator=source._session.create_client,  # noqa: SLF001 - as boto's own AssumeRoleProvider does
+        source_credentials=source.get_credentials(),
+        role_arn=settings.role,
+        extra_args={"RoleSessionName": settings.role_session} if settings.role_session else None,
+    )
+    inner = get_session()
+    inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001 - botocore has no public way to hand these in
+        fetcher.fetch_credentials, method="assume-role"
+    )
+    return boto3.Session(botocore_session=inner, region_name=settings.region or session.region_name)
+
+
+def _first(properties: Mapping[str, str], *names: str) -> str | None:
+    return next((properties[name] for name in names if properties.get(name)), None)
+
+
+def _true(properties: Mapping[str, str], name: str) -> bool:
+    return properties.get(name, "").strip().lower() == "true"
+
+
+def _seconds(properties: Mapping[str, str], name: str) -> float | None:
+    text = properties.get(name, "")
+    try:
+        return float(text) if text else None
+    except ValueError as error:
+        raise GiveUpError(f"{name}={text!r} is not a number of seconds.", reason="bad_setting") from error

@@ -1,0 +1,107 @@
+"""What a task needs to know to write one share: plain values out of the plan."""
+
+from __future__ import annotations
+
+from pyiceberg.transforms import BucketTransform, IdentityTransform, UnknownTransform, VoidTransform
+
+from compactor.inventory import LiveFile
+from compactor.manifest_lists import ROW_LINEAGE_VERSION
+from compactor.plan_table import PlannedGroup, TablePlan
+from compactor.rewrite.encode import EncodeInput, EncodeShare
+from compactor.rewrite.lineage_chunks import RowLineage
+from compactor.rewrite.position_deletes import DeleteFile
+from compactor.rewrite.s3_client import with_table_tags
+from compactor.rewrite.share_job import ShareWork, SpliceShare
+from compactor.rewrite.splice import SpliceInput
+from compactor.rewrite.splice_checks import SpliceLimits
+from compactor.tables import TableView
+
+NAME_MAPPING = "schema.name-mapping.default"
+
+
+def share_work(plan: TablePlan, planned: PlannedGroup, index: int, output: str) -> ShareWork:
+    """The work on share `index` of a group that is not `spark`'s, written to `output`.
+
+    `auto` may splice, and encode where the footers speak against it; an engine that was asked for is the only one.
+    """
+    share = planned.group.shares[index]
+    if plan.requested_engine == "splice":
+        return ShareWork(splice_share(plan, share, output), None)
+    if plan.requested_engine == "encode":
+        return ShareWork(None, encode_share(plan, share, output))
+    return ShareWork(splice_share(plan, share, output), encode_share(plan, share, output), aside(output))
+
+
+def aside(output: str) -> str:
+    """Where the decoded part of a share is put until it is spliced into `output`."""
+    return f"{output.removesuffix('.parquet')}-part.parquet"
+
+
+def splice_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> SpliceShare:
+    """The share as a splice."""
+    lineage = plan.table.metadata.format_version >= ROW_LINEAGE_VERSION
+    return SpliceShare(
+        inputs=tuple(
+            SpliceInput(
+                file.entry.path,
+                file.size,
+                RowLineage(file.entry.first_row_id, file.entry.data_sequence_number) if lineage else None,
+            )
+            for file in share
+        ),
+        output=output,
+        limits=SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size),
+        storage=_storage(plan.table),
+    )
+
+
+def encode_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> EncodeShare:
+    """The share as an encode."""
+    table = plan.table
+    return EncodeShare(
+        inputs=tuple(
+            EncodeInput(
+                file.entry.path,
+                file.size,
+                file.entry.records,
+                file.entry.data_sequence_number,
+                file.entry.first_row_id,
+                tuple(DeleteFile(delete.path, delete.size, delete.file_format) for delete in file.deletes),
+            )
+            for file in share
+        ),
+        output=output,
+        schema_json=table.metadata.schema().model_dump_json(),
+        partition_constants=_constants(table, share[0]),
+        name_mapping_json=table.properties.get(NAME_MAPPING),
+        properties=tuple(sorted(table.properties.items())),
+        storage=_storage(table),
+        format_version=table.metadata.format_version,
+        keep_row_lineage=table.metadata.format_version >= ROW_LINEAGE_VERSION,
+        sorted_field_ids=_sorted_field_ids(table),
+    )
+
+
+def _storage(table: TableView) -> tuple[tuple[str, str], ...]:
+    name = table.name
+    return tuple(sorted(with_table_tags(table.io.properties, name.namespace, name.name).items()))
+
+
+def _constants(table: TableView, file: LiveFile) -> tuple[tuple[int, object], ...]:
+    """Values of identity partition fields: what a file that lacks the column holds (spec: column projection)."""
+    fields = table.spec(file.entry.key.spec_id).fields
+    return tuple(
+        (field.source_id, value)
+        for field, value in zip(fields, file.entry.partition, strict=True)
+        if isinstance(field.transform, IdentityTransform)
+    )
+
+
+def _sorted_field_ids(table: TableView) -> tuple[int, ...]:
+    """Sort columns that get bounds whatever the default metrics mode (Iceberg's MetricsConfig)."""
+    without_order = (BucketTransform, VoidTransform, UnknownTransform)
+    return tuple(
+        field.source_id
+        for field in table.metadata.sort_order().fields
+        if not isinstance(field.transform, without_order)
+    )

@@ -1,0 +1,149 @@
+"""Peak memory of one worker: a splice of 80 row groups of 128 MB, and an encode of several full row groups.
+
+Each runs in a process of its own, as a Spark task's Python worker does. The splice's inputs are 80 names (hard links)
+of one file of 20 columns that do not compress; its 10 GB output is real.
+
+    python -m tests.benchmarks.bench_memory [--row-groups 80] [--row-group-mb 128] [--folder DIR]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, LongType, NestedField, StringType
+from rich.console import Console
+
+from tests.benchmarks.machine import description
+
+COLUMNS = 20
+MEGABYTE = 1_000_000
+
+WORKER = """
+import json, sys
+def peak():
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
+bare = peak()
+import pickle
+from compactor.rewrite.share_job import write_share
+work = pickle.load(open(sys.argv[1], "rb"))
+loaded = peak()
+written = write_share(work)
+print(json.dumps({"bare": bare, "loaded": loaded, "peak": peak(), "outcome": repr(written)[:300]}))
+"""
+
+
+def table_schema() -> Schema:
+    kinds = [LongType(), DoubleType(), StringType(), LongType()]
+    return Schema(*(NestedField(i + 1, f"c{i}", kinds[i % len(kinds)], required=False) for i in range(COLUMNS)))
+
+
+def write_file(path: Path, row_group_bytes: int, row_groups: int, rows_of_group: int, codec: str) -> int:
+    """A file of random values, in row groups of about `row_group_bytes`; returns its rows."""
+    random = np.random.default_rng(1)
+    schema = schema_to_pyarrow(table_schema())
+    rows = row_group_bytes // (COLUMNS * 10)
+    with pq.ParquetWriter(path, schema, compression=codec, use_dictionary=False) as writer:
+        for _ in range(row_groups):
+            columns = [_values(field.type, rows, random) for field in schema]
+            writer.write_table(pa.table(columns, schema=schema), row_group_size=rows_of_group or rows)
+    return rows * row_groups
+
+
+def _values(kind: pa.DataType, rows: int, random: np.random.Generator) -> pa.Array:
+    if kind not in (pa.string(), pa.large_string()):
+        return pa.array(random.integers(0, 2**62, rows)).cast(kind, safe=False)
+    text = random.bytes(rows * 4).hex()
+    return pa.array([text[start : start + 8] for start in range(0, rows * 8, 8)], kind)
+
+
+def run_worker(work: object, folder: Path) -> dict[str, float | str]:
+    import pickle  # noqa: PLC0415
+
+    (folder / "work.pickle").write_bytes(pickle.dumps(work))
+    done = subprocess.run(
+        [sys.executable, "-c", WORKER, str(folder / "work.pickle")],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    if done.returncode:
+        raise RuntimeError(done.stderr[-3000:])
+    found: dict[str, float | str] = json.loads(done.stdout)
+    return found
+
+
+def report(console: Console, what: str, found: dict[str, float | str], row_group: float) -> None:
+    bare, loaded, peak = (float(found[key]) / MEGABYTE for key in ("bare", "loaded", "peak"))
+    console.print(
+        f"{what}: interpreter {bare:.0f} MB, with the worker's modules {loaded:.0f} MB, peak {peak:.0f} MB: "
+        f"{peak - bare:.0f} MB above the interpreter = {(peak - bare) / row_group:.2f} row groups",
+        highlight=False,
+    )
+    console.print(f"  {str(found['outcome'])[:160]}", highlight=False)
+
+
+def main() -> None:
+    from compactor.rewrite.encode import EncodeInput, EncodeShare  # noqa: PLC0415
+    from compactor.rewrite.share_job import ShareWork, SpliceShare  # noqa: PLC0415
+    from compactor.rewrite.splice import SpliceInput  # noqa: PLC0415
+    from compactor.rewrite.splice_checks import SpliceLimits  # noqa: PLC0415
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--row-groups", type=int, default=80)
+    parser.add_argument("--row-group-mb", type=int, default=128)
+    parser.add_argument("--encode-files", type=int, default=6, help="Input files of one row group's bytes each.")
+    parser.add_argument("--folder", type=Path)
+    options = parser.parse_args()
+    console = Console(width=140)
+    row_group = options.row_group_mb * MEGABYTE
+    with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
+        folder = Path(scratch)
+        console.print(description(folder))
+        first = folder / "input.parquet"
+        rows = write_file(first, row_group, 1, 0, "none")
+        size = first.stat().st_size
+        inputs = []
+        for number in range(options.row_groups):
+            name = folder / f"input-{number}.parquet"
+            os.link(first, name)
+            inputs.append(SpliceInput(f"file://{name}", size))
+        splice = SpliceShare(tuple(inputs), f"file://{folder}/spliced.parquet", SpliceLimits(), ())
+        found = run_worker(ShareWork(splice, None), folder)
+        console.print(f"{options.row_groups} inputs of {size / MEGABYTE:.0f} MB, {COLUMNS} columns", highlight=False)
+        report(console, "splice", found, size / MEGABYTE)
+        console.print(f"  output {(folder / 'spliced.parquet').stat().st_size / 1e9:.1f} GB", highlight=False)
+        (folder / "spliced.parquet").unlink()
+
+        tiny = folder / "tiny.parquet"
+        rows = write_file(tiny, row_group, 1, 5000, "zstd")
+        named = [folder / f"tiny-{number}.parquet" for number in range(options.encode_files)]
+        for name in named:
+            os.link(tiny, name)
+        encode = EncodeShare(
+            tuple(EncodeInput(f"file://{name}", tiny.stat().st_size, rows) for name in named),
+            f"file://{folder}/encoded.parquet",
+            table_schema().model_dump_json(),
+            properties=(("write.parquet.row-group-size-bytes", str(row_group)),),
+        )
+        found = run_worker(ShareWork(None, encode), folder)
+        console.print(f"{options.encode_files} inputs of {tiny.stat().st_size / MEGABYTE:.0f} MB in tiny row groups")
+        report(console, "encode", found, row_group / MEGABYTE)
+        written = pq.read_metadata(folder / "encoded.parquet")
+        sizes = [written.row_group(number).total_byte_size / MEGABYTE for number in range(written.num_row_groups)]
+        console.print(f"  {written.num_row_groups} row groups, {', '.join(f'{size:.0f}' for size in sizes)} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The tables that the rewrite benchmark measures: one case a function, written by Spark and as its users have them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.transforms import BucketTransform
+from pyiceberg.types import LongType
+
+from compactor.java_table import JavaTable
+from compactor.table_names import TableName
+from compactor.tables import Catalogs
+from streaming.demo.events_table import BUCKETS, append_events, create_table, event_rows, rows_per_commit
+
+TINY_FILES, TINY_BYTES = 2000, 104_000
+DELETED_OF = 10  # one row of ten
+
+
+@dataclass(frozen=True)
+class Case:
+    """One table, what is asserted of the rewrite, and the goals: at most so many copies, so much faster than Spark."""
+
+    letter: str
+    title: str
+    make: Callable[[Any, Catalogs, TableName, float, int], None]
+    engine: str
+    goal_copies: float | None = None
+    goal_spark: float | None = None
+    arrow_rivals: bool = False
+    scans: bool = False
+    lineage: bool = False
+
+
+def many_small(session: Any, _catalogs: Catalogs, name: TableName, file_bytes: float, commits: int) -> None:
+    create_table(session, name)
+    rows = rows_per_commit(file_bytes)
+    for commit in range(commits):
+        append_events(session, name, commit * rows, rows)
+
+
+def tiny(session: Any, _catalogs: Catalogs, name: TableName, _file_bytes: float, _commits: int) -> None:
+    create_table(session, name)
+    session.sql(f"ALTER TABLE {name.spark} SET TBLPROPERTIES ('write.distribution-mode' = 'none')")
+    tasks = TINY_FILES // BUCKETS
+    rows = rows_per_commit(TINY_BYTES) * tasks
+    event_rows(session, 0, rows).repartition(tasks).writeTo(name.spark).append()
+
+
+def with_position_deletes(session: Any, catalogs: Catalogs, name: TableName, file_bytes: float, commits: int) -> None:
+    many_small(session, catalogs, name, file_bytes, commits)
+    session.sql(f"ALTER TABLE {name.spark} SET TBLPROPERTIES ('write.delete.mode' = 'merge-on-read')")
+    session.sql(f"DELETE FROM {name.spark} WHERE id % {DELETED_OF} = 0")
+
+
+def with_equality_deletes(session: Any, catalogs: Catalogs, name: TableName, file_bytes: float, commits: int) -> None:
+    """One delete file a bucket, a thousandth of the ids: what an upserting Flink job leaves in a while."""
+    many_small(session, catalogs, name, file_bytes, commits)
+    view = catalogs.load(name)
+    assert view.snapshot is not None
+    table = JavaTable.load(session, view, view.snapshot.snapshot_id)
+    bucket_of = BucketTransform(BUCKETS).transform(LongType())
+    rows = rows_per_commit(file_bytes) * commits
+    schema = pa.schema([pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})])
+    files = []
+    for bucket in range(BUCKETS):
+        ids = [number for number in range(0, rows, 250) if bucket_of(number) == bucket]
+        path = f"{view.metadata.location}/data/equality-{uuid.uuid4()}.parquet"
+        pq.write_table(pa.table({"id": ids}, schema=schema), path.removeprefix("file:"))
+        files.append(
+            {
+                "spec-id": 0,
+                "content": "equality-deletes",
+                "file-path": path,
+                "file-format": "parquet",
+                "partition": [bucket],
+                "file-size-in-bytes": Path(path.removeprefix("file:")).stat().st_size,
+                "record-count": len(ids),
+                "equality-ids": [1],
+            }
+        )
+    delta = table.handle.newRowDelta()
+    for file in table.delete_files(files):
+        delta.addDeletes(file)
+    delta.commit()
+
+
+def version_3(session: Any, catalogs: Catalogs, name: TableName, file_bytes: float, commits: int) -> None:
+    create_table(session, name)
+    session.sql(f"ALTER TABLE {name.spark} SET TBLPROPERTIES ('format-version' = '3')")
+    many_small(session, catalogs, name, file_bytes, commits)
+
+
+CASES = (
+    Case("a", "many small files", many_small, "splice", 1.3, 12.0, arrow_rivals=True, scans=True),
+    Case("b", f"{TINY_FILES:,} files of 104 KB", tiny, "encode", None, 4.0, arrow_rivals=True, scans=True),
+    Case("c", "a tenth of the rows deleted by position", with_position_deletes, "encode", None, 2.0),
+    Case("d", "equality deletes", with_equality_deletes, "spark", None, 1.0),
+    Case("e", "format version 3", version_3, "splice", 1.8, None, lineage=True),
+)

@@ -1,0 +1,1 @@
+"""Random interleavings of a rewrite with other writers, against one table and a serial model."""

@@ -1,0 +1,133 @@
+"""Random interleavings of rewrites with appends, deletes, merges, schema changes, expiry, rollback and compactors.
+
+    python -m tests.chaos [--interleavings 200] [--seed 1] [--catalog rolls-back|plain|both] [--output json]
+
+After every round the rows are compared with a serial model. On a catalog that honours Apache Polaris' rollback property
+no writer may fail because of us; on any other, failures are counted and shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from compactor.in_flight import sweep
+from compactor.manifests import ManifestCache
+from compactor.settings import Settings
+from compactor.spark_session import spark_session
+from compactor.tables import Catalogs
+from tests.chaos.rounds import Chaos, LostRowError, Round
+from tests.conftest import Lake
+from tests.integration.table_kit import unreferenced
+from tests.services.faulty_catalog import FaultyCatalog, faulty_catalog
+from tests.services.rest_lake import RestLake, rest_lake_of
+
+CONSOLE = Console(stderr=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--interleavings", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--catalog", choices=["rolls-back", "plain", "both"], default="both")
+    parser.add_argument("--output", choices=["table", "json"], default="table")
+    options = parser.parse_args()
+    kinds = ["rolls-back", "plain"] if options.catalog == "both" else [options.catalog]
+    documents = []
+    with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
+        settings = Settings(
+            catalogs={"lake": {"type": "sql", "uri": f"sqlite:///{folder}/x.db", "warehouse": f"file://{folder}/x"}},
+            spark={"master": "local[2]"},
+            policy={"min_row_group_size": 0, "min_input_files": 2},
+        )
+        session = spark_session(settings, "firnline-chaos")
+        lake = Lake(Path(folder), settings, session, Catalogs(settings.catalogs))
+        with faulty_catalog(Path(folder) / "rest") as faulty:
+            rest = rest_lake_of(lake, faulty)
+            for kind in kinds:
+                faulty.honours_rollback = kind == "rolls-back"
+                count = options.interleavings // len(kinds)
+                documents.append(play(rest, faulty, kind, options.seed, count))
+        session.stop()
+    if options.output == "json":
+        print(json.dumps(documents, indent=2))
+    else:
+        show(documents)
+    return int(any(document["failed"] for document in documents))
+
+
+def play(lake: RestLake, faulty: FaultyCatalog, kind: str, seed: int, count: int) -> dict[str, object]:
+    """All rounds against one table, and what was left behind at the end."""
+    table = f"db.chaos_{kind.replace('-', '_')}"
+    chaos = Chaos(lake, faulty, table, seed)
+    rounds: list[Round] = []
+    failed: list[str] = []
+    for number in track(range(count), description=f"catalog {kind}", console=CONSOLE):
+        try:
+            rounds.append(chaos.play(number))
+        except LostRowError as error:
+            failed.append(str(error))
+            break
+    failed += [f"round {each.number}: {each.outcome}" for each in rounds if each.outcome.startswith("FAILED")]
+    failures = [text for each in rounds for text in each.writer_failures]
+    if kind == "rolls-back":
+        failed += [f"a writer failed because of us: {text}" for text in failures]
+    for hours in range(4):
+        records = lake.in_flight()
+        sweep(records, lake.catalogs, ManifestCache(1 << 20), now=time.time() + 3600 * hours, grace_seconds=1800)
+    orphans = {path for path in unreferenced(lake, table) if "firnline" in path}
+    failed += [f"left behind: {path}" for path in sorted(orphans)]
+    failed += [f"in-flight record left: {record.run_id}" for record in lake.in_flight().all()]
+    return {
+        "catalog": kind,
+        "seed": seed,
+        "interleavings": len(rounds),
+        "outcomes": dict(Counter(each.outcome for each in rounds)),
+        "operations": dict(
+            Counter(name for each in rounds for moment, name in each.operations if moment != "before the plan")
+        ),
+        "moments": dict(
+            Counter(moment for each in rounds for moment, _ in each.operations if moment != "before the plan")
+        ),
+        "writer_failures": failures,
+        "failed": failed,
+    }
+
+
+def show(documents: list[dict[str, object]]) -> None:
+    console = Console()
+    for document in documents:
+        table = Table(
+            title=f"catalog {document['catalog']}: {document['interleavings']} interleavings, seed {document['seed']}"
+        )
+        table.add_column("what")
+        table.add_column("times", justify="right")
+        for heading in ("outcomes", "operations", "moments"):
+            counts = document[heading]
+            assert isinstance(counts, dict)
+            table.add_row(f"[bold]{heading}[/]", "")
+            for name, times in sorted(counts.items(), key=lambda item: -item[1]):
+                table.add_row(f"  {name}", str(times))
+        console.print(table)
+        failures, failed = document["writer_failures"], document["failed"]
+        assert isinstance(failures, list)
+        assert isinstance(failed, list)
+        console.print(f"writers that failed because of us: {len(failures)}")
+        for text in failures[:5]:
+            console.print(f"  {text}", highlight=False)
+        console.print("[red]FAILED[/]" if failed else "[green]rows equal the serial model after every round[/]")
+        for text in failed:
+            console.print(f"  {text}", highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

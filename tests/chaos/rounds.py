@@ -1,0 +1,195 @@
+"""One round: plan, let others in at random moments, run, and compare the table with the model."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from compactor import rewriter as rewriter_module
+from compactor.errors import FirnlineError, ReplanError
+from compactor.manifests import ManifestCache
+from compactor.plan_table import Request, plan_table
+from compactor.rewriter import Rewriter
+from compactor.run_result import RunResult
+from compactor.settings import CommitSettings
+from tests.chaos.model import SerialModel
+from tests.chaos.operations import OPERATIONS, ROW_LEVEL, Scene, append_by_spark
+from tests.conftest import Lake
+from tests.services.faulty_catalog import FaultyCatalog
+
+MOMENTS = ("after the plan", "while files are written", "before our check", "after our check")
+ON_ITS_WAY = "while a writer's commit is on its way"
+
+
+class LostRowError(AssertionError):
+    """The table is not what the model says."""
+
+
+@dataclass
+class Round:
+    """What happened in one round."""
+
+    number: int
+    operations: list[tuple[str, str]] = field(default_factory=list)
+    outcome: str = "nothing due"
+    writer_failures: list[str] = field(default_factory=list)
+
+
+class Chaos:
+    """One table and its model, for as many rounds as wanted. The same seed makes the same rounds."""
+
+    def __init__(self, lake: Lake, faulty: FaultyCatalog, table: str, seed: int) -> None:
+        self._lake = lake
+        self._faulty = faulty
+        self._table = table
+        self._seed = seed
+        self._model = SerialModel()
+        self._cache = ManifestCache(1 << 26)
+        lake.sql(
+            f"CREATE TABLE lake.{table} (id int, v string, p string) USING iceberg TBLPROPERTIES "
+            "('format-version'='2', 'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read', "
+            "'write.merge.mode'='merge-on-read', 'write.distribution-mode'='none', 'commit.retry.num-retries'='4')"
+        )
+        lake.sql(f"ALTER TABLE lake.{table} ADD PARTITION FIELD p")
+
+    def play(self, number: int) -> Round:
+        """One round.
+
+        Raises:
+            LostRowError: the table differs from the model.
+        """
+        done = Round(number)
+        scene = Scene(self._lake, self._table, self._model, random.Random(f"{self._seed}-{number}"))
+        for _ in range(2):
+            self._apply(scene, done, "before the plan", "append (Spark)", append_by_spark)
+        if scene.rng.random() < 0.3:
+            self._compact_under_a_writer(scene, done)
+        else:
+            moments = [scene.rng.choice(MOMENTS) for _ in range(scene.rng.randint(1, 3))]
+            self._compact_with_visitors(scene, done, moments)
+        self._compare(done)
+        return done
+
+    def _apply(self, scene: Scene, done: Round, moment: str, name: str, operation: Callable[[Scene], None]) -> None:
+        done.operations.append((moment, name))
+        operation(scene)
+        scene.model.note(scene.head)
+
+    def _compact_with_visitors(self, scene: Scene, done: Round, moments: list[str]) -> None:
+        def visit(moment: str) -> None:
+            while moment in moments:
+                moments.remove(moment)
+                name = scene.rng.choice(sorted(OPERATIONS))
+                self._apply(scene, done, moment, name, OPERATIONS[name])
+
+        plan = self._plan()
+        visit(MOMENTS[0])
+        with _visits_while_writing(lambda: visit(MOMENTS[1])), _visits_after_check(lambda: visit(MOMENTS[3])):
+
+            def enabled() -> bool:
+                visit(MOMENTS[2])
+                return True
+
+            done.outcome = self._run(plan, enabled)
+
+    def _compact_under_a_writer(self, scene: Scene, done: Round) -> None:
+        """A writer's commit has been sent; before it arrives, ours lands."""
+        name = scene.rng.choice(sorted(ROW_LEVEL))
+        plan = self._plan()
+        rolled_back = self._faulty.rolled_back
+
+        def land() -> None:
+            done.outcome = self._run(plan, lambda: True)
+
+        rows, self._faulty.before_commit = dict(scene.model.rows), land
+        try:
+            self._apply(scene, done, ON_ITS_WAY, name, ROW_LEVEL[name])
+        except Exception as error:  # noqa: BLE001 - whatever the writer's engine raises is a failed writer
+            scene.model.rows = rows
+            done.writer_failures.append(f"{name}: {str(error).splitlines()[0][:200]}")
+        finally:
+            self._faulty.before_commit = None
+        if self._faulty.rolled_back > rolled_back:
+            done.outcome += ", rolled back by the catalog"
+
+    def _plan(self) -> Any:
+        view = self._lake.view(self._table)
+        return plan_table(view, self._lake.settings.policy.for_table(view.name), self._cache, Request(force=True))
+
+    def _run(self, plan: Any, enabled: Callable[[], bool]) -> str:
+        rewriter = Rewriter(
+            self._lake.session,
+            self._lake.catalogs,
+            self._cache,
+            self._lake.in_flight(),
+            slots=2,
+            lease_seconds=60,
+            check_seconds=60,
+            commit=CommitSettings(polaris_rollback="always"),
+        )
+        try:
+            result: RunResult = rewriter.run(plan, enabled=enabled)
+        except ReplanError:
+            return "nothing committed: re-plan"
+        except FirnlineError as error:
+            return f"FAILED: {error.reason}: {error}"
+        finally:
+            self._model.note(Scene(self._lake, self._table, self._model, random.Random(0)).head)
+        return "partly committed" if result.dropped else "committed"
+
+    def _compare(self, done: Round) -> None:
+        self._lake.sql(f"REFRESH TABLE lake.{self._table}")
+        found = sorted((row.id, row.v, row.p) for row in self._lake.sql(f"SELECT id, v, p FROM lake.{self._table}"))
+        expected = sorted((number, value, part) for number, (value, part) in self._model.rows.items())
+        if found != expected:
+            missing, surplus = _difference(expected, found), _difference(found, expected)
+            raise LostRowError(
+                f"round {done.number} of seed {self._seed}: {done.operations}, {done.outcome}: "
+                f"missing {missing[:5]}, too many {surplus[:5]}"
+            )
+
+
+def _difference(left: list[Any], right: list[Any]) -> list[Any]:
+    rest = list(right)
+    found = []
+    for row in left:
+        if row in rest:
+            rest.remove(row)
+        else:
+            found.append(row)
+    return found
+
+
+@contextmanager
+def _visits_while_writing(visit: Callable[[], None]) -> Iterator[None]:
+    real = rewriter_module.ShareRewriter.write_ahead
+
+    def write_ahead(self: Any, places: Any) -> None:
+        visit()
+        real(self, places)
+
+    rewriter_module.ShareRewriter.write_ahead = write_ahead  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        rewriter_module.ShareRewriter.write_ahead = real  # type: ignore[method-assign]
+
+
+@contextmanager
+def _visits_after_check(visit: Callable[[], None]) -> Iterator[None]:
+    from compactor import commit_groups  # noqa: PLC0415
+
+    real = commit_groups.commit_replacements
+
+    def commit_replacements(*arguments: Any) -> int:
+        visit()
+        return real(*arguments)
+
+    commit_groups.commit_replacements = commit_replacements
+    try:
+        yield
+    finally:
+        commit_groups.commit_replacements = real

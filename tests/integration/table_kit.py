@@ -1,0 +1,144 @@
+"""Small tables and other writers' commits, for tests that need real ones."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from compactor.in_flight import plain_path
+from compactor.java_table import activate
+from compactor.manifests import ManifestCache
+from compactor.plan_table import Request, TablePlan, plan_table
+from compactor.rewriter import Rewriter
+from compactor.run_result import RunResult
+from tests.conftest import Lake
+
+MERGE_ON_READ = "'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read'"
+
+
+def unquoted(table: str) -> str:
+    return table.replace("`", "")
+
+
+def unreferenced(lake: Lake, table: str) -> set[str]:
+    """Data files below the table's folders that no retained snapshot knows."""
+    view = lake.view(unquoted(table))
+    folders = {plain_path(view.metadata.location), plain_path(view.properties.get("write.data.path", ""))}
+    files = {str(path) for folder in folders if folder for path in Path(folder).rglob("*") if path.is_file()}
+    data = {
+        path for path in files if path.endswith((".parquet", ".orc", ".avro", ".puffin")) and "/metadata/" not in path
+    }
+    known = {plain_path(row.file_path) for row in lake.sql(f"SELECT file_path FROM lake.{table}.all_files")}
+    return {path for path in data if not Path(path).name.startswith(".")} - known
+
+
+def records_of(lake: Lake, table: str) -> list[Any]:
+    return [record for record in lake.in_flight().all() if record.name == lake.name(unquoted(table)).name]
+
+
+def data_files(lake: Lake, table: str) -> int:
+    return len(lake.live_files(table))
+
+
+def engines(result: RunResult) -> set[tuple[str, str]]:
+    return {(group.engine.engine.value, group.engine.reason) for group in result.groups}
+
+
+def create(lake: Lake, table: str, version: int = 2, properties: str = "", by: str = "") -> None:
+    more = f", {properties}" if properties else ""
+    lake.sql(
+        f"CREATE TABLE lake.{table} (id int, a string, k int) USING iceberg {by} "
+        f"TBLPROPERTIES ('format-version'='{version}'{more})"
+    )
+
+
+def insert(lake: Lake, table: str, commits: int = 1) -> None:
+    """Ids 0 to 9, `a` p0 or p1, one file per commit (and partition)."""
+    for _ in range(commits):
+        lake.sql(f"INSERT INTO lake.{table} SELECT /*+ COALESCE(1) */ id, concat('p', id % 2), id FROM range(10)")
+
+
+def java_table(lake: Lake, table: str) -> Any:
+    activate(lake.session)
+    spark3_util = lake.session._jvm.org.apache.iceberg.spark.Spark3Util
+    return spark3_util.loadIcebergTable(lake.session._jsparkSession, lake.name(unquoted(table)).spark)
+
+
+def delete_equal(
+    lake: Lake, table: str, column: str, values: Sequence[Any], spec_id: int = 0, partition: Sequence[Any] = ()
+) -> None:
+    """Commit an equality delete as Iceberg's Java writers (Flink, Kafka Connect) do."""
+    jvm, loaded = lake.session._jvm, java_table(lake, table)
+    iceberg, spec = jvm.org.apache.iceberg, loaded.specs()[spec_id]
+    schema = loaded.schema().select([column])
+    ids = lake.session.sparkContext._gateway.new_array(jvm.int, 1)
+    ids[0] = schema.findField(column).fieldId()
+    appenders = iceberg.data.GenericAppenderFactory(loaded.schema(), spec, ids, schema, None)
+    name = loaded.locationProvider().newDataLocation(f"equality-{uuid.uuid4()}.parquet")
+    file = iceberg.encryption.EncryptedFiles.plainAsEncryptedOutput(loaded.io().newOutputFile(name))
+    place = iceberg.PartitionData(spec.partitionType()) if partition else None
+    for position, value in enumerate(partition):
+        place.set(position, value)
+    writer = appenders.newEqDeleteWriter(file, iceberg.FileFormat.PARQUET, place)
+    record = iceberg.data.GenericRecord.create(schema)
+    for value in values:
+        row = record.copy()
+        row.setField(column, value)
+        writer.write(row)
+    writer.close()
+    loaded.newRowDelta().addDeletes(writer.toDeleteFile()).commit()
+
+
+def planned(lake: Lake, table: str, **request: Any) -> TablePlan:
+    view = lake.view(table)
+    policy = lake.settings.policy.for_table(view.name)
+    return plan_table(view, policy, ManifestCache(1 << 24), Request(force=True, **request))
+
+
+def run(lake: Lake, plan: TablePlan, slots: int = 2, **more: Any) -> RunResult:
+    rewriter = Rewriter(
+        lake.session,
+        lake.catalogs,
+        ManifestCache(1 << 24),
+        lake.in_flight(),
+        slots=slots,
+        lease_seconds=60,
+        check_seconds=60,
+    )
+    return rewriter.run(plan, **more)
+
+
+def append(lake: Lake, table: str) -> None:
+    lake.sql(f"INSERT INTO lake.{table} VALUES (77, 'p0', 77)")
+
+
+def overwrite(lake: Lake, table: str) -> None:
+    lake.sql(f"DELETE FROM lake.{table} WHERE id = 5")
+
+
+def delete_by_position(lake: Lake, table: str) -> None:
+    lake.sql(f"ALTER TABLE lake.{table} SET TBLPROPERTIES ({MERGE_ON_READ})")
+    lake.sql(f"DELETE FROM lake.{table} WHERE id = 5")
+
+
+def delete_by_equality(lake: Lake, table: str) -> None:
+    delete_equal(lake, table, "id", [5])
+
+
+def expire(lake: Lake, table: str) -> None:
+    loaded = java_table(lake, table)
+    pinned = loaded.currentSnapshot().snapshotId()
+    append(lake, table)
+    loaded.refresh()
+    loaded.expireSnapshots().expireSnapshotId(pinned).commit()
+
+
+def upgrade(lake: Lake, table: str) -> None:
+    lake.sql(f"ALTER TABLE lake.{table} SET TBLPROPERTIES ('format-version'='3')")
+
+
+def roll_back(lake: Lake, table: str) -> None:
+    loaded = java_table(lake, table)
+    loaded.manageSnapshots().rollbackTo(loaded.currentSnapshot().parentId()).commit()

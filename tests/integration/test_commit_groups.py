@@ -1,0 +1,502 @@
+"""Commits beside other writers: only groups that are really hit are left out, and covered delete files leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactor import commit_groups as commit_groups_module
+from compactor.commit import POLARIS_ROLLBACK, Replacement, Stamp, commit_replacements
+from compactor.errors import InputError, ReplanError, StoppedError
+from compactor.in_flight import plain_path
+from compactor.java_table import JavaTable
+from compactor.manifests import ManifestCache
+from compactor.plan_table import Request, TablePlan, plan_table
+from compactor.rewrite.share import ShareRewriter
+from compactor.rewriter import Rewriter
+from compactor.run_result import RunResult
+from compactor.settings import CommitSettings
+from tests.conftest import Lake
+from tests.integration.table_kit import (
+    MERGE_ON_READ,
+    append,
+    create,
+    delete_equal,
+    insert,
+    java_table,
+    planned,
+    run,
+    unreferenced,
+)
+
+pytestmark = pytest.mark.spark
+
+BY_A = "PARTITIONED BY (a)"
+
+
+def run_with(
+    lake: Lake, plan: TablePlan, commit: CommitSettings, enabled: Callable[[], bool] = lambda: True
+) -> RunResult:
+    rewriter = Rewriter(
+        lake.session,
+        lake.catalogs,
+        ManifestCache(1 << 24),
+        lake.in_flight(),
+        slots=2,
+        lease_seconds=60,
+        check_seconds=60,
+        commit=commit,
+    )
+    return rewriter.run(plan, enabled=enabled)
+
+
+def snapshots(lake: Lake, table: str) -> list[Any]:
+    return lake.sql(f"SELECT * FROM lake.{table}.snapshots ORDER BY committed_at")
+
+
+def delete_files(lake: Lake, table: str) -> int:
+    return len(lake.sql(f"SELECT file_path FROM lake.{table}.delete_files"))
+
+
+def before_commit(other: Callable[[], None]) -> Callable[[], bool]:
+    """An `enabled` that lets another writer in: it is asked between the row check and the commit."""
+    waiting: Iterator[None] = iter([None])
+
+    def meanwhile() -> bool:
+        for _ in waiting:
+            other()
+        return True
+
+    return meanwhile
+
+
+def before_java_commits(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
+    """Let another writer in after our own check of the new manifests: Iceberg's validation has to notice."""
+    real = commit_groups_module.commit_replacements
+    waiting: Iterator[None] = iter([None])
+
+    def late(*arguments: Any) -> int:
+        for _ in waiting:
+            other()
+        return real(*arguments)
+
+    monkeypatch.setattr(commit_groups_module, "commit_replacements", late)
+
+
+@pytest.mark.parametrize("moment", ["before the check", "after the check"])
+@pytest.mark.parametrize(("version", "statement"), [
+    (2, "DELETE FROM lake.{table} WHERE id = 5"),
+    (3, "DELETE FROM lake.{table} WHERE id = 5"),
+    (2, "UPDATE lake.{table} SET k = 100 WHERE id = 5"),
+])  # fmt: skip
+def test_only_the_group_that_was_hit_is_left_out(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str, version: int, statement: str
+) -> None:
+    create(lake, table_name, version, MERGE_ON_READ, BY_A)
+    insert(lake, table_name, 3)
+    plan = planned(lake, table_name)
+
+    def other() -> None:
+        lake.sql(statement.format(table=table_name))
+
+    if moment == "after the check":
+        before_java_commits(monkeypatch, other)
+        result = run(lake, plan)
+    else:
+        result = run(lake, plan, enabled=before_commit(other))
+    assert [group.planned.group.partition for group in result.groups] == [{"a": "p0"}]
+    assert [(drop.planned.group.partition, drop.error.reason) for drop in result.dropped] == [({"a": "p1"}, "conflict")]
+    rows = lake.sql(f"SELECT id, k FROM lake.{table_name}")
+    expected = {number: number for number in range(10)}
+    if "UPDATE" in statement:
+        expected[5] = 100
+    else:
+        del expected[5]
+    assert sorted((row.id, row.k) for row in rows) == sorted([*expected.items()] * 3)
+    assert unreferenced(lake, table_name) == set()
+    again = lake.compact(table_name, force=True)
+    assert [group.planned.group.partition for group in again.groups] == [{"a": "p1"}]
+    assert sorted((row.id, row.k) for row in lake.sql(f"SELECT id, k FROM lake.{table_name}")) == sorted(
+        [*expected.items()] * 3
+    )
+    assert delete_files(lake, table_name) == 0
+
+
+def test_another_compactor_that_was_faster_leaves_nothing_to_commit(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, by=BY_A)
+    insert(lake, table_name, 5)
+    plan = planned(lake, table_name)
+    rows = lake.rows(table_name)
+
+    def other() -> None:
+        lake.sql(f"CALL lake.system.rewrite_data_files(table => '{table_name}', where => \"a = 'p0'\")")
+
+    result = run(lake, plan, enabled=before_commit(other))
+    assert [drop.planned.group.partition for drop in result.dropped] == [{"a": "p0"}]
+    assert lake.rows(table_name) == rows
+    assert len(lake.live_files(table_name)) == 2
+    with pytest.raises(ReplanError):
+        run(lake, plan)
+    assert lake.rows(table_name) == rows
+    assert unreferenced(lake, table_name) == set()
+
+
+def test_schema_and_spec_changes_meanwhile_cost_nothing(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, by=BY_A)
+    insert(lake, table_name, 3)
+    plan = planned(lake, table_name)
+
+    def other() -> None:
+        lake.sql(f"ALTER TABLE lake.{table_name} RENAME COLUMN k TO kk")
+        lake.sql(f"ALTER TABLE lake.{table_name} ADD COLUMN n int FIRST")
+        lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD bucket(2, id)")
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES (1, 77, 'p0', 77)")
+
+    result = run(lake, plan, enabled=before_commit(other))
+    assert not result.dropped
+    found = sorted((row.n or 0, row.id, row.a, row.kk) for row in lake.sql(f"SELECT * FROM lake.{table_name}"))
+    assert found == sorted([(0, number, f"p{number % 2}", number) for number in range(10)] * 3 + [(1, 77, "p0", 77)])
+    assert len(lake.live_files(table_name)) == 3
+
+
+# --- delete files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("granularity", ["file", "partition"])
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_position_deletes_leave_with_the_last_file_they_cover(
+    lake: Lake, table_name: str, granularity: str, engine: str
+) -> None:
+    create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='{granularity}'", BY_A)
+    insert(lake, table_name, 3)
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 5)")
+    rows = lake.rows(table_name)
+    assert delete_files(lake, table_name) == (6 if granularity == "file" else 2)
+    first = lake.compact(table_name, force=True, engine=engine, where="a = 'p0'")
+    assert first.delete_files_removed == (3 if granularity == "file" else 1)
+    second = lake.compact(table_name, force=True, engine=engine)
+    assert delete_files(lake, table_name) == 0
+    assert second.delete_files_removed == first.delete_files_removed
+    assert lake.rows(table_name) == rows
+    summary = snapshots(lake, table_name)[-1].summary
+    assert summary["total-delete-files"] == "0"
+    assert summary["total-position-deletes"] == "0"
+    assert unreferenced(lake, table_name) == set()
+
+
+def test_a_global_equality_delete_stays_until_every_older_file_is_rewritten(lake: Lake, table_name: str) -> None:
+    """Iceberg's RemoveDanglingDeletes looks at the delete's own partition, where nothing is older, and drops it."""
+    create(lake, table_name)
+    lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD a")
+    insert(lake, table_name, 3)
+    delete_equal(lake, table_name, "id", [4, 5])
+    insert(lake, table_name)
+    rows = lake.rows(table_name)
+    assert len(rows) == 34
+    lake.compact(table_name, force=True, where="a = 'p0'")
+    assert delete_files(lake, table_name) == 1
+    assert lake.rows(table_name) == rows
+    lake.compact(table_name, force=True, where="a = 'p1'")
+    assert delete_files(lake, table_name) == 0
+    assert lake.rows(table_name) == rows
+
+
+def test_a_delete_that_somebody_else_removed_is_not_missed(lake: Lake, table_name: str) -> None:
+    """rewrite_position_delete_files replaces what we meant to remove: the groups that applied them are left out."""
+    create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='partition'", BY_A)
+    insert(lake, table_name, 2)
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 5")
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 7")
+    plan, rows = planned(lake, table_name), lake.rows(table_name)
+
+    def other() -> None:
+        lake.sql(
+            f"CALL lake.system.rewrite_position_delete_files(table => '{table_name}', "
+            "options => map('rewrite-all', 'true'))"
+        )
+
+    result = run(lake, plan, enabled=before_commit(other))
+    assert [drop.planned.group.partition for drop in result.dropped] == [{"a": "p1"}]
+    assert lake.rows(table_name) == rows
+    lake.compact(table_name, force=True)
+    assert lake.rows(table_name) == rows
+    assert delete_files(lake, table_name) == 0
+
+
+@pytest.mark.parametrize("moment", ["before the check", "after the check"])
+@pytest.mark.parametrize("by", ["", BY_A])
+@pytest.mark.parametrize("version", [2, 3])
+def test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str, by: str, version: int
+) -> None:
+    """Iceberg drops deletes older than every data file it sees; it does not see the outputs (apache/iceberg 10312)."""
+    create(lake, table_name, version, by=by)
+    insert(lake, table_name, 3)
+    plan = planned(lake, table_name)
+
+    def other() -> None:
+        delete_equal(lake, table_name, "id", [5], partition=["p1"] if by else ())
+        append(lake, table_name)
+
+    if moment == "after the check":
+        before_java_commits(monkeypatch, other)
+        result = run(lake, plan)
+    else:
+        result = run(lake, plan, enabled=before_commit(other))
+    assert not result.dropped
+    expected = sorted([*(number for number in range(10) if number != 5)] * 3 + [77])
+    ids = f"SELECT id FROM lake.{table_name}"
+    assert sorted(row.id for row in lake.sql(ids)) == expected
+    append(lake, table_name)
+    assert sorted(row.id for row in lake.sql(ids)) == [*expected, 77]
+    lake.compact(table_name, force=True)
+    assert sorted(row.id for row in lake.sql(ids)) == [*expected, 77]
+    if not by:  # a single file with a few deletes is not due
+        assert delete_files(lake, table_name) == 0
+        assert snapshots(lake, table_name)[-1].summary["total-equality-deletes"] == "0"
+
+
+def test_deletes_stay_when_an_earlier_part_of_the_run_was_rolled_back(lake: Lake, table_name: str) -> None:
+    """What part one has rewritten does not count for part two: its inputs may be live again."""
+    create(lake, table_name)
+    lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD a")
+    insert(lake, table_name, 3)
+    delete_equal(lake, table_name, "id", [4, 5])
+    rows, plan = lake.rows(table_name), planned(lake, table_name)
+    calls: list[None] = []
+
+    def enabled() -> bool:
+        calls.append(None)
+        return meanwhile_of(len(calls), lake, table_name, plan)
+
+    run_with(lake, plan, CommitSettings(groups=1), enabled)
+    assert lake.rows(table_name) == rows
+    lake.compact(table_name, force=True)
+    assert lake.rows(table_name) == rows
+
+
+def meanwhile_of(call: int, lake: Lake, table: str, plan: TablePlan) -> bool:
+    """Before the second commit: back to the planned snapshot, as Apache Polaris does for a writer."""
+    if call == 2:
+        java_table(lake, table).manageSnapshots().rollbackTo(plan.plan.snapshot_id).commit()
+    return True
+
+
+@pytest.mark.parametrize("groups", [1, 1000])
+def test_files_whose_deletion_vectors_share_a_puffin_file_are_told_apart(
+    lake: Lake, table_name: str, groups: int
+) -> None:
+    create(lake, table_name, 3, MERGE_ON_READ, BY_A)
+    insert(lake, table_name, 3)
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 5)")
+    deletes = lake.sql(f"SELECT DISTINCT file_path FROM lake.{table_name}.delete_files")
+    assert len(deletes) < delete_files(lake, table_name)
+    plan, rows = planned(lake, table_name), lake.rows(table_name)
+    if groups == 1:
+        assert run_with(lake, plan, CommitSettings(groups=1)).dropped == ()
+        assert lake.rows(table_name) == rows
+        return
+
+    def other() -> None:
+        lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 7")
+
+    result = run(lake, plan, enabled=before_commit(other))
+    assert [drop.planned.group.partition for drop in result.dropped] == [{"a": "p1"}]
+    assert lake.rows(table_name) == [row for row in rows if row[0] != 7]
+
+
+def test_a_file_that_is_listed_twice_is_left_alone(lake: Lake, table_name: str) -> None:
+    """Readers see its rows twice; a commit that removes it removes both."""
+    create(lake, table_name, by=BY_A)
+    insert(lake, table_name, 3)
+    loaded = java_table(lake, table_name)
+    tasks = loaded.newScan().planFiles().iterator()
+    file = tasks.next().file()
+    loaded.newAppend().appendFile(file).commit()
+    lake.sql(f"REFRESH TABLE lake.{table_name}")
+    rows = lake.rows(table_name)
+    assert len(rows) == 35
+    result = lake.compact(table_name, force=True)
+    assert lake.rows(table_name) == rows
+    assert len(result.groups) == 1
+
+
+def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name: str) -> None:
+    """Another commit between the making and the sending: ours is made anew, and whoever owns the run is asked again."""
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    view = lake.view(table_name)
+    java = JavaTable.load(lake.session, view, view.snapshot.snapshot_id)
+    plan, asked = planned(lake, table_name), []
+
+    def about_to_send() -> None:
+        asked.append(java.handle.currentSnapshot().snapshotId())
+        if len(asked) == 1:
+            append(lake, table_name)
+
+    shares = ShareRewriter(lake.session, java, plan, "run-of-test")
+    part = shares.rewrite(plan.groups[0], 0, 0)
+    replacement = Replacement(part.tasks, part.outputs, part.files_in)
+    metadata_before = files_below(lake, table_name, "metadata")
+    committed = commit_replacements(java, [replacement], (), Stamp("run-of-test"), about_to_send)
+    assert len(asked) == 2
+    assert asked[0] != asked[1]
+    assert lake.view(table_name).snapshot.snapshot_id == committed
+    assert len(lake.rows(table_name)) == 31
+    known = {row.path for row in lake.sql(f"SELECT path FROM lake.{table_name}.all_manifests")}
+    lists = {row.manifest_list for row in snapshots(lake, table_name)}
+    written = files_below(lake, table_name, "metadata") - metadata_before
+    left = {path for path in written if path.endswith(".avro")} - {plain_path(path) for path in known | lists}
+    assert left == set()
+
+
+def files_below(lake: Lake, table: str, folder: str) -> set[str]:
+    root = Path(plain_path(lake.view(table).metadata.location)) / folder
+    return {str(path) for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")}
+
+
+def test_a_run_that_a_sweep_has_taken_for_dead_does_not_commit(lake: Lake, table_name: str) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    head = lake.view(table_name).snapshot.snapshot_id
+    records = lake.in_flight()
+
+    def swept_meanwhile() -> bool:
+        (record,) = [each for each in records.all() if each.name == lake.name(table_name).name]
+        records.save(replace(record, seen_at=1.0, seen_head=head))
+        return True
+
+    with pytest.raises(StoppedError, match="lost its lease"):
+        run(lake, planned(lake, table_name), enabled=swept_meanwhile)
+    assert lake.view(table_name).snapshot.snapshot_id == head
+    assert unreferenced(lake, table_name) == set()
+
+
+# --- several commits, summary properties ------------------------------------------------------------------------------
+
+
+def test_a_long_run_commits_what_it_has(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, 2, MERGE_ON_READ, "PARTITIONED BY (k)")
+    insert(lake, table_name, 3)
+    delete_equal(lake, table_name, "a", ["p0"], partition=[4])
+    rows, before = lake.rows(table_name), len(snapshots(lake, table_name))
+    result = run_with(lake, planned(lake, table_name), CommitSettings(groups=4))
+    assert result.commits == 3
+    assert len(result.groups) == 10
+    assert result.delete_files_removed == 1
+    assert lake.rows(table_name) == rows
+    added = snapshots(lake, table_name)[before:]
+    assert [snapshot.operation for snapshot in added] == ["replace"] * 3
+    assert [snapshot.summary["firnline.part"] for snapshot in added] == ["1/3", "2/3", "3/3"]
+    assert {snapshot.summary["firnline.run-id"] for snapshot in added} == {result.run_id}
+    assert result.snapshot_after == added[-1].snapshot_id
+    assert not any(record.run_id == result.run_id for record in lake.in_flight().all())
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("always", "rollback"), ("auto", None), ("never", None)])
+def test_polaris_is_asked_to_let_writers_win(lake: Lake, table_name: str, setting: Any, expected: str | None) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 2)
+    run_with(lake, planned(lake, table_name), CommitSettings(polaris_rollback=setting))
+    assert snapshots(lake, table_name)[-1].summary.get(POLARIS_ROLLBACK) == expected
+
+
+def test_state_that_writers_keep_in_summaries_is_found_as_before(lake: Lake, table_name: str) -> None:
+    """Flink's and Kafka Connect's committers walk back from the current snapshot until they find their own keys."""
+    create(lake, table_name)
+    states = []
+    for number in range(3):
+        append = java_table(lake, table_name).newAppend()
+        append.set("flink.job-id", "job").set("flink.max-committed-checkpoint-id", str(number))
+        append.set("kafka.connect.offsets.control.group", f'{{"0":{number}}}').commit()
+        insert(lake, table_name)
+        states.append(found_walking_back(lake, table_name))
+        lake.compact(table_name, force=True)
+        assert found_walking_back(lake, table_name) == states[-1]
+    assert states == [("0", '{"0":0}'), ("1", '{"0":1}'), ("2", '{"0":2}')]
+
+
+def found_walking_back(lake: Lake, table: str) -> tuple[str, str] | None:
+    loaded = java_table(lake, table)
+    snapshot = loaded.currentSnapshot()
+    while snapshot is not None:
+        summary = snapshot.summary()
+        if summary.get("flink.max-committed-checkpoint-id") is not None:
+            return (
+                summary.get("flink.max-committed-checkpoint-id"),
+                summary.get("kafka.connect.offsets.control.group"),
+            )
+        parent = snapshot.parentId()
+        snapshot = loaded.snapshot(parent) if parent is not None else None
+    return None
+
+
+# --- branches, tags, statistics ---------------------------------------------------------------------------------------
+
+
+def compact_branch(lake: Lake, table: str, branch: str, **more: Any) -> RunResult:
+    name = lake.name(table)
+    view = lake.catalogs.load(name, branch)
+    plan = plan_table(view, lake.settings.policy.for_table(name), ManifestCache(1 << 24), Request(force=True))
+    return run(lake, plan, **more)
+
+
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_branch_is_compacted_alone(lake: Lake, table_name: str, deletes: bool) -> None:
+    create(lake, table_name, 2, MERGE_ON_READ)
+    insert(lake, table_name, 2)
+    lake.sql(f"ALTER TABLE lake.{table_name} CREATE TAG keep")
+    lake.sql(f"ALTER TABLE lake.{table_name} CREATE BRANCH audit")
+    for _ in range(2):
+        lake.sql(f"INSERT INTO lake.{table_name}.branch_audit SELECT id + 100, 'p0', id FROM range(5)")
+    if deletes:
+        lake.sql(f"DELETE FROM lake.{table_name}.branch_audit WHERE id = 3")
+    insert(lake, table_name)
+
+    def rows(ref: str) -> list[Any]:
+        return sorted(tuple(row) for row in lake.sql(f"SELECT * FROM lake.{table_name} VERSION AS OF '{ref}'"))
+
+    before = {ref: rows(ref) for ref in ("main", "audit", "keep")}
+    heads = lake.view(table_name).metadata.refs
+    result = compact_branch(lake, table_name, "audit")
+    refs = lake.view(table_name).metadata.refs
+    assert refs["audit"].snapshot_id == result.snapshot_after
+    assert {name: refs[name].snapshot_id for name in ("main", "keep")} == {
+        name: heads[name].snapshot_id for name in ("main", "keep")
+    }
+    assert {ref: rows(ref) for ref in before} == before
+    assert len(lake.sql(f"SELECT * FROM lake.{table_name}.files VERSION AS OF 'audit'")) == 1
+    other = f"DELETE FROM lake.{table_name}.branch_audit WHERE id = 104"
+    lake.sql(f"INSERT INTO lake.{table_name}.branch_audit SELECT id + 100, 'p0', id FROM range(5)")
+    with pytest.raises(ReplanError):
+        compact_branch(lake, table_name, "audit", enabled=before_commit(lambda: lake.sql(other)))
+    assert unreferenced(lake, table_name) == set()
+
+
+def test_only_branches_can_be_compacted(lake: Lake, table_name: str) -> None:
+    create(lake, table_name)
+    insert(lake, table_name)
+    lake.sql(f"ALTER TABLE lake.{table_name} CREATE TAG keep")
+    with pytest.raises(InputError, match="is a tag"):
+        lake.catalogs.load(lake.name(table_name), "keep")
+    with pytest.raises(InputError, match="its branches: main"):
+        lake.catalogs.load(lake.name(table_name), "nowhere")
+
+
+def test_statistics_are_found_after_a_rewrite(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, by=BY_A)
+    insert(lake, table_name, 2)
+    lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
+    before = lake.view(table_name)
+    (known,) = before.metadata.statistics
+    result = run_with(lake, planned(lake, table_name), CommitSettings(groups=1))
+    assert result.commits == 2
+    found = {file.snapshot_id: file for file in lake.view(table_name).metadata.statistics}
+    carried = found[result.snapshot_after]
+    assert carried.statistics_path == known.statistics_path
+    assert [blob.properties for blob in carried.blob_metadata] == [blob.properties for blob in known.blob_metadata]
+    assert carried.blob_metadata[0].snapshot_id == known.snapshot_id

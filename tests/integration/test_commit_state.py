@@ -1,0 +1,175 @@
+"""Commits whose fate is unknown, and writers that lose a race, against a real REST catalog behind a faulty proxy."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from compactor.errors import CommitUnknownError, RetryError
+from compactor.in_flight import sweep
+from compactor.manifests import ManifestCache
+from compactor.plan_table import Request, TablePlan, plan_table
+from compactor.rewriter import Rewriter
+from compactor.run_result import RunResult
+from compactor.settings import CommitSettings
+from tests.conftest import Lake
+from tests.integration.table_kit import MERGE_ON_READ, create, insert, unreferenced
+from tests.services.faulty_catalog import Fault, FaultyCatalog, faulty_catalog
+from tests.services.rest_lake import RestLake, rest_lake_of
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCatalog]:
+    with faulty_catalog(tmp_path_factory.mktemp("faulty")) as catalog:
+        yield catalog
+
+
+@pytest.fixture(scope="module")
+def rest_lake(lake: Lake, faulty: FaultyCatalog) -> RestLake:
+    return rest_lake_of(lake, faulty)
+
+
+def plan_of(lake: Lake, table: str) -> TablePlan:
+    view = lake.view(table)
+    return plan_table(view, lake.settings.policy.for_table(view.name), ManifestCache(1 << 24), Request(force=True))
+
+
+def run(lake: Lake, plan: TablePlan, polaris: Any = "auto") -> RunResult:
+    rewriter = Rewriter(
+        lake.session,
+        lake.catalogs,
+        ManifestCache(1 << 24),
+        lake.in_flight(),
+        slots=2,
+        lease_seconds=60,
+        check_seconds=60,
+        commit=CommitSettings(polaris_rollback=polaris),
+    )
+    return rewriter.run(plan, run_id=str(uuid.uuid4()))
+
+
+def replaces(lake: Lake, table: str) -> int:
+    return len(lake.sql(f"SELECT 1 FROM lake.{table}.snapshots WHERE operation = 'replace'"))
+
+
+def sweep_until_settled(lake: Lake, table: str) -> None:
+    """What the service does every so often; the head has moved, or the grace period is over."""
+    records = lake.in_flight()
+    for hours in range(4):
+        sweep(records, lake.catalogs, ManifestCache(1 << 20), now=time.time() + 3600 * hours, grace_seconds=1800)
+    assert [record for record in records.all() if record.name == lake.name(table).name] == []
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_commit_that_landed_although_an_error_was_answered_is_found(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, status: int
+) -> None:
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan = rest_lake.rows(table_name), plan_of(rest_lake, table_name)
+    with faulty.failing(Fault.ANSWER_LOST, status):
+        result = run(rest_lake, plan)
+    assert replaces(rest_lake, table_name) == 1
+    assert rest_lake.view(table_name).snapshot.snapshot_id == result.snapshot_after
+    assert rest_lake.rows(table_name) == rows
+    assert len(rest_lake.live_files(table_name)) == 1
+    sweep_until_settled(rest_lake, table_name)
+    assert rest_lake.rows(table_name) == rows
+    assert unreferenced(rest_lake, table_name) == set()
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504])
+def test_a_commit_that_did_not_land_leaves_nothing_behind(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, status: int
+) -> None:
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan = rest_lake.rows(table_name), plan_of(rest_lake, table_name)
+    with faulty.failing(Fault.NOT_SENT, status, times=10), pytest.raises((CommitUnknownError, RetryError)):
+        run(rest_lake, plan)
+    assert replaces(rest_lake, table_name) == 0
+    sweep_until_settled(rest_lake, table_name)
+    assert rest_lake.rows(table_name) == rows
+    assert unreferenced(rest_lake, table_name) == set()
+    rest_lake.compact(table_name, force=True)
+    assert rest_lake.rows(table_name) == rows
+    assert replaces(rest_lake, table_name) == 1
+
+
+@pytest.mark.parametrize("honours", [True, False])
+def test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, honours: bool
+) -> None:
+    """A row-level DELETE is on its way when our rewrite of its files lands. Elsewhere its validation fails."""
+    create(rest_lake, table_name, properties=MERGE_ON_READ)
+    insert(rest_lake, table_name, 3)
+    rows, plan = rest_lake.rows(table_name), plan_of(rest_lake, table_name)
+    faulty.before_commit = lambda: run(rest_lake, plan, "always") and None
+    faulty.honours_rollback, before = honours, faulty.rolled_back
+    delete = f"DELETE FROM lake.{table_name} WHERE id = 5"
+    try:
+        if honours:
+            rest_lake.sql(delete)
+        else:
+            with pytest.raises(Exception, match=r"Cannot commit|Missing required files|data files"):
+                rest_lake.sql(delete)
+    finally:
+        faulty.honours_rollback = False
+    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
+    expected = [row for row in rows if row[0] != 5] if honours else rows
+    assert rest_lake.rows(table_name) == expected
+    assert faulty.rolled_back - before == int(honours)
+    assert replaces(rest_lake, table_name) == 1  # rolled back, it is still among the retained snapshots
+    rest_lake.compact(table_name, force=True)
+    assert rest_lake.rows(table_name) == expected
+    assert len(rest_lake.live_files(table_name)) == 1
+
+
+def test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str
+) -> None:
+    """Ctrl-C: the JVM commits all the same. Py4J tells it as a plain error, not as an interrupt."""
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan = rest_lake.rows(table_name), plan_of(rest_lake, table_name)
+    commits = faulty.commits
+
+    def interrupt() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(3)
+
+    faulty.before_commit = interrupt
+    with pytest.raises((CommitUnknownError, KeyboardInterrupt)):
+        run(rest_lake, plan)
+    deadline = time.monotonic() + 60
+    while faulty.commits == commits and time.monotonic() < deadline:
+        time.sleep(0.2)
+    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert replaces(rest_lake, table_name) == 1
+    assert rest_lake.rows(table_name) == rows
+    sweep_until_settled(rest_lake, table_name)
+    assert rest_lake.rows(table_name) == rows
+
+
+def test_an_append_whose_commit_is_on_its_way_never_fails(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str
+) -> None:
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan = rest_lake.rows(table_name), plan_of(rest_lake, table_name)
+    writer = rest_lake.catalog.load_table(rest_lake.name(table_name).identifier)
+    faulty.before_commit = lambda: run(rest_lake, plan) and None
+    schema = pa.schema([("id", pa.int32()), ("a", pa.string()), ("k", pa.int32())])
+    writer.append(pa.table({"id": [77], "a": ["late"], "k": [77]}, schema=schema))
+    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert rest_lake.rows(table_name) == sorted([*rows, (77, "late", 77)], key=repr)
+    assert replaces(rest_lake, table_name) == 1

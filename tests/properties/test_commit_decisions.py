@@ -1,0 +1,195 @@
+"""What is left out of a commit and which delete files leave with it, against models that work from first principles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.types import IntegerType
+
+from compactor.conflicts import touched_groups
+from compactor.dangling_deletes import coverable_deletes, dangling_deletes
+from compactor.inventory import Inventory, LiveFile, match_deletes
+from compactor.manifests import Content, FileEntry, Status
+from compactor.partitions import PartitionKey, PartitionLayout
+from compactor.planner import Group, batches
+
+KEYS = (PartitionKey(0, "[1]"), PartitionKey(0, "[2]"), PartitionKey(1, "[]"))
+LAYOUTS = {
+    0: PartitionLayout(0, ("bucket",), (IntegerType(),), (0,)),
+    1: PartitionLayout(1, (), (), ()),
+}
+HEAD = 6  # the planned snapshot's sequence number
+
+
+def entry(content: Content, path: str, key: PartitionKey, sequence_number: int, **more: Any) -> FileEntry:
+    return FileEntry(
+        **{
+            "manifest_path": "manifest",
+            "status": Status.ADDED,
+            "snapshot_id": 1,
+            "data_sequence_number": sequence_number,
+            "content": content,
+            "path": path,
+            "file_format": "parquet",
+            "key": key,
+            "partition": (),
+            "records": 10,
+            "size": 100,
+            "sort_order_id": None,
+            "encrypted": False,
+            "equality_ids": (1,) if content is Content.EQUALITY_DELETES else (),
+            "applies_to": None,
+            **more,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Scene:
+    entries: tuple[FileEntry, ...]
+
+    @property
+    def data(self) -> list[FileEntry]:
+        return [each for each in self.entries if each.content is Content.DATA]
+
+    @property
+    def deletes(self) -> tuple[FileEntry, ...]:
+        return tuple(each for each in self.entries if each.content is not Content.DATA)
+
+    @property
+    def inventory(self) -> Inventory:
+        table: Any = None
+        return Inventory(table, 1, HEAD, match_deletes(self.entries, LAYOUTS), LAYOUTS, self.deletes)
+
+    def live(self) -> dict[str, LiveFile]:
+        return {file.entry.path: file for files in self.inventory.partitions.values() for file in files}
+
+
+@st.composite
+def scenes(draw: st.DrawFn) -> Scene:
+    numbers = st.integers(1, HEAD)
+    data = [
+        entry(Content.DATA, f"data-{index}", draw(st.sampled_from(KEYS)), draw(numbers))
+        for index in range(draw(st.integers(1, 6)))
+    ]
+    deletes = []
+    for index in range(draw(st.integers(0, 5))):
+        number = draw(numbers)
+        kind = draw(st.sampled_from(["equality", "partition", "file", "vector"]))
+        if kind == "equality":
+            deletes.append(entry(Content.EQUALITY_DELETES, f"del-{index}", draw(st.sampled_from(KEYS)), number))
+        elif kind == "partition":
+            deletes.append(entry(Content.POSITION_DELETES, f"del-{index}", draw(st.sampled_from(KEYS)), number))
+        else:
+            target = draw(st.sampled_from(data))
+            file_format = "puffin" if kind == "vector" else "parquet"
+            if any(each.applies_to == target.path and each.file_format == file_format for each in deletes):
+                continue  # a data file has one deletion vector at most
+            deletes.append(
+                entry(
+                    Content.POSITION_DELETES,
+                    "vectors" if kind == "vector" else f"del-{index}",  # vectors of many files share one Puffin file
+                    target.key,
+                    max(number, target.data_sequence_number),
+                    applies_to=target.path,
+                    file_format=file_format,
+                )
+            )
+    return Scene((*data, *deletes))
+
+
+@given(scenes(), st.data())
+def test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it(scene: Scene, data: st.DataObject) -> None:
+    before = scene.live()
+    planned = data.draw(st.sets(st.sampled_from(sorted(before))))
+    rewritten = data.draw(st.sets(st.sampled_from(sorted(planned)))) if planned else set()
+    plain = [each.path for each in scene.deletes if each.file_format != "puffin"]
+    gone = data.draw(st.sets(st.sampled_from(plain))) if plain else set()
+    removed = dangling_deletes(coverable_deletes(scene.inventory, planned), rewritten, gone)
+
+    left = [each for each in scene.data if each.path not in rewritten]
+    kept = [each for each in scene.deletes if each not in removed]
+    after = Scene((*left, *kept)).live()
+    for file in left:
+        assert after[file.path].deletes == before[file.path].deletes
+    outputs = [replace(file, path=f"{file.path}-out", data_sequence_number=HEAD) for file in scene.data]
+    with_outputs = Scene((*left, *outputs, *kept)).live()
+    for file in outputs:
+        assert not [each for each in with_outputs[file.path].deletes if each.content is Content.EQUALITY_DELETES]
+    if planned:
+        needed = {each.path for file in after.values() for each in file.deletes}
+        dangling = {each.path for each in kept if each.file_format != "puffin"} - needed - gone
+        assert dangling == set()
+    assert not {each.path for each in removed} & gone
+    assert all(each.file_format != "puffin" for each in removed)
+
+
+def group_of(files: list[LiveFile], key: PartitionKey) -> Group:
+    return Group(key, {}, None, (tuple(files),), "due")
+
+
+@given(scenes(), st.data())
+def test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows(scene: Scene, data: st.DataObject) -> None:
+    live = scene.live()
+    groups = [
+        group_of([file for file in live.values() if file.entry.key == key and data.draw(st.booleans())], key)
+        for key in KEYS
+    ]
+    groups = [group for group in groups if group.files]
+    changes = data.draw(
+        st.lists(
+            st.sampled_from([replace(each, status=Status.DELETED) for each in scene.entries])
+            | st.builds(
+                lambda content, key, named, number: entry(
+                    content, f"new-{number}", key, HEAD + number, applies_to=named
+                ),
+                st.sampled_from([Content.DATA, Content.EQUALITY_DELETES]),
+                st.sampled_from(KEYS),
+                st.none(),
+                st.integers(1, 3),
+            )
+            | st.builds(
+                lambda key, named, number: entry(
+                    Content.POSITION_DELETES, f"new-{number}", key, HEAD + number, applies_to=named
+                ),
+                st.sampled_from(KEYS),
+                st.none() | st.sampled_from([each.path for each in scene.data]),
+                st.integers(1, 3),
+            ),
+            max_size=4,
+        )
+    )
+    touched = touched_groups(groups, changes)
+    for index, group in enumerate(groups):
+        assert (index in touched) == any(alters(change, group) for change in changes)
+
+
+def alters(change: FileEntry, group: Group) -> bool:
+    paths = {file.entry.path for file in group.files}
+    if change.status is Status.DELETED:
+        used = {(delete.path, delete.applies_to) for file in group.files for delete in file.deletes}
+        if change.content is Content.DATA:
+            return change.path in paths
+        return (change.path, change.applies_to) in used
+    if change.content is not Content.POSITION_DELETES:
+        return False
+    return change.applies_to in paths if change.applies_to is not None else change.key == group.key
+
+
+@given(st.lists(st.integers(0, 50), max_size=12), st.integers(1, 5), st.integers(1, 100))
+def test_batches_keep_the_order_and_their_bounds(sizes: list[int], most_groups: int, most_bytes: int) -> None:
+    groups = [
+        group_of([LiveFile(entry(Content.DATA, f"data-{number}", KEYS[0], 1, size=size))], KEYS[0])
+        for number, size in enumerate(sizes)
+    ]
+    made = batches(groups, most_groups, most_bytes)
+    assert [index for batch in made for index in batch] == list(range(len(sizes)))
+    for batch in made:
+        assert 1 <= len(batch) <= most_groups
+        assert len(batch) == 1 or sum(sizes[index] for index in batch) <= most_bytes
+    for first, second in pairwise(made):
+        assert len(first) == most_groups or sum(sizes[index] for index in (*first, second[0])) > most_bytes

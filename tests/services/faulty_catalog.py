@@ -1,0 +1,210 @@
+"""Iceberg's REST catalog over a local warehouse, behind a proxy that can lose answers, refuse, let others in first, or
+treat `replace` commits as Apache Polaris does: roll them back when a writer's commit would conflict with them.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from compactor.commit import POLARIS_ROLLBACK
+from compactor.java import REST_CATALOG_JARS, fetch_jars, java_home, pyspark_jars
+from tests.services.local_process import free_port, local_process
+
+CONFLICT = 409
+
+
+class Fault(Enum):
+    """What happens to a commit of a table on its way."""
+
+    ANSWER_LOST = "it is committed, then an error is answered"
+    NOT_SENT = "it is not committed, an error is answered"
+
+
+@dataclass
+class FaultyCatalog:
+    """The proxy's address and its switches. `commits` counts commits that the catalog has accepted."""
+
+    uri: str
+    warehouse: str
+    upstream: str
+    honours_rollback: bool = False
+    fault: Fault | None = None
+    status: int = 500
+    before_commit: Callable[[], None] | None = None
+    commits: int = 0
+    rolled_back: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @contextmanager
+    def failing(self, fault: Fault, status: int = 500, times: int = 1) -> Iterator[None]:
+        """The next commits meet the fault; the catalog is well again afterwards."""
+        left = [None] * times
+        self.fault, self.status = fault, status
+        self._left = left
+        try:
+            yield
+        finally:
+            self.fault = None
+
+    def take_fault(self) -> Fault | None:
+        """The fault for one commit, if there is still one to come."""
+        with self.lock:
+            if self.fault is None or not self._left:
+                return None
+            self._left.pop()
+            return self.fault
+
+    def take_visitor(self) -> Callable[[], None] | None:
+        """Whoever is to be let in before one commit."""
+        with self.lock:
+            visitor, self.before_commit = self.before_commit, None
+            return visitor
+
+
+@contextmanager
+def faulty_catalog(folder: Path) -> Iterator[FaultyCatalog]:
+    """Start the catalog and its proxy."""
+    port, proxy_port = free_port(), free_port()
+    upstream, warehouse = f"http://127.0.0.1:{port}", f"file://{folder}/warehouse"
+    environment = {
+        "CATALOG_URI": f"jdbc:sqlite:{folder}/rest.db",
+        "CATALOG_WAREHOUSE": warehouse,
+        "CATALOG_IO__IMPL": "org.apache.iceberg.hadoop.HadoopFileIO",
+        "CATALOG_REST_PORT": str(port),
+    }
+    hadoop = [*pyspark_jars().glob("hadoop-client-api-*.jar"), *pyspark_jars().glob("hadoop-client-runtime-*.jar")]
+    command = [
+        str(java_home() / "bin" / "java"), "-Xmx512m",
+        "-cp", ":".join(map(str, [*fetch_jars(REST_CATALOG_JARS), *hadoop])),
+        "org.apache.iceberg.rest.RESTCatalogServer",
+    ]  # fmt: skip
+    catalog = FaultyCatalog(f"http://127.0.0.1:{proxy_port}", warehouse, upstream)
+    with local_process("rest-catalog", command, folder, lambda: _is_up(upstream), environment):
+        server = ThreadingHTTPServer(("127.0.0.1", proxy_port), _handler(catalog))
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield catalog
+        finally:
+            server.shutdown()
+            server.server_close()
+
+
+def _is_up(upstream: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{upstream}/v1/config", timeout=5):  # noqa: S310 - http
+            return True
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class _Answer:
+    status: int
+    body: bytes
+    headers: dict[str, str]
+
+
+def _send(catalog: FaultyCatalog, method: str, path: str, body: bytes | None) -> _Answer:
+    connection = http.client.HTTPConnection(catalog.upstream.removeprefix("http://"), timeout=60)
+    try:
+        connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+        answer = connection.getresponse()
+        kind = answer.headers.get("Content-Type", "application/json")
+        return _Answer(answer.status, answer.read(), {"Content-Type": kind})
+    finally:
+        connection.close()
+
+
+def _is_commit(method: str, path: str) -> bool:
+    parts = path.partition("?")[0].strip("/").split("/")
+    return method == "POST" and len(parts) == 5 and parts[1] == "namespaces" and parts[3] == "tables"
+
+
+def _commit(catalog: FaultyCatalog, path: str, body: bytes) -> _Answer:
+    visitor = catalog.take_visitor()
+    if visitor is not None:
+        visitor()
+    fault = catalog.take_fault()
+    if fault is Fault.NOT_SENT:
+        return _error(catalog.status)
+    answer = _send(catalog, "POST", path, body)
+    if answer.status == CONFLICT and catalog.honours_rollback and _roll_back(catalog, path, body):
+        answer = _send(catalog, "POST", path, body)
+    if answer.status == http.client.OK:
+        with catalog.lock:
+            catalog.commits += 1
+    return _error(catalog.status) if fault is Fault.ANSWER_LOST else answer
+
+
+def _error(status: int) -> _Answer:
+    error = {"error": {"message": "as the test says", "type": "InternalServerError", "code": status}}
+    return _Answer(status, json.dumps(error).encode(), {"Content-Type": "application/json"})
+
+
+def _roll_back(catalog: FaultyCatalog, path: str, body: bytes) -> bool:
+    """Polaris: when only snapshots that allow it stand between the writer's base and the head, they are rolled back."""
+    requirements = json.loads(body).get("requirements", [])
+    expected = next((each for each in requirements if each["type"] == "assert-ref-snapshot-id"), None)
+    if expected is None or expected.get("snapshot-id") is None:
+        return False
+    metadata: dict[str, Any] = json.loads(_send(catalog, "GET", path, None).body)["metadata"]
+    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
+    head = metadata["refs"][expected["ref"]]["snapshot-id"]
+    current = head
+    while current != expected["snapshot-id"]:
+        snapshot = snapshots.get(current)
+        if snapshot is None or snapshot["summary"].get(POLARIS_ROLLBACK) != "rollback":
+            return False
+        current = snapshot.get("parent-snapshot-id")
+    update = {
+        "requirements": [{"type": "assert-ref-snapshot-id", "ref": expected["ref"], "snapshot-id": head}],
+        "updates": [
+            {
+                "action": "set-snapshot-ref",
+                "ref-name": expected["ref"],
+                "type": "branch",
+                "snapshot-id": expected["snapshot-id"],
+            }
+        ],
+    }
+    done = _send(catalog, "POST", path, json.dumps(update).encode()).status == http.client.OK
+    with catalog.lock:
+        catalog.rolled_back += int(done)
+    return done
+
+
+def _handler(catalog: FaultyCatalog) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length) if length else None
+            if _is_commit(self.command, self.path):
+                answer = _commit(catalog, self.path, body or b"{}")
+            else:
+                answer = _send(catalog, self.command, self.path, body)
+            self.send_response(answer.status)
+            for name, value in answer.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(answer.body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(answer.body)
+
+        do_GET = do_POST = do_DELETE = do_HEAD = do_PUT = _serve  # noqa: N815 - names of the standard library
+
+        def log_message(self, *_arguments: object) -> None:
+            """Quiet."""
+
+    return Handler

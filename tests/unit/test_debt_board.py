@@ -1,0 +1,72 @@
+"""The debt board: what a plan has declined is not due until its counts change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
+from compactor.partitions import PartitionKey
+from compactor.table_names import TableName
+
+TABLE = TableName("lake", ("db",), "events")
+FIRST, SECOND = PartitionKey(0, "[1]"), PartitionKey(0, "[2]")
+
+
+def debt(snapshot_id: int = 1, delete_files: int = 1) -> TableDebt:
+    counts = PartitionCounts(data_files=9, delete_files=delete_files, records=900, deleted_records=40)
+    partitions = {key: PartitionDebt(key, {}, None, counts, due=True, why="maybe") for key in (FIRST, SECOND)}
+    return TableDebt(TABLE, snapshot_id, partitions, acted_on=True, due_since=5.0)
+
+
+def due(board: DebtBoard) -> set[PartitionKey]:
+    found = board.get(TABLE)
+    assert found is not None
+    return {partition.key for partition in found.due}
+
+
+def test_a_declined_partition_is_not_due_while_its_counts_stand() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "no file has many deletes"})
+    assert due(board) == {SECOND}
+    board.put(debt(snapshot_id=2))
+    assert due(board) == {SECOND}
+    found = board.get(TABLE)
+    assert found is not None
+    assert found.partitions[FIRST].why == "no file has many deletes"
+    board.put(debt(snapshot_id=3, delete_files=2))
+    assert due(board) == {FIRST, SECOND}
+
+
+def test_a_table_with_nothing_else_due_is_no_longer_due() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left", SECOND: "left"})
+    found = board.get(TABLE)
+    assert found is not None
+    assert (found.due, found.due_since) == ((), None)
+
+
+def test_a_decision_on_old_counts_does_not_hold_for_new_ones() -> None:
+    board = DebtBoard()
+    board.put(debt(snapshot_id=2, delete_files=3))
+    board.decline(debt(), {FIRST: "left"})
+    assert due(board) == {FIRST, SECOND}
+
+
+def test_the_next_plan_replaces_what_the_last_one_declined() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left"})
+    board.decline(debt(), {SECOND: "left"})
+    board.put(debt(snapshot_id=2))
+    assert due(board) == {FIRST}
+
+
+def test_a_dropped_table_is_forgotten_whole() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left"})
+    board.forget(TABLE)
+    board.put(replace(debt(), snapshot_id=1))
+    assert due(board) == {FIRST, SECOND}

@@ -1,0 +1,229 @@
+"""Decode once: what an earlier encode has made is copied, only the rest is decoded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from compactor.rewrite.encode import EncodedFile, EncodeInput, EncodeShare, encode
+from compactor.rewrite.lineage_chunks import RowLineage
+from compactor.rewrite.position_deletes import DeleteFile
+from compactor.rewrite.refusal import Refusal
+from compactor.rewrite.share_job import MixedFile, ShareWork, SpliceShare, WrittenShare, foreseen, write_share
+from compactor.rewrite.splice import SplicedFile, SpliceInput
+from compactor.rewrite.splice_checks import SpliceLimits
+
+SCHEMA = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "s", StringType(), required=False))
+ARROW = pa.schema(
+    [
+        pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"}),
+        pa.field("s", pa.string(), metadata={b"PARQUET:field_id": b"2"}),
+    ]
+)
+DELETES = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, metadata={b"PARQUET:field_id": b"2147483546"}),
+        pa.field("pos", pa.int64(), False, metadata={b"PARQUET:field_id": b"2147483545"}),
+    ]
+)
+LARGE = 4000  # rows of a file that is worth keeping
+LIMITS = SpliceLimits(min_row_group_bytes=8000, min_chunk_bytes=0, max_footer_fraction=10)
+
+
+class Files:
+    """Inputs of one share, in arrival order."""
+
+    def __init__(self, folder: Path, *, lineage: bool = False) -> None:
+        self.folder = folder
+        self.lineage = lineage
+        self.inputs: list[EncodeInput] = []
+        self.rows: list[int] = []
+
+    def add(self, rows: int, *, encoded: bool = False, first_row_id: int | None = None) -> EncodeInput:
+        first, number = len(self.rows), len(self.inputs)
+        self.rows += range(first, first + rows)
+        path = self.folder / f"{number}.parquet"
+        ids = list(range(first, first + rows))
+        table = pa.table({"id": ids, "s": [f"text {value * 7919}" for value in ids]}, schema=ARROW)
+        pq.write_table(table, path, compression="none", use_dictionary=False)
+        made = EncodeInput(f"file://{path}", path.stat().st_size, rows, number + 1, first_row_id)
+        if encoded:
+            share = self.encode([made], f"file://{self.folder}/{number}-encoded.parquet")
+            written = encode(share)
+            assert isinstance(written, EncodedFile)
+            made = replace(made, location=share.output, size=written.size)
+        self.inputs.append(made)
+        return made
+
+    def delete(self, number: int, positions: list[int]) -> None:
+        path = self.folder / f"{number}-deletes.parquet"
+        location = self.inputs[number].location
+        pq.write_table(pa.table({"file_path": [location] * len(positions), "pos": positions}, schema=DELETES), path)
+        before = sum(each.records for each in self.inputs[:number])
+        for position in positions:
+            self.rows.remove(before + position)
+        self.inputs[number] = replace(
+            self.inputs[number], position_deletes=(DeleteFile(f"file://{path}", path.stat().st_size),)
+        )
+
+    def encode(self, inputs: list[EncodeInput], output: str) -> EncodeShare:
+        return EncodeShare(
+            tuple(inputs),
+            output,
+            SCHEMA.model_dump_json(),
+            properties=(("write.parquet.compression-codec", "uncompressed"),),
+            format_version=3 if self.lineage else 2,
+            keep_row_lineage=self.lineage,
+        )
+
+    def work(self) -> ShareWork:
+        output = f"file://{self.folder}/output.parquet"
+        splice = SpliceShare(
+            tuple(
+                SpliceInput(
+                    each.location,
+                    each.size,
+                    RowLineage(each.first_row_id, each.data_sequence_number) if self.lineage else None,
+                )
+                for each in self.inputs
+            ),
+            output,
+            LIMITS,
+            (),
+        )
+        return ShareWork(splice, self.encode(self.inputs, output), f"file://{self.folder}/aside.parquet")
+
+    def write(self) -> WrittenShare:
+        written = write_share(self.work())
+        assert isinstance(written, WrittenShare)
+        assert not (self.folder / "aside.parquet").exists()
+        return written
+
+    @property
+    def output(self) -> pa.Table:
+        return pq.ParquetFile(self.folder / "output.parquet").read()
+
+
+def test_only_what_no_encode_has_made_is_decoded(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.add(LARGE, encoded=True)
+    files.add(LARGE, encoded=True)
+    tiny = [files.add(100) for _ in range(5)]
+    written = files.write()
+    assert isinstance(written.file, MixedFile)
+    assert written.file.kept == (0, 1)
+    assert written.decoded_bytes == sum(each.size for each in tiny)
+    assert written.not_spliced is not None
+    assert files.output["id"].to_pylist() == files.rows
+    assert pq.ParquetFile(tmp_path / "output.parquet").num_row_groups == 3
+    assert written.file.spliced.rows == len(files.rows)
+
+
+def test_a_file_with_deletes_is_decoded_and_its_neighbours_are_copied(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    for _ in range(3):
+        files.add(LARGE, encoded=True)
+    files.delete(1, [0, 7, LARGE - 1])
+    written = files.write()
+    assert isinstance(written.file, MixedFile)
+    assert written.file.kept == (0, 2)
+    assert written.file.encoded.rows_deleted == 3
+    assert written.decoded_bytes == files.inputs[1].size
+    assert written.not_spliced is None
+    assert files.output["id"].to_pylist() == files.rows
+
+
+def test_a_file_that_loses_every_row_leaves_the_others_as_they_are(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.add(LARGE, encoded=True)
+    files.add(100, encoded=True)
+    files.delete(1, list(range(100)))
+    written = files.write()
+    assert isinstance(written.file, MixedFile)
+    assert written.file.encoded.rows == 0
+    assert files.output["id"].to_pylist() == files.rows
+
+
+def test_everything_is_decoded_where_nothing_is_worth_keeping(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    for _ in range(4):
+        files.add(100)
+    written = files.write()
+    assert isinstance(written.file, EncodedFile)
+    assert written.decoded_bytes == sum(each.size for each in files.inputs)
+    assert files.output["id"].to_pylist() == files.rows
+
+
+def test_everything_is_decoded_where_the_parts_would_not_fit_together(tmp_path: Path) -> None:
+    """The kept file has another schema than `encode` writes: it was written before a column was added."""
+    files = Files(tmp_path)
+    files.add(LARGE, encoded=True)
+    files.add(100)
+    wider = Schema(*SCHEMA.fields, NestedField(3, "n", LongType(), required=False))
+    work = files.work()
+    assert work.encode is not None
+    written = write_share(replace(work, encode=replace(work.encode, schema_json=wider.model_dump_json())))
+    assert isinstance(written, WrittenShare)
+    assert isinstance(written.file, EncodedFile)
+    assert not (tmp_path / "aside.parquet").exists()
+    assert files.output["id"].to_pylist() == files.rows
+    assert files.output["n"].null_count == len(files.rows)
+
+
+def test_files_of_one_kind_are_spliced_whole(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.add(LARGE)
+    files.add(LARGE)
+    written = files.write()
+    assert isinstance(written.file, SplicedFile)
+    assert (written.decoded_bytes, written.not_spliced) == (0, None)
+    assert foreseen(replace(files.work(), splice=files.work().splice)) == (None, None)
+
+
+@pytest.mark.parametrize("ids", [True, False])
+def test_row_lineage_goes_through_both_parts(tmp_path: Path, ids: bool) -> None:
+    files = Files(tmp_path, lineage=True)
+    files.add(LARGE, encoded=True, first_row_id=1000 if ids else None)
+    for number in range(3):
+        files.add(100, first_row_id=50_000 + 200 * number if ids else None)
+    written = files.write()
+    assert isinstance(written.file, MixedFile)
+    table = files.output
+    assert table["id"].to_pylist() == files.rows
+    expected = [*range(1000, 1000 + LARGE), *(50_000 + 200 * n + row for n in range(3) for row in range(100))]
+    numbers = [1] * LARGE + [2] * 100 + [3] * 100 + [4] * 100
+    if ids:
+        assert table["_row_id"].to_pylist() == expected
+        assert table["_last_updated_sequence_number"].to_pylist() == numbers
+    else:
+        assert table["_row_id"].null_count == table["_last_updated_sequence_number"].null_count == len(files.rows)
+
+
+def test_files_with_and_without_row_ids_are_not_mixed_up(tmp_path: Path) -> None:
+    files = Files(tmp_path, lineage=True)
+    files.add(LARGE, encoded=True, first_row_id=1000)
+    files.add(100, first_row_id=50_000)
+    files.add(100, first_row_id=None)
+    written = files.write()
+    assert isinstance(written.file, EncodedFile)
+    ids = files.output["_row_id"].to_pylist()
+    assert ids[LARGE : LARGE + 100] == list(range(50_000, 50_100))
+    assert ids[LARGE + 100 :] == [None] * 100
+
+
+def test_an_engine_that_was_asked_for_is_the_only_one(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.add(LARGE, encoded=True)
+    files.add(100)
+    work = files.work()
+    refused = write_share(replace(work, encode=None))
+    assert isinstance(refused, Refusal)
+    written = write_share(replace(work, splice=None, aside=None))
+    assert isinstance(written, WrittenShare)
+    assert isinstance(written.file, EncodedFile)
