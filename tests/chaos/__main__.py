@@ -1,6 +1,7 @@
 """Random interleavings of rewrites with appends, deletes, merges, schema changes, expiry, rollback and compactors.
 
-    python -m tests.chaos [--interleavings 200] [--seed 1] [--catalog rolls-back|plain|both] [--output json]
+    python -m tests.chaos [--interleavings 200] [--seed 1] [--catalog rolls-back|plain|both] [--table v2|v3|flat]
+                          [--output json]
 
 After every round the rows are compared with a serial model. On a catalog that honours Apache Polaris' rollback property
 no writer may fail because of us; on any other, failures are counted and shown.
@@ -32,13 +33,17 @@ from tests.services.faulty_catalog import FaultyCatalog, faulty_catalog
 from tests.services.rest_lake import RestLake, rest_lake_of
 
 CONSOLE = Console(stderr=True)
+TABLES = {"v2": (2, True), "v3": (3, True), "flat": (2, False)}
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--interleavings", type=int, default=200)
+    parser.add_argument("--interleavings", type=int, default=200, help="Per catalog.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--catalog", choices=["rolls-back", "plain", "both"], default="both")
+    parser.add_argument(
+        "--table", choices=list(TABLES), default="v2", help="v2 and v3 are partitioned; flat is V2 without partitions."
+    )
     parser.add_argument("--output", choices=["table", "json"], default="table")
     options = parser.parse_args()
     kinds = ["rolls-back", "plain"] if options.catalog == "both" else [options.catalog]
@@ -55,8 +60,7 @@ def main() -> int:
             rest = rest_lake_of(lake, faulty)
             for kind in kinds:
                 faulty.honours_rollback = kind == "rolls-back"
-                count = options.interleavings // len(kinds)
-                documents.append(play(rest, faulty, kind, options.seed, count))
+                documents.append(play(rest, faulty, kind, options))
         session.stop()
     if options.output == "json":
         print(json.dumps(documents, indent=2))
@@ -65,10 +69,11 @@ def main() -> int:
     return int(any(document["failed"] for document in documents))
 
 
-def play(lake: RestLake, faulty: FaultyCatalog, kind: str, seed: int, count: int) -> dict[str, object]:
+def play(lake: RestLake, faulty: FaultyCatalog, kind: str, options: argparse.Namespace) -> dict[str, object]:
     """All rounds against one table, and what was left behind at the end."""
-    table = f"db.chaos_{kind.replace('-', '_')}"
-    chaos = Chaos(lake, faulty, table, seed)
+    table, seed, count = f"db.chaos_{kind.replace('-', '_')}", options.seed, options.interleavings
+    version, partitioned = TABLES[options.table]
+    chaos = Chaos(lake, faulty, table, seed, version, partitioned=partitioned)
     rounds: list[Round] = []
     failed: list[str] = []
     for number in track(range(count), description=f"catalog {kind}", console=CONSOLE):
@@ -89,6 +94,7 @@ def play(lake: RestLake, faulty: FaultyCatalog, kind: str, seed: int, count: int
     failed += [f"in-flight record left: {record.run_id}" for record in lake.in_flight().all()]
     return {
         "catalog": kind,
+        "table": options.table,
         "seed": seed,
         "interleavings": len(rounds),
         "outcomes": dict(Counter(each.outcome for each in rounds)),
@@ -106,9 +112,8 @@ def play(lake: RestLake, faulty: FaultyCatalog, kind: str, seed: int, count: int
 def show(documents: list[dict[str, object]]) -> None:
     console = Console()
     for document in documents:
-        table = Table(
-            title=f"catalog {document['catalog']}: {document['interleavings']} interleavings, seed {document['seed']}"
-        )
+        what = f"catalog {document['catalog']}, table {document['table']}, seed {document['seed']}"
+        table = Table(title=f"{what}: {document['interleavings']} interleavings")
         table.add_column("what")
         table.add_column("times", justify="right")
         for heading in ("outcomes", "operations", "moments"):

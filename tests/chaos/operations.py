@@ -25,6 +25,7 @@ class Scene:
     table: str
     model: SerialModel
     rng: random.Random
+    partitioned: bool = True
 
     def sql(self, statement: str) -> None:
         self.lake.sql(statement.format(t=f"lake.{self.table}"))
@@ -98,6 +99,9 @@ def overwrite_partition(scene: Scene) -> None:
 
 
 def delete_by_equality(scene: Scene) -> None:
+    if not scene.partitioned:
+        delete_by_equality_everywhere(scene)
+        return
     part = scene.rng.choice(PARTITIONS)
     ids = [number for number in scene.some_ids(6) if scene.model.rows[number][1] == part] or [-1]
     delete_equal(scene.lake, scene.table, "id", ids, BY_PARTITION, [part])

@@ -10,6 +10,7 @@ from typing import Any
 
 from compactor import rewriter as rewriter_module
 from compactor.errors import FirnlineError, ReplanError
+from compactor.java_table import first_line
 from compactor.manifests import ManifestCache
 from compactor.plan_table import Request, plan_table
 from compactor.rewriter import Rewriter
@@ -20,7 +21,13 @@ from tests.chaos.operations import OPERATIONS, ROW_LEVEL, Scene, append_by_spark
 from tests.conftest import Lake
 from tests.services.faulty_catalog import FaultyCatalog
 
-MOMENTS = ("after the plan", "while files are written", "before our check", "after our check")
+MOMENTS = (
+    "after the plan",
+    "while files are written",
+    "before our check",
+    "after our check",
+    "between two commits of the run",
+)
 ON_ITS_WAY = "while a writer's commit is on its way"
 
 
@@ -41,19 +48,24 @@ class Round:
 class Chaos:
     """One table and its model, for as many rounds as wanted. The same seed makes the same rounds."""
 
-    def __init__(self, lake: Lake, faulty: FaultyCatalog, table: str, seed: int) -> None:
+    def __init__(
+        self, lake: Lake, faulty: FaultyCatalog, table: str, seed: int, version: int, *, partitioned: bool
+    ) -> None:
         self._lake = lake
         self._faulty = faulty
         self._table = table
         self._seed = seed
         self._model = SerialModel()
         self._cache = ManifestCache(1 << 26)
+        self._commit = CommitSettings()
         lake.sql(
             f"CREATE TABLE lake.{table} (id int, v string, p string) USING iceberg TBLPROPERTIES "
-            "('format-version'='2', 'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read', "
+            f"('format-version'='{version}', 'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read', "
             "'write.merge.mode'='merge-on-read', 'write.distribution-mode'='none', 'commit.retry.num-retries'='4')"
         )
-        lake.sql(f"ALTER TABLE lake.{table} ADD PARTITION FIELD p")
+        self._partitioned = partitioned
+        if partitioned:
+            lake.sql(f"ALTER TABLE lake.{table} ADD PARTITION FIELD p")
 
     def play(self, number: int) -> Round:
         """One round.
@@ -62,7 +74,9 @@ class Chaos:
             LostRowError: the table differs from the model.
         """
         done = Round(number)
-        scene = Scene(self._lake, self._table, self._model, random.Random(f"{self._seed}-{number}"))
+        rng = random.Random(f"{self._seed}-{number}")
+        scene = Scene(self._lake, self._table, self._model, rng, self._partitioned)
+        self._commit = CommitSettings(polaris_rollback="always", groups=rng.choice([1, 1000]))
         for _ in range(2):
             self._apply(scene, done, "before the plan", "append (Spark)", append_by_spark)
         if scene.rng.random() < 0.3:
@@ -88,9 +102,11 @@ class Chaos:
         plan = self._plan()
         visit(MOMENTS[0])
         with _visits_while_writing(lambda: visit(MOMENTS[1])), _visits_after_check(lambda: visit(MOMENTS[3])):
+            asked: list[None] = []
 
             def enabled() -> bool:
-                visit(MOMENTS[2])
+                asked.append(None)
+                visit(MOMENTS[2] if len(asked) == 1 else MOMENTS[4])
                 return True
 
             done.outcome = self._run(plan, enabled)
@@ -109,7 +125,7 @@ class Chaos:
             self._apply(scene, done, ON_ITS_WAY, name, ROW_LEVEL[name])
         except Exception as error:  # noqa: BLE001 - whatever the writer's engine raises is a failed writer
             scene.model.rows = rows
-            done.writer_failures.append(f"{name}: {str(error).splitlines()[0][:200]}")
+            done.writer_failures.append(f"{name}: {first_line(error)[:200]}")
         finally:
             self._faulty.before_commit = None
         if self._faulty.rolled_back > rolled_back:
@@ -128,7 +144,7 @@ class Chaos:
             slots=2,
             lease_seconds=60,
             check_seconds=60,
-            commit=CommitSettings(polaris_rollback="always"),
+            commit=self._commit,
         )
         try:
             result: RunResult = rewriter.run(plan, enabled=enabled)

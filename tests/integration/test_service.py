@@ -344,7 +344,7 @@ class LateCommit:
             for number, group in enumerate(self.plan.groups)
             for index in range(len(group.group.shares))
         ]
-        self.outputs = [Path(plain_path(path)) for path in self.record.files]
+        self.outputs = [Path(plain_path(path)) for path in self.record.files if not path.endswith("-part.parquet")]
         assert self.outputs
         assert all(path.exists() for path in self.outputs), [share.engine for share in self.done]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg.catalog import Catalog
@@ -13,28 +13,29 @@ from compactor.tables import Catalogs
 from tests.conftest import Lake
 from tests.services.faulty_catalog import FaultyCatalog
 
-CATALOG = "faulty"
 
-
+@dataclass
 class RestLake(Lake):
     """`lake.` in the SQL of tests means this catalog."""
 
+    catalog_name: str = "faulty"
+
     @property
     def catalog(self) -> Catalog:
-        return self.catalogs.catalog(CATALOG)
+        return self.catalogs.catalog(self.catalog_name)
 
     def name(self, table: str) -> TableName:
-        return replace(super().name(table), catalog=CATALOG)
+        return replace(super().name(table), catalog=self.catalog_name)
 
     def sql(self, text: str) -> list[Any]:
-        return super().sql(text.replace("lake.", f"{CATALOG}."))
+        return super().sql(text.replace("lake.", f"{self.catalog_name}."))
 
 
-def rest_lake_of(lake: Lake, faulty: FaultyCatalog) -> RestLake:
-    """The REST catalog as seen from the lake's session."""
+def rest_lake_of(lake: Lake, faulty: FaultyCatalog, name: str = "faulty") -> RestLake:
+    """The REST catalog as seen from the lake's session, there under `name`: Spark opens a catalog once."""
     properties = {"type": "rest", "uri": faulty.uri, "warehouse": faulty.warehouse}
-    for key, value in spark_catalog_conf(CATALOG, properties).items():
+    for key, value in spark_catalog_conf(name, properties).items():
         lake.session.conf.set(key, value)
-    made = RestLake(lake.folder, lake.settings, lake.session, Catalogs({CATALOG: properties}))
+    made = RestLake(lake.folder, lake.settings, lake.session, Catalogs({name: properties}), name)
     made.sql("CREATE NAMESPACE IF NOT EXISTS lake.db")
     return made

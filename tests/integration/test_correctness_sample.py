@@ -1,0 +1,63 @@
+"""A sample of the correctness matrix and of the generated tables; `make test-correctness` plays all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Lake
+from tests.correctness.checks import Outcome
+from tests.correctness.generated import distinct_scripts, script_of
+from tests.correctness.kinds import KINDS
+from tests.correctness.matrix import cells_of, results_of
+from tests.correctness.stage import any_size_splices
+
+pytestmark = pytest.mark.spark
+
+SAMPLE = (
+    ("day_bucket", "java", ("auto", "spark")),
+    ("nested", "duckdb", ("auto",)),
+    ("evolved_specs_v1", "java", ("auto",)),
+    ("identity", "pyiceberg", ("splice",)),
+    ("equality_everywhere", "java", ("auto", "splice")),
+    ("vectors_twice", "java", ("auto",)),
+    ("positions_partition", "java", ("auto",)),
+    ("sorted", "spark", ("auto",)),
+)
+GENERATED = 8
+FILTERS = 3
+
+
+@pytest.fixture(autouse=True)
+def _splices_of_any_size() -> Iterator[None]:
+    with any_size_splices():
+        yield
+
+
+@pytest.mark.parametrize(("kind", "writer", "engines"), SAMPLE, ids=[sample[0] for sample in SAMPLE])
+def test_a_cell_of_the_matrix(lake: Lake, kind: str, writer: str, engines: tuple[str, ...]) -> None:
+    for cell in cells_of(kind, writer, engines, lake, FILTERS):
+        assert cell.result.problems == ()
+        refused = cell.result.engine == "splice" and kind == "equality_everywhere"
+        assert cell.result.outcome is (Outcome.REFUSED if refused else Outcome.OK)
+        assert cell.result.reason or not refused
+
+
+@pytest.mark.parametrize("seed", range(GENERATED))
+def test_a_generated_table(lake: Lake, seed: int) -> None:
+    (result,) = results_of(script_of(seed), "java", ("auto",), lake, FILTERS)
+    assert result.problems == ()
+    assert result.outcome in {Outcome.OK, Outcome.NOTHING}
+
+
+def test_generated_tables_are_distinct_and_reproducible() -> None:
+    scripts = distinct_scripts(0, 40)
+    assert len({repr(script) for script in scripts.values()}) == 40
+    assert all(script_of(seed) == script for seed, script in list(scripts.items())[:5])
+    kinds = {type(operation).__name__ for script in scripts.values() for operation in script.operations}
+    assert {"Append", "DeletePositions", "DeleteEqual", "EvolveSpec", "AddColumn"} <= kinds
+
+
+def test_every_kind_can_be_made_by_some_writer() -> None:
+    assert all(kind.writers for kind in KINDS.values())
