@@ -154,7 +154,8 @@ class Rewriter:
         try:
             self._carry_out(run, plan.plan.snapshot_id)
         except FirnlineError as error:
-            self._listener(RunFailed(run.run_id, table, run.stage, error.reason, error.reaction, str(error)))
+            told = f"{error} (after {run.commits} commits of the run)" if run.commits else str(error)
+            self._listener(RunFailed(run.run_id, table, run.stage, error.reason, error.reaction, told))
             raise
         except Exception as error:
             failure = GiveUpError(f"rewriting {table} failed: {first_line(error)}", reason="unexpected")

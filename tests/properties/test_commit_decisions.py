@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
 
@@ -132,6 +132,7 @@ def group_of(files: list[LiveFile], key: PartitionKey) -> Group:
     return Group(key, {}, None, (tuple(files),), "due")
 
 
+@settings(max_examples=400)
 @given(scenes(), st.data())
 def test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows(scene: Scene, data: st.DataObject) -> None:
     live = scene.live()

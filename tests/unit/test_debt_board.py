@@ -63,6 +63,18 @@ def test_the_next_plan_replaces_what_the_last_one_declined() -> None:
     assert due(board) == {FIRST}
 
 
+def test_what_was_declined_stays_so_when_another_partition_is_planned() -> None:
+    """The board, not the first count, is what the next plan is made for: FIRST is no longer due on it."""
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left"})
+    seen = board.get(TABLE)
+    assert seen is not None
+    board.decline(seen, {FIRST: "left"})
+    board.put(debt(snapshot_id=2))
+    assert due(board) == {SECOND}
+
+
 def test_a_dropped_table_is_forgotten_whole() -> None:
     board = DebtBoard()
     board.put(debt())
