@@ -25,7 +25,7 @@ SAMPLE = (
     ("positions_partition", "java", ("auto",)),
     ("sorted", "spark", ("auto",)),
 )
-GENERATED = 8
+GENERATED = 5
 FILTERS = 3
 
 
