@@ -226,17 +226,16 @@ def _landed(table: JavaTable, error: Py4JJavaError, stamp: Stamp, sleep: Callabl
     kind, message, run_id = exception_class(error), first_line(error), stamp.run_id
     if not _may_have_landed(kind):
         raise RetryError(f"run {run_id} could not be committed: {message}", reason="commit_failed") from error
+    unknown = CommitUnknownError(
+        f"whether run {run_id} was committed is unknown ({message}); nothing is deleted, the sweep settles it"
+    )
     try:
         # A conflict may be the answer to a retry of the HTTP client whose first request has landed: look once.
         found = find_commit(table, stamp, sleep, attempts=1 if kind == COMMIT_FAILED else SETTLE_ATTEMPTS)
     except BaseException as second:
-        raise CommitUnknownError(
-            f"whether run {run_id} was committed is unknown ({message}); nothing is deleted, the sweep settles it"
-        ) from second
+        raise unknown from second
     if found is Search.UNANSWERED or (found is Search.MISSING and kind != COMMIT_FAILED):
-        raise CommitUnknownError(
-            f"whether run {run_id} was committed is unknown ({message}); nothing is deleted, the sweep settles it"
-        ) from error
+        raise unknown from error
     return found is Search.FOUND
 
 

@@ -191,19 +191,11 @@ def content_file(
 
 def delete_file(entry: FileEntry) -> dict[str, Any]:
     """A position or equality delete file in the REST spec's content-file JSON: enough to name it in a commit."""
-    more: dict[str, Any] = {}
-    if entry.content is Content.EQUALITY_DELETES:
-        more["equality-ids"] = list(entry.equality_ids)
-    return {
-        "spec-id": entry.key.spec_id,
-        "content": entry.content.value,
-        "file-path": entry.path,
-        "file-format": entry.file_format,
-        "partition": entry.key.tuple_json,
-        "file-size-in-bytes": entry.size,
-        "record-count": entry.records,
-        **more,
-    }
+    equality = {"equality-ids": list(entry.equality_ids)} if entry.content is Content.EQUALITY_DELETES else {}
+    rows = {"record-count": entry.records}
+    return content_file(
+        entry.key, entry.path, entry.file_format, entry.size, rows, content=entry.content.value, **equality
+    )
 
 
 def exception_class(error: Py4JJavaError) -> str:

@@ -78,25 +78,16 @@ def plan_table(
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )
-    planned = {file.entry.path for group in plan.groups for file in group.files}
-    return TablePlan(
-        table,
-        plan,
-        groups,
-        policy,
-        sizes,
-        request.engine,
-        clock() - started,
-        coverable_deletes(inventory, planned),
-    )
+    coverable = coverable_deletes(inventory, {file.entry.path for group in plan.groups for file in group.files})
+    return TablePlan(table, plan, groups, policy, sizes, request.engine, clock() - started, coverable)
 
 
-def _possible(table: TableView, listed_twice: frozenset[str], plan: Plan) -> Plan:
+def _possible(table: TableView, twice: frozenset[str], plan: Plan) -> Plan:
     """The plan without groups that would only fail: one of them would stop the whole run."""
     groups, left_alone = [], dict(plan.left_alone)
     for group in plan.groups:
         obstacle = impossible(table, group.key, group.files)
-        if listed_twice and any(file.entry.path in listed_twice for file in group.files):
+        if twice and any(file.entry.path in twice for file in group.files):
             obstacle = "a data file is listed twice: its rows count twice, and a rewrite would make them count once"
         if obstacle is None:
             groups.append(group)

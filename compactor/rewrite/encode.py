@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 
 from compactor.errors import GiveUpError
+from compactor.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.rewrite.byte_ranges import ByteStore, byte_store_for
 from compactor.rewrite.column_metrics import ColumnMetrics
 from compactor.rewrite.encode_options import writer_options
@@ -34,8 +34,6 @@ from compactor.rewrite.position_deletes import (
 )
 from compactor.rewrite.refusal import Refusal
 from compactor.rewrite.written_metrics import metrics_modes
-
-LINEAGE_SINCE: Final = 3  # the format version that brought row lineage
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +118,7 @@ def encode_refusal(share: EncodeShare) -> Refusal | None:
     Reasons: `type_not_supported`, `column_names_collide`, `deletion_vectors`, `delete_file_format`,
     `row_lineage_unknown` (lineage asked for below format version 3), `duplicate_inputs`.
     """
-    if share.keep_row_lineage and share.format_version < LINEAGE_SINCE:
+    if share.keep_row_lineage and share.format_version < ROW_LINEAGE_VERSION:
         return Refusal("row_lineage_unknown", f"format version {share.format_version} has no row lineage")
     if len({each.location for each in share.inputs}) < len(share.inputs):
         return Refusal("duplicate_inputs", "a data file is named twice, its rows would be doubled")

@@ -25,6 +25,7 @@ from compactor.rewrite.share_job import MixedFile, ShareAttempt, WrittenShare, a
 from compactor.rewrite.share_work import aside, share_work
 from compactor.rewrite.spark_scan import frozen_copy, rewrite_share, run_folder
 from compactor.rewrite.splice import SplicedFile
+from compactor.rewrite.splice_checks import SpliceLimits, files_too_small
 
 MERGE_EVERY = 64  # inputs whose metrics are held before they are folded into one
 UNSORTED = 0
@@ -178,8 +179,10 @@ class ShareRewriter:
             kept = frozenset(share[index].entry.path for index in file.kept)
             found = merged_metrics(self._plan, frozenset([place]), kept)[place]
             merged, spliced = merge([found, file.encoded.metrics], self._plan.table.metadata.schema()), file.spliced
-        else:
-            merged, spliced = self._metrics.result()[place], file
+        else:  # spliced whole, expectedly or (a share without deletes beside one that has some) not
+            ahead = self._metrics.result().get(place)
+            merged = ahead or merged_metrics(self._plan, frozenset([place]))[place]
+            spliced = file
         metrics = with_column_sizes(merged, spliced.column_sizes)
         if metrics.record_count != spliced.rows:
             raise GiveUpError(
@@ -222,11 +225,15 @@ class ShareRewriter:
                 self._spark_tasks = self._table.planned_tasks(paths)
             return self._spark_tasks
 
+    def _expects_splice(self, place: Place) -> bool:
+        planned = self._plan.groups[place[0]]
+        limits = SpliceLimits(min_row_group_bytes=self._plan.policy.min_row_group_size)
+        sizes = [file.size for file in planned.group.shares[place[1]]]
+        return planned.engine.engine is Engine.SPLICE and files_too_small(sizes, limits) is None
+
     def _start_metrics(self) -> Future[dict[Place, ColumnMetrics]]:
-        """Merge the inputs' column metrics beside the copying: one pass over the manifests that hold them."""
-        places = frozenset(
-            place for place in self._outputs if self._plan.groups[place[0]].engine.engine is Engine.SPLICE
-        )
+        """Merge the column metrics of what will be spliced beside the copying: one pass over the manifests."""
+        places = frozenset(place for place in self._outputs if self._expects_splice(place))
         pool = ThreadPoolExecutor(1, thread_name_prefix="column-metrics")
         merging = pool.submit(merged_metrics, self._plan, places)
         pool.shutdown(wait=False)

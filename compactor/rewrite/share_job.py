@@ -17,7 +17,7 @@ from compactor.rewrite.lineage_chunks import RowLineage
 from compactor.rewrite.parquet_footer import Footer, read_footer
 from compactor.rewrite.refusal import Refusal
 from compactor.rewrite.splice import SplicedFile, SpliceInput, carries_lineage, splice
-from compactor.rewrite.splice_checks import SpliceLimits, refusal
+from compactor.rewrite.splice_checks import SpliceLimits, files_too_small, refusal
 
 # What speaks against copying row groups, not against decoding them. Other refusals are about damaged or foreign files.
 ENCODABLE = frozenset(
@@ -117,10 +117,12 @@ def foreseen(work: ShareWork) -> tuple[Refusal | None, Refusal | None]:
         GiveUpError: a footer is damaged.
         RetryError: the store does not answer.
     """
-    whole = work.splice is not None and not work.has_deletes
-    not_spliced = _refusal(work.splice) if whole and work.splice is not None else None
-    if whole and not_spliced is None:
-        return None, None
+    not_spliced = None
+    if work.splice is not None and not work.has_deletes:
+        judged = _judged(work.splice)
+        if not isinstance(judged, Refusal):
+            return None, None
+        not_spliced = judged
     if work.encode is None or (not_spliced is not None and not_spliced.reason not in ENCODABLE):
         return not_spliced, not_spliced
     return not_spliced, encode_refusal(work.encode)
@@ -130,23 +132,11 @@ def _footers(store: ByteStore, inputs: Sequence[SpliceInput]) -> list[Footer]:
     return [read_footer(store, file.location, file.size) for file in inputs]
 
 
-def _too_small(share: SpliceShare) -> Refusal | None:
-    """What sizes alone tell: a file has a row group at least. It spares reading thousands of tiny files' footers."""
-    average = sum(each.size for each in share.inputs) // max(1, len(share.inputs))
-    if average >= share.limits.min_row_group_bytes:
-        return None
-    return Refusal("row_groups_too_small", f"Files average {average} bytes: encode them anew.")
-
-
 def _spliced(share: SpliceShare) -> SplicedFile | Refusal:
-    too_small = _too_small(share)
-    if too_small is not None:
-        return too_small
+    footers = _judged(share)
+    if isinstance(footers, Refusal):
+        return footers
     store = byte_store_for(share.output, dict(share.storage))
-    footers = _footers(store, share.inputs)
-    refused = refusal(footers, share.limits, lineage=carries_lineage(share.inputs))
-    if refused is not None:
-        return refused
     try:
         return splice(store, share.inputs, share.output, share.limits, footers=footers)
     except GiveUpError as error:
@@ -155,12 +145,13 @@ def _spliced(share: SpliceShare) -> SplicedFile | Refusal:
         return Refusal(error.reason, str(error))  # found while decoding; nothing is left at the output
 
 
-def _refusal(share: SpliceShare) -> Refusal | None:
-    too_small = _too_small(share)
-    if too_small is not None:
-        return too_small
-    store = byte_store_for(share.output, dict(share.storage))
-    return refusal(_footers(store, share.inputs), share.limits, lineage=carries_lineage(share.inputs))
+def _judged(share: SpliceShare) -> list[Footer] | Refusal:
+    """The inputs' footers, or why they are not to be spliced."""
+    refused = files_too_small([each.size for each in share.inputs], share.limits)
+    if refused is not None:
+        return refused
+    footers = _footers(byte_store_for(share.output, dict(share.storage)), share.inputs)
+    return refusal(footers, share.limits, lineage=carries_lineage(share.inputs)) or footers
 
 
 def _mixed(work: ShareWork, everything: EncodeShare, refused: Refusal | None) -> WrittenShare | None:

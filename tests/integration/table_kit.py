@@ -13,6 +13,7 @@ from compactor.manifests import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewriter import Rewriter
 from compactor.run_result import RunResult
+from compactor.settings import CommitSettings
 from tests.conftest import Lake
 
 MERGE_ON_READ = "'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read'"
@@ -97,7 +98,7 @@ def planned(lake: Lake, table: str, **request: Any) -> TablePlan:
     return plan_table(view, policy, ManifestCache(1 << 24), Request(force=True, **request))
 
 
-def run(lake: Lake, plan: TablePlan, slots: int = 2, **more: Any) -> RunResult:
+def run(lake: Lake, plan: TablePlan, slots: int = 2, commit: CommitSettings | None = None, **more: Any) -> RunResult:
     rewriter = Rewriter(
         lake.session,
         lake.catalogs,
@@ -106,6 +107,7 @@ def run(lake: Lake, plan: TablePlan, slots: int = 2, **more: Any) -> RunResult:
         slots=slots,
         lease_seconds=60,
         check_seconds=60,
+        commit=commit,
     )
     return rewriter.run(plan, **more)
 

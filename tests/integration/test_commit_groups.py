@@ -17,7 +17,6 @@ from compactor.java_table import JavaTable
 from compactor.manifests import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.share import ShareRewriter
-from compactor.rewriter import Rewriter
 from compactor.run_result import RunResult
 from compactor.settings import CommitSettings
 from tests.conftest import Lake
@@ -36,22 +35,6 @@ from tests.integration.table_kit import (
 pytestmark = pytest.mark.spark
 
 BY_A = "PARTITIONED BY (a)"
-
-
-def run_with(
-    lake: Lake, plan: TablePlan, commit: CommitSettings, enabled: Callable[[], bool] = lambda: True
-) -> RunResult:
-    rewriter = Rewriter(
-        lake.session,
-        lake.catalogs,
-        ManifestCache(1 << 24),
-        lake.in_flight(),
-        slots=2,
-        lease_seconds=60,
-        check_seconds=60,
-        commit=commit,
-    )
-    return rewriter.run(plan, enabled=enabled)
 
 
 def snapshots(lake: Lake, table: str) -> list[Any]:
@@ -273,7 +256,7 @@ def test_deletes_stay_when_an_earlier_part_of_the_run_was_rolled_back(lake: Lake
         calls.append(None)
         return meanwhile_of(len(calls), lake, table_name, plan)
 
-    run_with(lake, plan, CommitSettings(groups=1), enabled)
+    run(lake, plan, commit=CommitSettings(groups=1), enabled=enabled)
     assert lake.rows(table_name) == rows
     lake.compact(table_name, force=True)
     assert lake.rows(table_name) == rows
@@ -297,7 +280,7 @@ def test_files_whose_deletion_vectors_share_a_puffin_file_are_told_apart(
     assert len(deletes) < delete_files(lake, table_name)
     plan, rows = planned(lake, table_name), lake.rows(table_name)
     if groups == 1:
-        assert run_with(lake, plan, CommitSettings(groups=1)).dropped == ()
+        assert run(lake, plan, commit=CommitSettings(groups=1)).dropped == ()
         assert lake.rows(table_name) == rows
         return
 
@@ -384,7 +367,7 @@ def test_a_long_run_commits_what_it_has(lake: Lake, table_name: str) -> None:
     insert(lake, table_name, 3)
     delete_equal(lake, table_name, "a", ["p0"], partition=[4])
     rows, before = lake.rows(table_name), len(snapshots(lake, table_name))
-    result = run_with(lake, planned(lake, table_name), CommitSettings(groups=4))
+    result = run(lake, planned(lake, table_name), commit=CommitSettings(groups=4))
     assert result.commits == 3
     assert len(result.groups) == 10
     assert result.delete_files_removed == 1
@@ -401,7 +384,7 @@ def test_a_long_run_commits_what_it_has(lake: Lake, table_name: str) -> None:
 def test_polaris_is_asked_to_let_writers_win(lake: Lake, table_name: str, setting: Any, expected: str | None) -> None:
     create(lake, table_name)
     insert(lake, table_name, 2)
-    run_with(lake, planned(lake, table_name), CommitSettings(polaris_rollback=setting))
+    run(lake, planned(lake, table_name), commit=CommitSettings(polaris_rollback=setting))
     assert snapshots(lake, table_name)[-1].summary.get(POLARIS_ROLLBACK) == expected
 
 
@@ -493,7 +476,7 @@ def test_statistics_are_found_after_a_rewrite(lake: Lake, table_name: str) -> No
     lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
     before = lake.view(table_name)
     (known,) = before.metadata.statistics
-    result = run_with(lake, planned(lake, table_name), CommitSettings(groups=1))
+    result = run(lake, planned(lake, table_name), commit=CommitSettings(groups=1))
     assert result.commits == 2
     found = {file.snapshot_id: file for file in lake.view(table_name).metadata.statistics}
     carried = found[result.snapshot_after]

@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-import uuid
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,12 +13,9 @@ import pytest
 from compactor.errors import CommitUnknownError, RetryError
 from compactor.in_flight import sweep
 from compactor.manifests import ManifestCache
-from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.rewriter import Rewriter
-from compactor.run_result import RunResult
 from compactor.settings import CommitSettings
 from tests.conftest import Lake
-from tests.integration.table_kit import MERGE_ON_READ, create, insert, unreferenced
+from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run, unreferenced
 from tests.services.faulty_catalog import Fault, FaultyCatalog, faulty_catalog
 from tests.services.rest_lake import RestLake, rest_lake_of
 
@@ -36,25 +31,6 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCatalog]:
 @pytest.fixture(scope="module")
 def rest_lake(lake: Lake, faulty: FaultyCatalog) -> RestLake:
     return rest_lake_of(lake, faulty)
-
-
-def plan_of(lake: Lake, table: str) -> TablePlan:
-    view = lake.view(table)
-    return plan_table(view, lake.settings.policy.for_table(view.name), ManifestCache(1 << 24), Request(force=True))
-
-
-def run(lake: Lake, plan: TablePlan, polaris: Any = "auto") -> RunResult:
-    rewriter = Rewriter(
-        lake.session,
-        lake.catalogs,
-        ManifestCache(1 << 24),
-        lake.in_flight(),
-        slots=2,
-        lease_seconds=60,
-        check_seconds=60,
-        commit=CommitSettings(polaris_rollback=polaris),
-    )
-    return rewriter.run(plan, run_id=str(uuid.uuid4()))
 
 
 def replaces(lake: Lake, table: str) -> int:
@@ -75,7 +51,7 @@ def test_a_commit_that_landed_although_an_error_was_answered_is_found(
 ) -> None:
     create(rest_lake, table_name)
     insert(rest_lake, table_name, 3)
-    rows, plan = rest_lake.rows(table_name), plan_of(rest_lake, table_name)
+    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
     with faulty.failing(Fault.ANSWER_LOST, status):
         result = run(rest_lake, plan)
     assert replaces(rest_lake, table_name) == 1
@@ -93,7 +69,7 @@ def test_a_commit_that_did_not_land_leaves_nothing_behind(
 ) -> None:
     create(rest_lake, table_name)
     insert(rest_lake, table_name, 3)
-    rows, plan = rest_lake.rows(table_name), plan_of(rest_lake, table_name)
+    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
     with faulty.failing(Fault.NOT_SENT, status, times=10), pytest.raises((CommitUnknownError, RetryError)):
         run(rest_lake, plan)
     assert replaces(rest_lake, table_name) == 0
@@ -112,8 +88,8 @@ def test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it(
     """A row-level DELETE is on its way when our rewrite of its files lands. Elsewhere its validation fails."""
     create(rest_lake, table_name, properties=MERGE_ON_READ)
     insert(rest_lake, table_name, 3)
-    rows, plan = rest_lake.rows(table_name), plan_of(rest_lake, table_name)
-    faulty.before_commit = lambda: run(rest_lake, plan, "always") and None
+    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
+    faulty.before_commit = lambda: run(rest_lake, plan, commit=CommitSettings(polaris_rollback="always")) and None
     faulty.honours_rollback, before = honours, faulty.rolled_back
     delete = f"DELETE FROM lake.{table_name} WHERE id = 5"
     try:
@@ -140,7 +116,7 @@ def test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing(
     """Ctrl-C: the JVM commits all the same. Py4J tells it as a plain error, not as an interrupt."""
     create(rest_lake, table_name)
     insert(rest_lake, table_name, 3)
-    rows, plan = rest_lake.rows(table_name), plan_of(rest_lake, table_name)
+    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
     commits = faulty.commits
 
     def interrupt() -> None:
@@ -165,7 +141,7 @@ def test_an_append_whose_commit_is_on_its_way_never_fails(
 ) -> None:
     create(rest_lake, table_name)
     insert(rest_lake, table_name, 3)
-    rows, plan = rest_lake.rows(table_name), plan_of(rest_lake, table_name)
+    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
     writer = rest_lake.catalog.load_table(rest_lake.name(table_name).identifier)
     faulty.before_commit = lambda: run(rest_lake, plan) and None
     schema = pa.schema([("id", pa.int32()), ("a", pa.string()), ("k", pa.int32())])

@@ -24,11 +24,10 @@ from pyiceberg.types import FixedType, LongType, NestedField, TimeType, UUIDType
 from compactor.errors import GiveUpError, InputError, ReplanError
 from compactor.in_flight import plain_path
 from compactor.rewrite import share as share_rewriter
-from compactor.rewrite import share_work as share_module
 from compactor.rewrite.share_job import write_share
-from compactor.rewrite.splice import SpliceLimits
 from compactor.run_result import RunResult
 from tests.conftest import Lake
+from tests.correctness.stage import any_size_splices
 from tests.integration.table_kit import (
     MERGE_ON_READ,
     append,
@@ -55,20 +54,14 @@ pytestmark = pytest.mark.spark
 
 COPIED = {("splice", "row_groups_copied")}
 REQUESTED = {("spark", "requested")}
-ANY_SIZE = SpliceLimits(min_row_group_bytes=0, min_chunk_bytes=0, max_footer_fraction=1e9, max_footer_bytes=2**40)
 NO_EQUALITY_DELETES = "PyIceberg does not yet support equality deletes"
 NO_AVRO = "Unsupported file format: FileFormat.AVRO"
 
 
 @pytest.fixture(autouse=True)
-def _splice_tiny_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row groups of test files are tiny: nothing but their size would speak against a splice."""
-    real = share_module.splice_share
-
-    def without_size_limits(*arguments: Any) -> Any:
-        return replace(real(*arguments), limits=ANY_SIZE)
-
-    monkeypatch.setattr(share_module, "splice_share", without_size_limits)
+def _splice_tiny_files() -> Iterator[None]:
+    with any_size_splices():
+        yield
 
 
 # --- looking at tables ------------------------------------------------------------------------------------------------
@@ -680,6 +673,23 @@ def test_metrics_of_a_spliced_file_are_those_of_its_inputs(lake: Lake, table_nam
 def metrics(lake: Lake, table: str) -> list[dict[str, Any]]:
     read = lake.sql(f"SELECT readable_metrics FROM lake.{table}.files")
     return [row.readable_metrics.asDict() for row in read]
+
+
+def test_a_share_without_deletes_is_copied_beside_one_that_has_some(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, properties=MERGE_ON_READ)
+    for number in range(9):
+        lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ id + {number * 10}, 'a', id FROM range(10)")
+    size = sum(row.size for row in lake.sql(f"SELECT file_size_in_bytes size FROM lake.{table_name}.files"))
+    lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('write.target-file-size-bytes'='{size // 3}')")
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 3")
+    rows = lake.rows(table_name)
+    result = run(lake, planned(lake, table_name))
+    assert not result.dropped
+    assert engines(result) == {("encode", "position_deletes")}
+    (group,) = result.groups
+    assert (group.files_out, group.rows_deleted) == (3, 1)
+    assert group.bytes_decoded < group.bytes_in / 2
+    assert lake.rows(table_name) == rows
 
 
 def test_the_number_of_outputs_does_not_depend_on_slots(lake: Lake, table_name: str) -> None:
