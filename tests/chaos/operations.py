@@ -15,6 +15,7 @@ from tests.integration.table_kit import delete_equal
 PARTITIONS = ("p0", "p1", "p2")
 UNPARTITIONED, BY_PARTITION = 0, 1  # spec ids: the table was made without partitions
 ROWS = 6
+OWN_COLUMNS = 3  # id, v, p
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,11 @@ class Scene:
         known = sorted(self.model.rows)
         return self.rng.sample(known, min(len(known), self.rng.randint(1, most)))
 
+    def columns_and_nulls(self) -> tuple[str, str]:
+        """All columns, which Spark's INSERT must name, and a null for each that a schema change has added."""
+        names = [field.name for field in self.lake.view(self.table).metadata.schema().fields]
+        return ", ".join(names), ", NULL" * (len(names) - OWN_COLUMNS)
+
     @property
     def head(self) -> int | None:
         snapshot = self.lake.view(self.table).snapshot
@@ -48,8 +54,9 @@ def new_rows(scene: Scene) -> dict[int, tuple[str, str]]:
 
 def append_by_spark(scene: Scene) -> None:
     rows = new_rows(scene)
-    values = ", ".join(f"({number}, '{value}', '{part}')" for number, (value, part) in rows.items())
-    scene.sql(f"INSERT INTO {{t}} (id, v, p) VALUES {values}")
+    names, rest = scene.columns_and_nulls()
+    values = ", ".join(f"({number}, '{value}', '{part}'{rest})" for number, (value, part) in rows.items())
+    scene.sql(f"INSERT INTO {{t}} ({names}) VALUES {values}")
     scene.model.rows.update(rows)
 
 
@@ -82,9 +89,10 @@ def merge_rows(scene: Scene) -> None:
     part = scene.rng.choice(PARTITIONS)
     ids = [*scene.some_ids(2), *scene.model.new_ids(2)]
     source = " UNION ALL ".join(f"SELECT {number} AS id" for number in ids)
+    names, rest = scene.columns_and_nulls()
     scene.sql(
         f"MERGE INTO {{t}} t USING ({source}) s ON t.id = s.id WHEN MATCHED THEN UPDATE SET t.v = 'merged', "
-        f"t.p = '{part}' WHEN NOT MATCHED THEN INSERT (id, v, p) VALUES (s.id, 'merged', '{part}')"
+        f"t.p = '{part}' WHEN NOT MATCHED THEN INSERT ({names}) VALUES (s.id, 'merged', '{part}'{rest})"
     )
     scene.model.rows.update(dict.fromkeys(ids, ("merged", part)))
 
@@ -94,7 +102,8 @@ def overwrite_partition(scene: Scene) -> None:
     scene.sql(f"DELETE FROM {{t}} WHERE p = '{part}'")
     scene.model.rows = {key: row for key, row in scene.model.rows.items() if row[1] != part}
     scene.model.note(scene.head)
-    scene.sql(f"INSERT INTO {{t}} (id, v, p) VALUES ({number}, 'overwritten', '{part}')")
+    names, rest = scene.columns_and_nulls()
+    scene.sql(f"INSERT INTO {{t}} ({names}) VALUES ({number}, 'overwritten', '{part}'{rest})")
     scene.model.rows[number] = ("overwritten", part)
 
 
