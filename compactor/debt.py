@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from compactor.partitions import JsonValue, PartitionKey
     from compactor.table_names import TableName
 
 
+SizeLadder = tuple[tuple[int, int, int], ...]
+"""Small files by size: (step of `tiers.step_of`, files, bytes), ascending, no empty step."""
+
+
 @dataclass(frozen=True)
 class PartitionCounts:
-    """Live files of one partition. Sizes in bytes. `small` is by the thresholds the count was made with."""
+    """Live files of one partition. Sizes in bytes. `small` is by the thresholds the count was made with.
+
+    `changed_ms`: when a writer last committed here, as far as known: no count, and no part of equality.
+    """
 
     data_files: int = 0
     small_files: int = 0
@@ -24,6 +31,8 @@ class PartitionCounts:
     delete_files: int = 0
     records: int = 0
     deleted_records: int = 0
+    small_sizes: SizeLadder = ()
+    changed_ms: int = field(default=0, compare=False)
 
     def __add__(self, other: PartitionCounts) -> PartitionCounts:
         return PartitionCounts(
@@ -34,6 +43,8 @@ class PartitionCounts:
             self.delete_files + other.delete_files,
             self.records + other.records,
             self.deleted_records + other.deleted_records,
+            _joined(self.small_sizes, other.small_sizes),
+            max(self.changed_ms, other.changed_ms),
         )
 
     def __neg__(self) -> PartitionCounts:
@@ -45,6 +56,36 @@ class PartitionCounts:
             -self.delete_files,
             -self.records,
             -self.deleted_records,
+            tuple((step, -files, -size) for step, files, size in self.small_sizes),
+            self.changed_ms,
+        )
+
+    def to_list(self) -> list[Any]:
+        """For JSON; `from_list` reads it."""
+        return [*self._numbers, self.small_sizes, self.changed_ms]
+
+    @classmethod
+    def from_list(cls, values: Sequence[Any]) -> PartitionCounts:
+        """The inverse of `to_list`."""
+        data_files, small_files, data_bytes, small_bytes, delete_files, records, deleted, ladder, changed = values
+        steps = tuple((step, files, size) for step, files, size in ladder)
+        return cls(data_files, small_files, data_bytes, small_bytes, delete_files, records, deleted, steps, changed)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether no number is below zero: a ledger that subtracts what it never added has lost its way."""
+        return min(self._numbers) >= 0 and all(files > 0 and size >= 0 for _, files, size in self.small_sizes)
+
+    @property
+    def _numbers(self) -> tuple[int, ...]:
+        return (
+            self.data_files,
+            self.small_files,
+            self.data_bytes,
+            self.small_bytes,
+            self.delete_files,
+            self.records,
+            self.deleted_records,
         )
 
     @property
@@ -102,6 +143,16 @@ class TableDebt:
         return tuple(sorted(chosen, key=lambda debt: (-debt.counts.small_files, debt.key)))
 
 
+def _joined(left: SizeLadder, right: SizeLadder) -> SizeLadder:
+    if not left or not right:
+        return left or right
+    steps = {step: (files, size) for step, files, size in left}
+    for step, files, size in right:
+        known_files, known_size = steps.get(step, (0, 0))
+        steps[step] = (known_files + files, known_size + size)
+    return tuple((step, *steps[step]) for step in sorted(steps) if steps[step] != (0, 0))
+
+
 def earliest(*moments: float | None) -> float | None:
     """The earliest of the moments that are known, None when none is."""
     return min((moment for moment in moments if moment is not None), default=None)
@@ -109,9 +160,14 @@ def earliest(*moments: float | None) -> float | None:
 
 @dataclass(frozen=True)
 class Declined:
-    """A partition that a plan has left alone although its counts call it due; it holds while the counts stand."""
+    """A partition that a plan has left alone although its counts call it due.
+
+    It holds while the counts stand and call it due for the same reason (`judged`): what is not worth merging now may
+    be once it is idle.
+    """
 
     counts: PartitionCounts
+    judged: str
     why: str
 
 
@@ -141,11 +197,13 @@ class DebtBoard:
     def decline(self, seen: TableDebt, left_alone: Mapping[PartitionKey, str]) -> None:
         """A plan made for `seen` has left these partitions alone: they are not due until their counts change."""
         declined = {
-            partition.key: Declined(partition.counts, left_alone[partition.key])
-            for partition in seen.partitions.values()
+            partition.key: Declined(partition.counts, partition.why, left_alone[partition.key])
+            for partition in seen.due
             if partition.key in left_alone
         }
         with self._lock:
+            known_before = self._declined.get(seen.table, {})
+            declined = {**{key: old for key, old in known_before.items() if key in left_alone}, **declined}
             self._declined[seen.table] = declined
             known = self._tables.get(seen.table)
             if known is not None and declined:
@@ -176,7 +234,9 @@ def _without_declined(debt: TableDebt, declined: Mapping[PartitionKey, Declined]
     changed = {
         key: replace(partition, due=False, why=known.why)
         for key, known in declined.items()
-        if (partition := debt.partitions.get(key)) is not None and partition.due and partition.counts == known.counts
+        if (partition := debt.partitions.get(key)) is not None
+        and partition.due
+        and (partition.counts, partition.why) == (known.counts, known.judged)
     }
     if not changed:
         return debt

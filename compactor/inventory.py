@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compactor.manifests import Content, FileEntry, ManifestCache
 from compactor.partitions import PartitionKey, PartitionLayout
+from compactor.table_changes import writer_commits
 from compactor.tables import TableView
 
 
@@ -37,7 +38,7 @@ class LiveFile:
 class Inventory:
     """Live files by partition, in arrival order (data sequence number, then path), at one snapshot.
 
-    `deletes`: every live delete file, whether it still applies to a data file or not.
+    `deletes`: every live delete file, whether it still applies to a data file or not. `commits`: as `writer_commits`.
     """
 
     table: TableView
@@ -46,6 +47,15 @@ class Inventory:
     partitions: Mapping[PartitionKey, tuple[LiveFile, ...]]
     layouts: Mapping[int, PartitionLayout]
     deletes: tuple[FileEntry, ...] = ()
+    commits: Mapping[int, int] = field(default_factory=dict)
+
+    def idle_seconds(self, key: PartitionKey, now: float) -> float:
+        """How long ago a writer last committed a file of this partition that is still live.
+
+        Files whose snapshot has expired are as old as can be, so that a partition of these is idle since ever.
+        """
+        changed = max((self.commits.get(file.entry.snapshot_id or 0, 0) for file in self.partitions[key]), default=0)
+        return now - changed / 1000
 
 
 def take_inventory(table: TableView, cache: ManifestCache) -> Inventory:
@@ -66,6 +76,7 @@ def take_inventory(table: TableView, cache: ManifestCache) -> Inventory:
         match_deletes(entries, layouts),
         layouts,
         tuple(entry for entry in entries if entry.content is not Content.DATA),
+        writer_commits(table.metadata),
     )
 
 

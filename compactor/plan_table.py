@@ -10,20 +10,28 @@ from compactor.dangling_deletes import CoverableDelete, coverable_deletes
 from compactor.inventory import listed_twice, take_inventory
 from compactor.manifests import ManifestCache
 from compactor.planner import Group, Plan, make_plan
-from compactor.policy import ThresholdPolicy
 from compactor.pruning import partition_filter
 from compactor.rewrite.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.settings import PolicyValues
 from compactor.tables import FileSizes, TableView, file_sizes
+from compactor.tiered_policy import policy_of
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a plan: everything due (default), or what a user narrowed or forced."""
+    """What is asked of a plan by a person: everything due (default), or what was narrowed or forced.
+
+    `strategy`: by thresholds unless said otherwise, since a single run has no later one to leave work to; None is the
+    table's own policy, as the service follows it.
+    """
 
     where: str | None = None
     force: bool = False
     engine: str = "auto"
+    strategy: str | None = "threshold"
+
+
+AS_THE_SERVICE = Request(strategy=None)
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,9 @@ def plan_table(
     table: TableView,
     policy: PolicyValues,
     cache: ManifestCache,
-    request: Request | None = None,
+    request: Request = AS_THE_SERVICE,
     clock: Callable[[], float] = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
 ) -> TablePlan:
     """Plan a table at its current snapshot.
 
@@ -66,15 +75,16 @@ def plan_table(
         RetryError: a manifest cannot be read.
         InputError: the filter, the engine or a table property is not usable.
     """
-    request = request or Request()
     started = clock()
+    if request.strategy is not None:
+        policy = policy.model_copy(update={"strategy": request.strategy})
     sizes = file_sizes(policy, table.properties)
     keeps = partition_filter(table, request.where)
     inventory = take_inventory(table, cache)
 
-    thresholds = ThresholdPolicy(policy, sizes, request.force)
-    twice = listed_twice(inventory)
-    plan = _possible(table, twice, make_plan(inventory, thresholds, sizes.target, policy.max_file_group_size, keeps))
+    rules = policy_of(policy, sizes, force=request.force)
+    made = make_plan(inventory, rules, policy.max_file_group_size, keeps, wall_clock())
+    plan = _possible(table, listed_twice(inventory), made)
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )

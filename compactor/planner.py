@@ -13,10 +13,6 @@ from compactor.inventory import Inventory, LiveFile
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.policy import Policy
 
-ROUND_UP_FROM = 0.75
-"""A last output is split off when it would reach 75 % of the target: outputs then average 87.5 to 175 % of the target
-(a single output less, when there is no more), inside the 75 to 180 % that count as healthy."""
-
 
 @dataclass(frozen=True)
 class Group:
@@ -57,21 +53,24 @@ class Plan:
 def make_plan(
     inventory: Inventory,
     policy: Policy,
-    target_file_size: int,
     max_group_size: int,
     wanted: Callable[[PartitionKey, tuple[LiveFile, ...]], bool] = lambda _key, _files: True,
+    now: float = 0.0,
 ) -> Plan:
-    """Ask the policy about every wanted partition and cut what is due into groups and shares."""
+    """Ask the policy about every wanted partition and cut what is due into groups and shares.
+
+    `now`: seconds since the epoch, for policies that wait until a partition is idle.
+    """
     groups: list[Group] = []
     left_alone: dict[PartitionKey, str] = {}
     for key, files in inventory.partitions.items():
         if not wanted(key, files):
             continue
-        choice = policy.choose(files)
+        choice = policy.choose(files, inventory.idle_seconds(key, now))
         layout = inventory.layouts[key.spec_id]
         made = [
             Group(key, layout.readable(key), layout.bucket(key), shares, choice.why)
-            for shares in _shares(choice.files, target_file_size, max_group_size)
+            for shares in _shares(choice.files, policy, max_group_size)
         ]
         groups.extend(made)
         if not made:
@@ -79,12 +78,11 @@ def make_plan(
     return Plan(inventory.snapshot_id, inventory.sequence_number, tuple(groups), left_alone)
 
 
-def _shares(files: tuple[LiveFile, ...], target: int, max_group_size: int) -> list[tuple[tuple[LiveFile, ...], ...]]:
+def _shares(files: tuple[LiveFile, ...], policy: Policy, max_group_size: int) -> list[tuple[tuple[LiveFile, ...], ...]]:
     groups = []
     for run in _runs_up_to(files, max_group_size):
-        shares = tuple(
-            share for share in cut(run, output_count(sum(f.size for f in run), target)) if _worth_writing(share)
-        )
+        cut = (tuple(run[start:end]) for start, end in policy.cut(run))
+        shares = tuple(share for share in cut if _worth_writing(share))
         if shares:
             groups.append(shares)
     return groups
@@ -109,24 +107,6 @@ def batches(groups: Sequence[Group], most_groups: int, most_bytes: int) -> list[
         made[-1].append(index)
         total += group.bytes
     return [tuple(batch) for batch in made]
-
-
-def output_count(total_bytes: int, target: int) -> int:
-    """How many outputs `total_bytes` become, at least one."""
-    whole, rest = divmod(total_bytes, target)
-    return max(1, whole + (1 if rest >= ROUND_UP_FROM * target else 0))
-
-
-def cut(files: Sequence[LiveFile], count: int) -> list[tuple[LiveFile, ...]]:
-    """Cut `files` into at most `count` contiguous runs of about equal bytes; no run is empty."""
-    total = sum(file.size for file in files)
-    runs: list[list[LiveFile]] = [[] for _ in range(max(1, count))]
-    before = 0
-    for file in files:
-        middle = before + file.size / 2
-        runs[min(int(middle * count / total) if total else 0, count - 1)].append(file)
-        before += file.size
-    return [tuple(run) for run in runs if run]
 
 
 def _runs_up_to(files: Sequence[LiveFile], limit: int) -> list[list[LiveFile]]:

@@ -1,8 +1,9 @@
 """Policy: is a partition due, and which of its files are merged. Pure: counts or files in, a judgement out.
 
-`ThresholdPolicy` decides as Spark's `rewrite_data_files` does by default (SizeBasedFileRewritePlanner and
-BinPackRewriteFilePlanner): files below 75 % of the target are small; a partition is due from `min_input_files` of
-them, or from two that together exceed the target, or when deletes outgrow their thresholds.
+`TieredPolicy` (tiered_policy.py) is what the service follows by default. `ThresholdPolicy` decides as Spark's
+`rewrite_data_files` does by default (SizeBasedFileRewritePlanner and BinPackRewriteFilePlanner): files below 75 % of
+the target are small; a partition is due from `min_input_files` of them, or from two that together exceed the target,
+or when deletes outgrow their thresholds.
 """
 
 from __future__ import annotations
@@ -15,8 +16,12 @@ from compactor.debt import PartitionCounts
 from compactor.inventory import LiveFile
 from compactor.settings import PolicyValues
 from compactor.tables import FileSizes
+from compactor.tiers import evenly
 
 FEWEST_TO_MERGE = 2  # merging one file with nothing changes nothing
+ROUND_UP_FROM = 0.75
+"""A last output is split off when it would reach 75 % of the target: outputs then average 87.5 to 175 % of the target
+(a single output less, when there is no more), inside the 75 to 180 % that count as healthy."""
 
 
 @dataclass(frozen=True)
@@ -38,52 +43,57 @@ class Choice:
 class Policy(Protocol):
     """What the debt board and the planner ask. Implementations are pure and frozen."""
 
-    def judge(self, counts: PartitionCounts) -> Judgement:
-        """From the ledger's counts alone: is planning this partition worth the look?"""
+    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
+        """From the ledger's counts alone: is planning this partition worth the look?
+
+        `idle_seconds`: how long ago a writer last committed to it.
+        """
         ...
 
-    def choose(self, files: Sequence[LiveFile]) -> Choice:
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:
         """From the files themselves: which are merged."""
         ...
 
+    def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
+        """(start, end) of each run of the files that becomes one output."""
+        ...
+
+
+def output_count(total_bytes: int, target: int) -> int:
+    """How many outputs `total_bytes` become by thresholds, at least one."""
+    whole, rest = divmod(total_bytes, target)
+    return max(1, whole + (1 if rest >= ROUND_UP_FROM * target else 0))
+
 
 @dataclass(frozen=True)
-class ThresholdPolicy:
-    """Spark's thresholds. `force` merges every small file whatever the thresholds (two are enough)."""
+class DeleteRules:
+    """When deletes make a file or a partition due, under any policy."""
 
     values: PolicyValues
     sizes: FileSizes
-    force: bool = False
 
-    def judge(self, counts: PartitionCounts) -> Judgement:
-        """Due by the count or bytes of small files, by the share of rows deleted, or by deletes that may hit one file.
+    def heavy(self, file: LiveFile) -> bool:
+        """Whether so much of a file is deleted, or by so many files, that it is rewritten by itself."""
+        return (
+            len(file.deletes) >= self.values.delete_file_threshold
+            or file.deleted_ratio >= self.values.delete_ratio_threshold
+        )
 
-        The last is a guess: the ledger does not know which file a delete names. `choose` settles it.
+    def judge(self, counts: PartitionCounts) -> str | None:
+        """Why a partition may hold a heavy file, None if it cannot.
+
+        A guess: the ledger does not know which file a delete names. The files themselves settle it.
         """
-        small = counts.small_files
-        if small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes):
-            return Judgement(True, self._why_merge(small, counts.small_bytes))
         ratio = counts.deleted_records / counts.records if counts.records else 0.0
         if ratio >= self.values.delete_ratio_threshold:
-            return Judgement(True, f"{ratio:.0%} of rows deleted, threshold {self.values.delete_ratio_threshold:.0%}")
+            return f"{ratio:.0%} of rows deleted, threshold {self.values.delete_ratio_threshold:.0%}"
         if counts.delete_files >= self.values.delete_file_threshold:
-            return Judgement(True, f"{counts.delete_files} delete files, threshold {self.values.delete_file_threshold}")
-        if self._may_hold_a_delete_heavy_file(counts):
-            return Judgement(True, f"{counts.deleted_records} rows deleted: enough to make one of its files due")
-        return Judgement(False, f"{small} small files, due from {self.values.min_input_files}")
+            return f"{counts.delete_files} delete files, threshold {self.values.delete_file_threshold}"
+        if self._may_hold_a_heavy_file(counts):
+            return f"{counts.deleted_records} rows deleted: enough to make one of its files due"
+        return None
 
-    def choose(self, files: Sequence[LiveFile]) -> Choice:
-        """Small and delete-heavy files, when together they pass a threshold."""
-        heavy = [file for file in files if self._delete_heavy(file)]
-        chosen = tuple(file for file in files if self.sizes.is_small(file.size) or self._delete_heavy(file))
-        total = sum(file.size for file in chosen)
-        if heavy:
-            return Choice(chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all")
-        if len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
-            return Choice(chosen, self._why_merge(len(chosen), total))
-        return Choice((), f"{len(chosen)} small files, due from {self.values.min_input_files}")
-
-    def _may_hold_a_delete_heavy_file(self, counts: PartitionCounts) -> bool:
+    def _may_hold_a_heavy_file(self, counts: PartitionCounts) -> bool:
         """Whether all deletes together would reach the threshold in the smallest file there can be, by average rows."""
         if not counts.deleted_records or not counts.data_bytes:
             return False
@@ -94,6 +104,42 @@ class ThresholdPolicy:
         rows = counts.records * smallest / counts.data_bytes
         return counts.deleted_records >= self.values.delete_ratio_threshold * rows
 
+
+@dataclass(frozen=True)
+class ThresholdPolicy:
+    """Spark's thresholds. `force` merges every small file whatever the thresholds (two are enough)."""
+
+    values: PolicyValues
+    sizes: FileSizes
+    force: bool = False
+
+    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:  # noqa: ARG002 - time is no rule
+        """Due by the count or bytes of small files, or by deletes."""
+        small = counts.small_files
+        if small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes):
+            return Judgement(True, self._why_merge(small, counts.small_bytes))
+        deletes = DeleteRules(self.values, self.sizes).judge(counts)
+        if deletes is not None:
+            return Judgement(True, deletes)
+        return Judgement(False, f"{small} small files, due from {self.values.min_input_files}")
+
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:  # noqa: ARG002
+        """Small and delete-heavy files, when together they pass a threshold."""
+        is_heavy = DeleteRules(self.values, self.sizes).heavy
+        heavy = [file for file in files if is_heavy(file)]
+        chosen = tuple(file for file in files if self.sizes.is_small(file.size) or is_heavy(file))
+        total = sum(file.size for file in chosen)
+        if heavy:
+            return Choice(chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all")
+        if len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
+            return Choice(chosen, self._why_merge(len(chosen), total))
+        return Choice((), f"{len(chosen)} small files, due from {self.values.min_input_files}")
+
+    def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
+        """Runs of about equal bytes, as many as bytes and target say."""
+        sizes = [file.size for file in files]
+        return evenly(sizes, output_count(sum(sizes), self.sizes.target))
+
     def _enough(self, files: int, total: int) -> bool:
         return self.force or files >= self.values.min_input_files or total > self.sizes.target
 
@@ -103,9 +149,3 @@ class ThresholdPolicy:
         if total > self.sizes.target:
             return f"{files} small files exceed the target together"
         return f"{files} small files, forced"
-
-    def _delete_heavy(self, file: LiveFile) -> bool:
-        return (
-            len(file.deletes) >= self.values.delete_file_threshold
-            or file.deleted_ratio >= self.values.delete_ratio_threshold
-        )

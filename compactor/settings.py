@@ -111,6 +111,38 @@ class PolicyValues(Section):
     delete_ratio_threshold: float = Field(
         default=0.3, gt=0, le=1, description="Share of a file's rows deleted that makes it due. 0.3 as in Spark."
     )
+    strategy: Literal["auto", "tiered", "threshold"] = Field(
+        default="auto",
+        description="How the service picks files. `tiered`: as a log-structured merge, each byte is rewritten a "
+        "bounded number of times. `threshold`: all small files once there are min_input_files, as Spark's action; "
+        "`compact` and `plan` do that unless told otherwise: a single run has no later one to leave work to. `auto`: "
+        "tiered, but threshold where min_input_files is set, since whoever sets it wants it to decide.",
+    )
+    growth: float = Field(
+        default=8.0,
+        gt=1,
+        description="Tiered: files are merged once they are so many times the largest of them. 8 spends few bytes; "
+        "take 4 where reads dominate: fewer open files, a third more bytes.",
+    )
+    settle_after_seconds: float = Field(
+        default=600.0,
+        ge=0,
+        description="Tiered: a partition without commits for so long has its last small files merged. Longer than the "
+        "interval of the writers' commits, or every commit is followed by a settling merge.",
+    )
+    settle_growth: float = Field(
+        default=2.0,
+        gt=1,
+        description="Tiered: as `growth`, for settling. 2 leaves out a file larger than all the others together.",
+    )
+    max_small_files: int | None = Field(
+        default=None,
+        ge=2,
+        description="Tiered: all small files of a partition are merged from so many. Off by default.",
+    )
+    max_small_bytes: int | None = Field(
+        default=None, ge=1, description="Tiered: all small files are merged from so many bytes of them. Unset."
+    )
     min_row_group_size: int = Field(
         default=4 * MEBIBYTE,
         ge=0,
@@ -128,6 +160,12 @@ class PolicyOverride(Section):
     max_file_group_size: int | None = Field(default=None, ge=1)
     delete_file_threshold: int | None = Field(default=None, ge=1)
     delete_ratio_threshold: float | None = Field(default=None, gt=0, le=1)
+    strategy: Literal["auto", "tiered", "threshold"] | None = None
+    growth: float | None = Field(default=None, gt=1)
+    settle_after_seconds: float | None = Field(default=None, ge=0)
+    settle_growth: float | None = Field(default=None, gt=1)
+    max_small_files: int | None = Field(default=None, ge=2)
+    max_small_bytes: int | None = Field(default=None, ge=1)
     min_row_group_size: int | None = Field(default=None, ge=0)
 
 
@@ -139,12 +177,16 @@ class PolicySettings(PolicyValues):
     )
 
     def for_table(self, table: TableName) -> PolicyValues:
-        """The values in force for one table."""
+        """The values in force for one table; `strategy` is never `auto`."""
         values = self.model_dump(exclude={"tables"})
+        decides = "min_input_files" in self.model_fields_set
         for glob, override in self.tables.items():
             if table.matches(glob):
                 values.update(override.model_dump(exclude_none=True))
+                decides = decides or override.min_input_files is not None
                 break
+        if values["strategy"] == "auto":
+            values["strategy"] = "threshold" if decides else "tiered"
         return PolicyValues(**values)
 
 

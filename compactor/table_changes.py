@@ -7,14 +7,16 @@ from dataclasses import dataclass
 
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from compactor.debt import PartitionCounts
 from compactor.manifests import Content, FileEntry, ManifestCache, Status
 from compactor.partitions import PartitionKey
 from compactor.tables import MAIN, FileSizes, TableView, head_of
+from compactor.tiers import step_of
 
 Deltas = dict[PartitionKey, PartitionCounts]
+NO_COMMITS: Mapping[int, int] = {}
 
 
 @dataclass(frozen=True)
@@ -72,23 +74,33 @@ def entries_changed(table: TableView, snapshots: Iterable[Snapshot], cache: Mani
 def deltas_of(table: TableView, snapshots: Iterable[Snapshot], sizes: FileSizes, cache: ManifestCache) -> Deltas:
     """Change in counts per partition over `snapshots`."""
     deltas: Deltas = {}
+    commits = writer_commits(table.metadata)
     for entry in entries_changed(table, snapshots, cache):
-        counts = counts_of(entry, sizes)
+        counts = counts_of(entry, sizes, commits.get(entry.snapshot_id or 0, 0))
         add(deltas, entry.key, counts if entry.status is Status.ADDED else -counts)
     return deltas
 
 
-def live_counts(entries: Iterable[FileEntry], sizes: FileSizes) -> Deltas:
+def live_counts(entries: Iterable[FileEntry], sizes: FileSizes, commits: Mapping[int, int] = NO_COMMITS) -> Deltas:
     """Counts per partition of the live entries given: the recount, whole or a part of it."""
     counts: Deltas = {}
     for entry in entries:
         if entry.is_live:
-            add(counts, entry.key, counts_of(entry, sizes))
+            add(counts, entry.key, counts_of(entry, sizes, commits.get(entry.snapshot_id or 0, 0)))
     return counts
 
 
-def counts_of(entry: FileEntry, sizes: FileSizes) -> PartitionCounts:
-    """What one live file adds to its partition's counts."""
+def writer_commits(metadata: TableMetadata) -> dict[int, int]:
+    """Snapshot id → milliseconds since the epoch, of retained snapshots that are not rewrites."""
+    return {
+        snapshot.snapshot_id: snapshot.timestamp_ms
+        for snapshot in metadata.snapshots
+        if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE
+    }
+
+
+def counts_of(entry: FileEntry, sizes: FileSizes, changed_ms: int = 0) -> PartitionCounts:
+    """What one live file adds to its partition's counts. `changed_ms`: when a writer committed it, 0 if unknown."""
     if entry.content is Content.DATA:
         small = sizes.is_small(entry.size)
         return PartitionCounts(
@@ -97,9 +109,11 @@ def counts_of(entry: FileEntry, sizes: FileSizes) -> PartitionCounts:
             data_bytes=entry.size,
             small_bytes=entry.size if small else 0,
             records=entry.records,
+            small_sizes=((step_of(entry.size), 1, entry.size),) if small else (),
+            changed_ms=changed_ms,
         )
     deleted = entry.records if entry.content is Content.POSITION_DELETES else 0
-    return PartitionCounts(delete_files=1, deleted_records=deleted)
+    return PartitionCounts(delete_files=1, deleted_records=deleted, changed_ms=changed_ms)
 
 
 def add(counts: Deltas, key: PartitionKey, change: PartitionCounts) -> None:

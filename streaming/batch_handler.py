@@ -121,7 +121,7 @@ class BatchHandler:
             rows.table,
             body["snapshot_id"],
             partitions,
-            counted=PartitionCounts(*body["totals"]),
+            counted=PartitionCounts.from_list(body["totals"]),
             acted_on=self._settings.tables.acts_on(rows.table, {"firnline.enabled": body["enabled"]}),
             waiting_since=earliest(known.waiting_since if known else None, _seconds(heard)),
         )

@@ -24,6 +24,7 @@ from compactor.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, ta
 from compactor.table_names import TableName
 from compactor.tables import MAIN, Catalogs, TableView
 from streaming import reports
+from streaming.simulate_command import simulate
 from streaming.version import VERSION
 
 BAD_INPUT, FAILED_SAFELY = 2, 3
@@ -46,6 +47,14 @@ ENGINE = click.option(
     show_default=True,
     help="auto takes the cheapest that is safe: splice copies row groups, encode decodes and encodes Parquet once, "
     "spark reads and writes through Iceberg's own code.",
+)
+STRATEGY = click.option(
+    "--strategy",
+    type=click.Choice(["threshold", "tiered"]),
+    default="threshold",
+    show_default=True,
+    help="threshold merges all small files once there are min_input_files, as Spark's action. tiered is what the "
+    "service does by default: fewer bytes over many runs.",
 )
 
 
@@ -133,6 +142,7 @@ def run(config: Path | None, observe: bool) -> None:
 @BRANCH
 @FORCE
 @ENGINE
+@STRATEGY
 @OUTPUT
 @click.pass_obj
 def plan(config: Path | None, /, table: str, branch: str, output: str, **request: Any) -> None:
@@ -152,6 +162,7 @@ def plan(config: Path | None, /, table: str, branch: str, output: str, **request
 @BRANCH
 @FORCE
 @ENGINE
+@STRATEGY
 @OUTPUT
 @click.pass_obj
 def compact(config: Path | None, /, table: str, branch: str, output: str, **request: Any) -> None:
@@ -224,6 +235,9 @@ def demo(keep: bool, commits: int, file_size: int, folder: Path | None) -> None:
     from streaming.demo.acts import run_demo  # noqa: PLC0415 - see `run`
 
     sys.exit(run_demo(keep=keep, commits=commits, file_size=file_size, folder=folder))
+
+
+main.add_command(simulate)
 
 
 def _name(text: str, catalogs: Catalogs) -> TableName:

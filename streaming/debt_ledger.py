@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Iterator
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from pyiceberg.table.snapshots import Snapshot
@@ -26,12 +26,13 @@ from compactor.table_changes import (
     manifests_added,
     total_data_files,
     unseen_snapshots,
+    writer_commits,
 )
 from compactor.tables import FileSizes, TableView
 
 SLOTS = 256
 """State access costs per key, so a table's partitions share this many packed values (10,000 single updates: 2.3 s)."""
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Head:
                 "uuid": self.table_uuid,
                 "snapshot": self.snapshot_id,
                 "sizes": [self.sizes.target, self.sizes.small_below],
-                "totals": list(astuple(self.totals)),
+                "totals": self.totals.to_list(),
                 "drift": self.drift,
                 "recount": [recount.snapshot_id, recount.next_manifest, recount.reason] if recount else None,
             }
@@ -76,7 +77,7 @@ class Head:
             tree["uuid"],
             tree["snapshot"],
             FileSizes(*tree["sizes"]),
-            PartitionCounts(*tree["totals"]),
+            PartitionCounts.from_list(tree["totals"]),
             tree["drift"],
             Recount(*tree["recount"]) if tree["recount"] else None,
         )
@@ -189,7 +190,7 @@ def _walk(
     if claimed is not None and claimed - totals.data_files != head.drift:
         return None
     changed = _apply(store, deltas)
-    if any(_impossible(counts) for counts in changed.values()):
+    if not all(counts.is_possible for counts in changed.values()):
         return None
     snapshot_id = snapshot.snapshot_id if snapshot else head.snapshot_id
     if taken:
@@ -209,10 +210,6 @@ def _within_budget(table: TableView, unseen: tuple[Snapshot, ...], budget: int) 
             break
         taken.append(snapshot)
     return tuple(taken)
-
-
-def _impossible(counts: PartitionCounts) -> bool:
-    return any(number < 0 for number in astuple(counts))
 
 
 def _recount(
@@ -238,7 +235,8 @@ def _recount(
     counted_snapshot = table.metadata.snapshot_by_id(recount.snapshot_id)
     manifests = table.manifests(counted_snapshot)
     piece = manifests[recount.next_manifest : recount.next_manifest + budget]
-    deltas = live_counts((entry for entries in cache.read(table, piece) for entry in entries), sizes)
+    entries = (entry for read in cache.read(table, piece) for entry in read)
+    deltas = live_counts(entries, sizes, writer_commits(table.metadata))
     _apply(store, deltas)
     totals = sum(deltas.values(), totals)
     done = recount.next_manifest + len(piece) >= len(manifests)
@@ -295,14 +293,14 @@ def slot_of(key: PartitionKey) -> int:
 
 def pack(counts: Iterable[tuple[PartitionKey, PartitionCounts]]) -> bytes:
     """Partitions and their counts as compressed JSON."""
-    rows = [[key.spec_id, key.values, *astuple(value)] for key, value in counts]
+    rows = [[key.spec_id, key.values, *value.to_list()] for key, value in counts]
     return zlib.compress(json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode(), level=1)
 
 
 def unpack(packed: bytes) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
     """The inverse of `pack`."""
     for spec_id, values, *numbers in json.loads(zlib.decompress(packed)):
-        yield PartitionKey(spec_id, values), PartitionCounts(*numbers)
+        yield PartitionKey(spec_id, values), PartitionCounts.from_list(numbers)
 
 
 class DictionaryStore:

@@ -19,10 +19,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 from compactor.errors import FirnlineError
 from compactor.manifests import ManifestCache
 from compactor.partitions import PartitionKey
-from compactor.policy import ThresholdPolicy
+from compactor.policy import Policy
 from compactor.settings import PolicySettings, Settings, TableRules
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
+from compactor.tiered_policy import policy_of
 from streaming.commit_events.decoder import TableChanged
 from streaming.debt_ledger import DictionaryStore, LedgerStore, LedgerUpdate, advance
 from streaming.ledger_rows import COLUMNS, partition_row, table_row, unknown_event_row
@@ -130,7 +131,7 @@ def look(settings: LedgerSettings, table: TableName, store: LedgerStore, events:
     except Exception as error:  # noqa: BLE001 - whatever it is, the stream and the other tables go on
         message = f"{type(error).__name__}: {error}"
         return [table_row(table, "unreadable", heard, reason="unexpected", message=message)]
-    return _rows(table, view, sizes, ThresholdPolicy(values, sizes), update, heard)
+    return _rows(table, view, sizes, policy_of(values, sizes), update, heard)
 
 
 def _heard(events: pd.DataFrame) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def _rows(
     table: TableName,
     view: TableView,
     sizes: FileSizes,
-    policy: ThresholdPolicy,
+    policy: Policy,
     update: LedgerUpdate,
     heard: dict[str, Any],
 ) -> list[dict[str, Any]]:
@@ -158,11 +159,12 @@ def _rows(
     if not update.counted:
         return rows
     layouts = {spec.spec_id: view.layout(spec.spec_id) for spec in view.metadata.partition_specs}
+    now = time.time()
 
     def one(key: PartitionKey) -> dict[str, Any]:
         counts = update.partitions[key]
         layout = layouts[key.spec_id]
-        judgement = policy.judge(counts)
+        judgement = policy.judge(counts, now - counts.changed_ms / 1000)
         return partition_row(table, key, layout.readable(key), layout.bucket(key), counts, judgement)
 
     return rows + [one(key) for key in update.partitions]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
 from typing import Any
 
 from compactor.debt import PartitionCounts, PartitionDebt
@@ -51,7 +50,7 @@ def table_row(
         "whole": update.whole if update else False,
         "more": update.more if update else False,
         "recount_reason": update.recount_reason if update else None,
-        "totals": list(astuple(update.totals)) if update else None,
+        "totals": update.totals.to_list() if update else None,
     }
     return {"table_name": table_key(table), "kind": "table", "body": json.dumps(body), "value": None}
 
@@ -70,7 +69,7 @@ def partition_row(
         "values": key.values,
         "partition": partition,
         "bucket": bucket,
-        "counts": list(astuple(counts)),
+        "counts": counts.to_list(),
         "due": judgement.due,
         "why": judgement.why,
     }
@@ -83,7 +82,7 @@ def partition_debt(body: dict[str, Any]) -> PartitionDebt:
         PartitionKey(body["spec_id"], body["values"]),
         body["partition"],
         body["bucket"],
-        PartitionCounts(*body["counts"]),
+        PartitionCounts.from_list(body["counts"]),
         body["due"],
         body["why"],
     )

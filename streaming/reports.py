@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -16,13 +17,13 @@ from rich.table import Table
 from compactor.errors import FirnlineError, RetryError
 from compactor.manifests import ManifestCache
 from compactor.plan_table import PlannedGroup, TablePlan, with_engine
-from compactor.policy import ThresholdPolicy
 from compactor.rewrite.engine import Engine
 from compactor.run_result import GroupResult, RunResult
 from compactor.settings import Settings
-from compactor.table_changes import live_counts
+from compactor.table_changes import live_counts, writer_commits
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, file_sizes
+from compactor.tiered_policy import policy_of
 
 Document = dict[str, Any]
 FOOTER_READERS = 8
@@ -152,13 +153,14 @@ def _debt_document(settings: Settings, catalogs: Catalogs, cache: ManifestCache,
     table = catalogs.load(name)
     values = settings.policy.for_table(name)
     sizes = file_sizes(values, table.properties)
-    policy = ThresholdPolicy(values, sizes)
+    policy = policy_of(values, sizes)
+    now = time.time()
     entries = [entry for manifest in cache.read(table, table.manifests()) for entry in manifest]
-    counted = live_counts(entries, sizes)
+    counted = live_counts(entries, sizes, writer_commits(table.metadata))
     partitions = []
     for key, counts in sorted(counted.items(), key=lambda item: (-item[1].small_files, item[0])):
         layout = table.layout(key.spec_id)
-        judgement = policy.judge(counts)
+        judgement = policy.judge(counts, now - counts.changed_ms / 1000)
         partitions.append(
             {
                 "spec_id": key.spec_id,

@@ -80,7 +80,11 @@ class Stage:
             "spark": {"master": "local[2]"},
             # One act's files of a bucket make one file of about this size, which is then left in peace.
             # Row groups of the demo's size are worth copying here; the default of 4 MiB is for tables of real size.
-            "policy": {"target_file_size": self.commits * self.file_size, "min_row_group_size": self.file_size // 2},
+            "policy": {
+                "target_file_size": self.commits * self.file_size,
+                "min_row_group_size": self.file_size // 2,
+                "strategy": "threshold",  # every few commits, so that there is something to see in a minute
+            },
             "http": {"host": "127.0.0.1", "port": free_port(USUAL_PORT)},
             "state": {"checkpoint": f"file://{self.folder / 'checkpoint'}"},
         }

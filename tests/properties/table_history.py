@@ -151,14 +151,18 @@ class TableHistory:
         self._create()
 
 
-def true_counts(view: TableView, snapshot_id: int | None, small_below: int) -> dict[PartitionKey, tuple[int, ...]]:
-    """Counts per partition at a snapshot, from PyIceberg's own manifest reader and plain arithmetic."""
+def true_counts(view: TableView, snapshot_id: int | None, small_below: int) -> dict[PartitionKey, tuple[Any, ...]]:
+    """Counts per partition at a snapshot, from PyIceberg's own manifest reader and plain arithmetic.
+
+    The last is the ladder of small files: (step, files, bytes).
+    """
     if snapshot_id is None:
         return {}
     snapshot = view.metadata.snapshot_by_id(snapshot_id)
     assert snapshot is not None, "the ledger claims a snapshot that the table does not have"
     specs = {spec.spec_id: spec for spec in view.metadata.partition_specs}
     counts: dict[PartitionKey, list[int]] = defaultdict(lambda: [0] * 7)
+    ladders: dict[PartitionKey, dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for manifest in snapshot.manifests(view.io):
         spec = specs[manifest.partition_spec_id]
         for entry in manifest.fetch_manifest_entry(view.io, discard_deleted=True):
@@ -169,10 +173,14 @@ def true_counts(view: TableView, snapshot_id: int | None, small_below: int) -> d
             small = int(size < small_below)
             if file.content == DataFileContent.DATA:
                 added = [1, small, size, size * small, 0, file.record_count, 0]
+                if small:
+                    step = next(step for step in range(1000) if max(1, size) ** 4 < 2 ** (step + 1))
+                    ladders[key][step] = [a + b for a, b in zip(ladders[key][step], [1, size], strict=True)]
             else:
                 added = [0, 0, 0, 0, 1, 0, file.record_count]
             counts[key] = [a + b for a, b in zip(counts[key], added, strict=True)]
-    return {key: tuple(numbers) for key, numbers in counts.items()}
+    steps = {key: tuple((step, *of) for step, of in sorted(ladder.items())) for key, ladder in ladders.items()}
+    return {key: (*numbers, steps.get(key, ())) for key, numbers in counts.items()}
 
 
 def _plain(field: PartitionField, value: Any) -> Any:

@@ -6,7 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,9 +243,8 @@ class LedgerMachine(RuleBasedStateMachine):
     def _check(self, view: TableView, sizes: FileSizes, store: LedgerStore, board: Board, update: LedgerUpdate) -> None:
         truth = true_counts(view, update.snapshot_id, sizes.small_below)
         counted = _counted(store)
-        assert {key: astuple(counts) for key, counts in counted.items()} == truth
-        sums = tuple(sum(column) for column in zip(*truth.values(), strict=True)) or astuple(PartitionCounts())
-        assert astuple(update.totals) == sums
+        assert {key: _plain(counts) for key, counts in counted.items()} == truth
+        assert update.totals == sum(counted.values(), PartitionCounts())
         head = Head.from_json(store.head() or "")
         assert head.snapshot_id == update.snapshot_id
         assert head.recount is None
@@ -258,6 +257,11 @@ class LedgerMachine(RuleBasedStateMachine):
         first, second = self.stores
         assert first.head() == second.head()
         assert _counted(first) == _counted(second)
+
+
+def _plain(counts: PartitionCounts) -> tuple[Any, ...]:
+    """Everything but the time of the last change, which is no count."""
+    return tuple(counts.to_list()[:-1])
 
 
 def _counted(store: LedgerStore) -> dict[PartitionKey, PartitionCounts]:
@@ -317,7 +321,7 @@ def test_a_walk_and_a_recount_agree_after_every_kind_of_change(tmp_path: Path, c
     view = history.view()
     sizes = file_sizes(PolicyValues(), view.properties)
     for store in (walked, recounted):
-        counted = {key: astuple(counts) for key, counts in _counted(store).items()}
+        counted = {key: _plain(counts) for key, counts in _counted(store).items()}
         assert counted == true_counts(view, update.snapshot_id, sizes.small_below)
     assert update.snapshot_id == (view.snapshot.snapshot_id if view.snapshot else None)
     assert update.recount_reason == REASONS.get(change)

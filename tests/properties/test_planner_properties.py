@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, count
 
@@ -13,11 +14,12 @@ from hypothesis import strategies as st
 from compactor.debt import PartitionCounts
 from compactor.inventory import LiveFile
 from compactor.partitions import PartitionKey
-from compactor.planner import cut, make_plan, output_count
-from compactor.policy import ThresholdPolicy
+from compactor.planner import make_plan
+from compactor.policy import ThresholdPolicy, output_count
 from compactor.settings import PolicyValues
 from compactor.table_changes import counts_of
 from compactor.tables import FileSizes
+from compactor.tiers import evenly
 from tests.properties.planning import KEY, LAYOUT, data_file, delete_file, inventory_of
 
 MEBIBYTE = 1024 * 1024
@@ -48,6 +50,10 @@ def values(draw: st.DrawFn) -> PolicyValues:
     )
 
 
+def cut(found: Sequence[LiveFile], wanted: int) -> list[tuple[LiveFile, ...]]:
+    return [tuple(found[start:end]) for start, end in evenly([file.size for file in found], wanted)]
+
+
 def policy(values: PolicyValues, target: int = TARGET, *, force: bool = False) -> ThresholdPolicy:
     return ThresholdPolicy(values, FileSizes(target, target * 3 // 4), force)
 
@@ -60,7 +66,7 @@ def test_every_share_is_a_run_of_files_in_arrival_order_and_no_file_is_in_two(
     found: tuple[LiveFile, ...], chosen_values: PolicyValues, target: int, force: bool
 ) -> None:
     rules = policy(chosen_values, target, force=force)
-    plan = make_plan(inventory_of(found), rules, target, chosen_values.max_file_group_size)
+    plan = make_plan(inventory_of(found), rules, chosen_values.max_file_group_size)
     chosen = rules.choose(found).files
     position = {file.entry.path: number for number, file in enumerate(chosen)}
     shares = [share for group in plan.groups for share in group.shares]
@@ -80,7 +86,7 @@ def test_a_group_is_larger_than_its_limit_only_when_one_file_is(
     found: tuple[LiveFile, ...], chosen_values: PolicyValues
 ) -> None:
     limit = chosen_values.max_file_group_size
-    plan = make_plan(inventory_of(found), policy(chosen_values), TARGET, limit)
+    plan = make_plan(inventory_of(found), policy(chosen_values), limit)
     for group in plan.groups:
         assert group.bytes <= limit or len(group.files) == 1
 
@@ -128,7 +134,7 @@ def _the_same_bytes_in_other_files(data: st.DataObject, sizes: list[int]) -> lis
 @example([740, 740, 80, 80, 80, 80, 80, 80, 80, 80, 80, 80, 740])
 def test_outputs_are_healthy_on_average_and_each_within_a_file_of_the_average(sizes: list[int]) -> None:
     found = tuple(data_file(number, size) for number, size in enumerate(sizes))
-    plan = make_plan(inventory_of(found), policy(PolicyValues(min_input_files=2)), TARGET, NO_LIMIT)
+    plan = make_plan(inventory_of(found), policy(PolicyValues(min_input_files=2)), NO_LIMIT)
     outputs = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
     fair = sum(sizes) / output_count(sum(sizes), TARGET)
     for number, end in enumerate(accumulate(sum(file.size for file in run) for run in cut(found, len(outputs))), 1):
@@ -146,7 +152,7 @@ def test_four_buckets_of_28_files_of_36_mb_become_four_files_of_a_gigabyte() -> 
         for bucket in range(4)
     }
     inventory = replace(inventory_of(()), partitions=partitions, layouts={0: LAYOUT})
-    plan = make_plan(inventory, policy(PolicyValues(), target), target, 100 * 1024 * MEBIBYTE)
+    plan = make_plan(inventory, policy(PolicyValues(), target), 100 * 1024 * MEBIBYTE)
     assert [(group.bucket, [len(share) for share in group.shares]) for group in plan.groups] == [
         (bucket, [28]) for bucket in range(4)
     ]
@@ -159,7 +165,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(
     rules = policy(chosen_values, force=force)
     serial = count(1000)
     for _ in range(len(found) + 2):
-        plan = make_plan(inventory_of(found), rules, TARGET, chosen_values.max_file_group_size)
+        plan = make_plan(inventory_of(found), rules, chosen_values.max_file_group_size)
         if not plan.groups:
             break
         gone = {file.entry.path for group in plan.groups for file in group.files}
@@ -169,7 +175,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(
         found = tuple(file for file in found if file.entry.path not in gone) + outputs
     else:
         raise AssertionError("planning never ends")
-    assert make_plan(inventory_of(found), rules, TARGET, chosen_values.max_file_group_size).groups == ()
+    assert make_plan(inventory_of(found), rules, chosen_values.max_file_group_size).groups == ()
 
 
 # --- the policy, against Spark's filters ------------------------------------------------------------------------------

@@ -82,3 +82,14 @@ def test_a_dropped_table_is_forgotten_whole() -> None:
     board.forget(TABLE)
     board.put(replace(debt(), snapshot_id=1))
     assert due(board) == {FIRST, SECOND}
+
+
+def test_what_was_declined_is_due_again_for_another_reason() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left"})
+    idle = {key: replace(partition, why="idle") for key, partition in debt().partitions.items()}
+    board.put(replace(debt(), partitions=idle))
+    known = board.get(debt().table)
+    assert known is not None
+    assert FIRST in {partition.key for partition in known.due}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from compactor.errors import InputError
-from compactor.settings import PolicySettings, Settings, TableRules, load_settings
+from compactor.settings import CommitSettings, PolicySettings, PolicyValues, Settings, TableRules, load_settings
 from compactor.table_names import TableName
+from compactor.tables import Catalogs, FileSizes, file_sizes
 
 CATALOG = {"FIRNLINE_CATALOGS__LAKE__TYPE": "rest"}
 EVENTS = TableName("lake", ("db",), "events")
@@ -37,6 +39,36 @@ def test_defaults_touch_nothing_and_are_sparks() -> None:
     assert (settings.policy.delete_file_threshold, settings.policy.delete_ratio_threshold) == (2**31 - 1, 0.3)
     assert settings.policy.max_file_group_size == 100 * 2**30
     assert settings.catalogs == {"lake": {"type": "rest"}}
+
+
+def test_the_target_is_the_policys_else_the_tables_else_icebergs() -> None:
+    own = {"write.target-file-size-bytes": "1000"}
+    assert file_sizes(PolicyValues(), {}) == FileSizes(512 * 2**20, 384 * 2**20)
+    assert file_sizes(PolicyValues(), own) == FileSizes(1000, 750)
+    assert file_sizes(PolicyValues(target_file_size=2000), own) == FileSizes(2000, 1500)
+    assert [FileSizes(1000, 750).is_small(size) for size in (749, 750)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("setting", "elsewhere", "at_polaris"),
+    [("auto", False, True), ("always", True, True), ("never", False, False)],
+)
+def test_apache_polaris_is_asked_to_let_writers_win_unless_told_otherwise(
+    setting: str, elsewhere: bool, at_polaris: bool
+) -> None:
+    commit = CommitSettings.model_validate({"polaris_rollback": setting})
+    assert (commit.rolls_back(is_polaris=False), commit.rolls_back(is_polaris=True)) == (elsewhere, at_polaris)
+    assert from_environment().commit.polaris_rollback == "auto"
+
+
+def test_apache_polaris_is_known_by_its_path() -> None:
+    properties = {
+        "polaris": {"type": "rest", "uri": "https://host/api/catalog"},
+        "slash": {"type": "rest", "uri": "https://host/api/catalog/"},
+        "other": {"type": "rest", "uri": "https://host/iceberg"},
+        "sql": {"type": "sql", "uri": "sqlite:////api/catalog"},
+    }
+    assert [name for name in properties if Catalogs(properties).is_polaris(name)] == ["polaris", "slash"]
 
 
 def test_settings_are_frozen() -> None:
@@ -239,3 +271,19 @@ def test_a_tables_override_falls_back_to_the_common_policy_key_by_key() -> None:
 def test_an_override_may_go_back_to_the_tables_own_target() -> None:
     policy = PolicySettings.model_validate({"target_file_size": 1000, "tables": {"*": {"target_file_size": "table"}}})
     assert policy.for_table(EVENTS).target_file_size == "table"
+
+
+@pytest.mark.parametrize(
+    ("policy", "strategy"),
+    [
+        ({}, "tiered"),
+        ({"min_input_files": 5}, "threshold"),
+        ({"min_input_files": 5, "strategy": "tiered"}, "tiered"),
+        ({"strategy": "threshold"}, "threshold"),
+        ({"tables": {"db.events": {"min_input_files": 3}}}, "threshold"),
+        ({"tables": {"db.other": {"min_input_files": 3}}}, "tiered"),
+        ({"min_input_files": 5, "tables": {"db.events": {"strategy": "tiered"}}}, "tiered"),
+    ],
+)
+def test_whoever_sets_min_input_files_wants_it_to_decide(policy: dict[str, Any], strategy: str) -> None:
+    assert PolicySettings(**policy).for_table(EVENTS).strategy == strategy

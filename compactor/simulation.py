@@ -1,0 +1,249 @@
+"""What a policy costs and what it buys, found by replaying arrivals through it; no data is touched. Pure.
+
+Files arrive in buckets, the policy is asked after every commit (or by a cron), what it picks is merged at once and its
+bytes are added up. Idle time between commits lets it settle. Only sizes count, so that 10,000 commits take a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compactor.inventory import LiveFile
+from compactor.manifests import Content, FileEntry, Status
+from compactor.partitions import PartitionKey
+from compactor.policy import Policy
+
+KEY = PartitionKey(0, "[]")
+FOREVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One commit of a writer: when (seconds), and the sizes (bytes) of the files it adds, by bucket."""
+
+    at: float
+    files: Mapping[Hashable, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One replay.
+
+    Attributes:
+        arrivals: Commits of the writer.
+        bytes_in: Bytes it wrote.
+        bytes_rewritten: Bytes that rewrites read; those of settling merges are in `bytes_settled`.
+        rewrites: `replace` commits.
+        most_rewrites: How often the unluckiest byte was rewritten, settling left out.
+        mean_small_files: Small files in all buckets, averaged over the commits, after the policy has acted.
+        most_small_files: Their maximum.
+        files: Files of any size at the end.
+        overlap: How many files of a bucket hold rows of one commit, on average: 1 when files follow each other.
+        small_files: Their number after each arrival.
+    """
+
+    arrivals: int
+    bytes_in: int
+    bytes_rewritten: int
+    bytes_settled: int
+    rewrites: int
+    most_rewrites: int
+    mean_small_files: float
+    most_small_files: int
+    files: int
+    overlap: float
+    small_files: tuple[int, ...] = field(repr=False)
+
+    @property
+    def write_amplification(self) -> float:
+        """Bytes rewritten per byte written, settling left out."""
+        return self.bytes_rewritten / self.bytes_in if self.bytes_in else 0.0
+
+    @property
+    def settling(self) -> float:
+        """Bytes rewritten by settling merges per byte written."""
+        return self.bytes_settled / self.bytes_in if self.bytes_in else 0.0
+
+
+@dataclass
+class _File:
+    live: LiveFile
+    first: int
+    last: int
+    rewrites: int
+
+
+class _Bucket:
+    """The files of the bucket while it is replayed."""
+
+    def __init__(self, policy: Policy, is_small: Callable[[int], bool]) -> None:
+        self._policy = policy
+        self._is_small = is_small
+        self._serial = 0
+        self.open: list[_File] = []
+        self.done: list[_File] = []
+        self.rewritten = 0
+        self.settled = 0
+        self.most_rewrites = 0
+        self.commits = 0
+
+    def add(self, size: int, first: int, last: int, rewrites: int) -> None:
+        self._serial += 1
+        live = LiveFile(_entry(self._serial, size))
+        file = _File(live, first, last, rewrites)
+        (self.open if self._is_small(size) else self.done).append(file)
+
+    def act(self, idle_seconds: float) -> bool:
+        """Ask the policy once, and do what it says. Files that are no longer small never come back."""
+        self.open.sort(key=lambda file: file.first)
+        by_path = {file.live.entry.path: file for file in self.open}
+        chosen = self._policy.choose([file.live for file in self.open], idle_seconds).files
+        runs = [chosen[start:end] for start, end in self._policy.cut(chosen)] if chosen else []
+        runs = [run for run in runs if len(run) > 1]
+        for run in runs:
+            self._merge([by_path[live.entry.path] for live in run], settling=idle_seconds > 0)
+        return bool(runs)
+
+    def _merge(self, files: Sequence[_File], *, settling: bool) -> None:
+        size = sum(file.live.size for file in files)
+        merged = {id(file) for file in files}
+        self.open = [file for file in self.open if id(file) not in merged]
+        rewrites = max(file.rewrites for file in files) + (not settling)
+        if settling:
+            self.settled += size
+        else:
+            self.rewritten += size
+            self.most_rewrites = max(self.most_rewrites, rewrites)
+        self.add(size, min(file.first for file in files), max(file.last for file in files), rewrites)
+
+
+def _entry(number: int, size: int) -> FileEntry:
+    return FileEntry(
+        manifest_path="",
+        status=Status.ADDED,
+        snapshot_id=number,
+        data_sequence_number=number,
+        content=Content.DATA,
+        path=f"{number:012d}",
+        file_format="parquet",
+        key=KEY,
+        partition=(),
+        records=1,
+        size=size,
+        sort_order_id=None,
+        encrypted=False,
+        equality_ids=(),
+        applies_to=None,
+    )
+
+
+class _Replay:
+    """All buckets of a table while its commits arrive."""
+
+    def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float) -> None:
+        self._policy = policy
+        self._is_small = is_small
+        self._settle_after = settle_after
+        self.buckets: dict[Hashable, _Bucket] = {}
+        self._touched: dict[Hashable, None] = {}
+        self._unsettled: dict[Hashable, float] = {}
+        self.small_files = 0
+        self.bytes_in = 0
+        self.arrived = 0
+        self.rewrites = 0
+
+    def arrive(self, arrival: Arrival) -> None:
+        for key, sizes in arrival.files.items():
+            bucket = self.buckets.setdefault(key, _Bucket(self._policy, self._is_small))
+            before = len(bucket.open)
+            bucket.commits += 1
+            for size in sizes:
+                bucket.add(size, bucket.commits, bucket.commits, 0)
+            self.small_files += len(bucket.open) - before
+            self.bytes_in += sum(sizes)
+            self._touched[key] = None
+            self._unsettled.pop(key, None)
+            self._unsettled[key] = arrival.at  # the longest idle comes first
+
+    def look(self) -> None:
+        """What a run does: everything that is due, again until nothing is."""
+        self._act(list(self._touched), 0.0)
+        self._touched.clear()
+
+    def settle(self, now: float) -> None:
+        """Tell the policy of buckets that nobody has written to for long enough."""
+        idle = []
+        for key, since in self._unsettled.items():
+            if now - since < self._settle_after:
+                break
+            idle.append(key)
+        for key in idle:
+            del self._unsettled[key]
+        self._act(idle, self._settle_after)
+
+    def _act(self, keys: Sequence[Hashable], idle_seconds: float) -> None:
+        while keys:
+            self.small_files -= sum(len(self.buckets[key].open) for key in keys)
+            acted = [key for key in keys if self.buckets[key].act(idle_seconds)]
+            self.small_files += sum(len(self.buckets[key].open) for key in keys)
+            self.rewrites += bool(acted)
+            keys = acted
+
+
+def replay(
+    arrivals: Iterable[Arrival],
+    policy: Policy,
+    is_small: Callable[[int], bool],
+    *,
+    every: int = 1,
+    settle_after: float = FOREVER,
+) -> Outcome:
+    """Let commits arrive, and ask `policy` after every `every` of them until it has nothing to do.
+
+    Args:
+        arrivals: In order of time.
+        policy: Whom to ask.
+        is_small: Whether a file of so many bytes counts as small.
+        every: 1 for a service that hears every commit; more for a cron.
+        settle_after: Seconds without a commit after which the policy is told that a bucket is idle.
+    """
+    table = _Replay(policy, is_small, settle_after)
+    counts: list[int] = []
+    for number, arrival in enumerate(arrivals, 1):
+        table.settle(arrival.at)
+        table.arrive(arrival)
+        if number % every == 0:
+            table.look()
+        counts.append(table.small_files)
+    buckets = table.buckets.values()
+    commits = sum(bucket.commits for bucket in buckets)
+    spans = sum(file.last - file.first + 1 for bucket in buckets for file in (*bucket.done, *bucket.open))
+    return Outcome(
+        arrivals=len(counts),
+        bytes_in=table.bytes_in,
+        bytes_rewritten=sum(bucket.rewritten for bucket in buckets),
+        bytes_settled=sum(bucket.settled for bucket in buckets),
+        rewrites=table.rewrites,
+        most_rewrites=max((bucket.most_rewrites for bucket in buckets), default=0),
+        mean_small_files=sum(counts) / len(counts) if counts else 0.0,
+        most_small_files=max(counts, default=0),
+        files=sum(len(bucket.done) + len(bucket.open) for bucket in buckets),
+        overlap=spans / commits if commits else 0.0,
+        small_files=tuple(counts),
+    )
+
+
+def regular(commits: int, sizes: Sequence[int], interval: float, files: int = 1) -> Iterator[Arrival]:
+    """So many commits, `interval` seconds apart, of `files` files each; sizes are taken in turn."""
+    for number in range(commits):
+        chosen = tuple(sizes[(number * files + index) % len(sizes)] for index in range(files))
+        yield Arrival(number * interval, {"": chosen})
+
+
+def bursts(commits: int, sizes: Sequence[int], interval: float, length: int, pause: float) -> Iterator[Arrival]:
+    """Bursts of `length` commits, `interval` seconds apart, with `pause` seconds after each burst."""
+    at = 0.0
+    for number in range(commits):
+        yield Arrival(at, {"": (sizes[number % len(sizes)],)})
+        at += pause if (number + 1) % length == 0 else interval

@@ -1,0 +1,110 @@
+"""The policy the service follows: merge by tiers (tiers.py), settle what is idle, apply deletes that pile up. Pure.
+
+Merging by tiers rewrites each byte a bounded number of times however files arrive; merging at a fixed count does not.
+On top of it, and outside its bounds: a settling merge of a partition that no writer has touched for a while, rewrites
+that apply deletes, and the caps that a user sets (`max_small_files`, `max_small_bytes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compactor.debt import PartitionCounts
+from compactor.inventory import LiveFile
+from compactor.policy import FEWEST_TO_MERGE, Choice, DeleteRules, Judgement, Policy, ThresholdPolicy
+from compactor.settings import PolicyValues
+from compactor.tables import FileSizes
+from compactor.tiers import balanced, evenly, longest_prefix, may_have_prefix
+
+
+@dataclass(frozen=True)
+class TieredPolicy:
+    """Rules 1 to 4 of the policy. `force` merges every small file whatever the rules (two are enough)."""
+
+    values: PolicyValues
+    sizes: FileSizes
+    force: bool = False
+
+    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
+        """Never not due where `choose` would merge for sizes or idleness; at times due a little early.
+
+        The ledger knows the sizes of small files to a fifth, so that a look at the files settles it.
+        """
+        small = counts.small_files
+        if small >= FEWEST_TO_MERGE:
+            why = self._why_merge(small, counts.small_bytes) or self._tiers_say(counts, idle_seconds)
+            if why is not None:
+                return Judgement(True, why)
+        deletes = DeleteRules(self.values, self.sizes).judge(counts)
+        if deletes is not None:
+            return Judgement(True, deletes)
+        return Judgement(False, self._why_not(small))
+
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:
+        """The files to merge, in arrival order: delete-heavy ones, and the small ones that the rules pick."""
+        is_heavy = DeleteRules(self.values, self.sizes).heavy
+        heavy = frozenset(index for index, file in enumerate(files) if is_heavy(file))
+        small = [index for index, file in enumerate(files) if self.sizes.is_small(file.size)]
+        picked, why = self._pick([files[index].size for index in small], idle_seconds)
+        chosen = heavy | {small[position] for position in picked}
+        if heavy:
+            why = f"{len(heavy)} files with too many deletes, {len(chosen)} files in all"
+        return Choice(tuple(files[index] for index in sorted(chosen)), why)
+
+    def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
+        """Runs that become healthy files; where deletes leave with them, runs of about equal bytes."""
+        sizes = [file.size for file in files]
+        if any(file.deletes for file in files):
+            return evenly(sizes, max(1, round(sum(sizes) / self.sizes.target)))
+        return balanced(sizes, self.sizes.target, self.sizes.small_below)
+
+    def _pick(self, sizes: Sequence[int], idle_seconds: float) -> tuple[list[int], str]:
+        """Positions of the small files to merge, and why these or none."""
+        everything = list(range(len(sizes)))
+        if len(sizes) < FEWEST_TO_MERGE:
+            return [], self._why_not(len(sizes))
+        why = self._why_merge(len(sizes), sum(sizes))
+        if why is not None:
+            return everything, why
+        everything.sort(key=lambda position: (sizes[position], position))  # oldest first among equals
+        ascending = [sizes[position] for position in everything]
+        count = longest_prefix(ascending, self.values.growth)
+        if count >= self.values.min_input_files:
+            return everything[:count], f"{count} small files are {self.values.growth:g} times the largest of them"
+        if idle_seconds >= self.values.settle_after_seconds:
+            count = longest_prefix(ascending, self.values.settle_growth)
+            if count:
+                return everything[:count], f"{count} small files, no commit for {idle_seconds:.0f} s"
+        return [], self._why_not(len(sizes))
+
+    def _why_merge(self, files: int, total: int) -> str | None:
+        """Why all small files are merged, None where only the tiers decide."""
+        values = self.values
+        if total >= self.sizes.target:
+            return f"{files} small files reach the target together"
+        if values.max_small_files is not None and files >= values.max_small_files:
+            return f"{files} small files, at most {values.max_small_files} wanted"
+        if values.max_small_bytes is not None and total >= values.max_small_bytes:
+            return f"{total} bytes in small files, at most {values.max_small_bytes} wanted"
+        return f"{files} small files, forced" if self.force else None
+
+    def _tiers_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
+        values = self.values
+        enough = counts.small_files >= values.min_input_files
+        if enough and may_have_prefix(counts.small_sizes, values.growth):
+            return f"{counts.small_files} small files, some of them {values.growth:g} times the largest of these"
+        idle = idle_seconds >= values.settle_after_seconds
+        if idle and may_have_prefix(counts.small_sizes, values.settle_growth):
+            return f"{counts.small_files} small files, no commit for {values.settle_after_seconds:.0f} s"
+        return None
+
+    @staticmethod
+    def _why_not(small: int) -> str:
+        return f"{small} small files, too few to be worth their bytes"
+
+
+def policy_of(values: PolicyValues, sizes: FileSizes, *, force: bool = False) -> Policy:
+    """The policy that a table's settings name."""
+    kind = ThresholdPolicy if values.strategy == "threshold" else TieredPolicy
+    return kind(values, sizes, force)

@@ -1,0 +1,226 @@
+"""What the tiered policy promises for any arrivals: bounded rewrites of a byte, few open files, healthy outputs."""
+
+from __future__ import annotations
+
+import math
+from itertools import count
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from compactor.debt import PartitionCounts
+from compactor.inventory import LiveFile
+from compactor.planner import make_plan
+from compactor.policy import ThresholdPolicy
+from compactor.settings import PolicyValues
+from compactor.simulation import Arrival, Outcome, bursts, regular, replay
+from compactor.table_changes import counts_of
+from compactor.tables import FileSizes
+from compactor.tiered_policy import TieredPolicy
+from compactor.tiers import balanced, evenly, longest_prefix, most_open_files, most_rewrites, step_of
+from tests.properties.planning import data_file, inventory_of
+
+TARGET = 1000
+SIZES = FileSizes(TARGET, 750)
+MEBIBYTE = 1024 * 1024
+LARGE = FileSizes(512 * MEBIBYTE, 384 * MEBIBYTE)
+GROWTHS = (1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
+
+arriving = st.lists(st.lists(st.integers(1, 749) | st.sampled_from([1, 1, 8, 64]), max_size=4), max_size=120)
+sizes_of_files = st.lists(st.integers(1, 749), max_size=60)
+
+
+def tiered(growth: float = 8.0, sizes: FileSizes = SIZES, **values: float) -> TieredPolicy:
+    """Rules 1 and 2 as they are proved: user thresholds out of the way."""
+    return TieredPolicy(PolicyValues(growth=growth, **{"min_input_files": 2, **values}), sizes)
+
+
+def arrivals(commits: list[list[int]], interval: float = 60.0) -> list[Arrival]:
+    return [Arrival(number * interval, {"": tuple(files)}) for number, files in enumerate(commits)]
+
+
+# --- the bounds -------------------------------------------------------------------------------------------------------
+
+
+@given(arriving, st.sampled_from(GROWTHS))
+@example([[1]] * 120, 2.0)
+@example([[374], [374], [374], [374], [2], [749], [749]], 8.0)
+def test_no_byte_is_rewritten_more_often_than_the_bound(commits: list[list[int]], growth: float) -> None:
+    """Every byte of the smallest arrival, and so of any: the bound grows as sizes shrink."""
+    smallest = min((size for files in commits for size in files), default=1)
+    outcome = replay(arrivals(commits), tiered(growth), SIZES.is_small)
+    assert outcome.most_rewrites <= most_rewrites(smallest, TARGET, growth)
+
+
+@given(arriving, st.sampled_from(GROWTHS))
+@example([[1]] * 120, 8.0)
+def test_few_small_files_are_open_whenever_the_policy_is_done(commits: list[list[int]], growth: float) -> None:
+    smallest = min((size for files in commits for size in files), default=1)
+    outcome = replay(arrivals(commits), tiered(growth), SIZES.is_small)
+    assert outcome.most_small_files <= most_open_files(smallest, TARGET, growth) + 1e-9
+
+
+@given(arriving, st.sampled_from(GROWTHS))
+def test_a_replay_loses_no_byte(commits: list[list[int]], growth: float) -> None:
+    outcome = replay(arrivals(commits), tiered(growth), SIZES.is_small)
+    assert outcome.bytes_in == sum(size for files in commits for size in files)
+    assert outcome.arrivals == len(commits)
+    assert outcome.write_amplification <= outcome.most_rewrites
+
+
+@given(sizes_of_files, st.sampled_from(GROWTHS))
+def test_the_prefix_is_the_longest_that_pays(found: list[int], growth: float) -> None:
+    ascending = sorted(found)
+    paying = [n for n in range(2, len(found) + 1) if sum(ascending[:n]) >= growth * ascending[n - 1]]
+    assert longest_prefix(ascending, growth) == max(paying, default=0)
+
+
+@given(st.integers(1, 10**13))
+def test_a_step_of_the_ladder_is_a_fifth_wide(size: int) -> None:
+    step = step_of(size)
+    assert 2 ** (step / 4) * (1 - 1e-9) <= size <= 2 ** ((step + 1) / 4) * (1 + 1e-9)
+
+
+# --- settling ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 749), min_size=1, max_size=120))
+def test_going_idle_after_every_commit_rewrites_a_byte_no_more_often_than_halving_says(found: list[int]) -> None:
+    outcome = replay(arrivals([[size] for size in found], 7200), tiered(), SIZES.is_small, settle_after=3600)
+    assert outcome.settling <= math.log2(TARGET / min(found)) + 1
+
+
+@given(sizes_of_files)
+def test_settling_leaves_out_a_file_larger_than_the_others_together(found: list[int]) -> None:
+    files = tuple(data_file(number, size) for number, size in enumerate(found))
+    rules = tiered(10**6, settle_after_seconds=10.0)
+    busy, idle = rules.choose(files, 9.9).files, rules.choose(files, 10.0).files
+    if sum(found) < TARGET:
+        assert busy == ()
+        assert not idle or 2 * max(file.size for file in idle) <= sum(file.size for file in idle)
+        left = [file for file in files if file not in idle]
+        assert len(left) < 2 or max(found) in [file.size for file in left] or not idle
+
+
+def test_a_partition_at_rest_ends_with_few_files() -> None:
+    outcome = replay(regular(7, [1], 0.1), tiered(settle_after_seconds=1), SIZES.is_small)
+    assert outcome.small_files[-1] == 7
+    late = [*regular(7, [1], 0.1), Arrival(100.0, {"other": (1,)})]
+    assert replay(late, tiered(settle_after_seconds=1), SIZES.is_small, settle_after=1).small_files[-1] == 2
+
+
+# --- outputs ----------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 749), min_size=2, max_size=80))
+@example([600, 600, 600])
+@example([370, 370, 740, 20])
+def test_what_reaches_the_target_becomes_files_that_are_never_small_again(found: list[int]) -> None:
+    runs = balanced(found, TARGET, SIZES.small_below)
+    assert [start for start, _ in runs] == [0, *(end for _, end in runs)][: len(runs)]
+    outputs = [sum(found[start:end]) for start, end in runs]
+    rest = sum(found[runs[-1][1] :])
+    if sum(found) >= TARGET:
+        assert all(750 <= output <= 1800 for output in outputs)
+        assert rest < 750
+    else:
+        assert len(outputs) == 1
+
+
+@given(st.integers(2, 40), st.integers(1, 400))
+def test_equal_files_become_as_many_outputs_as_rounding_says(count_of_files: int, size: int) -> None:
+    total = count_of_files * size
+    runs = balanced([size] * count_of_files, TARGET, SIZES.small_below)
+    healthy = evenly([size] * count_of_files, max(1, math.floor(total / TARGET + 0.5)))
+    if min((end - start) * size for start, end in healthy) >= 750 or len(healthy) == 1:
+        assert runs == healthy
+
+
+# --- ledger and plan --------------------------------------------------------------------------------------------------
+
+
+def counted(files: tuple[LiveFile, ...]) -> PartitionCounts:
+    return sum((counts_of(file.entry, SIZES) for file in files), PartitionCounts())
+
+
+@given(
+    st.lists(st.integers(0, 1500), max_size=60),
+    st.sampled_from(GROWTHS),
+    st.sampled_from([0.0, 5000.0]),
+    st.sampled_from([2, 5, 9]),
+    st.sampled_from([None, 3, 20]),
+)
+@example([0, 0], 1.5, 0.0, 2, None)
+def test_the_ledger_overlooks_nothing_that_the_plan_would_merge(
+    found: list[int], growth: float, idle: float, least: int, most: int | None
+) -> None:
+    files = tuple(data_file(number, size) for number, size in enumerate(found))
+    rules = TieredPolicy(PolicyValues(growth=growth, min_input_files=least, max_small_files=most), SIZES)
+    if rules.choose(files, idle).files:
+        assert rules.judge(counted(files), idle).due
+    assert rules.choose(files, idle).why
+    assert rules.judge(counted(files), idle).why
+
+
+@pytest.mark.parametrize(("files", "due"), [(7, False), (8, True)])
+def test_equal_files_are_due_when_there_are_as_many_as_the_growth_factor(files: int, due: bool) -> None:
+    found = tuple(data_file(number, 20) for number in range(files))
+    assert bool(tiered().choose(found).files) == due
+    assert not tiered().judge(counted(found[:6])).due
+
+
+def test_a_file_with_too_many_deletes_is_due_by_itself_and_small_ones_only_if_they_pay() -> None:
+    heavy, light = data_file(0, 900, [40]), tuple(data_file(number, 20) for number in range(1, 4))
+    assert tiered().choose((heavy, *light)).files == (heavy,)
+    assert len(tiered(growth=3.0).choose((heavy, *light)).files) == 4
+
+
+@given(st.lists(st.integers(1, 2500), max_size=40), st.sampled_from(GROWTHS), st.booleans())
+def test_planning_again_over_the_outputs_comes_to_an_end(found: list[int], growth: float, force: bool) -> None:
+    files = tuple(data_file(number, size) for number, size in enumerate(found))
+    serial = count(1000)
+    rules = TieredPolicy(PolicyValues(growth=growth, min_input_files=2), SIZES, force)
+    for _ in range(len(found) + 2):
+        plan = make_plan(inventory_of(files), rules, 10**12)
+        if not plan.groups:
+            return
+        gone = {file.entry.path for group in plan.groups for file in group.files}
+        made = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
+        assert len(made) < len(gone)
+        files = tuple(file for file in files if file.entry.path not in gone)
+        files += tuple(data_file(next(serial), size) for size in made)
+    raise AssertionError("planning never ends")
+
+
+# --- ten thousand commits ---------------------------------------------------------------------------------------------
+
+
+def large(growth: float, *, every: int = 0, settle_after: float = math.inf, interval: float = 60.0) -> Outcome:
+    rules = ThresholdPolicy(PolicyValues(), LARGE) if every else tiered(growth, LARGE, min_input_files=5)
+    return replay(
+        regular(10_000, [MEBIBYTE], interval), rules, LARGE.is_small, every=every or 1, settle_after=settle_after
+    )
+
+
+def test_ten_thousand_commits_of_a_megabyte_cost_less_than_3_bytes_a_byte() -> None:
+    ours, often, seldom = large(8), large(8, every=10), large(8, every=60)
+    assert ours.write_amplification <= 2.73
+    assert ours.mean_small_files <= 10.5
+    assert ours.most_rewrites == 3
+    assert often.write_amplification > 19
+    assert 5 < often.mean_small_files < 6
+    assert 29 < seldom.mean_small_files < 31
+
+
+def test_settling_after_every_one_of_ten_thousand_commits_stays_below_six_bytes_a_byte() -> None:
+    outcome = large(8, settle_after=3600, interval=7200)
+    assert outcome.write_amplification + outcome.settling < 6
+    assert outcome.mean_small_files < 6
+
+
+def test_bursts_are_settled_between_them() -> None:
+    pattern = list(bursts(3000, [MEBIBYTE], 60, 30, 7200))
+    outcome = replay(pattern, tiered(8, LARGE, min_input_files=5), LARGE.is_small, settle_after=3600)
+    assert outcome.write_amplification + outcome.settling < 5
+    assert outcome.bytes_settled
