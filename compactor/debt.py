@@ -117,7 +117,8 @@ class TableDebt:
 
     `partitions` holds those with debt (small or delete files), `counted` the sums over all partitions.
     Times are seconds since the epoch: `waiting_since` that of the oldest event not yet answered by a rewrite,
-    `due_since` when the table was first seen due.
+    `due_since` when the table was first seen due, `heard_at` when its last commit was counted; `commits_per_hour` is an
+    average over about the last hour.
     """
 
     table: TableName
@@ -128,6 +129,8 @@ class TableDebt:
     stale: str | None = None
     waiting_since: float | None = None
     due_since: float | None = None
+    commits_per_hour: float = 0.0
+    heard_at: float | None = None
 
     @property
     def total(self) -> PartitionCounts:

@@ -1,5 +1,7 @@
 """The dispatcher: which due table is rewritten next. Bounded, fair, one commit lane per table, backs off on failure.
 
+`work` returns the bytes its run read, 0 when it committed nothing; the limits of work_order.py go by them.
+
 `waiting` is pure; `Dispatcher` holds the threads. A table that was looked at is not looked at again before the board
 says something new of it (a newer snapshot, or other partitions due); a failed one waits for its back-off.
 """
@@ -9,15 +11,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from compactor.debt import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, StoppedError
 from compactor.table_names import TableName
+from compactor.work_order import HOUR, Finished, Limits, rank
 
 LOG = logging.getLogger("firnline")
 LONGEST_BACKOFF_SECONDS = 600.0
+NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Work:
 def waiting(
     tables: tuple[TableDebt, ...], attempts: Mapping[TableName, Attempt], running: frozenset[TableName], now: float
 ) -> list[TableDebt]:
-    """Tables that are due, switched on, not running and not backing off; the longest-waiting first."""
+    """Tables that are due, switched on, not running and not backing off; the most worthwhile first (work_order.py)."""
 
     def ready(debt: TableDebt) -> bool:
         attempt = attempts.get(debt.table, Attempt())
@@ -59,7 +64,7 @@ def waiting(
         )
 
     chosen = [debt for debt in tables if ready(debt)]
-    return sorted(chosen, key=lambda debt: (debt.due_since or now, debt.table))
+    return sorted(chosen, key=lambda debt: rank(debt, now))
 
 
 def after_failure(attempt: Attempt, now: float, first_backoff: float) -> Attempt:
@@ -74,16 +79,19 @@ class Dispatcher:
     def __init__(
         self,
         board: DebtBoard,
-        work: Callable[[TableDebt, Callable[[], bool]], None],
+        work: Callable[[TableDebt, Callable[[], bool]], int],
         *,
         concurrent_runs: int,
         first_backoff_seconds: float,
+        limits: Limits = NO_LIMITS,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._board = board
         self._work = work
         self._limit = concurrent_runs
         self._first_backoff = first_backoff_seconds
+        self._limits = limits
+        self._finished: deque[Finished] = deque()
         self._clock = clock
         self._changed = threading.Condition()
         self._attempts: dict[TableName, Attempt] = {}
@@ -130,8 +138,10 @@ class Dispatcher:
                 return
             attempt = self._attempts.get(debt.table, Attempt())
             try:
-                self._work(debt, lambda: self._stopping)
+                read = self._work(debt, lambda: self._stopping)
                 attempt = Attempt(settled=debt)
+                if read:
+                    self._note(Finished(debt.table, self._clock(), read))
             except StoppedError:  # nothing is settled: switched on again, the same snapshot is due again
                 attempt = Attempt(not_before=self._clock() + self._first_backoff)
             except FirnlineError:  # reported as an event by whoever raised it
@@ -145,12 +155,20 @@ class Dispatcher:
                     self._running.discard(debt.table)
                     self._changed.notify_all()
 
+    def _note(self, run: Finished) -> None:
+        with self._changed:
+            self._finished.append(run)
+            while self._finished[0].at <= run.at - HOUR:
+                self._finished.popleft()
+
     def _next(self) -> TableDebt | None:
         with self._changed:
             while not self._stopping:
-                tables = waiting(self._board.tables(), self._attempts, frozenset(self._running), self._clock())
-                if tables:
-                    self._running.add(tables[0].table)
-                    return tables[0]
+                now = self._clock()
+                tables = waiting(self._board.tables(), self._attempts, frozenset(self._running), now)
+                allowed = next((debt for debt in tables if self._limits.allow(debt, self._finished, now)), None)
+                if allowed is not None:
+                    self._running.add(allowed.table)
+                    return allowed
                 self._changed.wait(timeout=1.0)  # back-offs end by the clock, not by a notification
             return None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from datetime import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +24,7 @@ from pydantic.fields import FieldInfo
 
 from compactor.errors import InputError
 from compactor.table_names import TableName
+from compactor.work_order import Limits
 
 ENVIRONMENT_PREFIX = "FIRNLINE_"
 CONFIG_FILE_VARIABLE = "FIRNLINE_CONFIG_FILE"  # names the settings file for the command line; no setting itself
@@ -213,6 +215,45 @@ class CommitSettings(Section):
         return self.polaris_rollback == "always" or (self.polaris_rollback == "auto" and is_polaris)
 
 
+class LimitSettings(Section):
+    """What the service may spend. A run that has started is never cut short by these."""
+
+    quiet_hours: tuple[str, ...] = Field(
+        default=(), description='No run starts in these, e.g. ["22:00-06:00"]. UTC. None by default.'
+    )
+    bytes_per_hour: int | None = Field(
+        default=None,
+        ge=1,
+        description="Bytes that runs of all tables may read in any hour; a table with more bytes due than that starts "
+        "when the hour is empty. Unset.",
+    )
+    commits_per_table_and_hour: int | None = Field(
+        default=None, ge=1, description="`replace` commits that one table may have in any hour. Unset."
+    )
+
+    @field_validator("quiet_hours")
+    @classmethod
+    def _quiet_hours_are_spans(cls, spans: tuple[str, ...]) -> tuple[str, ...]:
+        for span in spans:
+            _span(span)
+        return spans
+
+    def as_limits(self) -> Limits:
+        """For the dispatcher."""
+        quiet = tuple(_span(span) for span in self.quiet_hours)
+        return Limits(quiet, self.bytes_per_hour, self.commits_per_table_and_hour)
+
+
+def _span(text: str) -> tuple[time, time]:
+    start, separator, end = text.partition("-")
+    try:
+        if not separator:
+            raise ValueError  # noqa: TRY301 - one message for all
+        return time.fromisoformat(start.strip()), time.fromisoformat(end.strip())
+    except ValueError:
+        raise ValueError(f"{text!r} is no span of hours; write e.g. 22:00-06:00 (UTC)") from None
+
+
 class HttpSettings(Section):
     """The address of /metrics, /healthz, /readyz and the status page."""
 
@@ -269,6 +310,7 @@ class Settings(Section):
     spark: SparkSettings = SparkSettings()
     policy: PolicySettings = PolicySettings()
     commit: CommitSettings = CommitSettings()
+    limits: LimitSettings = LimitSettings()
     http: HttpSettings = HttpSettings()
     state: StateSettings = StateSettings()
     service: ServiceSettings = ServiceSettings()

@@ -35,6 +35,8 @@ class Outcome:
         bytes_in: Bytes it wrote.
         bytes_rewritten: Bytes that rewrites read; those of settling merges are in `bytes_settled`.
         rewrites: `replace` commits.
+        files_rewritten: Files that rewrites read.
+        files_written: Files that they wrote.
         most_rewrites: How often the unluckiest byte was rewritten, settling left out.
         mean_small_files: Small files in all buckets, averaged over the commits, after the policy has acted.
         most_small_files: Their maximum.
@@ -48,6 +50,8 @@ class Outcome:
     bytes_rewritten: int
     bytes_settled: int
     rewrites: int
+    files_rewritten: int
+    files_written: int
     most_rewrites: int
     mean_small_files: float
     most_small_files: int
@@ -87,6 +91,8 @@ class _Bucket:
         self.settled = 0
         self.most_rewrites = 0
         self.commits = 0
+        self.files_rewritten = 0
+        self.files_written = 0
 
     def add(self, size: int, first: int, last: int, rewrites: int) -> None:
         self._serial += 1
@@ -110,6 +116,8 @@ class _Bucket:
         merged = {id(file) for file in files}
         self.open = [file for file in self.open if id(file) not in merged]
         rewrites = max(file.rewrites for file in files) + (not settling)
+        self.files_rewritten += len(files)
+        self.files_written += 1
         if settling:
             self.settled += size
         else:
@@ -225,6 +233,8 @@ def replay(
         bytes_rewritten=sum(bucket.rewritten for bucket in buckets),
         bytes_settled=sum(bucket.settled for bucket in buckets),
         rewrites=table.rewrites,
+        files_rewritten=sum(bucket.files_rewritten for bucket in buckets),
+        files_written=sum(bucket.files_written for bucket in buckets),
         most_rewrites=max((bucket.most_rewrites for bucket in buckets), default=0),
         mean_small_files=sum(counts) / len(counts) if counts else 0.0,
         most_small_files=max(counts, default=0),

@@ -1,17 +1,45 @@
-"""A table's past as its retained snapshots tell it: the commits of writers, with the files each added, by bucket."""
+"""A table's past as its retained snapshots tell it: who committed what when, which files each commit added and took.
+
+Expired snapshots are gone for good; what a table holds from before the oldest retained one is counted as there from the
+start.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 
-from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 from compactor.manifests import Content, ManifestCache, Status
+from compactor.partitions import PartitionKey
 from compactor.simulation import Arrival
 from compactor.table_changes import entries_changed
-from compactor.table_changes import writer_commits as commit_times
 from compactor.tables import TableView, head_of
+
+WRITER_KEYS = ("firnline.run-id", "flink.job-id", "kafka.connect.commit-id", "spark.app.id", "app-id", "engine-name")
+"""Summary keys by which engines say who they are, the most telling first."""
+Sizes = Mapping[PartitionKey, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One snapshot.
+
+    Attributes:
+        at: Seconds since the epoch.
+        rewrite: Whether it is a `replace`: the same rows in other files.
+        writer: What the summary says of the writer, empty if nothing.
+        added: Sizes of the data files it added, by (spec, partition); a bucket is a partition.
+        removed: Sizes of those it removed.
+    """
+
+    at: float
+    rewrite: bool
+    writer: str
+    added: Sizes
+    removed: Sizes
 
 
 def retained_ancestry(table: TableView) -> tuple[Snapshot, ...]:
@@ -25,22 +53,52 @@ def retained_ancestry(table: TableView) -> tuple[Snapshot, ...]:
     return tuple(reversed(found))
 
 
-def arrivals_of(table: TableView, cache: ManifestCache) -> list[Arrival]:
-    """Commits of writers (not rewrites) that added data files, oldest first; buckets are (spec, partition) keys.
+def commits_of(table: TableView, cache: ManifestCache, most: int | None = None) -> list[Commit]:
+    """The retained commits, oldest first; at most the newest `most` of them.
 
     Raises:
         RetryError: a manifest cannot be read.
     """
-    times = commit_times(table.metadata)
-    arrivals = []
-    for snapshot in retained_ancestry(table):
-        if snapshot.snapshot_id not in times:
-            continue
-        files: dict[Hashable, list[int]] = defaultdict(list)
-        for entry in entries_changed(table, [snapshot], cache):
-            if entry.status is Status.ADDED and entry.content is Content.DATA:
-                files[entry.key].append(entry.size)
-        if files:
-            sizes = {key: tuple(found) for key, found in files.items()}
-            arrivals.append(Arrival(snapshot.timestamp_ms / 1000, sizes))
-    return arrivals
+    snapshots = retained_ancestry(table)
+    return [_commit(table, snapshot, cache) for snapshot in snapshots[-most if most else None :]]
+
+
+def _commit(table: TableView, snapshot: Snapshot, cache: ManifestCache) -> Commit:
+    changed: dict[Status, dict[PartitionKey, list[int]]] = {
+        Status.ADDED: defaultdict(list),
+        Status.DELETED: defaultdict(list),
+    }
+    for entry in entries_changed(table, [snapshot], cache):
+        if entry.content is Content.DATA:
+            changed[entry.status][entry.key].append(entry.size)
+    summary = snapshot.summary
+    properties = summary.additional_properties if summary else {}
+    added, removed = (
+        {key: tuple(sizes) for key, sizes in changed[status].items()} for status in (Status.ADDED, Status.DELETED)
+    )
+    return Commit(
+        snapshot.timestamp_ms / 1000,
+        summary is not None and summary.operation is Operation.REPLACE,
+        next((f"{key}={properties[key]}" for key in WRITER_KEYS if key in properties), ""),
+        added,
+        removed,
+    )
+
+
+def arrivals_of(table: TableView, cache: ManifestCache) -> list[Arrival]:
+    """What writers added, commit by commit, for a replay; buckets are (spec, partition) keys.
+
+    Raises:
+        RetryError: a manifest cannot be read.
+    """
+    return arrivals(commits_of(table, cache))
+
+
+def arrivals(commits: list[Commit]) -> list[Arrival]:
+    """The commits of writers that added files."""
+    made = []
+    for commit in commits:
+        if commit.added and not commit.rewrite:
+            files: dict[Hashable, tuple[int, ...]] = dict(commit.added.items())
+            made.append(Arrival(commit.at, files))
+    return made

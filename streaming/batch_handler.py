@@ -19,6 +19,7 @@ from compactor.debt import DebtBoard, PartitionCounts, TableDebt, earliest
 from compactor.events import DeadLettered, LedgerUpdated, Listener, TableUnreadable
 from compactor.settings import Settings
 from compactor.table_names import TableName
+from compactor.work_order import commit_rate
 from streaming.commit_events.decoder import BadEvent, RawEvent
 from streaming.dead_letters import DeadLetter, dead_letter
 from streaming.ledger_rows import parse_table_key, partition_debt
@@ -125,8 +126,14 @@ class BatchHandler:
             acted_on=self._settings.tables.acts_on(rows.table, {"firnline.enabled": body["enabled"]}),
             waiting_since=earliest(known.waiting_since if known else None, _seconds(heard)),
         )
-        due_since = (known.due_since if known else None) or self._clock()
-        return replace(debt, due_since=due_since if debt.due else None)
+        now = self._clock()
+        due_since = (known.due_since if known else None) or now
+        debt = replace(debt, due_since=due_since if debt.due else None)
+        if known is not None and known.snapshot_id == debt.snapshot_id:
+            return replace(debt, commits_per_hour=known.commits_per_hour, heard_at=known.heard_at)
+        since_last = now - known.heard_at if known is not None and known.heard_at is not None else None
+        rate = commit_rate(known.commits_per_hour if known else 0.0, since_last)
+        return replace(debt, commits_per_hour=rate, heard_at=now)
 
     def _tell(self, rows: TableRows) -> None:
         oldest = rows.body["oldest_event_ms"]

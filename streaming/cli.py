@@ -24,6 +24,7 @@ from compactor.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, ta
 from compactor.table_names import TableName
 from compactor.tables import MAIN, Catalogs, TableView
 from streaming import reports
+from streaming.assess_command import assess_tables
 from streaming.simulate_command import simulate
 from streaming.version import VERSION
 
@@ -193,15 +194,16 @@ def compact(config: Path | None, /, table: str, branch: str, output: str, **requ
 
 @main.command()
 @click.argument("table", required=False)
+@click.option("--why", is_flag=True, help="Also say why the files are small, and what would help at the source.")
 @OUTPUT
 @click.pass_obj
-def debt(config: Path | None, table: str | None, output: str) -> None:
+def debt(config: Path | None, table: str | None, why: bool, output: str) -> None:
     """Count small files per partition and bucket, of TABLE or of all tables. Reads metadata only."""
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     names = [_name(table, catalogs)] if table else list(_all_tables(settings, catalogs))
     cache = ManifestCache(settings.service.manifest_cache_bytes)
-    documents, failed = reports.debt_documents(settings, catalogs, cache, names)
+    documents, failed = reports.debt_documents(settings, catalogs, cache, names, why=why)
     if output != "json":
         reports.print_debt(Console(), documents)
     elif not table:
@@ -237,6 +239,7 @@ def demo(keep: bool, commits: int, file_size: int, folder: Path | None) -> None:
     sys.exit(run_demo(keep=keep, commits=commits, file_size=file_size, folder=folder))
 
 
+main.add_command(assess_tables)
 main.add_command(simulate)
 
 

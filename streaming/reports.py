@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Literal
 
 import click
@@ -14,6 +14,7 @@ from rich import filesize
 from rich.console import Console
 from rich.table import Table
 
+from compactor.causes import arrivals_in, causes_of
 from compactor.errors import FirnlineError, RetryError
 from compactor.manifests import ManifestCache
 from compactor.plan_table import PlannedGroup, TablePlan, with_engine
@@ -21,12 +22,14 @@ from compactor.rewrite.engine import Engine
 from compactor.run_result import GroupResult, RunResult
 from compactor.settings import Settings
 from compactor.table_changes import live_counts, writer_commits
+from compactor.table_history import commits_of
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, file_sizes
 from compactor.tiered_policy import policy_of
 
 Document = dict[str, Any]
 FOOTER_READERS = 8
+COMMITS_LOOKED_AT = 200  # of the newest snapshots, to say why files are small
 
 
 def with_footers_read(plan: TablePlan) -> TablePlan:
@@ -136,17 +139,31 @@ def _result_document(result: GroupResult) -> Document:
 
 
 def debt_documents(
-    settings: Settings, catalogs: Catalogs, cache: ManifestCache, names: Sequence[TableName]
+    settings: Settings, catalogs: Catalogs, cache: ManifestCache, names: Sequence[TableName], *, why: bool = False
 ) -> tuple[list[Document], list[FirnlineError]]:
-    """`firnline debt`: counts per partition of each table; a table that cannot be read stops no other."""
+    """`firnline debt`: counts per partition of each table; a table that cannot be read stops no other.
+
+    `why`: with the causes found in the newest commits.
+    """
     documents: list[Document] = []
     failed: list[FirnlineError] = []
     for name in names:
         try:
-            documents.append(_debt_document(settings, catalogs, cache, name))
+            document = _debt_document(settings, catalogs, cache, name)
+            documents.append({**document, **_causes(settings, catalogs, cache, name)} if why else document)
         except FirnlineError as error:
             failed.append(error)
     return documents, failed
+
+
+def _causes(settings: Settings, catalogs: Catalogs, cache: ManifestCache, name: TableName) -> Document:
+    table = catalogs.load(name)
+    sizes = file_sizes(settings.policy.for_table(name), table.properties)
+    arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT))
+    if arrivals is None:
+        return {"arrivals": None, "causes": []}
+    mode = table.properties.get("write.distribution-mode", "")
+    return {"arrivals": asdict(arrivals), "causes": [asdict(cause) for cause in causes_of(arrivals, sizes, mode)]}
 
 
 def _debt_document(settings: Settings, catalogs: Catalogs, cache: ManifestCache, name: TableName) -> Document:
@@ -285,6 +302,11 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
         console.print(table)
         if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as a screen shows
             console.print(f"and {len(document['partitions']) - 40} more partitions; --output json has them all")
+        for cause in document.get("causes", []):
+            left = f"{cause['files_left_of_100']:.3g} of 100 files would be left"
+            console.print(
+                f"[bold]why:[/] {cause['sentence']}\n[bold]remedy:[/] {cause['remedy']} ({left})\n", highlight=False
+            )
 
 
 def _table(console: Console, title: str, rows: Iterable[tuple[str, ...]], *more: str) -> None:

@@ -157,6 +157,7 @@ class Service:
             self._would_rewrite if self._observe else self._rewrite,
             concurrent_runs=self._settings.service.concurrent_runs,
             first_backoff_seconds=self._settings.service.retry_seconds,
+            limits=self._settings.limits.as_limits(),
             clock=self._clock,
         )
         watcher = TableWatcher(
@@ -238,12 +239,12 @@ class Service:
         if self._parts.dispatcher is not None and not self._parts.dispatcher.stop(self._stop_by - time.monotonic()):
             LOG.warning("a rewrite was still running at the end; its outputs are swept at the next start")
 
-    def _rewrite(self, debt: TableDebt, stopping: Callable[[], bool]) -> None:
-        """One run of one table, from a fresh look at it."""
+    def _rewrite(self, debt: TableDebt, stopping: Callable[[], bool]) -> int:
+        """One run of one table, from a fresh look at it; the bytes it read."""
         rules = self._settings.tables
         plan = self._planned(debt)
         if plan is None:
-            return
+            return 0
 
         def enabled() -> bool:
             return rules.acts_on(debt.table, self._catalogs.load(debt.table).properties)
@@ -259,6 +260,7 @@ class Service:
                 self._parts.watcher.announce(debt.table, result.snapshot_after)
             except RetryError as error:
                 LOG.warning("%s: the commit could not be announced, the sweep finds it: %s", debt.table, error)
+        return sum(group.bytes_in for group in result.groups)
 
     def _planned(self, debt: TableDebt) -> TablePlan | None:
         """A plan of the table as it is now; None (and counted) when nothing is due after all.
@@ -287,14 +289,15 @@ class Service:
             return None
         return plan
 
-    def _would_rewrite(self, debt: TableDebt, _stopping: Callable[[], bool]) -> None:
+    def _would_rewrite(self, debt: TableDebt, _stopping: Callable[[], bool]) -> int:
         """Observe mode: plan, report, and leave it at that."""
         plan = self._planned(debt)
         if plan is None:
-            return
+            return 0
         files = sum(len(group.group.files) for group in plan.groups)
         after = sum(len(group.group.shares) for group in plan.groups)
         self.tell(RunWouldRewrite(debt.table, len(plan.groups), files, after, plan.bytes))
+        return 0
 
     def _sweep_in_flight(self) -> None:
         if self._observe:

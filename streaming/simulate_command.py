@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -159,7 +160,7 @@ def _contenders(values: PolicyValues, sizes: FileSizes, options: dict[str, Any])
     if options["chosen"] == "threshold":
         first = Contender("firnline, thresholds", threshold)
     curve = [Contender(f"  growth {k:g}", tiered(k), settle_after=settle) for k in options["curve"]]
-    crons = [Contender(f"Spark, every {n} commits", threshold, every=n) for n in options["crons"]]
+    crons = [Contender(f"Spark every {n}", threshold, every=n) for n in options["crons"]]
     return [first, *curve, *crons]
 
 
@@ -185,12 +186,14 @@ def show(console: Console, outcomes: Sequence[tuple[str, Outcome]]) -> None:
     """The comparison for people."""
     first = outcomes[0][1]
     table = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
         title=f"{first.arrivals:,} commits, {first.bytes_in / 1024**2:,.0f} MB",
         caption="rewritten, settled: bytes rewritten per byte written. Small files after each commit: mean and most. A "
         "byte: how often the unluckiest one was rewritten. Overlap: files of a bucket that hold rows of one commit.",
     )
     for heading in ("", "rewritten", "settled", "mean", "most", "rewrites", "a byte", "overlap"):
-        table.add_column(heading, justify="right" if heading else "left", no_wrap=True)
+        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for name, outcome in outcomes:
         table.add_row(
             name,

@@ -245,8 +245,8 @@ def _layouts() -> Iterator[tuple[str, Kind]]:
     yield "bloom_filters", kind("bloom filters by Iceberg's writer", PLAIN, *THREE,
                                 write__parquet__bloom_filter_enabled__column__id="true")  # fmt: skip
     yield "rolled_back", kind("a table rolled back, then written again", PLAIN, *THREE, RollBack(), Append(5, 9))
-    yield "target_size", kind("a small target: several outputs", PLAIN, *(Append(30, number) for number in range(6)),
-                              write__target_file_size_bytes="6000")  # fmt: skip
+    yield "target_size", kind("a small target: several outputs", PLAIN, *(Append(1000, number) for number in range(6)),
+                              write__target_file_size_bytes="30000")  # fmt: skip
 
 
 KINDS: Mapping[str, Kind] = {**dict(_partitioned()), **dict(_schemas()), **dict(_deletes()), **dict(_layouts())}

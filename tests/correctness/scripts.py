@@ -178,7 +178,7 @@ def create(lake: Lake, table: str, script: Script) -> None:
     properties = jvm.java.util.HashMap()
     properties.put("format-version", str(script.version))
     for key, value in script.properties:
-        properties.put(key, value.replace("{folder}", f"file://{lake.folder}"))
+        properties.put(key, value.replace("{folder}", f"file://{lake.folder}/{table}"))
     identifier = iceberg.catalog.TableIdentifier.parse(".".join(name.identifier))
     java_catalog(lake, name.catalog).createTable(identifier, schema, builder.build(), properties)
 
@@ -227,7 +227,8 @@ def _(operation: Append, lake: Lake, table: str, writer: str) -> None:
 def _pyiceberg(write: Callable[[], Any]) -> None:
     try:
         write()
-    except (NotImplementedError, NotInstalledError) as error:
+    except (NotImplementedError, NotInstalledError, ZeroDivisionError) as error:
+        # PyIceberg 0.12 divides by the rows it finds of a partition value, and no row equals NaN.
         raise WriterCannot(str(error).split("\n", maxsplit=1)[0]) from error
     except ValueError as error:
         if "Cannot write" not in str(error):
