@@ -49,6 +49,11 @@ class TableRules(Section):
     include: tuple[str, ...] = Field(default=(), description="Rewritten. Empty by default: nothing is touched unasked.")
     observe: tuple[str, ...] = Field(default=("*",), description="Counted and shown in metrics, never written.")
     exclude: tuple[str, ...] = Field(default=(), description="Ignored altogether; wins over the other two.")
+    other_compactors: Literal["share", "leave"] = Field(
+        default="share",
+        description="A table that somebody else has compacted within a day: `share` it, rewriting what is due when it "
+        "is due, or `leave` it alone. Either way `debt` shows who it was.",
+    )
 
     def ignores(self, table: TableName) -> bool:
         """Whether the table is not even looked at."""
@@ -145,6 +150,12 @@ class PolicyValues(Section):
     max_small_bytes: int | None = Field(
         default=None, ge=1, description="Tiered: all small files are merged from so many bytes of them. Unset."
     )
+    skip_newer_than_seconds: float = Field(
+        default=0.0,
+        ge=0,
+        description="A partition with a commit in the last so many seconds is left alone, until a sweep finds it cool. "
+        "For partitions whose writers would conflict. Off by default.",
+    )
     min_row_group_size: int = Field(
         default=4 * MEBIBYTE,
         ge=0,
@@ -168,6 +179,7 @@ class PolicyOverride(Section):
     settle_growth: float | None = Field(default=None, gt=1)
     max_small_files: int | None = Field(default=None, ge=2)
     max_small_bytes: int | None = Field(default=None, ge=1)
+    skip_newer_than_seconds: float | None = Field(default=None, ge=0)
     min_row_group_size: int | None = Field(default=None, ge=0)
 
 

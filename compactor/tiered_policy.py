@@ -104,7 +104,36 @@ class TieredPolicy:
         return f"{small} small files, too few to be worth their bytes"
 
 
+@dataclass(frozen=True)
+class LeaveHotPartitions:
+    """Another policy, but a partition that somebody has just committed to is left alone."""
+
+    policy: Policy
+    seconds: float
+
+    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
+        """As the other policy, once the partition has cooled down."""
+        if idle_seconds < self.seconds:
+            return Judgement(False, self._why())
+        return self.policy.judge(counts, idle_seconds)
+
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:
+        """As the other policy, once the partition has cooled down."""
+        if idle_seconds < self.seconds:
+            return Choice((), self._why())
+        return self.policy.choose(files, idle_seconds)
+
+    def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
+        """As the other policy."""
+        return self.policy.cut(files)
+
+    def _why(self) -> str:
+        return f"a commit less than {self.seconds:.0f} s ago (skip_newer_than_seconds)"
+
+
 def policy_of(values: PolicyValues, sizes: FileSizes, *, force: bool = False) -> Policy:
     """The policy that a table's settings name."""
     kind = ThresholdPolicy if values.strategy == "threshold" else TieredPolicy
-    return kind(values, sizes, force)
+    policy = kind(values, sizes, force)
+    hot = values.skip_newer_than_seconds
+    return LeaveHotPartitions(policy, hot) if hot and not force else policy

@@ -87,7 +87,7 @@ def balanced(sizes: Sequence[int], target: int, least: int) -> list[tuple[int, i
     total = sum(sizes)
     wanted = max(1, min(math.floor(total / target + 0.5), int(total // least) if least else 1))
     runs = evenly(sizes, wanted)
-    if len(runs) == 1 or min(sum(sizes[start:end]) for start, end in runs) >= least:
+    if len(runs) <= 1 or min(sum(sizes[start:end]) for start, end in runs) >= least:
         return runs
     return _greedily(sizes, least)
 

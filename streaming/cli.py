@@ -150,11 +150,7 @@ def plan(config: Path | None, /, table: str, branch: str, output: str, **request
     """Show what `compact` would do to TABLE (namespace.table or catalog.namespace.table). Writes nothing."""
     settings = load_settings(config)
     made, _ = _plan(settings, table, branch, Request(**request))
-    made = reports.with_footers_read(made)
-    if output == "json":
-        _print_json(reports.plan_document(made))
-    else:
-        reports.print_plan(Console(), made)
+    _show_plan(made, output)
 
 
 @main.command()
@@ -164,14 +160,18 @@ def plan(config: Path | None, /, table: str, branch: str, output: str, **request
 @FORCE
 @ENGINE
 @STRATEGY
+@click.option("--dry-run", is_flag=True, help="Only show the plan, as `plan` does.")
 @OUTPUT
 @click.pass_obj
-def compact(config: Path | None, /, table: str, branch: str, output: str, **request: Any) -> None:
+def compact(config: Path | None, /, table: str, branch: str, dry_run: bool, output: str, **request: Any) -> None:
     """Rewrite what is due in TABLE now, as one `replace` commit. Needs no `tables.include` and no Kafka."""
     from streaming.compact_once import compact_once  # noqa: PLC0415 - see `run`
 
     settings = load_settings(config)
     made, cache = _plan(settings, table, branch, Request(**request))
+    if dry_run:
+        _show_plan(made, output)
+        return
     if table_switch(made.table.properties) is False:
         raise InputError(f"table {made.table.name} has the property firnline.enabled=false; unset it first")
     console = Console(stderr=True)
@@ -241,6 +241,14 @@ def demo(keep: bool, commits: int, file_size: int, folder: Path | None) -> None:
 
 main.add_command(assess_tables)
 main.add_command(simulate)
+
+
+def _show_plan(made: TablePlan, output: str) -> None:
+    made = reports.with_footers_read(made)
+    if output == "json":
+        _print_json(reports.plan_document(made))
+    else:
+        reports.print_plan(Console(), made)
 
 
 def _name(text: str, catalogs: Catalogs) -> TableName:

@@ -17,6 +17,7 @@ from rich.table import Table
 from compactor.causes import arrivals_in, causes_of
 from compactor.errors import FirnlineError, RetryError
 from compactor.manifests import ManifestCache
+from compactor.other_compactors import other_compactors
 from compactor.plan_table import PlannedGroup, TablePlan, with_engine
 from compactor.rewrite.engine import Engine
 from compactor.run_result import GroupResult, RunResult
@@ -159,11 +160,13 @@ def debt_documents(
 def _causes(settings: Settings, catalogs: Catalogs, cache: ManifestCache, name: TableName) -> Document:
     table = catalogs.load(name)
     sizes = file_sizes(settings.policy.for_table(name), table.properties)
+    others = [asdict(other) for other in other_compactors(table.metadata, time.time())]
     arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT))
     if arrivals is None:
-        return {"arrivals": None, "causes": []}
+        return {"other_compactors": others, "arrivals": None, "causes": []}
     mode = table.properties.get("write.distribution-mode", "")
-    return {"arrivals": asdict(arrivals), "causes": [asdict(cause) for cause in causes_of(arrivals, sizes, mode)]}
+    causes = [asdict(cause) for cause in causes_of(arrivals, sizes, mode)]
+    return {"other_compactors": others, "arrivals": asdict(arrivals), "causes": causes}
 
 
 def _debt_document(settings: Settings, catalogs: Catalogs, cache: ManifestCache, name: TableName) -> Document:
@@ -302,6 +305,12 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
         console.print(table)
         if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as a screen shows
             console.print(f"and {len(document['partitions']) - 40} more partitions; --output json has them all")
+        for other in document.get("other_compactors", []):
+            console.print(
+                f"[bold]also compacted by[/] {other['name']}: {other['commits']} rewrites of {other['files']} files in "
+                "the last day (tables.other_compactors says what firnline does then)\n",
+                highlight=False,
+            )
         for cause in document.get("causes", []):
             left = f"{cause['files_left_of_100']:.3g} of 100 files would be left"
             console.print(

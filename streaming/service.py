@@ -29,6 +29,7 @@ from compactor.events import (
 )
 from compactor.in_flight import sweep
 from compactor.manifests import ManifestCache
+from compactor.other_compactors import other_compactors
 from compactor.plan_table import TablePlan, plan_table
 from compactor.rewriter import Rewriter
 from compactor.settings import Settings
@@ -272,7 +273,11 @@ class Service:
         try:
             table = self._catalogs.load(debt.table)
             wanted = self._settings.tables.acts_on(debt.table, table.properties)
-            plan = plan_table(table, self._settings.policy.for_table(debt.table), self._cache) if wanted else None
+            leave = self._settings.tables.other_compactors == "leave" and bool(
+                other_compactors(table.metadata, self._clock())
+            )
+            act = wanted and not leave
+            plan = plan_table(table, self._settings.policy.for_table(debt.table), self._cache) if act else None
         except FirnlineError as error:
             self.tell(RunFailed("", debt.table, "plan", error.reason, error.reaction, str(error)))
             raise
@@ -280,6 +285,9 @@ class Service:
             failure = GiveUpError(f"planning {debt.table} failed: {error}", reason="unexpected")
             self.tell(RunFailed("", debt.table, "plan", failure.reason, failure.reaction, str(error)))
             raise failure from error
+        if plan is None and wanted:
+            self.tell(RunSkipped(debt.table, "other_compactor"))
+            return None
         if plan is None:
             self.tell(RunSkipped(debt.table, "switched_off"))
             raise StoppedError(f"{debt.table} is switched off")

@@ -500,11 +500,16 @@ GROUP_KEYS = {
 @pytest.mark.parametrize(("table", "cores"), [("one", 1), ("two", 2), ("eight", 8)])
 def test_compact_prints_its_contract_whatever_the_cores(shelf: Site, table: str, cores: int) -> None:
     before, rows = shelf.view(table).snapshot.snapshot_id, shelf.rows(table)
-    done = firnline(
-        shelf.config, "compact", f"db.{table}", "--output", "json",
-        FIRNLINE_SPARK__MASTER=f"local[{cores}]", FIRNLINE_POLICY__TARGET_FILE_SIZE="300000",
-    )  # fmt: skip
+    settings = {"FIRNLINE_SPARK__MASTER": f"local[{cores}]", "FIRNLINE_POLICY__TARGET_FILE_SIZE": "300000"}
+    asked = ("compact", f"db.{table}", "--output", "json")
+    foreseen = document(firnline(shelf.config, *asked, "--dry-run", **settings))
+    assert shelf.view(table).snapshot.snapshot_id == before
+    done = firnline(shelf.config, *asked, **settings)
     printed = document(done)
+    known_before = ("spec_id", "partition", "bucket", "engine", "reason", "why", "files_in", "files_out", "bytes_in")
+    assert [[group[key] for key in known_before] for group in foreseen["groups"]] == [
+        [group[key] for key in known_before] for group in printed["groups"]
+    ]
     assert printed["table"] == f"lake.db.{table}"
     assert printed["snapshot_before"] == before
     assert printed["snapshot_after"] == shelf.view(table).snapshot.snapshot_id != before

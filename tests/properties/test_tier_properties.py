@@ -17,7 +17,7 @@ from compactor.settings import PolicyValues
 from compactor.simulation import Arrival, Outcome, bursts, regular, replay
 from compactor.table_changes import counts_of
 from compactor.tables import FileSizes
-from compactor.tiered_policy import TieredPolicy
+from compactor.tiered_policy import TieredPolicy, policy_of
 from compactor.tiers import balanced, evenly, longest_prefix, most_open_files, most_rewrites, step_of
 from tests.properties.planning import data_file, inventory_of
 
@@ -191,6 +191,24 @@ def test_planning_again_over_the_outputs_comes_to_an_end(found: list[int], growt
         files = tuple(file for file in files if file.entry.path not in gone)
         files += tuple(data_file(next(serial), size) for size in made)
     raise AssertionError("planning never ends")
+
+
+@given(st.lists(st.integers(1, 1500), max_size=40), st.floats(0, 200), st.sampled_from(["tiered", "threshold"]))
+def test_a_hot_partition_is_left_alone_until_it_has_cooled(found: list[int], idle: float, strategy: str) -> None:
+    files = tuple(data_file(number, size) for number, size in enumerate(found))
+    values = PolicyValues(strategy=strategy, skip_newer_than_seconds=100)
+    rules, plain = policy_of(values, SIZES), policy_of(values.model_copy(update={"skip_newer_than_seconds": 0}), SIZES)
+    if idle < 100:
+        assert rules.choose(files, idle).files == ()
+        assert not rules.judge(counted(files), idle).due
+    else:
+        assert rules.choose(files, idle) == plain.choose(files, idle)
+        assert rules.judge(counted(files), idle) == plain.judge(counted(files), idle)
+    assert rules.cut(files) == plain.cut(files)
+    assert (
+        policy_of(values, SIZES, force=True).choose(files).files
+        == policy_of(values.model_copy(update={"skip_newer_than_seconds": 0}), SIZES, force=True).choose(files).files
+    )
 
 
 # --- ten thousand commits ---------------------------------------------------------------------------------------------
