@@ -6,13 +6,16 @@ Built from manifest entries, so that equality deletes, deletion vectors and fore
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+
+from pyiceberg.manifest import ManifestFile
 
 from compactor.manifests import Content, FileEntry, ManifestCache
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.table_changes import writer_commits
 from compactor.tables import TableView
+from compactor.where import Where
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,9 @@ class LiveFile:
 class Inventory:
     """Live files by partition, in arrival order (data sequence number, then path), at one snapshot.
 
-    `deletes`: every live delete file, whether it still applies to a data file or not. `commits`: as `writer_commits`.
+    `deletes`: every live delete file, whether it still applies to a data file or not; under a filter only those of
+    which that can be told. `commits`: as `writer_commits`. `manifests`: all there are, read or not. Under a filter,
+    partitions outside it may be missing, or lack their deletes: nothing may be planned for them.
     """
 
     table: TableView
@@ -48,6 +53,7 @@ class Inventory:
     layouts: Mapping[int, PartitionLayout]
     deletes: tuple[FileEntry, ...] = ()
     commits: Mapping[int, int] = field(default_factory=dict)
+    manifests: tuple[ManifestFile, ...] = ()
 
     def idle_seconds(self, key: PartitionKey, now: float) -> float:
         """How long ago a writer last committed a file of this partition that is still live.
@@ -58,8 +64,10 @@ class Inventory:
         return now - changed / 1000
 
 
-def take_inventory(table: TableView, cache: ManifestCache) -> Inventory:
+def take_inventory(table: TableView, cache: ManifestCache, where: Where | None = None) -> Inventory:
     """Read the manifests of the table's current snapshot (cached ones are not read again).
+
+    `where`: manifests without a partition that it keeps are not read at all.
 
     Raises:
         RetryError: a manifest cannot be read.
@@ -67,7 +75,9 @@ def take_inventory(table: TableView, cache: ManifestCache) -> Inventory:
     snapshot = table.snapshot
     if snapshot is None:
         return Inventory(table, None, 0, {}, {})
-    entries = [entry for manifest in cache.read(table, table.manifests()) for entry in manifest if entry.is_live]
+    manifests = tuple(table.manifests())
+    read = [manifest for manifest in manifests if where is None or where.keeps_manifest(manifest)]
+    entries = [entry for manifest in cache.read(table, read) for entry in manifest if entry.is_live]
     layouts = {spec.spec_id: table.layout(spec.spec_id) for spec in table.metadata.partition_specs}
     return Inventory(
         table,
@@ -75,8 +85,26 @@ def take_inventory(table: TableView, cache: ManifestCache) -> Inventory:
         snapshot.sequence_number or 0,
         match_deletes(entries, layouts),
         layouts,
-        tuple(entry for entry in entries if entry.content is not Content.DATA),
+        _deletes_known(entries, where if len(read) < len(manifests) else None),
         writer_commits(table.metadata),
+        manifests,
+    )
+
+
+def _deletes_known(entries: Sequence[FileEntry], where: Where | None) -> tuple[FileEntry, ...]:
+    """Delete files of which it is known what they apply to; `where` if manifests were skipped.
+
+    A delete that seems to apply to nothing may apply to data files of skipped manifests: if it were taken for dangling
+    and removed, their rows would come back.
+    """
+    deletes = tuple(entry for entry in entries if entry.content is not Content.DATA)
+    if where is None:
+        return deletes
+    there = {entry.path for entry in entries if entry.content is Content.DATA}
+    return tuple(
+        delete
+        for delete in deletes
+        if where.accounts_for(delete) and (delete.applies_to is None or delete.applies_to in there)
     )
 
 

@@ -12,9 +12,11 @@ from compactor.manifests import ManifestCache
 from compactor.planner import Group, Plan, make_plan
 from compactor.pruning import partition_filter
 from compactor.rewrite.engine import Engine, EngineChoice, choose_engine, impossible
+from compactor.selection import Selection, count_selection
 from compactor.settings import PolicyValues
 from compactor.tables import FileSizes, TableView, file_sizes
 from compactor.tiered_policy import policy_of
+from compactor.where import bind_where
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,7 @@ class TablePlan:
     requested_engine: str
     seconds: float
     coverable_deletes: tuple[CoverableDelete, ...] = ()
+    selection: Selection | None = None
 
     @property
     def bytes(self) -> int:
@@ -79,8 +82,9 @@ def plan_table(
     if request.strategy is not None:
         policy = policy.model_copy(update={"strategy": request.strategy})
     sizes = file_sizes(policy, table.properties)
-    keeps = partition_filter(table, request.where)
-    inventory = take_inventory(table, cache)
+    where = bind_where(table, request.where or policy.where)
+    keeps = partition_filter(table, where)
+    inventory = take_inventory(table, cache, where)
 
     rules = policy_of(policy, sizes, force=request.force)
     made = make_plan(inventory, rules, policy.max_file_group_size, keeps, wall_clock())
@@ -89,7 +93,8 @@ def plan_table(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )
     coverable = coverable_deletes(inventory, {file.entry.path for group in plan.groups for file in group.files})
-    return TablePlan(table, plan, groups, policy, sizes, request.engine, clock() - started, coverable)
+    selection = count_selection(where, inventory.manifests, inventory.partitions)
+    return TablePlan(table, plan, groups, policy, sizes, request.engine, clock() - started, coverable, selection)
 
 
 def _possible(table: TableView, twice: frozenset[str], plan: Plan) -> Plan:

@@ -23,7 +23,7 @@ from compactor.commit_groups import Committed, commit_groups
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, StoppedError
 from compactor.events import GroupDropped, Listener, RunCommitted, RunFailed, RunPlanned, ignore
 from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
-from compactor.java_table import JavaTable, first_line
+from compactor.java_table import JavaTable, exception_class, first_line
 from compactor.manifests import ManifestCache
 from compactor.plan_table import TablePlan
 from compactor.planner import batches
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("firnline")
 TASKS_PER_SLOT = 4  # tasks a slot gets in one job: enough to level out, few enough to show progress
+UNSUPPORTED = "java.lang.UnsupportedOperationException"
 NO_HEAD = -1  # differs from every head: certainly uncommitted outputs need no waiting
 
 Progress = Callable[[int, int, int], None]
@@ -389,6 +390,8 @@ def _costs_its_group(error: Exception) -> bool:
 def _as_firnline_error(plan: TablePlan, error: Exception) -> FirnlineError:
     if isinstance(error, FirnlineError):
         return error
-    failure = GiveUpError(f"rewriting a group of {plan.table.name} failed: {first_line(error)}", reason="unexpected")
+    unsupported = isinstance(error, Py4JJavaError) and exception_class(error) == UNSUPPORTED
+    reason = "type_not_supported" if unsupported else "unexpected"  # Spark knows neither times nor nanoseconds
+    failure = GiveUpError(f"rewriting a group of {plan.table.name} failed: {first_line(error)}", reason=reason)
     failure.__cause__ = error
     return failure

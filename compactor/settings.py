@@ -150,6 +150,11 @@ class PolicyValues(Section):
     max_small_bytes: int | None = Field(
         default=None, ge=1, description="Tiered: all small files are merged from so many bytes of them. Unset."
     )
+    where: str | None = Field(
+        default=None,
+        description="Only partitions that can hold rows matching this filter (docs/where.md) are rewritten, e.g. "
+        "`day >= '2024-01-01'`. Meant for single tables: `policy.tables.<name>.where`. Unset.",
+    )
     skip_newer_than_seconds: float = Field(
         default=0.0,
         ge=0,
@@ -179,6 +184,7 @@ class PolicyOverride(Section):
     settle_growth: float | None = Field(default=None, gt=1)
     max_small_files: int | None = Field(default=None, ge=2)
     max_small_bytes: int | None = Field(default=None, ge=1)
+    where: str | None = None
     skip_newer_than_seconds: float | None = Field(default=None, ge=0)
     min_row_group_size: int | None = Field(default=None, ge=0)
 

@@ -37,7 +37,7 @@ WHERE = click.option(
     "--where",
     metavar="EXPR",
     help="Only partitions that can hold matching rows, e.g. \"day = '2024-01-15' AND id IN (1, 2)\". Selects files, "
-    "never rows.",
+    "never rows; docs/where.md lists what can be written.",
 )
 BRANCH = click.option("--branch", metavar="NAME", default=MAIN, show_default=True, help="The branch to look at.")
 FORCE = click.option("--force", is_flag=True, help="Merge every small file, whatever the thresholds.")

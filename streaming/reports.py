@@ -61,6 +61,7 @@ def plan_document(plan: TablePlan) -> Document:
         "snapshot_before": plan.plan.snapshot_id,
         "snapshot_after": None,
         "operation": None,
+        "selection": plan.selection.document() if plan.selection else None,
         "groups": [_planned_document(planned) for planned in plan.groups],
         "left_alone": [
             {"spec_id": key.spec_id, "partition": plan.table.layout(key.spec_id).readable(key), "why": why}
@@ -244,6 +245,8 @@ def check_connections(settings: Settings) -> None:
 
 def print_plan(console: Console, plan: TablePlan) -> None:
     """A plan for people."""
+    for line in plan.selection.lines() if plan.selection else ():
+        console.print(line, markup=False, highlight=False)
     if not plan.groups:
         console.print(f"[bold]{plan.table.name}[/]: nothing is due")
         for key, why in list(plan.plan.left_alone.items())[:20]:

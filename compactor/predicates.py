@@ -1,0 +1,279 @@
+"""Predicates over columns or partition fields, without NOT: whether one value, or any between bounds, satisfies them.
+
+Null satisfies IS NULL alone, as in SQL (and IS NOT NAN). NaN is greater than every number and equal to itself, as in
+Spark. Whatever cannot be compared is taken to match: a predicate chooses what is looked at, it must not lose anything.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any, Final
+
+
+class Operator(Enum):
+    """What a leaf asks of a value; IN and NOT IN stand for `=` and `!=` too."""
+
+    IN = "IN"
+    NOT_IN = "NOT IN"
+    LESS = "<"
+    AT_MOST = "<="
+    GREATER = ">"
+    AT_LEAST = ">="
+    STARTS_WITH = "LIKE"
+    NOT_STARTS_WITH = "NOT LIKE"
+    IS_NULL = "IS NULL"
+    NOT_NULL = "IS NOT NULL"
+    IS_NAN = "IS NAN"
+    NOT_NAN = "IS NOT NAN"
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One test of the value that `key` names: a field id of a schema, or a position in a partition tuple.
+
+    `values` are Iceberg's own (days, micros, unscaled text never; uuids as 16 bytes): one, or for IN any number.
+    `also` are values that match besides, for reasons of the writers, not of the filter; they are not shown.
+    """
+
+    key: int
+    name: str
+    operator: Operator
+    values: frozenset[Any] = frozenset()
+    also: frozenset[Any] = frozenset()
+
+    @property
+    def value(self) -> Any:
+        """The one value of a comparison."""
+        return next(iter(self.values))
+
+
+@dataclass(frozen=True)
+class AllOf:
+    """AND; without parts: everything matches."""
+
+    parts: tuple[Predicate, ...] = ()
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """OR; without parts: nothing matches."""
+
+    parts: tuple[Predicate, ...] = ()
+
+
+Predicate = Leaf | AllOf | AnyOf
+EVERYTHING: Final = AllOf()
+NOTHING: Final = AnyOf()
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What is known of many values: none is below `lower` or above `upper` (None: not known), and what may occur."""
+
+    lower: Any = None
+    upper: Any = None
+    nulls: bool = True
+    nans: bool = True
+    values: bool = True
+
+
+UNKNOWN_BOUNDS: Final = Bounds()
+
+
+def all_of(parts: Iterable[Predicate]) -> Predicate:
+    """AND of `parts`, flat and without repetitions."""
+    kept: dict[Predicate, None] = {}
+    for part in parts:
+        if part == NOTHING:
+            return NOTHING
+        kept.update(dict.fromkeys(part.parts if isinstance(part, AllOf) else (part,)))
+    return next(iter(kept)) if len(kept) == 1 else AllOf(tuple(kept))
+
+
+def any_of(parts: Iterable[Predicate]) -> Predicate:
+    """OR of `parts`, flat, without repetitions, the IN sets of one key united."""
+    kept: dict[Any, Predicate] = {}
+    for part in parts:
+        if part == EVERYTHING:
+            return EVERYTHING
+        for each in part.parts if isinstance(part, AnyOf) else (part,):
+            if isinstance(each, Leaf) and each.operator is Operator.IN:
+                before = kept.get(each.key)
+                if isinstance(before, Leaf):
+                    united = (before.values | each.values, before.also | each.also)
+                    kept[each.key] = Leaf(each.key, each.name, Operator.IN, *united)
+                else:
+                    kept[each.key] = each
+            else:
+                kept[each] = each
+    found = tuple(kept.values())
+    return found[0] if len(found) == 1 else AnyOf(found)
+
+
+def matches(predicate: Predicate, value_of: Callable[[int], Any]) -> bool:
+    """Whether one row or partition tuple satisfies `predicate`; True where `value_of` raises or compares badly."""
+    match predicate:
+        case AllOf():
+            return all(matches(part, value_of) for part in predicate.parts)
+        case AnyOf():
+            return any(matches(part, value_of) for part in predicate.parts)
+    try:
+        return _satisfies(predicate, value_of(predicate.key))
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
+        return True
+
+
+def _satisfies(leaf: Leaf, value: Any) -> bool:
+    if value is None:
+        return leaf.operator in {Operator.IS_NULL, Operator.NOT_NAN}
+    if leaf.operator in _COMPARISONS:
+        return value in leaf.also or _COMPARISONS[leaf.operator](value, leaf.value)
+    match leaf.operator:
+        case Operator.IN:
+            return value in leaf.values or value in leaf.also
+        case Operator.NOT_IN:
+            return value not in leaf.values
+        case Operator.IS_NAN | Operator.NOT_NAN:
+            return _is_nan(value) == (leaf.operator is Operator.IS_NAN)
+        case _:
+            return leaf.operator is Operator.NOT_NULL
+
+
+_COMPARISONS: Final[dict[Operator, Callable[[Any, Any], bool]]] = {
+    Operator.LESS: lambda value, limit: value < limit,  # never true of NaN
+    Operator.AT_MOST: lambda value, limit: value <= limit,
+    Operator.GREATER: lambda value, limit: _is_nan(value) or value > limit,
+    Operator.AT_LEAST: lambda value, limit: _is_nan(value) or value >= limit,
+    Operator.STARTS_WITH: lambda value, prefix: value.startswith(prefix),
+    Operator.NOT_STARTS_WITH: lambda value, prefix: not value.startswith(prefix),
+}
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and value != value  # noqa: PLR0124 - only NaN differs from itself
+
+
+def may_match(predicate: Predicate, bounds_of: Callable[[int], Bounds]) -> bool:
+    """Whether any value within the bounds may satisfy `predicate` (each leaf for itself: an upper estimate)."""
+    match predicate:
+        case AllOf():
+            return all(may_match(part, bounds_of) for part in predicate.parts)
+        case AnyOf():
+            return any(may_match(part, bounds_of) for part in predicate.parts)
+    try:
+        return _may_satisfy(predicate, bounds_of(predicate.key))
+    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
+        return True
+
+
+def _may_satisfy(leaf: Leaf, bounds: Bounds) -> bool:
+    match leaf.operator:
+        case Operator.IS_NULL:
+            return bounds.nulls
+        case Operator.IS_NAN:
+            return bounds.nans
+        case Operator.NOT_NAN:
+            return bounds.nulls or bounds.values
+        case Operator.NOT_NULL | Operator.NOT_IN:
+            return bounds.nans or bounds.values
+        case Operator.GREATER | Operator.AT_LEAST if bounds.nans:
+            return True
+        case _:
+            return bounds.values and (
+                _reaches(leaf, bounds.lower, bounds.upper) or any(_inside(value, bounds) for value in leaf.also)
+            )
+
+
+def _reaches(leaf: Leaf, lower: Any, upper: Any) -> bool:
+    """Whether a value between the bounds may satisfy a leaf that has values."""
+    if leaf.operator is Operator.IN:
+        ordered = _ordered(leaf.values)
+        first = 0 if lower is None else bisect_left(ordered, lower)
+        return first < len(ordered) and (upper is None or ordered[first] <= upper)
+    if leaf.operator is Operator.NOT_STARTS_WITH:  # impossible only where both bounds, so all between them, start so
+        known = lower is not None and upper is not None
+        return not (known and lower.startswith(leaf.value) and upper.startswith(leaf.value))
+    if leaf.operator is Operator.STARTS_WITH:
+        length = len(leaf.value)
+        return (lower is None or lower[:length] <= leaf.value) and (upper is None or upper[:length] >= leaf.value)
+    bound = lower if leaf.operator in {Operator.LESS, Operator.AT_MOST} else upper
+    return bound is None or _COMPARISONS[leaf.operator](bound, leaf.value)
+
+
+@lru_cache(maxsize=64)
+def _ordered(values: frozenset[Any]) -> tuple[Any, ...]:
+    """Thousands of values of one list may be held against thousands of manifests."""
+    return tuple(sorted(values))
+
+
+def _inside(value: Any, bounds: Bounds) -> bool:
+    return (bounds.lower is None or bounds.lower <= value) and (bounds.upper is None or bounds.upper >= value)
+
+
+def possible_values(predicate: Predicate, key: int) -> frozenset[Any] | None:
+    """The values of `key` that `predicate` allows, other keys being free; None: no leaf narrows them to a set."""
+    match predicate:
+        case AllOf():
+            sets = [found for part in predicate.parts if (found := possible_values(part, key)) is not None]
+            return frozenset.intersection(*sets) if sets else None
+        case AnyOf():
+            united: frozenset[Any] = frozenset()
+            for part in predicate.parts:
+                found = possible_values(part, key)
+                if found is None:
+                    return None
+                united |= found
+            return united
+    if predicate.key != key:
+        return None
+    if predicate.operator is Operator.IN:
+        return predicate.values | predicate.also
+    return frozenset() if predicate.operator is Operator.IS_NULL else None
+
+
+def as_text(predicate: Predicate, show: Callable[[Leaf, Any], str], sets: AbstractSet[int] = frozenset()) -> str:
+    """SQL-like text. `TRUE`: everything matches, `FALSE`: nothing does.
+
+    Args:
+        predicate: What to write.
+        show: Writes one value of a leaf.
+        sets: Keys whose values are always written as sets, such as bucket numbers: `IN (2)` and not `= 2`.
+    """
+    match predicate:
+        case AllOf():
+            joined, empty = " AND ", "TRUE"
+        case AnyOf():
+            joined, empty = " OR ", "FALSE"
+        case _:
+            return _leaf_text(predicate, show, predicate.key in sets)
+    texts = [as_text(part, show, sets) for part in predicate.parts]
+    return (
+        joined.join(
+            text if isinstance(part, Leaf) else f"({text})" for part, text in zip(predicate.parts, texts, strict=True)
+        )
+        or empty
+    )
+
+
+_MOST_VALUES_SHOWN: Final = 20
+
+
+def _leaf_text(leaf: Leaf, show: Callable[[Leaf, Any], str], always_set: bool) -> str:
+    if leaf.operator in {Operator.IN, Operator.NOT_IN}:
+        if len(leaf.values) == 1 and not always_set:
+            return f"{leaf.name} {'=' if leaf.operator is Operator.IN else '!='} {show(leaf, leaf.value)}"
+        texts = [show(leaf, value) for value in sorted(leaf.values)]
+        more = len(texts) - _MOST_VALUES_SHOWN
+        listed = ", ".join(texts[:_MOST_VALUES_SHOWN]) + (f", ... {more:,} more" if more > 0 else "")
+        return f"{leaf.name} {leaf.operator.value} ({listed})"
+    if leaf.operator in {Operator.STARTS_WITH, Operator.NOT_STARTS_WITH}:
+        escaped = leaf.value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_").replace("'", "''")
+        return f"{leaf.name} {leaf.operator.value} '{escaped}%'"
+    if not leaf.values:
+        return f"{leaf.name} {leaf.operator.value}"
+    return f"{leaf.name} {leaf.operator.value} {show(leaf, leaf.value)}"

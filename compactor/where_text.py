@@ -1,0 +1,284 @@
+"""Filter text → a syntax tree: the part of SQL that can choose partitions, and PyIceberg's own filter strings.
+
+Tests of one column against constants (`= == != <> < <= > >=`, IN, BETWEEN, LIKE, IS NULL, IS NAN and their NOT forms),
+joined by AND, OR, NOT and parentheses. Nothing is known of a table here: see where.py.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final, Literal
+
+DEEPEST: Final = 200
+_KEYWORDS: Final = frozenset(
+    {"and", "or", "not", "is", "in", "null", "nan", "like", "between", "true", "false", "escape"}
+)
+_TYPED: Final = frozenset({"date", "timestamp", "timestamp_ntz", "timestamp_ltz", "time"})
+_MIRRORED: Final = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_SPELLINGS: Final = {"==": "=", "<>": "!="}
+_TOKEN: Final = re.compile(
+    r"""\s*(?:
+    (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
+    |(?P<bytes>[xX]'(?:[0-9a-fA-F]{2})*')
+    |(?P<text>'(?:[^']|'')*')
+    |(?P<quoted>"(?:[^"]|"")+"|`(?:[^`]|``)+`)
+    |(?P<word>[^\W\d][\w$]*)
+    |(?P<symbol><=|>=|<>|!=|==|[=<>(),.])
+    |(?P<end>\Z)
+    )""",
+    re.VERBOSE,
+)
+
+Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "is null", "is nan", "like"]
+
+
+class FilterSyntaxError(ValueError):
+    """The text is no filter; the message says where and what was expected."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A value as it was written: `number` (Decimal), `text` (str), `bytes`, `boolean`; or `days` and `micros` (int)."""
+
+    kind: Literal["number", "text", "bytes", "boolean", "days", "micros"]
+    value: Any
+
+
+@dataclass(frozen=True)
+class Test:
+    """One column (its full dotted name) against constants. LIKE has a second constant where an ESCAPE is given."""
+
+    column: str
+    operator: Operator
+    constants: tuple[Constant, ...] = ()
+
+
+@dataclass(frozen=True)
+class Every:
+    """AND; without parts: true."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Some:
+    """OR; without parts: false."""
+
+    parts: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Negated:
+    """NOT."""
+
+    part: Node
+
+
+Node = Test | Every | Some | Negated
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+    start: int
+
+    def is_word(self, *words: str) -> bool:
+        return self.kind == "word" and self.text.lower() in words
+
+    def is_symbol(self, *symbols: str) -> bool:
+        return self.kind == "symbol" and self.text in symbols
+
+    @property
+    def shown(self) -> str:
+        return "the end" if self.kind == "end" else repr(self.text)
+
+
+def parse_filter(text: str) -> Node:
+    """The syntax tree of a filter.
+
+    Raises:
+        FilterSyntaxError: the text cannot be read.
+    """
+    parser = _Parser(_tokens(text))
+    node = parser.either(0)
+    parser.expect_end()
+    return node
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    position = 0
+    while not tokens or tokens[-1].kind != "end":
+        found = _TOKEN.match(text, position)
+        if found is None:
+            rest = text[position:].lstrip()
+            start = len(text) - len(rest)
+            raise FilterSyntaxError(f"cannot read {rest[:20]!r} at character {start + 1}{_hint(rest)}")
+        kind = str(found.lastgroup)
+        tokens.append(_Token(kind, found.group(kind), found.start(kind)))
+        position = found.end()
+    return tokens
+
+
+def _hint(rest: str) -> str:
+    if rest.startswith("'"):
+        return ": the closing quote is missing (write '' for a quote inside a string)"
+    if rest[:1].isdigit():
+        return ": a number is written like 12, -3.5 or 1e6; dates, times and names with digits in front need quotes"
+    return ""
+
+
+class _Parser:
+    def __init__(self, tokens: list[_Token]) -> None:
+        self._tokens = tokens
+        self._next = 0
+
+    @property
+    def token(self) -> _Token:
+        return self._tokens[self._next]
+
+    def take(self) -> _Token:
+        token = self.token
+        self._next += 1
+        return token
+
+    def took_word(self, *words: str) -> bool:
+        if self.token.is_word(*words):
+            self._next += 1
+            return True
+        return False
+
+    def took_symbol(self, symbol: str) -> bool:
+        if self.token.is_symbol(symbol):
+            self._next += 1
+            return True
+        return False
+
+    def fail(self, expected: str) -> FilterSyntaxError:
+        return FilterSyntaxError(f"expected {expected} at character {self.token.start + 1}, found {self.token.shown}")
+
+    def expect_end(self) -> None:
+        if self.token.kind != "end":
+            raise self.fail("AND, OR or the end")
+
+    def either(self, depth: int) -> Node:
+        parts = [self.both(depth)]
+        while self.took_word("or"):
+            parts.append(self.both(depth))
+        return parts[0] if len(parts) == 1 else Some(tuple(parts))
+
+    def both(self, depth: int) -> Node:
+        parts = [self.maybe_negated(depth)]
+        while self.took_word("and"):
+            parts.append(self.maybe_negated(depth))
+        return parts[0] if len(parts) == 1 else Every(tuple(parts))
+
+    def maybe_negated(self, depth: int) -> Node:
+        if depth > DEEPEST:
+            raise FilterSyntaxError(f"parentheses and NOT are nested more than {DEEPEST} deep")
+        if self.took_word("not"):
+            return Negated(self.maybe_negated(depth + 1))
+        if self.took_symbol("("):
+            node = self.either(depth + 1)
+            if not self.took_symbol(")"):
+                raise self.fail("')', AND or OR")
+            return node
+        return self.predicate()
+
+    def predicate(self) -> Node:
+        if self.starts_constant():
+            constant = self.constant()
+            if constant.kind == "boolean" and not self.token.is_symbol(*_MIRRORED, *_SPELLINGS):
+                return Every(()) if constant.value else Some(())
+            operator = self.comparison_operator("a comparison such as '='")
+            return Test(self.column(), _MIRRORED[operator], (constant,))  # type: ignore[arg-type]
+        column = self.column()
+        if self.took_word("is"):
+            return self.is_test(column)
+        negated = self.took_word("not")
+        test = self.word_test(column)
+        if test is not None:
+            return Negated(test) if negated else test
+        if negated:
+            raise self.fail("IN, LIKE or BETWEEN after NOT")
+        operator = self.comparison_operator("=, !=, <, <=, >, >=, IN, BETWEEN, LIKE or IS")
+        return Test(column, operator, (self.constant(),))  # type: ignore[arg-type]
+
+    def is_test(self, column: str) -> Node:
+        negated = self.took_word("not")
+        if self.took_word("null"):
+            test = Test(column, "is null")
+        elif self.took_word("nan"):
+            test = Test(column, "is nan")
+        else:
+            raise self.fail("NULL, NOT NULL or NAN after IS")
+        return Negated(test) if negated else test
+
+    def word_test(self, column: str) -> Node | None:
+        if self.took_word("in"):
+            return Test(column, "in", self.list_of_constants())
+        if self.took_word("like"):
+            pattern = self.constant()
+            return Test(column, "like", (pattern, self.constant()) if self.took_word("escape") else (pattern,))
+        if self.took_word("between"):
+            low = self.constant()
+            if not self.took_word("and"):
+                raise self.fail("AND between the two ends of BETWEEN")
+            return Every((Test(column, ">=", (low,)), Test(column, "<=", (self.constant(),))))
+        return None
+
+    def list_of_constants(self) -> tuple[Constant, ...]:
+        if not self.took_symbol("("):
+            raise self.fail("'(' after IN")
+        constants = [self.constant()]
+        while self.took_symbol(","):
+            constants.append(self.constant())
+        if not self.took_symbol(")"):
+            raise self.fail("',' or ')'")
+        return tuple(constants)
+
+    def comparison_operator(self, expected: str) -> str:
+        if not self.token.is_symbol(*_MIRRORED, *_SPELLINGS):
+            raise self.fail(expected)
+        symbol = self.take().text
+        return _SPELLINGS.get(symbol, symbol)
+
+    def column(self) -> str:
+        parts = [self.name()]
+        while self.took_symbol("."):
+            parts.append(self.name())
+        return ".".join(parts)
+
+    def name(self) -> str:
+        if self.token.kind == "quoted":
+            text = self.take().text
+            return text[1:-1].replace(text[0] * 2, text[0])
+        if self.token.kind == "word" and not self.token.is_word(*_KEYWORDS):
+            return self.take().text
+        raise self.fail("the name of a column (in double quotes where it is a keyword or has odd characters)")
+
+    def starts_constant(self) -> bool:
+        if self.token.kind in {"number", "text", "bytes"} or self.token.is_word("true", "false"):
+            return True
+        return self.token.is_word(*_TYPED) and self._tokens[self._next + 1].kind == "text"
+
+    def constant(self) -> Constant:
+        if not self.starts_constant():
+            if self.token.is_word("null"):
+                raise FilterSyntaxError("nothing equals NULL; write `IS NULL` or `IS NOT NULL`")
+            if self.token.kind in {"quoted", "word"}:
+                raise self.fail("a value (strings, dates and times are written in single quotes)")
+            raise self.fail("a value")
+        token = self.take()
+        if token.is_word(*_TYPED):
+            token = self.take()
+        if token.kind == "number":
+            return Constant("number", Decimal(token.text))
+        if token.kind == "bytes":
+            return Constant("bytes", bytes.fromhex(token.text[2:-1]))
+        if token.kind == "text":
+            return Constant("text", token.text[1:-1].replace("''", "'"))
+        return Constant("boolean", token.text.lower() == "true")

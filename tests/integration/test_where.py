@@ -1,0 +1,191 @@
+"""`where` against Spark on real tables: no less than the files that hold matching rows, no more than Spark plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from compactor.inventory import Inventory, take_inventory
+from compactor.manifests import ManifestCache
+from compactor.partitions import PartitionKey
+from compactor.selection import count_selection
+from compactor.where import bind_where
+from tests.conftest import Lake
+from tests.integration.table_kit import delete_equal
+
+pytestmark = pytest.mark.spark
+
+TABLE = "where_db.evolved"
+SPECS = (
+    "years(d)",
+    "months(ts)",
+    "days(ntz)",
+    "hours(ts)",
+    "truncate(10, id)",
+    "truncate(2, name)",
+    "truncate(100, price)",
+    "bucket(4, id)",
+    "f",
+)
+ROWS = """
+    SELECT id - 20 AS id,
+        date_add(DATE '1970-01-03', CAST((id - 20) * 97 AS int)) AS d,
+        IF(id % 9 = 0, NULL, timestamp_micros((id - 20) * 3000000000000 - 1)) AS ts,
+        CAST(timestamp_micros((id - 20) * 40000000001) AS timestamp_ntz) AS ntz,
+        IF(id % 11 = 0, NULL, concat(chr(97 + CAST(id % 3 AS int)), id)) AS name,
+        CAST((id - 20) * 0.37 AS decimal(9, 2)) AS price,
+        CASE WHEN id % 5 = 0 THEN double('NaN') WHEN id % 7 = 0 THEN NULL ELSE id - 20 END AS f
+    FROM range(40)
+"""
+FILTERS = (
+    "id = 5",
+    "id IN (-7, 3, 100)",
+    "id < -3",
+    "id >= -10 AND id <= 0",
+    "id != 5",
+    "id NOT IN (1, 2)",
+    "NOT (id > 5 OR name LIKE 'a%')",
+    "d = DATE '1969-06-15'",
+    "d < DATE '1970-01-01'",
+    "d BETWEEN DATE '1969-01-01' AND DATE '1971-12-31'",
+    "ts = TIMESTAMP '1969-11-27 06:39:59.999999+00:00'",
+    "ts < TIMESTAMP '1970-01-01 02:00:00+02:00'",
+    "ts > TIMESTAMP '1970-02-01 00:00:00+01:00'",
+    "ts <= TIMESTAMP '1969-12-31 23:59:59.999999Z' AND ts >= TIMESTAMP '1969-06-01 00:00:00Z'",
+    "ts != TIMESTAMP '1970-02-01 00:00:00Z'",
+    "ts IS NULL",
+    "ntz < TIMESTAMP_NTZ '1970-01-01 00:00:00'",
+    "ntz >= TIMESTAMP_NTZ '1970-01-02 10:00:00' AND ntz < TIMESTAMP_NTZ '1970-01-04 00:00:00'",
+    "name LIKE 'b2%'",
+    "name NOT LIKE 'a%'",
+    "name >= 'b3' AND name IS NOT NULL",
+    "name = 'c38' OR name IS NULL",
+    "price < -2.5",
+    "price = 1.11",
+    "price BETWEEN 0 AND 1.115",
+    "f > 3",
+    "f <= -3",
+    "f != 4",
+    "f = double('NaN')",
+    "id = 5 AND ts > TIMESTAMP '1970-01-01 00:00:00Z' OR name = 'b1'",
+)
+
+
+@pytest.fixture(scope="module")
+def evolved(lake: Lake) -> Iterator[str]:
+    """One table, a spec after the other, the same rows under each. No column bounds: Spark has partitions to go by."""
+    lake.sql("CREATE NAMESPACE IF NOT EXISTS lake.where_db")
+    lake.sql(
+        f"CREATE TABLE lake.{TABLE} (id bigint, d date, ts timestamp, ntz timestamp_ntz, name string, "
+        "price decimal(9, 2), f double) USING iceberg "
+        "TBLPROPERTIES ('format-version'='2', 'write.metadata.metrics.default'='none')"
+    )
+    previous = None
+    for spec in SPECS:
+        change = f"REPLACE PARTITION FIELD {previous} WITH {spec}" if previous else f"ADD PARTITION FIELD {spec}"
+        lake.sql(f"ALTER TABLE lake.{TABLE} {change}")
+        lake.sql(f"INSERT INTO lake.{TABLE} {ROWS}")
+        previous = spec
+    yield TABLE
+    lake.sql(f"DROP TABLE lake.{TABLE}")
+
+
+def planned_by_spark(lake: Lake, table: str, where: str) -> set[str]:
+    """The files of Spark's scan of a query, before it reads any."""
+    query = lake.session.sql(f"SELECT * FROM lake.{table} WHERE {where}")
+    leaves = query._jdf.queryExecution().sparkPlan().collectLeaves()
+    found = set()
+    for index in range(leaves.size()):
+        if leaves.apply(index).getClass().getSimpleName() != "BatchScanExec":
+            continue  # Spark has found out that nothing can match
+        for partition in leaves.apply(index).scan().toBatch().planInputPartitions():
+            tasks = partition.taskGroup().tasks().iterator()
+            while tasks.hasNext():
+                found.add(tasks.next().file().location())
+    return found
+
+
+def partitions_of(inventory: Inventory, paths: set[str]) -> set[PartitionKey]:
+    return {key for key, files in inventory.partitions.items() if any(file.entry.path in paths for file in files)}
+
+
+def for_filter(where: str) -> str:
+    return where.replace("double('NaN')", "'NaN'")
+
+
+@pytest.mark.parametrize("where", FILTERS)
+def test_between_the_files_that_match_and_those_that_spark_plans(lake: Lake, evolved: str, where: str) -> None:
+    view = lake.view(evolved)
+    inventory = take_inventory(view, ManifestCache(1 << 24))
+    bound = bind_where(view, for_filter(where))
+    kept = {
+        key
+        for key, files in inventory.partitions.items()
+        if bound.keeps_partition(key.spec_id, files[0].entry.partition)
+    }
+    matching = {row[0] for row in lake.sql(f"SELECT DISTINCT _file FROM lake.{evolved} WHERE {where}")}
+    assert partitions_of(inventory, matching) <= kept
+    assert kept <= partitions_of(inventory, planned_by_spark(lake, evolved, where))
+
+
+@pytest.mark.parametrize("where", FILTERS)
+def test_skipped_manifests_hold_no_kept_partition(lake: Lake, evolved: str, where: str) -> None:
+    view = lake.view(evolved)
+    cache = ManifestCache(1 << 24)
+    bound = bind_where(view, for_filter(where))
+    skipped = [each for each in view.manifests() if not bound.keeps_manifest(each)]
+    assert not [
+        entry
+        for entries in cache.read(view, skipped)
+        for entry in entries
+        if bound.keeps_partition(entry.key.spec_id, entry.partition)
+    ]
+
+
+def test_a_user_on_a_day_reads_the_manifests_of_that_day(lake: Lake, table_name: str) -> None:
+    days = 12
+    lake.sql(
+        f"CREATE TABLE lake.{table_name} (user bigint, ts timestamp) USING iceberg "
+        "PARTITIONED BY (days(ts), bucket(4, user)) "
+        "TBLPROPERTIES ('format-version'='2', 'commit.manifest-merge.enabled'='false')"
+    )
+    for day in range(1, days + 1):
+        lake.sql(f"INSERT INTO lake.{table_name} SELECT id, TIMESTAMP '2024-01-{day:02} 10:00:00' FROM range(20)")
+    view = lake.view(table_name)
+    bound = bind_where(view, "user = 7 AND ts >= '2024-01-05' AND ts < '2024-01-06'")
+    read = [each for each in view.manifests() if bound.keeps_manifest(each)]
+    assert len(read) == 1
+    cache = ManifestCache(1 << 24)
+    entries = [entry for manifest in cache.read(view, read) for entry in manifest]
+    assert len({entry.key for entry in entries}) == 4
+    everything = take_inventory(view, cache)
+    partitions = {key: everything.partitions[key] for key in {entry.key for entry in entries}}
+    lines = count_selection(bound, view.manifests(), partitions).lines()
+    assert lines[1] == "SelectedBucketsCount: 1 out of 4"
+    assert lines[2].startswith(
+        f"partitions 1 of {days} to {4 * days}, manifests read 1 of {days}, files 1 of {4 * days}, "
+    )
+    assert "ts_day >= 2024-01-05 AND ts_day <= 2024-01-05" in lines[2]
+
+
+def test_a_filtered_run_leaves_deletes_that_may_apply_elsewhere(lake: Lake, table_name: str) -> None:
+    """Manifests of other partitions are not read: whether a global delete still applies there nobody has looked."""
+    lake.sql(
+        f"CREATE TABLE lake.{table_name} (id int, p string) USING iceberg "
+        "TBLPROPERTIES ('format-version' = '2', 'write.delete.mode' = 'merge-on-read')"
+    )
+    lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD p")
+    for number in range(4):
+        for part in ("a", "b"):
+            lake.sql(f"INSERT INTO lake.{table_name} VALUES ({number}, '{part}'), ({number + 10}, '{part}')")
+    delete_equal(lake, table_name, "id", [1], 0)  # by the unpartitioned spec: everywhere
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 2 AND p = 'b'")
+    rows = lake.rows(table_name)
+    result = lake.compact(table_name, where="p = 'a'", force=True)
+    assert [group.files_in for group in result.groups] == [4]
+    assert lake.rows(table_name) == rows
+    deletes = lake.sql(f"SELECT content FROM lake.{table_name}.delete_files ORDER BY content")
+    assert [row.content for row in deletes] == [1, 2]
+    lake.compact(table_name, force=True)
+    assert lake.rows(table_name) == rows
