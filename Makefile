@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-correctness test-chaos lint bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup demo test test-slow test-correctness test-chaos test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once clean
 
 help: ## List the targets
@@ -25,6 +25,9 @@ test-correctness: setup ## Every kind of table, writer and engine, then 300 gene
 
 test-chaos: setup ## Rewrites interleaved at random with other writers, against a serial model (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.chaos $(ARGS)
+
+test-mutations: setup ## Break every rule on purpose, see that a test notices (ARGS="--rule 2,18")
+	@$(PYTHON_IN_VENV) -m tests.mutations $(ARGS)
 
 lint: setup ## Check style, types and the direction of imports
 	@$(PYTHON_IN_VENV) -m ruff check

@@ -6,11 +6,16 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 
-from compactor.errors import CommitUnknownError, RetryError
+from compactor import commit as commit_module
+from compactor import commit_groups as commit_groups_module
+from compactor.errors import CommitUnknownError, FirnlineError, RetryError
 from compactor.in_flight import sweep
 from compactor.manifests import ManifestCache
 from compactor.settings import CommitSettings
@@ -149,3 +154,65 @@ def test_an_append_whose_commit_is_on_its_way_never_fails(
     rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert rest_lake.rows(table_name) == sorted([*rows, (77, "late", 77)], key=repr)
     assert replaces(rest_lake, table_name) == 1
+
+
+# --- what was reported is looked for ----------------------------------------------------------------------------------
+
+
+def test_success_without_a_commit_is_not_believed(lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Iceberg's own rewrite has reported success with nothing committed (apache/iceberg 17202)."""
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    rows = lake.rows(table_name)
+    monkeypatch.setattr(commit_module, "_sent", lambda *_: True)
+    with pytest.raises(CommitUnknownError, match="no snapshot carries it"):
+        run(lake, planned(lake, table_name))
+    assert replaces(lake, table_name) == 0
+    sweep_until_settled(lake, table_name)
+    assert lake.rows(table_name) == rows
+    assert unreferenced(lake, table_name) == set()
+
+
+@pytest.mark.parametrize("kind", ["CommitStateUnknownException", "CommitFailedException"])
+def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The answer is lost, or is that to an HTTP client's second try. REST catalogs settle some of this themselves."""
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    rows, real = lake.rows(table_name), commit_module._sent
+
+    def answered_by_an_error(table: Any, snapshot: Any, stamp: Any, sleep: Any) -> bool:
+        assert real(table, snapshot, stamp, sleep)
+        jvm = table.jvm
+        cause = jvm.java.lang.RuntimeException("the answer is lost")
+        if kind == "CommitStateUnknownException":
+            error = jvm.org.apache.iceberg.exceptions.CommitStateUnknownException(cause)
+        else:
+            nothing = lake.session.sparkContext._gateway.new_array(jvm.java.lang.Object, 0)
+            error = jvm.org.apache.iceberg.exceptions.CommitFailedException(cause, "conflict", nothing)
+        return commit_module._landed(table, Py4JJavaError("commit", error), stamp, lambda _: None)
+
+    monkeypatch.setattr(commit_module, "_sent", answered_by_an_error)
+    result = run(lake, planned(lake, table_name))
+    assert lake.view(table_name).snapshot.snapshot_id == result.snapshot_after
+    assert replaces(lake, table_name) == 1
+    assert lake.rows(table_name) == rows
+    assert unreferenced(lake, table_name) == set()
+
+
+def test_a_commit_of_other_files_than_planned_is_told(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    rows, real = lake.rows(table_name), commit_groups_module.commit_replacements
+
+    def one_file_more(table: Any, replacements: Any, *more: Any) -> int:
+        return real(table, [replace(each, files_in=each.files_in + 1) for each in replacements], *more)
+
+    monkeypatch.setattr(commit_groups_module, "commit_replacements", one_file_more)
+    with pytest.raises(FirnlineError) as raised:
+        run(lake, planned(lake, table_name))
+    assert raised.value.reason == "commit_differs"
+    assert lake.rows(table_name) == rows

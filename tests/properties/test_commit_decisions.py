@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
 
+from compactor.commit import POLARIS_ROLLBACK, Stamp
 from compactor.conflicts import touched_groups
 from compactor.dangling_deletes import coverable_deletes, dangling_deletes
 from compactor.inventory import Inventory, LiveFile, match_deletes
@@ -17,11 +18,20 @@ from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.planner import Group, batches
 
-KEYS = (PartitionKey(0, "[1]"), PartitionKey(0, "[2]"), PartitionKey(1, "[]"))
+KEYS = (
+    PartitionKey(0, "[1]"),
+    PartitionKey(0, "[2]"),
+    PartitionKey(1, "[]"),
+    PartitionKey(2, "[1]"),  # the same tuple in another spec is another partition
+    PartitionKey(3, "[null]"),
+)
 LAYOUTS = {
     0: PartitionLayout(0, ("bucket",), (IntegerType(),), (0,)),
     1: PartitionLayout(1, (), (), ()),
+    2: PartitionLayout(2, ("bucket",), (IntegerType(),), (0,)),
+    3: PartitionLayout(3, ("bucket",), (IntegerType(),), (), (0,)),  # what V1 keeps of a dropped field: void
 }
+UNPARTITIONED = {1, 3}
 HEAD = 6  # the planned snapshot's sequence number
 
 
@@ -72,18 +82,16 @@ class Scene:
 @st.composite
 def scenes(draw: st.DrawFn) -> Scene:
     numbers = st.integers(1, HEAD)
-    data = [
-        entry(Content.DATA, f"data-{index}", draw(st.sampled_from(KEYS)), draw(numbers))
-        for index in range(draw(st.integers(1, 6)))
-    ]
+    keys = st.sampled_from(draw(st.lists(st.sampled_from(KEYS), min_size=1, max_size=3, unique=True)))
+    data = [entry(Content.DATA, f"data-{index}", draw(keys), draw(numbers)) for index in range(draw(st.integers(1, 6)))]
     deletes = []
     for index in range(draw(st.integers(0, 5))):
         number = draw(numbers)
         kind = draw(st.sampled_from(["equality", "partition", "file", "vector"]))
         if kind == "equality":
-            deletes.append(entry(Content.EQUALITY_DELETES, f"del-{index}", draw(st.sampled_from(KEYS)), number))
+            deletes.append(entry(Content.EQUALITY_DELETES, f"del-{index}", draw(keys), number))
         elif kind == "partition":
-            deletes.append(entry(Content.POSITION_DELETES, f"del-{index}", draw(st.sampled_from(KEYS)), number))
+            deletes.append(entry(Content.POSITION_DELETES, f"del-{index}", draw(keys), number))
         else:
             target = draw(st.sampled_from(data))
             file_format = "puffin" if kind == "vector" else "parquet"
@@ -102,11 +110,30 @@ def scenes(draw: st.DrawFn) -> Scene:
     return Scene((*data, *deletes))
 
 
+def applies(delete: FileEntry, file: FileEntry) -> bool:
+    """Word by word from the spec's scan planning."""
+    if delete.content is Content.EQUALITY_DELETES:
+        everywhere = delete.key.spec_id in UNPARTITIONED
+        return file.data_sequence_number < delete.data_sequence_number and (everywhere or delete.key == file.key)
+    named = delete.applies_to == file.path if delete.applies_to is not None else delete.key == file.key
+    return file.data_sequence_number <= delete.data_sequence_number and named
+
+
+@settings(max_examples=400)
+@given(scenes())
+def test_a_delete_applies_when_and_only_when_the_spec_says_so(scene: Scene) -> None:
+    live = scene.live()
+    assert sorted(live) == sorted(file.path for file in scene.data)
+    for file in scene.data:
+        assert set(live[file.path].deletes) == {delete for delete in scene.deletes if applies(delete, file)}
+
+
+@settings(max_examples=400)
 @given(scenes(), st.data())
 def test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it(scene: Scene, data: st.DataObject) -> None:
     before = scene.live()
-    planned = data.draw(st.sets(st.sampled_from(sorted(before))))
-    rewritten = data.draw(st.sets(st.sampled_from(sorted(planned)))) if planned else set()
+    planned = set(before) - data.draw(st.sets(st.sampled_from(sorted(before)), max_size=2))
+    rewritten = planned - data.draw(st.sets(st.sampled_from(sorted(before)), max_size=2))
     plain = [each.path for each in scene.deletes if each.file_format != "puffin"]
     gone = data.draw(st.sets(st.sampled_from(plain))) if plain else set()
     removed = dangling_deletes(coverable_deletes(scene.inventory, planned), rewritten, gone)
@@ -169,6 +196,18 @@ def test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows(scene
         assert (index in touched) == any(alters(change, group) for change in changes)
 
 
+def test_vectors_that_share_a_puffin_file_are_told_apart() -> None:
+    data = [entry(Content.DATA, f"data-{number}", KEYS[number], 1) for number in range(2)]
+    vectors = [
+        entry(Content.POSITION_DELETES, "vectors", each.key, 2, applies_to=each.path, file_format="puffin")
+        for each in data
+    ]
+    groups = [group_of([file], file.entry.key) for file in Scene((*data, *vectors)).live().values()]
+    assert [len(group.files[0].deletes) for group in groups] == [1, 1]
+    for number, vector in enumerate(vectors):
+        assert list(touched_groups(groups, [replace(vector, status=Status.DELETED)])) == [number]
+
+
 def alters(change: FileEntry, group: Group) -> bool:
     paths = {file.entry.path for file in group.files}
     if change.status is Status.DELETED:
@@ -194,3 +233,13 @@ def test_batches_keep_the_order_and_their_bounds(sizes: list[int], most_groups: 
         assert len(batch) == 1 or sum(sizes[index] for index in batch) <= most_bytes
     for first, second in pairwise(made):
         assert len(first) == most_groups or sum(sizes[index] for index in (*first, second[0])) > most_bytes
+
+
+def test_a_commit_is_known_again_by_its_run_and_its_part() -> None:
+    stamp = Stamp("run", ("splice", "encode", "splice"), "2/3")
+    assert stamp.summary == {"firnline.run-id": "run", "firnline.engines": "encode,splice", "firnline.part": "2/3"}
+    assert replace(stamp, rollback_on_conflict=True).summary[POLARIS_ROLLBACK] == "rollback"
+    assert stamp.marks({**stamp.summary, "added-data-files": "1"})
+    assert not stamp.marks({})
+    assert not stamp.marks(replace(stamp, run_id="another run").summary)
+    assert not stamp.marks(replace(stamp, part="1/3").summary)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+import time
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -16,11 +18,14 @@ from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.policy import Judgement
 from compactor.settings import Settings
 from compactor.table_names import TableName
+from compactor.tables import Catalogs
 from streaming.batch_handler import RETRY_SECONDS, BatchHandler
 from streaming.dead_letters import MAX_VALUE_BYTES, DeadLetter
 from streaming.debt_ledger import LedgerUpdate
 from streaming.ledger_operator import _heard
 from streaming.ledger_rows import partition_row, table_row, unknown_event_row
+from streaming.table_watcher import TableWatcher
+from tests.properties.table_history import TableHistory
 
 TABLE = TableName("lake", ("db",), "t")
 OTHER = TableName("lake", ("db",), "o.ther")
@@ -316,3 +321,30 @@ def test_only_commits_of_others_make_a_table_wait() -> None:
     told = _heard(events)
     assert (told["sources"], told["oldest_event_ms"]) == ({"canonical": 2, "sweep": 1}, 5)
     assert _heard(events[events["asks"]])["oldest_event_ms"] is None
+
+
+# --- the watcher: events may be lost ----------------------------------------------------------------------------------
+
+
+def test_every_sweep_asks_for_every_table_that_is_not_ignored(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.catalog.create_table("db.ignored", history.table.schema())
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    settings = Settings(catalogs={"lake": properties}, tables={"exclude": ["db.ignored"]})
+    asked: list[tuple[str, bool]] = []
+
+    def publish(_key: bytes, value: bytes) -> None:
+        event = json.loads(value)
+        asked.append((event["identifier"]["name"], "firnline.report" in event["summary"]))
+
+    clock = iter(range(0, 10**9, 301))  # a sweep interval passes between any two looks
+    watcher = TableWatcher(settings, Catalogs(settings.catalogs), publish, clock=lambda: float(next(clock)))
+    assert watcher.sweep() == 1
+    assert asked == [("t", True)]
+    watcher.start()
+    deadline = time.monotonic() + 60
+    while len(asked) < 4 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    watcher.stop()
+    assert len(asked) >= 4
+    assert set(asked) == {("t", True)}

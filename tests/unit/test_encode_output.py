@@ -45,6 +45,21 @@ def test_position_deletes_are_applied_and_counted(tmp_path: Path) -> None:
     assert result.metrics.value_counts == {1: 18}
 
 
+def test_deleted_rows_are_counted_from_the_deletes_not_from_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delete that is not applied, or a row too many that is dropped, must not look as if it had been meant."""
+    source = ids_file(tmp_path / "1.parquet", 0, 10)
+    file = deletes(tmp_path / "d.parquet", [(source.location, 3)])
+    work = share(tmp_path, IDS, [replace(source, position_deletes=(file,))])
+    for kept in (None, pa.array([False] * 2 + [True] * 8)):
+        monkeypatch.setattr("compactor.rewrite.encode.kept_rows", lambda *_, kept=kept: kept)
+        with pytest.raises(GiveUpError) as raised:
+            encode(work)
+        assert raised.value.reason == "row_count_mismatch"
+        assert not (tmp_path / "out.parquet").exists()
+
+
 def test_positions_count_from_the_start_of_a_file_of_many_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.errors import RetryError
+from compactor.errors import InputError, RetryError, StoppedError
 from compactor.in_flight import (
     InFlightRecords,
     Owner,
@@ -238,6 +238,20 @@ def test_of_an_owner_elsewhere_the_lease_decides_and_is_renewed(scene: Scene) ->
     assert kept.all()[0].seen_at == scene.now
 
 
+def test_a_run_that_a_sweep_has_taken_for_dead_keeps_no_lease(scene: Scene) -> None:
+    """It was suspended for longer than its lease: what it wrote may be gone, so it must not commit."""
+    kept = scene.run(ELSEWHERE, lease=60)
+    (record,) = kept.all()
+    kept.renew(record)
+    scene.now += 61
+    scene.sweep(kept)
+    with pytest.raises(StoppedError, match="lost its lease"):
+        kept.renew(record)
+    kept.close(record.run_id)
+    with pytest.raises(StoppedError, match="lost its lease"):
+        kept.renew(record)
+
+
 def test_a_run_abandoned_by_its_living_owner_is_swept(scene: Scene) -> None:
     kept = scene.run(Owner.this_process())
     kept.save(replace(kept.all()[0], abandoned=True, seen_at=0.0, seen_head=-1))
@@ -290,6 +304,19 @@ def test_a_table_that_does_not_answer_stops_no_other(scene: Scene) -> None:
     scene.history.append_unreal("a", [1])
     assert scene.sweep(kept) == 2
     assert [record.run_id for record in kept.all()] == ["run-0", "run-1"]
+
+
+def test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head(scene: Scene) -> None:
+    table, name = scene.history.table, scene.history.view().name
+    first = table.current_snapshot().snapshot_id  # type: ignore[union-attr]
+    table.manage_snapshots().create_branch(first, "side").create_tag(first, "keep").commit()
+    scene.history.append_unreal("a", [1])
+    head = scene.history.table.current_snapshot().snapshot_id  # type: ignore[union-attr]
+    seen = {ref: scene.catalogs.load(name, ref).snapshot for ref in ("main", "side")}
+    assert {ref: each.snapshot_id for ref, each in seen.items() if each} == {"main": head, "side": first}
+    for ref, said in (("keep", "is a tag"), ("nowhere", "its branches: main, side")):
+        with pytest.raises(InputError, match=said):
+            scene.catalogs.load(name, ref)
 
 
 def test_nothing_is_deleted_while_references_cannot_be_read(scene: Scene) -> None:

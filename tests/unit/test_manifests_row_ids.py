@@ -135,6 +135,17 @@ def test_delete_files_take_no_ids(io: FileIO, tmp_path: Path) -> None:
     assert [(entry.content, entry.first_row_id) for entry in found] == [(Content.POSITION_DELETES, None)] * 2
 
 
+@pytest.mark.parametrize(("key", "encrypted"), [(b"key", True), (b"", True), (None, False)])
+def test_a_file_with_key_metadata_is_encrypted(key: bytes | None, encrypted: bool) -> None:
+    """Iceberg tells nothing else of encryption: such a file may look like plain Parquet from outside."""
+    schema = MANIFEST_ENTRY_SCHEMAS[3]
+    values = {"content": DataFileContent.DATA, "file_path": "f", "file_format": FileFormat.PARQUET}
+    values |= {"partition": Record(), "record_count": 1, "file_size_in_bytes": 1, "key_metadata": key}
+    file = record(DataFile, schema.find_field("data_file").field_type, **values)
+    entry = record(ManifestEntry, schema, status=ADDED, snapshot_id=1, sequence_number=4, data_file=file)
+    assert file_entry(entry, "m", PartitionLayout(0, (), (), ())).encrypted is encrypted
+
+
 def test_lists_tell_the_ids_of_their_own_snapshot(io: FileIO, tmp_path: Path) -> None:
     """The same manifest has other ids in another branch, or none before the upgrade: no path may stand for an id."""
     path = tmp_path / "m.avro"

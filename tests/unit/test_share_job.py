@@ -1,23 +1,40 @@
-"""Decode once: what an earlier encode has made is copied, only the rest is decoded."""
+"""Which engine writes a share, what it copies and what it decodes, and the row check at the end."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
+from compactor.errors import GiveUpError, InputError
+from compactor.inventory import LiveFile
+from compactor.manifests import Content, FileEntry, Status
+from compactor.partitions import PartitionKey
+from compactor.plan_table import PlannedGroup
+from compactor.planner import Group
 from compactor.rewrite.encode import EncodedFile, EncodeInput, EncodeShare, encode
+from compactor.rewrite.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.rewrite.lineage_chunks import RowLineage
 from compactor.rewrite.position_deletes import DeleteFile
 from compactor.rewrite.refusal import Refusal
+from compactor.rewrite.share import RewrittenShare
 from compactor.rewrite.share_job import MixedFile, ShareWork, SpliceShare, WrittenShare, foreseen, write_share
 from compactor.rewrite.splice import SplicedFile, SpliceInput
 from compactor.rewrite.splice_checks import SpliceLimits
+from compactor.run_result import checked_result
+from compactor.table_names import TableName
+from compactor.tables import TableView
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "s", StringType(), required=False))
 ARROW = pa.schema(
@@ -227,3 +244,109 @@ def test_an_engine_that_was_asked_for_is_the_only_one(tmp_path: Path) -> None:
     written = write_share(replace(work, splice=None, aside=None))
     assert isinstance(written, WrittenShare)
     assert isinstance(written.file, EncodedFile)
+
+
+# --- which engine, by metadata alone ----------------------------------------------------------------------------------
+
+KEY = PartitionKey(0, "[1]")
+NAME = TableName("lake", ("db",), "t")
+
+
+def entry(content: Content = Content.DATA, path: str = "file", **more: Any) -> FileEntry:
+    values = {
+        "manifest_path": "manifest", "status": Status.ADDED, "snapshot_id": 1, "data_sequence_number": 1,
+        "content": content, "path": path, "file_format": "parquet", "key": KEY, "partition": (1,), "records": 10,
+        "size": 100, "sort_order_id": None, "encrypted": False, "equality_ids": (), "applies_to": None,
+    }  # fmt: skip
+    return FileEntry(**{**values, **more})
+
+
+def table_of(version: int = 2, *, ordered: bool = False, source_id: int = 1) -> TableView:
+    order = SortOrder(SortField(2, IdentityTransform())) if ordered else UNSORTED_SORT_ORDER
+    by = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"))
+    metadata = new_table_metadata(SCHEMA, by, order, "file:///table", {"format-version": str(version)})
+    specs = [PartitionSpec(PartitionField(source_id, 1000, IdentityTransform(), "id"))]
+    head = Snapshot(
+        snapshot_id=1, sequence_number=1, timestamp_ms=1, manifest_list="list", summary=Summary(Operation.APPEND),
+        first_row_id=0 if version == 3 else None,
+    )  # fmt: skip
+    changes = {"snapshots": [head], "current_snapshot_id": 1, "partition_specs": specs}
+    return TableView(NAME, metadata.model_copy(update=changes), "", Any)  # type: ignore[arg-type]
+
+
+BY_POSITION = entry(Content.POSITION_DELETES, "deletes")
+BY_VALUE = entry(Content.EQUALITY_DELETES, "deletes", equality_ids=(1,))
+CHOICES: dict[str, tuple[FileEntry, tuple[FileEntry, ...], Engine, str]] = {
+    "plain": (entry(), (), Engine.SPLICE, "row_groups_copied"),
+    "orc": (entry(file_format="orc"), (), Engine.SPARK, "file_format"),
+    "encrypted": (entry(encrypted=True), (), Engine.SPARK, "encrypted"),
+    "position deletes": (entry(), (BY_POSITION,), Engine.ENCODE, "position_deletes"),
+    "position deletes in Avro": (
+        entry(), (replace(BY_POSITION, file_format="avro"),), Engine.SPARK, "delete_file_format",
+    ),
+    "encrypted deletes": (entry(), (replace(BY_POSITION, encrypted=True),), Engine.SPARK, "delete_file_format"),
+    "equality deletes": (entry(), (BY_VALUE,), Engine.SPARK, "equality_deletes"),
+    "deletion vectors": (entry(), (replace(BY_POSITION, file_format="puffin"),), Engine.SPARK, "deletion_vectors"),
+    "NaN": (entry(key=PartitionKey(0, "[NaN]")), (), Engine.SPARK, "partition_value"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CHOICES)
+def test_the_engine_follows_from_what_manifests_say(kind: str) -> None:
+    file, deletes, engine, reason = CHOICES[kind]
+    group = (LiveFile(entry(path="other")), LiveFile(file, deletes))
+    table = table_of()
+    choice = choose_engine(table, file.key, group)
+    assert (choice.engine, choice.reason) == (engine, reason)
+    assert impossible(table, file.key, group) is None
+    assert choose_engine(table, file.key, group, "spark").reason == "requested"
+    if engine is Engine.SPARK:
+        for cheaper in ("splice", "encode"):
+            with pytest.raises(InputError) as raised:
+                choose_engine(table, file.key, group, cheaper)
+            assert raised.value.reason == reason
+
+
+def test_a_table_with_a_sort_order_is_sorted_anew_not_copied() -> None:
+    choice = choose_engine(table_of(ordered=True), KEY, (LiveFile(entry()),))
+    assert (choice.engine, choice.reason) == (Engine.SPARK, "sorted")
+    with pytest.raises(InputError):
+        choose_engine(table_of(ordered=True), KEY, (LiveFile(entry()),), "splice")
+
+
+def test_a_file_whose_row_ids_are_unknown_is_not_copied() -> None:
+    known, unknown = LiveFile(entry(first_row_id=0)), LiveFile(entry())
+    assert choose_engine(table_of(3), KEY, (known,)).reason == "row_groups_copied"
+    assert choose_engine(table_of(3), KEY, (known, unknown)).reason == "row_lineage"
+
+
+def test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column() -> None:
+    assert impossible(table_of(), KEY, (LiveFile(entry(), (BY_VALUE,)),)) is None
+    gone = replace(BY_VALUE, equality_ids=(1, 9))
+    assert "column 9" in (impossible(table_of(), KEY, (LiveFile(entry()), LiveFile(entry(), (gone,)))) or "")
+    assert "lost its column" in (impossible(table_of(source_id=9), KEY, (LiveFile(entry()),)) or "")
+
+
+# --- the row check ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("deleted", "written", "sound"),
+    [((0, 0), (10, 20), True), ((3, 4), (7, 16), True), ((0, 0), (10, 19), False), ((1, 0), (10, 20), False)],
+)
+def test_a_group_is_sound_when_three_separate_counts_add_up(
+    deleted: tuple[int, ...], written: tuple[int, ...], sound: bool
+) -> None:
+    choice = EngineChoice(Engine.ENCODE, "requested", "")
+    shares = ((LiveFile(entry()),), (LiveFile(entry(path="b")), LiveFile(entry(path="c"))))
+    planned = PlannedGroup(Group(KEY, {}, None, shares, "due"), choice)
+    parts = [
+        RewrittenShare(choice, None, (object(),), 1, 1, 1, gone, rows, 1.0, 1)
+        for gone, rows in zip(deleted, written, strict=True)
+    ]
+    if sound:
+        assert checked_result(NAME, planned, parts).rows_out == sum(written)
+        return
+    with pytest.raises(GiveUpError) as raised:
+        checked_result(NAME, planned, parts)
+    assert raised.value.reason == "row_count_mismatch"

@@ -186,6 +186,9 @@ def test_columns_of_a_variant_share_its_field_id(footer: Footer) -> None:
 
 def test_created_by_must_agree(footer: Footer) -> None:
     assert reason(footer, with_fields(footer, {6: (BINARY, b"other")})) == "created_by_differs"
+    another_version = footer.created_by.replace(b"version ", b"version 9")
+    assert another_version != footer.created_by
+    assert reason(footer, with_fields(footer, {6: (BINARY, another_version)})) == "created_by_differs"
     assert reason(footer, replace(footer, tree=footer.tree.without(6))) == "created_by_differs"
 
 

@@ -1,0 +1,269 @@
+"""Rules 1, 6, 12, 13, 15, 16, 17 and writers' state: what is committed, where, and what is done when it is unclear."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_GROUPS: Final = "tests/integration/test_commit_groups.py"
+_KINDS: Final = "tests/integration/test_table_kinds.py"
+_STATE: Final = "tests/integration/test_commit_state.py"
+_DECISIONS: Final = "tests/properties/test_commit_decisions.py"
+_LEDGER: Final = "tests/properties/test_ledger_properties.py"
+_IN_FLIGHT: Final = "tests/unit/test_in_flight.py"
+_SETTINGS: Final = "tests/unit/test_settings.py"
+
+MUTATIONS: Final = (
+    # --- 1 sequence numbers ---
+    Mutation(
+        "1",
+        "the spark engine reads the newest snapshot, not the planned one",
+        "compactor/java_table.py",
+        "newScan().useSnapshot(self.snapshot_id).ignoreResiduals()",
+        "newScan().ignoreResiduals()",
+        f"{_KINDS}::test_the_pinned_snapshot_is_read_not_the_newest[spark]",
+    ),
+    Mutation(
+        "1",
+        "outputs get the commit's own sequence number: newer equality deletes do not apply to them",
+        "compactor/commit.py",
+        "    rewrite.dataSequenceNumber(table.sequence_number)\n",
+        "",
+        f"{_KINDS}::test_writers_that_do_not_conflict[delete_by_equality-2-before the commit-auto]",
+    ),
+    Mutation(
+        "1",
+        "a planned snapshot that has expired is read all the same",
+        "compactor/java_table.py",
+        "        if handle.snapshot(snapshot_id) is None:",
+        "        if False:",
+        f"{_KINDS}::test_a_planned_snapshot_that_expires_before_the_run_is_planned_anew",
+    ),
+    Mutation(
+        "1",
+        "success without a commit is believed (apache/iceberg 17202)",
+        "compactor/commit.py",
+        "return _verified(table, replacements, stamp)",
+        "return _snapshot_of(table, stamp) or table.snapshot_id",
+        f"{_STATE}::test_success_without_a_commit_is_not_believed",
+    ),
+    Mutation(
+        "1",
+        "nobody looks whether the committed snapshot replaced the files that were planned",
+        "compactor/commit.py",
+        "if (removed, added) != (expected_in, expected_out):",
+        "if added != expected_out:",
+        f"{_STATE}::test_a_commit_of_other_files_than_planned_is_told",
+    ),
+    # --- 6 format version ---
+    Mutation(
+        "6",
+        "a table upgraded to another format version meanwhile is committed to",
+        "compactor/java_table.py",
+        "if version != self.view.metadata.format_version:",
+        "if version < self.view.metadata.format_version:",
+        f"{_KINDS}::test_writers_that_conflict_win[format version-before the commit]",
+    ),
+    # --- 12 branches and tags ---
+    Mutation(
+        "12",
+        "a branch's rewrite is committed to main",
+        "compactor/commit.py",
+        "return rewrite.toBranch(table.view.ref)",
+        'return rewrite.toBranch("main")',
+        f"{_GROUPS}::test_a_branch_is_compacted_alone[False]",
+    ),
+    Mutation(
+        "12",
+        "a branch is planned from main's files",
+        "compactor/tables.py",
+        "return metadata.current_snapshot() if ref == MAIN else metadata.snapshot_by_name(ref)",
+        "return metadata.current_snapshot()",
+        f"{_IN_FLIGHT}::test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head",
+    ),
+    Mutation(
+        "12",
+        "a tag can be compacted",
+        "compactor/tables.py",
+        'if found.snapshot_ref_type != "branch":',
+        "if False:",
+        f"{_IN_FLIGHT}::test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head",
+    ),
+    Mutation(
+        "12",
+        "files that only another branch, a tag or an old snapshot holds are swept",
+        "compactor/in_flight.py",
+        "for snapshot in table.metadata.snapshots\n        for manifest",
+        "for snapshot in [table.snapshot] if snapshot\n        for manifest",
+        f"{_IN_FLIGHT}::test_an_output_that_only_a_branch_or_an_old_snapshot_holds_is_kept",
+    ),
+    # --- 13 statistics ---
+    Mutation(
+        "13",
+        "Puffin statistics stay with the old snapshot",
+        "compactor/rewriter.py",
+        "            carry_statistics(java_table, committed.snapshot_id)\n",
+        "            pass\n",
+        f"{_GROUPS}::test_statistics_are_found_after_a_rewrite",
+    ),
+    # --- 15 commits ---
+    Mutation(
+        "15",
+        "two runs of one table at once",
+        "compactor/dispatcher.py",
+        "debt.table not in running",
+        "debt.table",
+        "tests/unit/test_dispatcher.py::test_one_lane_per_table_and_at_most_two_tables_at_once",
+    ),
+    Mutation(
+        "15",
+        "our own commit makes a table due again",
+        "compactor/dispatcher.py",
+        "attempt = Attempt(settled=debt)",
+        "attempt = Attempt()",
+        "tests/unit/test_dispatcher.py::test_a_settled_table_is_not_rewritten_again_for_the_same_debt",
+    ),
+    Mutation(
+        "15",
+        "outputs are rewritten again and again",
+        "compactor/planner.py",
+        "return len(share) > 1 or any(file.deletes for file in share)",
+        "return bool(share)",
+        "tests/properties/test_planner_properties.py::test_planning_again_over_the_outputs_comes_to_an_end",
+    ),
+    Mutation(
+        "15",
+        "a commit that another one beat to it is not sent again",
+        "compactor/commit.py",
+        "    attempts = max(FEWEST_ATTEMPTS, 1 + _retries(table))\n",
+        "    attempts = 1\n",
+        f"{_GROUPS}::test_a_commit_lands_only_on_the_head_it_was_made_for",
+    ),
+    Mutation(
+        "15",
+        "a validation failure is retried as it is instead of planned anew",
+        "compactor/commit.py",
+        "    if kind == VALIDATION:\n",
+        "    if False:\n",
+        f"{_GROUPS}::test_only_the_group_that_was_hit_is_left_out[2-DELETE FROM lake.{{table}} WHERE id = 5-"
+        "after the check]",
+    ),
+    Mutation(
+        "15",
+        "outputs are deleted although nobody knows whether they were committed",
+        "compactor/rewriter.py",
+        "self._records.save(replace(record, abandoned=True))  # the sweep",
+        "self._clean_up(record)  # the sweep",
+        f"{_STATE}::test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing",
+    ),
+    Mutation(
+        "15",
+        "a commit that landed although an error was answered is taken for lost",
+        "compactor/commit.py",
+        "return found is Search.FOUND",
+        "return False",
+        f"{_STATE}::test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered[CommitStateUnknownException]",
+    ),
+    Mutation(
+        "15",
+        "another part of the same run is taken for this commit",
+        "compactor/commit.py",
+        "return summary.get(RUN_ID) == self.run_id and summary.get(PART) == self.part",
+        "return summary.get(RUN_ID) == self.run_id",
+        f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
+    ),
+    Mutation(
+        "15",
+        "a dead run's outputs are deleted while its commit may still land",
+        "compactor/in_flight.py",
+        "if head != record.seen_head or now - record.seen_at > grace_seconds:",
+        "if now >= record.seen_at:",
+        f"{_IN_FLIGHT}::test_outputs_of_a_dead_run_go_once_the_head_has_moved",
+    ),
+    Mutation(
+        "15",
+        "a run that a sweep has taken for dead commits all the same",
+        "compactor/in_flight.py",
+        "if known is None or known.seen_at is not None:",
+        "if False:",
+        f"{_IN_FLIGHT}::test_a_run_that_a_sweep_has_taken_for_dead_keeps_no_lease",
+    ),
+    # --- 16 events are hints ---
+    Mutation(
+        "16",
+        "an event stands for one commit: lost events are never counted",
+        "compactor/table_changes.py",
+        "return Unseen(tuple(reversed(new)))",
+        "return Unseen(tuple(new[:1]))",
+        f"{_LEDGER}::test_a_walk_over_many_commits_takes_as_many_looks_as_the_budget_says",
+    ),
+    Mutation(
+        "16",
+        "an event heard twice counts twice",
+        "compactor/table_changes.py",
+        "    while snapshot_id != counted_snapshot_id:",
+        "    while not new or snapshot_id != counted_snapshot_id:",
+        f"{_LEDGER}::test_a_commit_to_a_branch_changes_nothing",
+    ),
+    Mutation(
+        "16",
+        "a history with a gap is taken for one without",
+        "compactor/table_changes.py",
+        '            return Gap("history_gap")',
+        "            break",
+        f"{_LEDGER}::test_a_walk_and_a_recount_agree_after_every_kind_of_change[back and on-False]",
+    ),
+    Mutation(
+        "16",
+        "tables are listed at the start only",
+        "streaming/table_watcher.py",
+        "next_sweep = now + self._settings.service.sweep_seconds",
+        'next_sweep = float("inf")',
+        "tests/unit/test_batch_handler.py::test_every_sweep_asks_for_every_table_that_is_not_ignored",
+    ),
+    # --- 17 Polaris ---
+    Mutation(
+        "17",
+        "the summary property for Apache Polaris is missing",
+        "compactor/commit.py",
+        'properties[POLARIS_ROLLBACK] = "rollback"',
+        'properties[POLARIS_ROLLBACK] = "fail"',
+        f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
+    ),
+    Mutation(
+        "17",
+        "it is off by default for Apache Polaris",
+        "compactor/settings.py",
+        'or (self.polaris_rollback == "auto" and is_polaris)',
+        "",
+        f"{_SETTINGS}::test_apache_polaris_is_asked_to_let_writers_win_unless_told_otherwise[auto-False-True]",
+    ),
+    Mutation(
+        "17",
+        "Apache Polaris is not recognised",
+        "compactor/tables.py",
+        '.rstrip("/").endswith("/api/catalog")',
+        '.endswith("polaris/api/catalog")',
+        f"{_SETTINGS}::test_apache_polaris_is_known_by_its_path",
+    ),
+    Mutation(
+        "17",
+        "the setting does not reach the commit",
+        "compactor/rewriter.py",
+        "self._commit_settings.rolls_back(is_polaris=self._catalogs.is_polaris(table.catalog)),",
+        "rollback_on_conflict=False,",
+        f"{_GROUPS}::test_polaris_is_asked_to_let_writers_win[always-rollback]",
+    ),
+    # --- writers' state in summaries ---
+    Mutation(
+        "state",
+        "a commit expires the snapshots that carry it",
+        "compactor/commit.py",
+        "            return _verified(table, replacements, stamp)\n",
+        "            made = _verified(table, replacements, stamp)\n"
+        "            table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()\n"
+        "            return made\n",
+        f"{_GROUPS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
+    ),
+)

@@ -1,0 +1,260 @@
+"""Rules 2, 3, 4, 8 and 9: which deletes apply to what, which may go, and that no row goes with them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_DECISIONS: Final = "tests/properties/test_commit_decisions.py"
+_APPLIES: Final = f"{_DECISIONS}::test_a_delete_applies_when_and_only_when_the_spec_says_so"
+_LEAVES: Final = f"{_DECISIONS}::test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it"
+_TOUCHED: Final = f"{_DECISIONS}::test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows"
+_GROUPS: Final = "tests/integration/test_commit_groups.py"
+_KINDS: Final = "tests/integration/test_table_kinds.py"
+_SHARES: Final = "tests/unit/test_share_job.py"
+_ENCODE: Final = "tests/unit/test_encode.py"
+
+MUTATIONS: Final = (
+    # --- 2 equality deletes ---
+    Mutation(
+        "2",
+        "an equality delete applies to data of its own sequence number",
+        "compactor/inventory.py",
+        "return file.data_sequence_number < delete.data_sequence_number",
+        "return file.data_sequence_number <= delete.data_sequence_number",
+        _APPLIES,
+    ),
+    Mutation(
+        "2",
+        "an equality delete of an unpartitioned spec stays within that spec",
+        "compactor/inventory.py",
+        "elif delete.content is Content.EQUALITY_DELETES and self._layouts[delete.key.spec_id].is_unpartitioned:",
+        "elif False:",
+        _APPLIES,
+    ),
+    Mutation(
+        "2",
+        "a spec of void fields only counts as partitioned",
+        "compactor/partitions.py",
+        "return len(self.void_fields) == len(self.names)",
+        "return not self.names",
+        _APPLIES,
+    ),
+    Mutation(
+        "2",
+        "deletes meet data of another spec with the same partition tuple",
+        "compactor/inventory.py",
+        "*self._by_partition.get(file.key, ()),",
+        "*(each for key, found in self._by_partition.items() if key.values == file.key.values for each in found),",
+        _APPLIES,
+    ),
+    Mutation(
+        "2",
+        "an equality delete that arrived meanwhile is dropped by our commit (apache/iceberg 10312)",
+        "compactor/commit.py",
+        "        if not lost:\n            return snapshot\n",
+        "        return snapshot\n",
+        f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
+    ),
+    Mutation(
+        "2",
+        "such a delete is put in again with a new number: it hits rows written after it",
+        "compactor/commit.py",
+        "rewrite.addFile(file, file.dataSequenceNumber())",
+        "rewrite.addFile(file)",
+        f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
+    ),
+    # --- 3 position deletes and deletion vectors ---
+    Mutation(
+        "3",
+        "a position delete does not apply to data of its own sequence number",
+        "compactor/inventory.py",
+        "return file.data_sequence_number <= delete.data_sequence_number",
+        "return file.data_sequence_number < delete.data_sequence_number",
+        _APPLIES,
+    ),
+    Mutation(
+        "3",
+        "a new position delete of the partition is not noticed",
+        "compactor/conflicts.py",
+        "hit = in_partition.get(entry.key, [])",
+        "hit = []",
+        _TOUCHED,
+    ),
+    Mutation(
+        "3",
+        "a new deletion vector against a replaced file is not noticed",
+        "compactor/conflicts.py",
+        "hit = [owner[entry.applies_to]] if entry.applies_to in owner else []",
+        "hit = []",
+        _TOUCHED,
+    ),
+    Mutation(
+        "3",
+        "a new position delete costs every group its place, not only the one it hits",
+        "compactor/conflicts.py",
+        "hit = in_partition.get(entry.key, [])",
+        "hit = list(range(len(groups)))",
+        _TOUCHED,
+    ),
+    Mutation(
+        "3",
+        "vectors of many files in one Puffin file are taken for one",
+        "compactor/conflicts.py",
+        "hit = using_delete.get((entry.path, entry.applies_to), [])",
+        "hit = [index for key, found in using_delete.items() if key[0] == entry.path for index in found]",
+        f"{_DECISIONS}::test_vectors_that_share_a_puffin_file_are_told_apart",
+    ),
+    Mutation(
+        "3",
+        "a delete that comes between our check and the commit is overlooked by Iceberg's validation",
+        "compactor/commit.py",
+        "validateFromSnapshot(table.snapshot_id)",
+        "validateFromSnapshot(table.handle.currentSnapshot().snapshotId())",
+        f"{_GROUPS}::test_only_the_group_that_was_hit_is_left_out[2-DELETE FROM lake.{{table}} WHERE id = 5-"
+        "after the check]",
+    ),
+    Mutation(
+        "3",
+        "one group's conflict, found by Iceberg, ends the run for all groups",
+        "compactor/commit_groups.py",
+        'if error.reason != "conflict" or race == RACES:',
+        "if error:",
+        f"{_GROUPS}::test_only_the_group_that_was_hit_is_left_out[2-DELETE FROM lake.{{table}} WHERE id = 5-"
+        "after the check]",
+    ),
+    # --- 4 dangling deletes ---
+    Mutation(
+        "4",
+        "a delete file goes with the first of the files it covers",
+        "compactor/dangling_deletes.py",
+        "if delete.covers <= rewritten and",
+        "if (delete.covers & rewritten or not delete.covers) and",
+        _LEAVES,
+    ),
+    Mutation(
+        "4",
+        "a delete file goes before the oldest file that it applies to",
+        "compactor/dangling_deletes.py",
+        "CoverableDelete(delete, frozenset(applies_to[delete.path]))",
+        "CoverableDelete(delete, frozenset(applies_to[delete.path] - {min(applies_to[delete.path], default='')}))",
+        _LEAVES,
+    ),
+    Mutation(
+        "4",
+        "a global equality delete is judged by its own partition (Iceberg's RemoveDanglingDeletes)",
+        "compactor/dangling_deletes.py",
+        "applies_to[delete.path].add(file.entry.path)",
+        "applies_to[delete.path].update({file.entry.path} if delete.key == file.entry.key else ())",
+        _LEAVES,
+    ),
+    Mutation(
+        "4",
+        "deletion vectors are removed twice, by us and by Iceberg",
+        "compactor/dangling_deletes.py",
+        "if delete.file_format != DELETION_VECTORS and delete.key",
+        "if delete.key",
+        _LEAVES,
+    ),
+    Mutation(
+        "4",
+        "a delete file that somebody else has removed is removed again",
+        "compactor/dangling_deletes.py",
+        " and delete.entry.path not in gone)",
+        ")",
+        _LEAVES,
+    ),
+    Mutation(
+        "4",
+        "covered V2 position-delete files stay",
+        "compactor/commit.py",
+        "for file in table.delete_files([delete_file(entry) for entry in dangling]):",
+        "for file in table.delete_files([]):",
+        f"{_GROUPS}::test_position_deletes_leave_with_the_last_file_they_cover[auto-partition]",
+    ),
+    Mutation(
+        "4",
+        "part two of a run counts what part one has rewritten, although it was rolled back",
+        "compactor/commit_groups.py",
+        "rewritten = {file.entry.path for group in kept for file in group.planned.group.files}",
+        "rewritten = {file.entry.path for group in plan.groups for file in group.group.files}",
+        f"{_GROUPS}::test_deletes_stay_when_an_earlier_part_of_the_run_was_rolled_back",
+    ),
+    # --- 8 rows are counted ---
+    Mutation(
+        "8",
+        "the row check takes what is missing for deleted",
+        "compactor/run_result.py",
+        "rows_deleted = sum(part.rows_deleted for part in parts)",
+        "rows_deleted = rows_in - rows_out",
+        f"{_SHARES}::test_a_group_is_sound_when_three_separate_counts_add_up[deleted2-written2-False]",
+    ),
+    Mutation(
+        "8",
+        "encode counts as deleted what it has not written",
+        "compactor/rewrite/encode.py",
+        "if written.rows != self._rows_read - self._rows_deleted:",
+        "if written.rows != self._rows_read - (self._rows_read - written.rows):",
+        "tests/unit/test_encode_output.py::test_deleted_rows_are_counted_from_the_deletes_not_from_what_is_left",
+    ),
+    Mutation(
+        "8",
+        "the spark engine counts as deleted what it has not written (StarRocks 77797)",
+        "compactor/rewrite/spark_scan.py",
+        "int(file.fileSizeInBytes()) for file in outputs), deleted)",
+        "int(file.fileSizeInBytes()) for file in outputs),\n"
+        "                          sum(int(task.file().recordCount()) for task in tasks) - rows_out)",
+        f"{_KINDS}::test_rows_that_a_filter_takes_away_while_spark_reads_are_noticed",
+    ),
+    Mutation(
+        "8",
+        "a spliced file's rows are not compared with the manifests'",
+        "compactor/rewrite/splice_checks.py",
+        "if sum(counts) != footer.num_rows or min(counts, default=0) < 0:",
+        "if min(counts, default=0) < 0:",
+        f"tests/unit/test_splice.py::test_row_counts_must_add_up[{60 - 1}]",
+    ),
+    Mutation(
+        "8",
+        "positions are applied a row too far",
+        "compactor/rewrite/position_deletes.py",
+        "kept[positions[first:last] - start] = False",
+        "kept[(positions[first:last] - start + 1) % length] = False",
+        "tests/unit/test_encode_output.py::test_position_deletes_are_applied_and_counted",
+    ),
+    # --- 4 dangling deletes, under a filter ---
+    Mutation(
+        "4",
+        "a delete is taken for dangling although manifests it may apply to were not read",
+        "compactor/inventory.py",
+        "_deletes_known(entries, where if len(read) < len(manifests) else None)",
+        "_deletes_known(entries, None)",
+        "tests/integration/test_where.py::test_a_filtered_run_leaves_deletes_that_may_apply_elsewhere",
+    ),
+    # --- 9 field ids ---
+    Mutation(
+        "9",
+        "columns are matched by name",
+        "compactor/rewrite/encode_projection.py",
+        "source = by_id.get(field.field_id)",
+        "source = next((each for each in sources if each.name == field.name), None)",
+        f"{_ENCODE}::test_columns_are_matched_by_id_whatever_their_names_and_order",
+    ),
+    Mutation(
+        "9",
+        "columns inside structs are matched by name",
+        "compactor/rewrite/encode_projection.py",
+        "child = by_id.get(field.field_id)",
+        "child = next((each for each in source.children if each.name == field.name), None)",
+        f"{_ENCODE}::test_nested_columns_that_swapped_names",
+    ),
+    Mutation(
+        "9",
+        "an equality delete over a column that the schema lacks is not refused",
+        "compactor/rewrite/engine.py",
+        "for field_id in delete.equality_ids} - set(columns)",
+        "for field_id in delete.equality_ids} - set(columns) - {*range(1000)}",
+        f"{_SHARES}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
+    ),
+)

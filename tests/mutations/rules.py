@@ -1,0 +1,130 @@
+"""The rules in words: what docs/rules.md says besides its tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule that a rewrite must keep.
+
+    Attributes:
+        key: As mutations name it.
+        title: A few words.
+        text: What has to hold, and what happens otherwise.
+        also: What keeps the rule without a mutation of its own, and why there is none; may be empty.
+    """
+
+    key: str
+    title: str
+    text: str
+    also: str = ""
+
+
+RULES: Final = (
+    Rule(
+        "1",
+        "Sequence numbers",
+        "A run plans and reads one snapshot S, commits its outputs with the data sequence number of S, and validates "
+        "from S. A planned snapshot that has expired is planned anew; what was committed is looked for in the table "
+        "before it is believed (apache/iceberg 17202).",
+    ),
+    Rule(
+        "2",
+        "Equality deletes",
+        "Apply to older data (`<`) of the same spec and partition; everywhere when their spec is unpartitioned. Newer "
+        "ones apply to outputs too, which carry S's number: a commit must not drop them (apache/iceberg 10312).",
+    ),
+    Rule(
+        "3",
+        "Position deletes and deletion vectors",
+        "Apply to data up to their own number (`<=`). A new one against a replaced file costs its group the "
+        "commit, and no other group. A file's vector leaves in the same commit as the file.",
+        "A file's vectors leave by themselves: Iceberg's commit (1.11) removes those of removed files even where "
+        "`commit.py` does not name them, so that leaving them out breaks nothing; "
+        "`test_position_deletes_leave_with_their_rows` looks at it.",
+    ),
+    Rule(
+        "4",
+        "Dangling deletes",
+        "A delete file leaves with the last live file that it applies to, wherever that is, and not before. Iceberg's "
+        "RemoveDanglingDeletes compares within a partition, which brings rows back where a delete is global; its "
+        "commit removes vectors only.",
+        "A delete file of a partition whose value JSON cannot carry (NaN, infinite) stays.",
+    ),
+    Rule("5", "Row lineage", "In V3 every row keeps its `_row_id` and `_last_updated_sequence_number`."),
+    Rule("6", "Format version", "A table whose format version changed during the run is not committed to."),
+    Rule("7", "Spec evolution", "Files of an old spec are merged within that spec."),
+    Rule(
+        "8",
+        "Rows",
+        "`where` selects files, never rows (StarRocks 77797). Rows in, rows deleted and rows out come from three "
+        "separate counts, so that a lost row cannot look like a deleted one.",
+    ),
+    Rule(
+        "9",
+        "Field ids",
+        "Columns are matched by id. An equality delete over an id that the schema lacks leaves its files alone.",
+    ),
+    Rule("10", "Name mapping", "Files without field ids need the table's name mapping and are never spliced."),
+    Rule(
+        "11",
+        "Sort orders",
+        "Merged row groups are not sorted and not labelled so. A sorted table goes to the `spark` engine, which sorts.",
+    ),
+    Rule(
+        "12",
+        "Branches and tags",
+        "Only the named branch is compacted; a tag never. Files that any retained snapshot holds stay on disk.",
+    ),
+    Rule("13", "Statistics", "Puffin statistics are registered for the new snapshot too, or readers lose them."),
+    Rule("14", "Encryption", "Encrypted files are never spliced or decoded here. See also 18."),
+    Rule(
+        "15",
+        "Commits",
+        "One `replace` commit at a time per table. A lost race is retried with new metadata only, a failed validation "
+        "is planned anew, an unknown outcome deletes nothing until the run id in the summaries or the head settles it. "
+        "Our own commits are no reason to work.",
+        "The operation is what Iceberg's RewriteFiles says, there is no small way to break it; every run of "
+        "`test_table_kinds.py` looks at it.",
+    ),
+    Rule(
+        "16",
+        "Events",
+        "Are hints: they may be lost, repeated, out of order or forged. Counts come from the table's own history, and "
+        "every table is looked at once per sweep.",
+        "`TestLedger` plays random histories and looks against a recount.",
+    ),
+    Rule(
+        "17",
+        "Apache Polaris",
+        "The summary asks Polaris to roll our snapshot back when a writer conflicts with it; by default where the "
+        "catalog is Polaris.",
+    ),
+    Rule(
+        "18",
+        "Splicing Parquet",
+        "Files are copied together only where whatever could change the meaning of their bytes agrees; every offset "
+        "moves with its bytes; metrics of the result promise no more than those of the inputs did.",
+        "`test_splice_writers.py` looks at the bytes of six writers, and every other reader at the rows.",
+    ),
+    Rule(
+        "defaults",
+        "Defaults that users expect",
+        "Those of Spark's rewrite_data_files. Commit retries and manifest merging are Iceberg's own, by the table's "
+        "properties; at least ten attempts, since a writer may commit every second.",
+    ),
+    Rule(
+        "predicates",
+        "Predicates and transforms",
+        "A projection is inclusive: if a row matches, its partition is kept, also where a transform loses precision.",
+    ),
+    Rule(
+        "state",
+        "Writers' state in summaries",
+        "Flink and Kafka Connect walk back from the current snapshot to find their own keys: a `replace` in between is "
+        "fine, expiring snapshots is not.",
+    ),
+)

@@ -1,0 +1,119 @@
+"""Running a mutation's test in a copy of the project, with and without its rule broken."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from tests.mutations.mutation import Mutation, MutationError
+
+LEFT_BEHIND = (".*", "__pycache__", "*.egg-info", "build", "dist", "node_modules")
+PASSED, FAILED = 0, 1  # pytest's exit codes; all others mean that the test did not run
+FAILURES = re.compile(r"\b\d+ failed\b")  # in pytest's last line; a fixture's failure is an "error" there
+TIMED_OUT = "Timeout (>"
+TAIL = 4000  # characters of pytest's output that are kept
+
+
+class Verdict(Enum):
+    """What a test says of a broken rule."""
+
+    CAUGHT = "caught"
+    NOT_CAUGHT = "NOT CAUGHT"
+    UNCLEAR = "UNCLEAR"  # the test did not run to an end, e.g. nothing could be imported or it took too long
+
+
+@dataclass(frozen=True)
+class Result:
+    """One mutation tried; `verdict` is None where it was only listed. `tail`: the end of pytest's output."""
+
+    mutation: Mutation
+    verdict: Verdict | None
+    seconds: float
+    tail: str
+
+    @property
+    def word(self) -> str:
+        """The verdict for people."""
+        return self.verdict.value if self.verdict else ""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The result for scripts."""
+        mutation = self.mutation
+        found = {"rule": mutation.rule, "broken": mutation.what, "path": mutation.path, "test": mutation.test}
+        if self.verdict is None:
+            return found
+        return {**found, "result": self.verdict.name.lower(), "seconds": round(self.seconds, 1)}
+
+
+def copied(root: Path, folder: Path) -> Path:
+    """A copy of the project below `folder`."""
+    copy = folder / "project"
+    shutil.copytree(root, copy, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
+    return copy
+
+
+def as_they_are(copy: Path, mutations: Sequence[Mutation]) -> None:
+    """Run all tests once with nothing broken.
+
+    Raises:
+        MutationError: one of them fails or does not exist.
+    """
+    tests = list(dict.fromkeys(mutation.test for mutation in mutations))
+    code, output = _pytest(copy, tests)
+    if tests and code != PASSED:
+        raise MutationError(f"tests fail although nothing is broken:\n{output[-TAIL:]}")
+
+
+def tried(copy: Path, mutation: Mutation) -> Result:
+    """Break the rule in the copy, run the test, and mend it again."""
+    file = copy / mutation.path
+    whole, broken = file.read_text(encoding="utf-8"), mutation.applied_to(copy)
+    started = time.monotonic()
+    file.write_text(broken, encoding="utf-8")
+    try:
+        code, output = _pytest(copy, [mutation.test])
+    finally:
+        file.write_text(whole, encoding="utf-8")
+    return Result(mutation, verdict_of(code, output), time.monotonic() - started, output[-TAIL:])
+
+
+def verdict_of(code: int, output: str) -> Verdict:
+    """Pure: what pytest's exit code and output say. Only a test that ran and failed has noticed."""
+    if code == PASSED:
+        return Verdict.NOT_CAUGHT
+    last_line = (output.strip().splitlines() or [""])[-1]
+    if code == FAILED and FAILURES.search(last_line) and TIMED_OUT not in output:
+        return Verdict.CAUGHT
+    return Verdict.UNCLEAR
+
+
+def _pytest(copy: Path, tests: Sequence[str]) -> tuple[int, str]:
+    options = ["-x", "-q", "-p", "no:cacheprovider", "--hypothesis-seed=0"]
+    found = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *tests],
+        cwd=copy,
+        env=_environment(copy),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    return found.returncode, found.stdout
+
+
+def _environment(copy: Path) -> Mapping[str, str]:
+    """Python, also in Spark's workers, takes modules from the copy.
+
+    No bytecode: a change within a second to a file of the same length would not be seen.
+    """
+    return {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
