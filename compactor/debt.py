@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from compactor.partitions import JsonValue, PartitionKey
     from compactor.table_names import TableName
@@ -118,7 +118,7 @@ class TableDebt:
     `partitions` holds those with debt (small or delete files), `counted` the sums over all partitions.
     Times are seconds since the epoch: `waiting_since` that of the oldest event not yet answered by a rewrite,
     `due_since` when the table was first seen due, `heard_at` when its last commit was counted; `commits_per_hour` is an
-    average over about the last hour.
+    average over about the last hour. `requested`: filters by which people asked for a rewrite, empty for everything.
     """
 
     table: TableName
@@ -131,6 +131,7 @@ class TableDebt:
     due_since: float | None = None
     commits_per_hour: float = 0.0
     heard_at: float | None = None
+    requested: tuple[str, ...] = ()
 
     @property
     def total(self) -> PartitionCounts:
@@ -181,6 +182,7 @@ class DebtBoard:
         self._lock = threading.Lock()
         self._tables: dict[TableName, TableDebt] = {}
         self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
+        self._requested: dict[TableName, tuple[str, ...]] = {}
 
     def get(self, table: TableName) -> TableDebt | None:
         """The newest debt of `table`, or None when nothing has been heard of it."""
@@ -195,6 +197,7 @@ class DebtBoard:
     def put(self, debt: TableDebt) -> None:
         """Replace what is known of one table."""
         with self._lock:
+            debt = replace(debt, requested=self._requested.get(debt.table, ()))
             self._tables[debt.table] = _without_declined(debt, self._declined.get(debt.table, {}))
 
     def decline(self, seen: TableDebt, left_alone: Mapping[PartitionKey, str]) -> None:
@@ -212,11 +215,28 @@ class DebtBoard:
             if known is not None and declined:
                 self._tables[seen.table] = _without_declined(known, declined)
 
+    def request(self, table: TableName, filters: Iterable[str]) -> None:
+        """People ask for a rewrite of what these filters select. Asking again before it is done changes nothing."""
+        with self._lock:
+            self._requested[table] = tuple(dict.fromkeys((*self._requested.get(table, ()), *filters)))
+            if table in self._tables:
+                self._tables[table] = replace(self._tables[table], requested=self._requested[table])
+
+    def served(self, table: TableName, filter_text: str) -> None:
+        """What was asked for has been done, or cannot be."""
+        with self._lock:
+            left = tuple(text for text in self._requested.pop(table, ()) if text != filter_text)
+            if left:
+                self._requested[table] = left
+            if table in self._tables:
+                self._tables[table] = replace(self._tables[table], requested=left)
+
     def forget(self, table: TableName) -> None:
         """Drop a table that no longer exists."""
         with self._lock:
             self._tables.pop(table, None)
             self._declined.pop(table, None)
+            self._requested.pop(table, None)
 
     def mark_stale(self, table: TableName, reason: str, waiting_since: float | None = None) -> None:
         """Keep the last counts, and say that they may be old. `waiting_since`: an event heard but not yet counted."""

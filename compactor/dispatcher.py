@@ -51,7 +51,7 @@ class Work:
 def waiting(
     tables: tuple[TableDebt, ...], attempts: Mapping[TableName, Attempt], running: frozenset[TableName], now: float
 ) -> list[TableDebt]:
-    """Tables that are due, switched on, not running and not backing off; the most worthwhile first (work_order.py)."""
+    """Tables that are due or asked for, switched on, not running and not backing off; the first of `rank` first."""
 
     def ready(debt: TableDebt) -> bool:
         attempt = attempts.get(debt.table, Attempt())
@@ -59,8 +59,7 @@ def waiting(
             debt.acted_on
             and debt.table not in running
             and attempt.not_before <= now
-            and bool(debt.due)
-            and not attempt.settles(debt)
+            and (bool(debt.requested) or (bool(debt.due) and not attempt.settles(debt)))
         )
 
     chosen = [debt for debt in tables if ready(debt)]

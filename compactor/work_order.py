@@ -70,6 +70,8 @@ def bytes_due(debt: TableDebt) -> int:
 
 def rank(debt: TableDebt, now: float) -> tuple[float, float, TableName]:
     """Sort key: the table to be rewritten first has the least."""
+    if debt.requested:
+        return (-math.inf, -math.inf, debt.table)  # somebody is waiting
     age = max(0.0, now - (debt.due_since if debt.due_since is not None else now))
     if age >= STARVING_SECONDS:
         return (-math.inf, -age, debt.table)

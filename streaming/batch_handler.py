@@ -94,6 +94,8 @@ class BatchHandler:
         if status == "unknown":
             self._board.forget(table)
             return
+        if body["requests"]:
+            self._board.request(table, body["requests"])
         if status == "unreadable":
             self._board.mark_stale(table, body["message"], _seconds(body["oldest_event_ms"]))
             self._listener(TableUnreadable(table, body["reason"] or "unexpected", body["message"]))

@@ -25,6 +25,7 @@ from compactor.table_names import TableName
 from compactor.tables import MAIN, Catalogs, TableView
 from streaming import reports
 from streaming.assess_command import assess_tables
+from streaming.request_command import request_rewrite
 from streaming.simulate_command import simulate
 from streaming.version import VERSION
 
@@ -240,6 +241,7 @@ def demo(keep: bool, commits: int, file_size: int, folder: Path | None) -> None:
 
 
 main.add_command(assess_tables)
+main.add_command(request_rewrite)
 main.add_command(simulate)
 
 

@@ -29,7 +29,7 @@ from streaming.table_resolution import resolve
 
 CHANGED_SCHEMA = (
     "name string, source string, timestamp_ms long, report boolean, continues boolean, asks boolean, "
-    "key binary, value binary, headers string, partition int, offset long"
+    "request string, key binary, value binary, headers string, partition int, offset long"
 )
 DEAD_SCHEMA = "reason string, key binary, value binary, headers array<struct<key: string, value: binary>>"
 DEAD_LETTERS = "dead_letters"  # name of the observed counts by reason in the query's progress
@@ -63,11 +63,11 @@ class EventReader:
         table = resolve(decoded, self.catalogs)
         if isinstance(table, BadEvent):
             return None
-        asks = decoded.report or decoded.continues or decoded.operation == "replace"
+        asks = decoded.report or decoded.continues or decoded.request is not None or decoded.operation == "replace"
         headers = json.dumps([[name, value.hex()] for name, value in event.headers])
         return (
             table_key(table), decoded.source, decoded.timestamp_ms, decoded.report, decoded.continues, asks,
-            event.key, event.value, headers, int(record.partition), int(record.offset),
+            decoded.request, event.key, event.value, headers, int(record.partition), int(record.offset),
         )  # fmt: skip
 
     def _dead_row(self, record: Any) -> dict[str, Any] | None:

@@ -142,6 +142,7 @@ def _heard(events: pd.DataFrame) -> dict[str, Any]:
         "sources": dict(Counter(events["source"])),
         "oldest_event_ms": None if oldest is None else int(oldest),
         "counted_ms": int(time.time() * 1000),
+        "requests": sorted({request for request in events["request"] if isinstance(request, str)}),
     }
 
 
@@ -185,6 +186,7 @@ class DirectLedger:
             "report": changed.report,
             "continues": changed.continues,
             "asks": True,
+            "request": changed.request,
             "key": None,
             "value": None,
             "headers": "[]",

@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from compactor.debt import DebtBoard, TableDebt
 from compactor.dispatcher import Dispatcher
-from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
+from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, StoppedError
 from compactor.events import (
     Event,
     RunCommitted,
@@ -30,7 +30,7 @@ from compactor.events import (
 from compactor.in_flight import sweep
 from compactor.manifests import ManifestCache
 from compactor.other_compactors import other_compactors
-from compactor.plan_table import TablePlan, plan_table
+from compactor.plan_table import AS_THE_SERVICE, Request, TablePlan, plan_table
 from compactor.rewriter import Rewriter
 from compactor.settings import Settings
 from compactor.spark_session import spark_session
@@ -243,8 +243,14 @@ class Service:
     def _rewrite(self, debt: TableDebt, stopping: Callable[[], bool]) -> int:
         """One run of one table, from a fresh look at it; the bytes it read."""
         rules = self._settings.tables
-        plan = self._planned(debt)
+        asked = debt.requested[0] if debt.requested else None
+        try:
+            plan = self._planned(debt, asked)
+        except (InputError, StoppedError):
+            self._served(debt, asked)  # a filter that this table does not take, or a table that is switched off
+            raise
         if plan is None:
+            self._served(debt, asked)
             return 0
 
         def enabled() -> bool:
@@ -252,6 +258,7 @@ class Service:
 
         result = self._rewriter.run(plan, enabled=enabled, stopping=stopping, waiting_since=debt.waiting_since)
         self.board.settled(debt.table)
+        self._served(debt, asked)
         given_up = {
             drop.planned.group.key: str(drop.error) for drop in result.dropped if isinstance(drop.error, GiveUpError)
         }
@@ -263,8 +270,14 @@ class Service:
                 LOG.warning("%s: the commit could not be announced, the sweep finds it: %s", debt.table, error)
         return sum(group.bytes_in for group in result.groups)
 
-    def _planned(self, debt: TableDebt) -> TablePlan | None:
+    def _served(self, debt: TableDebt, asked: str | None) -> None:
+        if asked is not None:
+            self.board.served(debt.table, asked)
+
+    def _planned(self, debt: TableDebt, asked: str | None = None) -> TablePlan | None:
         """A plan of the table as it is now; None (and counted) when nothing is due after all.
+
+        `asked`: all small files of what this filter selects, since a person asked; empty for everything.
 
         Raises:
             StoppedError: the table is switched off; also counted.
@@ -277,7 +290,9 @@ class Service:
                 other_compactors(table.metadata, self._clock())
             )
             act = wanted and not leave
-            plan = plan_table(table, self._settings.policy.for_table(debt.table), self._cache) if act else None
+            request = AS_THE_SERVICE if asked is None else Request(where=asked or None, force=True, strategy=None)
+            policy = self._settings.policy.for_table(debt.table)
+            plan = plan_table(table, policy, self._cache, request) if act else None
         except FirnlineError as error:
             self.tell(RunFailed("", debt.table, "plan", error.reason, error.reaction, str(error)))
             raise
@@ -291,7 +306,8 @@ class Service:
         if plan is None:
             self.tell(RunSkipped(debt.table, "switched_off"))
             raise StoppedError(f"{debt.table} is switched off")
-        self.board.decline(debt, plan.plan.left_alone)
+        if asked is None:
+            self.board.decline(debt, plan.plan.left_alone)
         if not plan.groups:
             self.tell(RunSkipped(debt.table, "nothing_due"))
             return None
@@ -299,7 +315,9 @@ class Service:
 
     def _would_rewrite(self, debt: TableDebt, _stopping: Callable[[], bool]) -> int:
         """Observe mode: plan, report, and leave it at that."""
-        plan = self._planned(debt)
+        asked = debt.requested[0] if debt.requested else None
+        plan = self._planned(debt, asked)
+        self._served(debt, asked)
         if plan is None:
             return 0
         files = sum(len(group.group.files) for group in plan.groups)

@@ -27,6 +27,7 @@ SOURCE = "canonical"
 UPDATE = "update-table"
 REPORT, FULL = "firnline.report", "full"
 CONTINUES, TRUE = "firnline.continues", "true"
+REQUEST, EVERYTHING = "firnline.request", "*"
 
 # A created or registered table can bring files with it. Other operations (drops, renames, views) bring none.
 _BRINGS_FILES = frozenset({UPDATE, "create-table", "register-table"})
@@ -60,6 +61,7 @@ def _read(fields: Fields, arrived_ms: int) -> Decoded:
         return BadEvent("no_identifier", detail)
     table = fields.record("identifier")
     summary = fields.record("summary") if fields.has("summary") else Fields({})
+    request = summary.optional_text(REQUEST)
     timestamp_ms = fields.optional_integer("timestamp-ms", 0, TIMESTAMP_MS_MAX)
     return TableChanged(
         source=SOURCE,
@@ -75,6 +77,7 @@ def _read(fields: Fields, arrived_ms: int) -> Decoded:
         metadata_location=metadata_location,
         report=summary.optional_text(REPORT) == FULL,
         continues=summary.optional_text(CONTINUES) == TRUE,
+        request="" if request == EVERYTHING else request,
     )
 
 
@@ -91,6 +94,8 @@ def _key(changed: TableChanged) -> bytes:
 
 def _written(changed: TableChanged, sender: str) -> dict[str, Any]:
     summary = ({REPORT: FULL} if changed.report else {}) | ({CONTINUES: TRUE} if changed.continues else {})
+    if changed.request is not None:
+        summary[REQUEST] = changed.request or EVERYTHING
     optional = {
         "catalog": changed.catalog,
         "table-uuid": changed.table_uuid,

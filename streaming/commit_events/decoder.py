@@ -66,7 +66,8 @@ class RawEvent:
 class TableChanged:
     """A table may have changed: look at it. `source` is the decoder's name, not what the event calls its sender.
 
-    `report` asks the ledger for a full report of the table; `continues` goes on with a long recount.
+    `report` asks the ledger for a full report of the table; `continues` goes on with a long recount. `request` asks for
+    a rewrite, by a person: of what a filter selects, or of everything (empty).
     """
 
     source: str
@@ -82,6 +83,7 @@ class TableChanged:
     metadata_location: str | None = None
     report: bool = False
     continues: bool = False
+    request: str | None = None
 
 
 @dataclass(frozen=True)

@@ -290,6 +290,7 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
         metadata_location=st.none() | NAMES,
         report=st.booleans(),
         continues=st.booleans(),
+        request=st.none() | st.just("") | NAMES.filter(lambda text: text != canonical.EVERYTHING),
     )
 )
 def test_what_is_encoded_is_decoded(announced):

@@ -60,7 +60,7 @@ class Scene:
 
 
 def heard(oldest: int | None = None) -> Row:
-    return {"sources": {"canonical": 1}, "oldest_event_ms": oldest, "counted_ms": 0}
+    return {"sources": {"canonical": 1}, "oldest_event_ms": oldest, "counted_ms": 0, "requests": []}
 
 
 def counted(
@@ -316,9 +316,11 @@ def test_only_commits_of_others_make_a_table_wait() -> None:
             "source": ["canonical", "canonical", "sweep"],
             "timestamp_ms": [7, 5, 1],
             "asks": [False, False, True],
+            "request": ["id = 1", None, "id = 1"],
         }
     )
     told = _heard(events)
+    assert told["requests"] == ["id = 1"]
     assert (told["sources"], told["oldest_event_ms"]) == ({"canonical": 2, "sweep": 1}, 5)
     assert _heard(events[events["asks"]])["oldest_event_ms"] is None
 

@@ -93,3 +93,22 @@ def test_what_was_declined_is_due_again_for_another_reason() -> None:
     known = board.get(debt().table)
     assert known is not None
     assert FIRST in {partition.key for partition in known.due}
+
+
+def test_a_request_stays_until_it_is_served_and_asking_twice_is_asking_once() -> None:
+    board = DebtBoard()
+    board.request(TABLE, ["", "id = 1"])
+    board.put(debt())
+    board.request(TABLE, ["id = 1"])
+    known = board.get(TABLE)
+    assert known is not None
+    assert known.requested == ("", "id = 1")
+    board.served(TABLE, "")
+    board.put(debt(2))
+    known = board.get(TABLE)
+    assert known is not None
+    assert known.requested == ("id = 1",)
+    board.served(TABLE, "id = 1")
+    known = board.get(TABLE)
+    assert known is not None
+    assert known.requested == ()

@@ -72,8 +72,8 @@ def test_nothing_ready_is_forgotten_and_nobody_is_overtaken(
     chosen = waiting(tables, attempts, frozenset(debt(name).table for name in running), 100)
     ready = {name for name, _ in due if name not in running and pauses.get(name, 0) <= 100}
     assert set(names(chosen)) == ready
-    since = [one.due_since for one in chosen]
-    assert since == sorted(since, key=lambda moment: moment or 0.0)
+    ages = [100 - (one.due_since or 0.0) for one in chosen]
+    assert ages == sorted(ages, reverse=True)
 
 
 def test_pauses_double_up_to_ten_minutes_and_success_forgets_them() -> None:
@@ -239,3 +239,12 @@ def test_stop_tells_the_running_work_and_waits_for_it() -> None:
     bench.end("a")
     assert bench.dispatcher.stop(PATIENCE)
     assert bench.calls == ["a"]
+
+
+def test_what_was_asked_for_comes_first_even_if_nothing_is_due_or_all_is_settled() -> None:
+    asked = replace(debt("asked", due=False), requested=("",))
+    assert names(waiting((debt("a", since=10), asked), {}, frozenset(), 100)) == ["asked", "a"]
+    settled = {asked.table: Attempt(settled=asked)}
+    assert names(waiting((asked,), settled, frozenset(), 100)) == ["asked"]
+    assert waiting((asked,), {asked.table: Attempt(not_before=200)}, frozenset(), 100) == []
+    assert waiting((replace(asked, acted_on=False),), {}, frozenset(), 100) == []
