@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from compactor.dangling_deletes import CoverableDelete, coverable_deletes
 from compactor.inventory import listed_twice, take_inventory
 from compactor.manifests import ManifestCache
+from compactor.partitions import PartitionKey
 from compactor.planner import Group, Plan, make_plan
 from compactor.pruning import partition_filter
 from compactor.rewrite.engine import Engine, EngineChoice, choose_engine, impossible
@@ -62,6 +63,12 @@ class TablePlan:
     def bytes(self) -> int:
         """Input bytes of all groups."""
         return sum(group.group.bytes for group in self.groups)
+
+    def left_alone(self, due: Iterable[PartitionKey]) -> dict[PartitionKey, str]:
+        """Why partitions are not in the plan; those of `due` that nobody looked at are outside the table's filter."""
+        planned = {group.group.key for group in self.groups}
+        outside = {key: "outside policy.where" for key in due if self.policy.where and key not in planned}
+        return {**outside, **self.plan.left_alone}
 
 
 def plan_table(

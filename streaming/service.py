@@ -30,6 +30,7 @@ from compactor.events import (
 from compactor.in_flight import sweep
 from compactor.manifests import ManifestCache
 from compactor.other_compactors import other_compactors
+from compactor.partitions import PartitionKey
 from compactor.plan_table import AS_THE_SERVICE, Request, TablePlan, plan_table
 from compactor.rewriter import Rewriter
 from compactor.settings import Settings
@@ -262,13 +263,18 @@ class Service:
         given_up = {
             drop.planned.group.key: str(drop.error) for drop in result.dropped if isinstance(drop.error, GiveUpError)
         }
-        self.board.decline(debt, {**plan.plan.left_alone, **given_up})
+        if asked is None:
+            self.board.decline(debt, {**self._left_alone(debt, plan), **given_up})
         if self._parts.watcher is not None and result.snapshot_after is not None:
             try:
                 self._parts.watcher.announce(debt.table, result.snapshot_after)
             except RetryError as error:
                 LOG.warning("%s: the commit could not be announced, the sweep finds it: %s", debt.table, error)
         return sum(group.bytes_in for group in result.groups)
+
+    @staticmethod
+    def _left_alone(debt: TableDebt, plan: TablePlan) -> dict[PartitionKey, str]:
+        return plan.left_alone(partition.key for partition in debt.due)
 
     def _served(self, debt: TableDebt, asked: str | None) -> None:
         if asked is not None:
@@ -307,7 +313,7 @@ class Service:
             self.tell(RunSkipped(debt.table, "switched_off"))
             raise StoppedError(f"{debt.table} is switched off")
         if asked is None:
-            self.board.decline(debt, plan.plan.left_alone)
+            self.board.decline(debt, self._left_alone(debt, plan))
         if not plan.groups:
             self.tell(RunSkipped(debt.table, "nothing_due"))
             return None

@@ -616,3 +616,17 @@ def test_a_request_is_done_once_whatever_the_thresholds(place: Site) -> None:
     wait_for("the last answer", lambda: service.metrics().total("firnline_runs_skipped_total") >= 1)
     assert place.operations("t").count("replace") == 2
     assert place.rows("t") == rows
+
+
+def test_what_lies_outside_the_tables_filter_is_left_alone_and_said_so(tmp_path: Path, broker: str) -> None:
+    rules = {"policy": {"min_input_files": 5, "tables": {"db.t": {"where": "part = 'p01'"}}}}
+    with site(tmp_path, broker, **rules) as place:
+        place.create("t")
+        place.publish(*place.append("t", commits=5, parts=3))
+        rows = place.rows("t")
+        service = place.start()
+        service.wait_ready()
+        wait_for("the part inside the filter", lambda: len(place.live_files("t")) == 11)
+        wait_for("nothing to be due", lambda: service.metrics().total("firnline_table_due_partitions") == 0)
+        assert place.operations("t").count("replace") == 1
+        assert place.rows("t") == rows
