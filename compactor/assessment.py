@@ -10,9 +10,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from compactor.partitions import PartitionKey
 from compactor.policy import Policy, ThresholdPolicy
-from compactor.settings import PolicyValues
+from compactor.settings import PolicyValues, Section
 from compactor.simulation import Outcome, replay
 from compactor.table_history import Commit, arrivals
 from compactor.tables import FileSizes
@@ -24,21 +26,13 @@ GETS_PER_FILE = 2
 DAY = 86_400.0
 
 
-@dataclass(frozen=True)
-class Prices:
-    """What is paid for, in one currency. Zeros are left out of the bill.
+class Prices(Section):
+    """What is paid for, in one currency: the keys of a price file. Zeros are left out of the bill."""
 
-    Attributes:
-        get_per_1000: A thousand reading requests.
-        put_per_1000: A thousand writing requests.
-        rewrite_per_gb: Compute for rewriting 1024 ** 3 bytes.
-        full_scans_per_day: How often readers open every file of the table.
-    """
-
-    get_per_1000: float = 0.0
-    put_per_1000: float = 0.0
-    rewrite_per_gb: float = 0.0
-    full_scans_per_day: float = 0.0
+    get_per_1000: float = Field(default=0.0, ge=0, description="A thousand reading requests.")
+    put_per_1000: float = Field(default=0.0, ge=0, description="A thousand writing requests.")
+    rewrite_per_gb: float = Field(default=0.0, ge=0, description="Compute for rewriting 1024 ** 3 bytes.")
+    full_scans_per_day: float = Field(default=0.0, ge=0, description="How often readers open every file of the table.")
 
 
 @dataclass(frozen=True)
@@ -89,7 +83,7 @@ def assess(
     commits: Sequence[Commit], values: PolicyValues, sizes: FileSizes, policy: Policy, cron_commits: Sequence[int]
 ) -> tuple[Scenario, ...]:
     """The history as it was, under Spark's thresholds every so many commits, and under firnline's policy."""
-    arrived = arrivals(list(commits))
+    arrived = arrivals(commits)
     days = (commits[-1].at - commits[0].at) / DAY if commits else 0.0
     spark = ThresholdPolicy(values, sizes)
     crons = [

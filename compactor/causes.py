@@ -18,8 +18,6 @@ from compactor.tables import FileSizes
 
 FAN_OUT_FROM = 1.5
 """Files per commit and bucket from which the writers' distribution is a cause."""
-SPANS_OF_ONE_ROUND = 0.25
-"""Commits closer together than this share of the usual pause belong to one round of several writers."""
 HOUR = 3600.0
 LONGEST_INTERVAL = 24 * HOUR
 

@@ -26,8 +26,8 @@ from compactor.java_table import (
     first_line,
 )
 from compactor.manifests import FileEntry
+from compactor.other_compactors import RUN_ID
 
-RUN_ID = "firnline.run-id"
 ENGINES = "firnline.engines"
 PART = "firnline.part"
 POLARIS_ROLLBACK = "polaris.internal.conflict-resolution.by-operation-type.replace"

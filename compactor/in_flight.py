@@ -22,9 +22,10 @@ from typing import Any
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from compactor.commit import PART, RUN_ID
+from compactor.commit import PART
 from compactor.errors import RetryError, StoppedError
 from compactor.manifests import ManifestCache
+from compactor.other_compactors import RUN_ID
 from compactor.rewrite.byte_ranges import abort_uploads
 from compactor.table_names import TableName
 from compactor.tables import MAIN, Catalogs, TableMissingError, TableView, head_of

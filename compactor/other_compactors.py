@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
-RUN_ID_KEY = "firnline.run-id"
+RUN_ID = "firnline.run-id"
+"""The key of our run's id in the summaries of our snapshots."""
 NAME_KEYS = ("engine-name", "app-id", "spark.app.id", "flink.job-id")
 DAY_SECONDS = 86_400.0
 
@@ -39,7 +40,7 @@ def other_compactors(metadata: TableMetadata, now: float) -> tuple[OtherCompacto
         properties = summary.additional_properties
         taken = properties.get("deleted-data-files", "0")
         recent = snapshot.timestamp_ms / 1000 > now - DAY_SECONDS
-        if RUN_ID_KEY in properties or not recent or not taken.isdigit() or not int(taken):
+        if RUN_ID in properties or not recent or not taken.isdigit() or not int(taken):
             continue
         name = next((f"{key}={properties[key]}" for key in NAME_KEYS if key in properties), "unknown")
         commits[name] += 1

@@ -25,16 +25,17 @@ class Request:
     """What is asked of a plan by a person: everything due (default), or what was narrowed or forced.
 
     `strategy`: by thresholds unless said otherwise, since a single run has no later one to leave work to; None is the
-    table's own policy, as the service follows it.
+    table's own policy, as the service follows it. `explained`: count what the filter selected, for who reads the plan.
     """
 
     where: str | None = None
     force: bool = False
     engine: str = "auto"
     strategy: str | None = "threshold"
+    explained: bool = True
 
 
-AS_THE_SERVICE = Request(strategy=None)
+AS_THE_SERVICE = Request(strategy=None, explained=False)
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,7 @@ def plan_table(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )
     coverable = coverable_deletes(inventory, {file.entry.path for group in plan.groups for file in group.files})
-    selection = count_selection(where, inventory.manifests, inventory.partitions)
+    selection = count_selection(where, inventory.manifests, inventory.partitions) if request.explained else None
     return TablePlan(table, plan, groups, policy, sizes, request.engine, clock() - started, coverable, selection)
 
 

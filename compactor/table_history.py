@@ -7,18 +7,19 @@ start.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from compactor.manifests import Content, ManifestCache, Status
+from compactor.other_compactors import RUN_ID
 from compactor.partitions import PartitionKey
 from compactor.simulation import Arrival
 from compactor.table_changes import entries_changed
 from compactor.tables import TableView, head_of
 
-WRITER_KEYS = ("firnline.run-id", "flink.job-id", "kafka.connect.commit-id", "spark.app.id", "app-id", "engine-name")
+WRITER_KEYS = (RUN_ID, "flink.job-id", "kafka.connect.commit-id", "spark.app.id", "app-id", "engine-name")
 """Summary keys by which engines say who they are, the most telling first."""
 Sizes = Mapping[PartitionKey, tuple[int, ...]]
 
@@ -44,12 +45,13 @@ class Commit:
 
 def retained_ancestry(table: TableView) -> tuple[Snapshot, ...]:
     """The snapshots that lead to the current one, oldest first, as far back as they are retained."""
+    by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     found: list[Snapshot] = []
     current = head_of(table.metadata, table.ref)
     while current is not None:
         found.append(current)
         parent = current.parent_snapshot_id
-        current = table.metadata.snapshot_by_id(parent) if parent is not None else None
+        current = by_id.get(parent) if parent is not None else None
     return tuple(reversed(found))
 
 
@@ -94,7 +96,7 @@ def arrivals_of(table: TableView, cache: ManifestCache) -> list[Arrival]:
     return arrivals(commits_of(table, cache))
 
 
-def arrivals(commits: list[Commit]) -> list[Arrival]:
+def arrivals(commits: Sequence[Commit]) -> list[Arrival]:
     """The commits of writers that added files."""
     made = []
     for commit in commits:

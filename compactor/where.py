@@ -74,6 +74,8 @@ class Where:
         Right for delete manifests too: a delete applies to data files of its own spec and partition, or is global, and
         global ones have a spec that nothing can be projected onto (spec: scan planning, as in Java's DeleteFileIndex).
         """
+        if self.keeps_everything:
+            return True
         predicate = self.projection(manifest.partition_spec_id).predicate
         kinds = self._partition_kinds(manifest.partition_spec_id)
         summaries = manifest.partitions

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import track
@@ -22,18 +22,10 @@ from compactor.table_history import commits_of
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, file_sizes
 from compactor.tiered_policy import policy_of
+from streaming.command_options import OUTPUT, numbers
+from streaming.table_resolution import watched_tables
 
 DEFAULT_CRONS = "10,60"
-
-
-class PriceFile(BaseModel):
-    """The keys of a price file; all optional."""
-
-    model_config = ConfigDict(extra="forbid")
-    get_per_1000: float = Field(default=0.0, ge=0)
-    put_per_1000: float = Field(default=0.0, ge=0)
-    rewrite_per_gb: float = Field(default=0.0, ge=0)
-    full_scans_per_day: float = Field(default=0.0, ge=0)
 
 
 def read_prices(path: Path | None) -> Prices | None:
@@ -45,30 +37,20 @@ def read_prices(path: Path | None) -> Prices | None:
     if path is None:
         return None
     try:
-        return Prices(**PriceFile.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {}).model_dump())
+        return Prices.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
-        keys = ", ".join(PriceFile.model_fields)
+        keys = ", ".join(Prices.model_fields)
         raise InputError(f"price file {path} cannot be used: {error}\nits keys, all optional: {keys}") from None
-
-
-def _crons(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
-    try:
-        found = tuple(int(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        found = (0,)
-    if any(number < 1 for number in found):
-        raise click.BadParameter(f"{text!r} is no list of numbers of commits, as in 10,60")
-    return found
 
 
 @click.command("assess")
 @click.argument("tables", nargs=-1)
-@click.option("--cron", "crons", default=DEFAULT_CRONS, show_default=True, callback=_crons,
+@click.option("--cron", "crons", default=DEFAULT_CRONS, show_default=True, callback=numbers(int, 1),
               help="Spark's rewrite_data_files every so many commits, to compare with.")  # fmt: skip
 @click.option("--commits", "most", type=click.IntRange(2), help="Look at the newest so many snapshots only.")
 @click.option("--prices", type=click.Path(dir_okay=False, path_type=Path), help="YAML file: get_per_1000, "
               "put_per_1000, rewrite_per_gb, full_scans_per_day. Adds a bill.")  # fmt: skip
-@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@OUTPUT
 @click.pass_obj
 def assess_tables(
     config: Path | None, /, tables: tuple[str, ...], crons: tuple[int, ...], most: int | None, prices: Path | None,
@@ -81,7 +63,7 @@ def assess_tables(
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     bill = read_prices(prices)
-    names = [TableName.parse(text, catalogs.names) for text in tables] or _all(settings, catalogs)
+    names = [TableName.parse(text, catalogs.names) for text in tables] or watched_tables(settings, catalogs)
     console = Console(stderr=True)
     documents, failed = [], []
     for name in track(names, "reading history", console=console, transient=True, disable=not console.is_terminal):
@@ -96,11 +78,6 @@ def assess_tables(
             show(Console(), each)
     if failed:
         raise failed[0]
-
-
-def _all(settings: Settings, catalogs: Catalogs) -> list[TableName]:
-    found = [table for name in catalogs.names for table in catalogs.list_tables(name)]
-    return [table for table in sorted(found) if not settings.tables.ignores(table)]
 
 
 def _assessed(

@@ -25,15 +25,14 @@ from compactor.table_names import TableName
 from compactor.tables import MAIN, Catalogs, TableView
 from streaming import reports
 from streaming.assess_command import assess_tables
+from streaming.command_options import OUTPUT
 from streaming.request_command import request_rewrite
 from streaming.simulate_command import simulate
+from streaming.table_resolution import watched_tables
 from streaming.version import VERSION
 
 BAD_INPUT, FAILED_SAFELY = 2, 3
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
-OUTPUT = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="For people or scripts."
-)
 WHERE = click.option(
     "--where",
     metavar="EXPR",
@@ -202,7 +201,7 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
     """Count small files per partition and bucket, of TABLE or of all tables. Reads metadata only."""
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
-    names = [_name(table, catalogs)] if table else list(_all_tables(settings, catalogs))
+    names = [_name(table, catalogs)] if table else watched_tables(settings, catalogs)
     cache = ManifestCache(settings.service.manifest_cache_bytes)
     documents, failed = reports.debt_documents(settings, catalogs, cache, names, why=why)
     if output != "json":
@@ -266,11 +265,6 @@ def _plan(settings: Settings, text: str, branch: str, request: Request) -> tuple
     cache = ManifestCache(settings.service.manifest_cache_bytes)
     table = _load(settings, text, branch)
     return plan_table(table, settings.policy.for_table(table.name), cache, request), cache
-
-
-def _all_tables(settings: Settings, catalogs: Catalogs) -> list[TableName]:
-    found = [table for name in catalogs.names for table in catalogs.list_tables(name)]
-    return [table for table in sorted(found) if not settings.tables.ignores(table)]
 
 
 def _print_json(document: Any) -> None:

@@ -25,7 +25,7 @@ from compactor.settings import Settings
 from compactor.table_changes import live_counts, writer_commits
 from compactor.table_history import commits_of
 from compactor.table_names import TableName
-from compactor.tables import Catalogs, file_sizes
+from compactor.tables import Catalogs, TableView, file_sizes
 from compactor.tiered_policy import policy_of
 
 Document = dict[str, Any]
@@ -151,16 +151,16 @@ def debt_documents(
     failed: list[FirnlineError] = []
     for name in names:
         try:
-            document = _debt_document(settings, catalogs, cache, name)
-            documents.append({**document, **_causes(settings, catalogs, cache, name)} if why else document)
+            table = catalogs.load(name)
+            document = _debt_document(settings, table, cache)
+            documents.append({**document, **_causes(settings, table, cache)} if why else document)
         except FirnlineError as error:
             failed.append(error)
     return documents, failed
 
 
-def _causes(settings: Settings, catalogs: Catalogs, cache: ManifestCache, name: TableName) -> Document:
-    table = catalogs.load(name)
-    sizes = file_sizes(settings.policy.for_table(name), table.properties)
+def _causes(settings: Settings, table: TableView, cache: ManifestCache) -> Document:
+    sizes = file_sizes(settings.policy.for_table(table.name), table.properties)
     others = [asdict(other) for other in other_compactors(table.metadata, time.time())]
     arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT))
     if arrivals is None:
@@ -170,9 +170,8 @@ def _causes(settings: Settings, catalogs: Catalogs, cache: ManifestCache, name: 
     return {"other_compactors": others, "arrivals": asdict(arrivals), "causes": causes}
 
 
-def _debt_document(settings: Settings, catalogs: Catalogs, cache: ManifestCache, name: TableName) -> Document:
-    table = catalogs.load(name)
-    values = settings.policy.for_table(name)
+def _debt_document(settings: Settings, table: TableView, cache: ManifestCache) -> Document:
+    values = settings.policy.for_table(table.name)
     sizes = file_sizes(values, table.properties)
     policy = policy_of(values, sizes)
     now = time.time()
@@ -197,9 +196,9 @@ def _debt_document(settings: Settings, catalogs: Catalogs, cache: ManifestCache,
             }
         )
     return {
-        "table": str(name),
+        "table": str(table.name),
         "snapshot_id": table.snapshot.snapshot_id if table.snapshot else None,
-        "acted_on": settings.tables.acts_on(name, table.properties),
+        "acted_on": settings.tables.acts_on(table.name, table.properties),
         "target_file_size": sizes.target,
         "small_below": sizes.small_below,
         "data_files": sum(row["data_files"] for row in partitions),

@@ -14,6 +14,7 @@ from compactor.settings import load_settings
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
 from compactor.where import bind_where
+from streaming.command_options import OUTPUT
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.kafka_clients import producer
@@ -26,7 +27,7 @@ SEND_SECONDS = 30
 @click.argument("table")
 @click.option("--where", metavar="EXPR", default="", help="Only partitions that can hold matching rows, e.g. "
               "\"day = '2024-01-15'\". Selects files, never rows.")  # fmt: skip
-@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@OUTPUT
 @click.pass_obj
 def request_rewrite(config: Path | None, /, table: str, where: str, output: str) -> None:
     """Ask the running service to merge all small files of TABLE now, whatever its policy would wait for.

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
@@ -31,7 +31,7 @@ from compactor.in_flight import sweep
 from compactor.manifests import ManifestCache
 from compactor.other_compactors import other_compactors
 from compactor.partitions import PartitionKey
-from compactor.plan_table import AS_THE_SERVICE, Request, TablePlan, plan_table
+from compactor.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.rewriter import Rewriter
 from compactor.settings import Settings
 from compactor.spark_session import spark_session
@@ -296,7 +296,7 @@ class Service:
                 other_compactors(table.metadata, self._clock())
             )
             act = wanted and not leave
-            request = AS_THE_SERVICE if asked is None else Request(where=asked or None, force=True, strategy=None)
+            request = AS_THE_SERVICE if asked is None else replace(AS_THE_SERVICE, where=asked or None, force=True)
             policy = self._settings.policy.for_table(debt.table)
             plan = plan_table(table, policy, self._cache, request) if act else None
         except FirnlineError as error:

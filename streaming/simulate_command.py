@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from compactor.simulation import FOREVER, Arrival, Outcome, bursts, regular, rep
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, file_sizes
 from compactor.tiered_policy import TieredPolicy
+from streaming.command_options import OUTPUT, numbers
 
 UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
@@ -40,19 +41,6 @@ def parse_bytes(text: str) -> int:
 
 def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
     return tuple(parse_bytes(part) for part in text.split(","))
-
-
-def _numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str], tuple[Any, ...]]:
-    def read(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[Any, ...]:
-        try:
-            found = tuple(kind(part) for part in text.split(",") if part.strip())
-        except ValueError:
-            raise click.BadParameter(f"{text!r} is no list of numbers, as in 2,4,8") from None
-        if any(number < least for number in found):
-            raise click.BadParameter(f"numbers must be at least {least:g}")
-        return found
-
-    return read
 
 
 @dataclass(frozen=True)
@@ -80,13 +68,13 @@ class Contender:
 @click.option("--policy", "chosen", default="tiered", show_default=True, type=click.Choice(["tiered", "threshold"]),
               help="The policy of the first line; the others are shown beside it.")  # fmt: skip
 @click.option("--growth", default="8", show_default=True, help="The tiered policy's growth factor (first line).")
-@click.option("--curve", default=",".join(f"{k:g}" for k in CURVE), show_default=True, callback=_numbers(float, 1.01),
+@click.option("--curve", default=",".join(f"{k:g}" for k in CURVE), show_default=True, callback=numbers(float, 1.01),
               help="Growth factors to compare.")  # fmt: skip
-@click.option("--cron", "crons", default=",".join(map(str, CRONS)), show_default=True, callback=_numbers(int, 1),
+@click.option("--cron", "crons", default=",".join(map(str, CRONS)), show_default=True, callback=numbers(int, 1),
               help="Spark's rewrite_data_files every so many commits, to compare with.")  # fmt: skip
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curve and small files over "
               "time into this PNG. Needs matplotlib.")  # fmt: skip
-@click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@OUTPUT
 @click.pass_obj
 def simulate(config: Path | None, /, table: str | None, plot: Path | None, output: str, **options: Any) -> None:
     """Replay an arrival pattern through the policy, beside Spark's thresholds on a cron. Touches no data.

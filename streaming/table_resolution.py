@@ -1,10 +1,12 @@
-"""Which configured table an event means. Pure."""
+"""Which tables are meant: by an event, or by a command that names none."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
+from compactor.settings import Settings
 from compactor.table_names import TableName
+from compactor.tables import Catalogs
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import BadEvent, TableChanged, shown
 
@@ -26,3 +28,13 @@ def resolve(changed: TableChanged, catalogs: Collection[str]) -> TableName | Bad
         return TableName(next(iter(catalogs)), changed.namespace, changed.name)
     named = "no catalog" if changed.catalog is None else f"catalog {shown(changed.catalog)}"
     return BadEvent("ambiguous_catalog", f"the event names {named}; configured catalogs: {configured}")
+
+
+def watched_tables(settings: Settings, catalogs: Catalogs) -> list[TableName]:
+    """Every table of the catalogs that the settings do not ignore, in name order.
+
+    Raises:
+        RetryError: a catalog cannot be listed.
+    """
+    found = [table for name in catalogs.names for table in catalogs.list_tables(name)]
+    return [table for table in sorted(found) if not settings.tables.ignores(table)]

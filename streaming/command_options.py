@@ -1,0 +1,27 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+OUTPUT = click.option(
+    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="For people or scripts."
+)
+
+
+def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str], tuple[Any, ...]]:
+    """Reads a comma-separated list of numbers, none below `least`."""
+
+    def read(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[Any, ...]:
+        try:
+            found = tuple(kind(part) for part in text.split(",") if part.strip())
+        except ValueError:
+            raise click.BadParameter(f"{text!r} is no list of numbers, as in 2,4,8") from None
+        if any(number < least for number in found):
+            raise click.BadParameter(f"numbers must be at least {least:g}")
+        return found
+
+    return read
