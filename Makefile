@@ -3,7 +3,7 @@ PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-slow test-correctness test-chaos test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
-	bench-decode-once clean
+	bench-decode-once bench-planning clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -49,6 +49,9 @@ bench-memory: setup ## Peak memory of a splice of 10 GB and of an encode
 
 bench-decode-once: setup ## 500 commits into one bucket: how often a byte is decoded and copied
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_decode_once
+
+bench-planning: setup ## Planning a table of a million files, beside PyIceberg, Java and Spark (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_planning $(ARGS)
 
 clean: ## Remove .venv and everything that was built
 	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

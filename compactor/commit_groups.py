@@ -15,7 +15,8 @@ from compactor.conflicts import changes_since, touched_groups
 from compactor.dangling_deletes import dangling_deletes
 from compactor.errors import ReplanError
 from compactor.java_table import JavaTable
-from compactor.manifests import ManifestCache, Status
+from compactor.manifest_cache import ManifestCache
+from compactor.manifests import Status
 from compactor.plan_table import TablePlan
 from compactor.run_result import DroppedGroup, FinishedGroup
 from compactor.tables import Catalogs

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from compactor.errors import ReplanError
-from compactor.manifests import Content, FileEntry, ManifestCache, Status
+from compactor.manifest_cache import ManifestCache
+from compactor.manifests import Content, FileEntry, Status
 from compactor.table_changes import Gap, entries_changed, unseen_snapshots
 
 if TYPE_CHECKING:

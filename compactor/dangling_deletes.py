@@ -37,7 +37,7 @@ def coverable_deletes(inventory: Inventory, planned: AbstractSet[str]) -> tuple[
         return ()
     applies_to: dict[str, set[str]] = defaultdict(set)
     for files in inventory.partitions.values():
-        for file in files:
+        for file in files if files.has_deletes else ():
             for delete in file.deletes:
                 applies_to[delete.path].add(file.entry.path)
     return tuple(

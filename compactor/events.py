@@ -110,13 +110,21 @@ class RunWouldRewrite:
 
 @dataclass(frozen=True)
 class ManifestsRead:
-    """Manifests wanted by a plan or a recount: found in the cache, or read from the store (`bytes_read`)."""
+    """Manifests wanted by a plan or a recount: found in memory or on disk, or read from the store (`bytes_read`).
+
+    `prefetched`: read before anybody asked; `foreseen`: found in memory for that reason, each counted once. `unusual`:
+    manifests that only the slow reference decoder could read.
+    """
 
     table: TableName
     hits: int
     misses: int
     bytes_read: int
     seconds: float
+    disk_hits: int = 0
+    prefetched: int = 0
+    foreseen: int = 0
+    unusual: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,6 +175,16 @@ class UnreferencedFilesRemoved:
     files: int
 
 
+@dataclass(frozen=True)
+class HookFinished:
+    """A refresh hook was called after a commit; `error` says why nobody was told, empty when all went well."""
+
+    hook: str
+    table: TableName
+    seconds: float
+    error: str
+
+
 Event = (
     RunPlanned
     | RunSkipped
@@ -181,6 +199,7 @@ Event = (
     | DeadLettered
     | BatchFinished
     | UnreferencedFilesRemoved
+    | HookFinished
 )
 
 Listener = Callable[[Event], None]

@@ -24,7 +24,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from compactor.commit import PART
 from compactor.errors import RetryError, StoppedError
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.other_compactors import RUN_ID
 from compactor.rewrite.byte_ranges import abort_uploads
 from compactor.table_names import TableName

@@ -1,16 +1,8 @@
-"""Manifests: decoded once, kept by path, bounded by bytes.
-
-A manifest file never changes, so nothing here needs invalidating: what is not wanted any more is evicted. What its
-entries inherit from the manifest list may change once, in an upgrade to V3, so that is part of the key.
-"""
+"""Manifest entries as objects, and their reference decoder: PyIceberg, every field of every entry."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Self
@@ -34,15 +26,11 @@ from pyiceberg.schema import visit_with_partner
 from pyiceberg.types import DoubleType, IcebergType
 
 from compactor.errors import RetryError
-from compactor.events import Listener, ManifestsRead, ignore
 from compactor.manifest_lists import first_row_id
 from compactor.partitions import PartitionKey, PartitionLayout
-from compactor.tables import TableView
 
 DELETE_FILE_PATH_FIELD = 2147483546  # reserved field id of a position delete's file_path (spec, reserved field ids)
 READ_VERSION = 3  # reads V1 and V2 manifests too: the fields they lack come back as None
-BYTES_PER_ENTRY = 700  # measured for 10 columns: a decoded entry with its strings
-READ_THREADS = 8
 
 
 class Content(Enum):
@@ -207,85 +195,3 @@ def _applies_to(file: DataFile) -> str | None:
     lower = (file.lower_bounds or {}).get(DELETE_FILE_PATH_FIELD)
     upper = (file.upper_bounds or {}).get(DELETE_FILE_PATH_FIELD)
     return lower.decode("utf-8") if lower is not None and lower == upper else None
-
-
-_Key = tuple[str, int | None]
-"""What decoded entries depend on: the manifest's path, and its first row id in the manifest list."""
-
-
-def _key(manifest: ManifestFile) -> _Key:
-    return manifest.manifest_path, first_row_id(manifest)
-
-
-class ManifestCache:
-    """Decoded manifests by path, least recently used ones evicted beyond `limit_bytes`. Thread-safe."""
-
-    def __init__(
-        self, limit_bytes: int, listener: Listener = ignore, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._limit = limit_bytes
-        self._listener = listener
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[_Key, tuple[FileEntry, ...]] = OrderedDict()
-        self._bytes = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def read(self, table: TableView, manifests: Sequence[ManifestFile]) -> list[tuple[FileEntry, ...]]:
-        """Entries of each manifest, in order; what is missing is read from the store by a few threads.
-
-        Raises:
-            RetryError: a manifest cannot be read.
-        """
-        started = self._clock()
-        found = {_key(manifest): self._get(_key(manifest)) for manifest in manifests}
-        missing = [manifest for manifest in manifests if found[_key(manifest)] is None]
-        layouts = {spec_id: table.layout(spec_id) for spec_id in {manifest.partition_spec_id for manifest in missing}}
-        for manifest, entries in zip(missing, _decode(table.io, missing, layouts), strict=True):
-            found[_key(manifest)] = entries
-            self._put(_key(manifest), entries)
-        self._listener(
-            ManifestsRead(
-                table.name,
-                hits=len(manifests) - len(missing),
-                misses=len(missing),
-                bytes_read=sum(manifest.manifest_length for manifest in missing),
-                seconds=self._clock() - started,
-            )
-        )
-        return [found[_key(manifest)] or () for manifest in manifests]
-
-    def _get(self, key: _Key) -> tuple[FileEntry, ...] | None:
-        with self._lock:
-            if key not in self._entries:
-                return None
-            self._entries.move_to_end(key)
-            return self._entries[key]
-
-    def _put(self, key: _Key, entries: tuple[FileEntry, ...]) -> None:
-        with self._lock:
-            if key not in self._entries:
-                self._entries[key] = entries
-                self._bytes += _weight(entries)
-            while self._bytes > self._limit and self._entries:
-                _, evicted = self._entries.popitem(last=False)
-                self._bytes -= _weight(evicted)
-
-
-def _weight(entries: tuple[FileEntry, ...]) -> int:
-    return BYTES_PER_ENTRY * (1 + len(entries))
-
-
-def _decode(
-    io: FileIO, manifests: Sequence[ManifestFile], layouts: dict[int, PartitionLayout]
-) -> Iterable[tuple[FileEntry, ...]]:
-    def one(manifest: ManifestFile) -> tuple[FileEntry, ...]:
-        layout = layouts[manifest.partition_spec_id]
-        return tuple(file_entry(entry, manifest.manifest_path, layout) for entry in read_entries(io, manifest))
-
-    if len(manifests) <= 1:
-        return [one(manifest) for manifest in manifests]
-    with ThreadPoolExecutor(min(READ_THREADS, len(manifests)), thread_name_prefix="manifest") as pool:
-        return list(pool.map(one, manifests))

@@ -90,6 +90,10 @@ class PartitionLayout:
         encoded = [to_json(kind, value) for kind, value in zip(self.types, values, strict=True)]
         return PartitionKey(self.spec_id, json.dumps(encoded, separators=(",", ":"), ensure_ascii=False))
 
+    def values(self, key: PartitionKey) -> tuple[Any, ...]:
+        """The inverse of `key`: the partition tuple as PyIceberg decodes it from a manifest entry."""
+        return tuple(from_json(kind, value) for kind, value in zip(self.types, key.tuple_json, strict=True))
+
     def readable(self, key: PartitionKey) -> dict[str, JsonValue]:
         """Field name → value, for people and for JSON output. `{}` when unpartitioned."""
         return dict(zip(self.names, key.tuple_json, strict=True))
@@ -178,4 +182,49 @@ _WRITERS: dict[type[PrimitiveType], Callable[[PrimitiveType, Any], JsonValue]] =
     UUIDType: lambda _kind, value: _uuid(value),
     BinaryType: lambda _kind, value: bytes(value).hex(),
     FixedType: lambda _kind, value: bytes(value).hex(),
+}
+
+
+def from_json(kind: PrimitiveType, value: JsonValue) -> Any:
+    """The inverse of `to_json`, in the shapes that PyIceberg decodes: days, micro- and nanoseconds as numbers."""
+    if value is None:
+        return None
+    reader = _READERS.get(type(kind))
+    return reader(str(value)) if reader is not None else value
+
+
+def _days(text: str) -> int:
+    return int(np.datetime64(text.removeprefix("+"), "D").astype(np.int64))
+
+
+def _units_of_day(text: str, units: int) -> int:
+    clock, _, fraction = text.partition(".")
+    hours, minutes, seconds = (int(part) for part in clock.split(":"))
+    return ((hours * 60 + minutes) * 60 + seconds) * units + int(fraction or 0)
+
+
+def _units(text: str, units: int) -> int:
+    days, _, clock = text.removesuffix("+00:00").partition("T")
+    return _days(days) * 86_400 * units + _units_of_day(clock, units)
+
+
+def _micros(text: str) -> int:
+    return _units(text, MICROS_PER_SECOND)
+
+
+def _nanos(text: str) -> int:
+    return _units(text, NANOS_PER_SECOND)
+
+
+_READERS: dict[type[PrimitiveType], Callable[[str], Any]] = {
+    DateType: _days,
+    TimeType: lambda text: _units_of_day(text, MICROS_PER_SECOND),
+    TimestampType: _micros,
+    TimestamptzType: _micros,
+    TimestampNanoType: _nanos,
+    TimestamptzNanoType: _nanos,
+    DecimalType: Decimal,
+    UUIDType: UUID,
+    BinaryType: bytes.fromhex,
+    FixedType: bytes.fromhex,
 }

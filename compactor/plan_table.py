@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from compactor.dangling_deletes import CoverableDelete, coverable_deletes
-from compactor.inventory import listed_twice, take_inventory
-from compactor.manifests import ManifestCache
+from compactor.events import ManifestsRead
+from compactor.inventory import take_inventory
+from compactor.manifest_cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.planner import Group, Plan, make_plan
 from compactor.pruning import partition_filter
 from compactor.rewrite.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.selection import Selection, count_selection
 from compactor.settings import PolicyValues
+from compactor.stages import Stages
 from compactor.tables import FileSizes, TableView, file_sizes
 from compactor.tiered_policy import policy_of
 from compactor.where import bind_where
@@ -48,7 +50,10 @@ class PlannedGroup:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """All that one run needs: the pinned view, the groups, the values they were planned with, and the time it took."""
+    """All that one run needs: the pinned view, the groups, the values they were planned with, and the time it took.
+
+    `stages`: seconds of listing, reading, grouping, choosing and explaining. `reads`: where manifest entries came from.
+    """
 
     table: TableView
     plan: Plan
@@ -59,6 +64,8 @@ class TablePlan:
     seconds: float
     coverable_deletes: tuple[CoverableDelete, ...] = ()
     selection: Selection | None = None
+    stages: Mapping[str, float] = field(default_factory=dict)
+    reads: tuple[ManifestsRead, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -86,23 +93,37 @@ def plan_table(
         RetryError: a manifest cannot be read.
         InputError: the filter, the engine or a table property is not usable.
     """
-    started = clock()
+    stages = Stages(clock)
     if request.strategy is not None:
         policy = policy.model_copy(update={"strategy": request.strategy})
     sizes = file_sizes(policy, table.properties)
     where = bind_where(table, request.where or policy.where)
     keeps = partition_filter(table, where)
-    inventory = take_inventory(table, cache, where)
+    inventory = take_inventory(table, cache, where, stages)
 
     rules = policy_of(policy, sizes, force=request.force)
     made = make_plan(inventory, rules, policy.max_file_group_size, keeps, wall_clock())
-    plan = _possible(table, listed_twice(inventory), made)
+    plan = _possible(table, inventory.listed_twice(made.entries), made)
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )
     coverable = coverable_deletes(inventory, {file.entry.path for group in plan.groups for file in group.files})
+    stages.done("choose")
     selection = count_selection(where, inventory.manifests, inventory.partitions) if request.explained else None
-    return TablePlan(table, plan, groups, policy, sizes, request.engine, clock() - started, coverable, selection)
+    stages.done("explain")
+    return TablePlan(
+        table,
+        plan,
+        groups,
+        policy,
+        sizes,
+        request.engine,
+        sum(stages.seconds.values()),
+        coverable,
+        selection,
+        stages.seconds,
+        inventory.reads,
+    )
 
 
 def _possible(table: TableView, twice: frozenset[str], plan: Plan) -> Plan:

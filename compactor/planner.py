@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compactor.inventory import Inventory, LiveFile
+from compactor.inventory import Inventory
+from compactor.live_files import LiveFile
+from compactor.manifests import FileEntry
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.policy import Policy
 
@@ -49,12 +51,17 @@ class Plan:
     groups: tuple[Group, ...]
     left_alone: Mapping[PartitionKey, str] = field(default_factory=dict)
 
+    @property
+    def entries(self) -> tuple[FileEntry, ...]:
+        """The input files of all groups."""
+        return tuple(file.entry for group in self.groups for file in group.files)
+
 
 def make_plan(
     inventory: Inventory,
     policy: Policy,
     max_group_size: int,
-    wanted: Callable[[PartitionKey, tuple[LiveFile, ...]], bool] = lambda _key, _files: True,
+    wanted: Callable[[PartitionKey], bool] = lambda _key: True,
     now: float = 0.0,
 ) -> Plan:
     """Ask the policy about every wanted partition and cut what is due into groups and shares.
@@ -64,7 +71,11 @@ def make_plan(
     groups: list[Group] = []
     left_alone: dict[PartitionKey, str] = {}
     for key, files in inventory.partitions.items():
-        if not wanted(key, files):
+        if not wanted(key):
+            continue
+        why_not = policy.glance(files)
+        if why_not is not None:
+            left_alone[key] = why_not
             continue
         choice = policy.choose(files, inventory.idle_seconds(key, now))
         layout = inventory.layouts[key.spec_id]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from compactor.debt import PartitionCounts
-from compactor.inventory import LiveFile
+from compactor.live_files import LiveFile, LiveFiles
 from compactor.settings import PolicyValues
 from compactor.tables import FileSizes
 from compactor.tiers import evenly
@@ -48,6 +48,10 @@ class Policy(Protocol):
 
         `idle_seconds`: how long ago a writer last committed to it.
         """
+        ...
+
+    def glance(self, files: LiveFiles) -> str | None:
+        """From sizes alone: why none of the files would be chosen, None if only a closer look can tell."""
         ...
 
     def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:
@@ -121,7 +125,12 @@ class ThresholdPolicy:
         deletes = DeleteRules(self.values, self.sizes).judge(counts)
         if deletes is not None:
             return Judgement(True, deletes)
-        return Judgement(False, f"{small} small files, due from {self.values.min_input_files}")
+        return Judgement(False, self._why_not(small))
+
+    def glance(self, files: LiveFiles) -> str | None:
+        """Without deletes, one small file cannot become fewer."""
+        small = files.small(self.sizes.small_below)
+        return None if files.has_deletes or small >= FEWEST_TO_MERGE else self._why_not(small)
 
     def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:  # noqa: ARG002
         """Small and delete-heavy files, when together they pass a threshold."""
@@ -133,12 +142,15 @@ class ThresholdPolicy:
             return Choice(chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all")
         if len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
             return Choice(chosen, self._why_merge(len(chosen), total))
-        return Choice((), f"{len(chosen)} small files, due from {self.values.min_input_files}")
+        return Choice((), self._why_not(len(chosen)))
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
         """Runs of about equal bytes, as many as bytes and target say."""
         sizes = [file.size for file in files]
         return evenly(sizes, output_count(sum(sizes), self.sizes.target))
+
+    def _why_not(self, small: int) -> str:
+        return f"{small} small files, due from {self.values.min_input_files}"
 
     def _enough(self, files: int, total: int) -> bool:
         return self.force or files >= self.values.min_input_files or total > self.sizes.target

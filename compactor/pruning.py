@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from compactor.inventory import LiveFile
 from compactor.partitions import PartitionKey
 from compactor.tables import TableView
 from compactor.where import Where, bind_where
 
-PartitionFilter = Callable[[PartitionKey, tuple[LiveFile, ...]], bool]
+PartitionFilter = Callable[[PartitionKey], bool]
 
 
 def partition_filter(table: TableView, where: str | Where | None) -> PartitionFilter:
@@ -20,5 +19,5 @@ def partition_filter(table: TableView, where: str | Where | None) -> PartitionFi
     """
     bound = where if isinstance(where, Where) else bind_where(table, where)
     if bound.keeps_everything:
-        return lambda _key, _files: True
-    return lambda key, files: bound.keeps_partition(key.spec_id, files[0].entry.partition)
+        return lambda _key: True
+    return bound.keeps

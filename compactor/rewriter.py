@@ -24,7 +24,7 @@ from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, Sto
 from compactor.events import GroupDropped, Listener, RunCommitted, RunFailed, RunPlanned, ignore
 from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
 from compactor.java_table import JavaTable, exception_class, first_line
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import TablePlan
 from compactor.planner import batches
 from compactor.puffin_statistics import carry_statistics
@@ -376,7 +376,7 @@ class Rewriter:
         """Read our own new manifests now, before the next plan or count asks for them."""
         try:
             view = self._catalogs.load(plan.table.name, plan.table.ref)
-            self._cache.read(view, view.manifests())
+            self._cache.read(view, view.manifests(), prefetch=True)
         except FirnlineError:
             return  # the next plan reads them; the rewrite itself is done
 

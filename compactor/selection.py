@@ -15,7 +15,6 @@ from typing import Any, Final
 from pyiceberg.manifest import ManifestContent, ManifestFile, PartitionFieldSummary
 from pyiceberg.types import PrimitiveType, UUIDType
 
-from compactor.inventory import LiveFile
 from compactor.partitions import JsonValue, PartitionKey, PartitionLayout, to_json
 from compactor.projection import Buckets
 from compactor.where import Where, summary_bounds
@@ -102,7 +101,7 @@ class Selection:
 
 
 def count_selection(
-    where: Where, manifests: Sequence[ManifestFile], partitions: Mapping[PartitionKey, Sequence[LiveFile]]
+    where: Where, manifests: Sequence[ManifestFile], partitions: Mapping[PartitionKey, Sequence[object]]
 ) -> Selection:
     """Count what `where` selects.
 
@@ -124,13 +123,11 @@ def _of_spec(
     where: Where,
     spec_id: int,
     manifests: Sequence[ManifestFile],
-    partitions: Mapping[PartitionKey, Sequence[LiveFile]],
+    partitions: Mapping[PartitionKey, Sequence[object]],
 ) -> SpecSelection:
     skipped = [manifest for manifest in manifests if not where.keeps_manifest(manifest)]
     seen = {key: files for key, files in partitions.items() if key.spec_id == spec_id}
-    kept = [
-        len(files) for key, files in seen.items() if files and where.keeps_partition(spec_id, files[0].entry.partition)
-    ]
+    kept = [len(files) for key, files in seen.items() if where.keeps(key)]
     unread = [manifest for manifest in skipped if manifest.content == ManifestContent.DATA and _files(manifest) != 0]
     projection = where.projection(spec_id)
     layout = where.table.layout(spec_id)

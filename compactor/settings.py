@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from compactor.errors import InputError
+from compactor.hook_settings import HookSettings
+from compactor.section import Section
 from compactor.table_names import TableName
 from compactor.work_order import Limits
 
@@ -30,12 +32,6 @@ ENVIRONMENT_PREFIX = "FIRNLINE_"
 CONFIG_FILE_VARIABLE = "FIRNLINE_CONFIG_FILE"  # names the settings file for the command line; no setting itself
 PROPERTY_MAPS = {("kafka", "options"), ("spark", "conf")}
 MEBIBYTE = 1024 * 1024
-
-
-class Section(BaseModel):
-    """Base of all sections: frozen, and an unknown key is an error rather than a silent default."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
 
 def table_switch(properties: Mapping[str, str]) -> bool | None:
@@ -305,7 +301,15 @@ class ServiceSettings(Section):
         default=500, ge=1, description="Manifests one table may read in one micro-batch; a longer recount continues."
     )
     manifest_cache_bytes: int = Field(
-        default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests in the driver."
+        default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests: of a million files about this much."
+    )
+    manifest_disk_bytes: int = Field(
+        default=1024 * MEBIBYTE,
+        ge=0,
+        description="Local disk for decoded manifests, kept over restarts and shared by the host's processes; 0: none.",
+    )
+    manifest_disk_folder: str = Field(
+        default="", description="Where; empty: firnline/manifests in XDG_CACHE_HOME, else in ~/.cache."
     )
     worst_partitions: int = Field(default=20, ge=0, description="Partitions that get metric series of their own.")
     lease_seconds: float = Field(
@@ -332,6 +336,7 @@ class Settings(Section):
     http: HttpSettings = HttpSettings()
     state: StateSettings = StateSettings()
     service: ServiceSettings = ServiceSettings()
+    hooks: tuple[HookSettings, ...] = Field(default=(), description="Whom to tell of a commit: a list of hooks.")
 
     @field_validator("catalogs", mode="before")
     @classmethod
@@ -448,6 +453,7 @@ def settings_page() -> str:
             lines.extend(_row(f"{name}.{key}", inner) for key, inner in section.model_fields.items())
         else:
             lines.append(_row(name, field))
+    lines.extend(_row(f"hooks[].{key}", inner) for key, inner in HookSettings.model_fields.items())
     return "\n".join(lines) + "\n"
 
 

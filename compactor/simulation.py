@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from compactor.inventory import LiveFile
+from compactor.live_files import LiveFile
 from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey
 from compactor.policy import Policy

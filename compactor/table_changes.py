@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import pandas as pd
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from compactor.debt import PartitionCounts
-from compactor.manifests import Content, FileEntry, ManifestCache, Status
+from compactor.debt import PartitionCounts, SizeLadder
+from compactor.manifest_cache import ManifestCache
+from compactor.manifest_columns import CONTENT, EntryColumns
+from compactor.manifest_rows import ManifestRows, Numbers
+from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey
 from compactor.tables import MAIN, FileSizes, TableView, head_of
-from compactor.tiers import step_of
+from compactor.tiers import step_edges, step_of
 
 Deltas = dict[PartitionKey, PartitionCounts]
+_POSITION_DELETES = CONTENT.index(Content.POSITION_DELETES)
 NO_COMMITS: Mapping[int, int] = {}
 
 
@@ -81,13 +87,55 @@ def deltas_of(table: TableView, snapshots: Iterable[Snapshot], sizes: FileSizes,
     return deltas
 
 
-def live_counts(entries: Iterable[FileEntry], sizes: FileSizes, commits: Mapping[int, int] = NO_COMMITS) -> Deltas:
-    """Counts per partition of the live entries given: the recount, whole or a part of it."""
+def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: Mapping[int, int] = NO_COMMITS) -> Deltas:
+    """Counts per partition of the live entries given: the recount, whole or a part of it; as `counts_of` for each."""
+    rows = ManifestRows(manifests)
+    changed_ms = _changed_ms(rows, commits)
+    records, size, content = rows.numbers("records"), rows.numbers("size"), rows.numbers("content")
+    edges = np.array(step_edges(sizes.small_below), np.int64)
     counts: Deltas = {}
-    for entry in entries:
-        if entry.is_live:
-            add(counts, entry.key, counts_of(entry, sizes, commits.get(entry.snapshot_id or 0, 0)))
+    for key, part in _partitions(rows, rows.live_data):
+        small = np.sort(size[part][size[part] < sizes.small_below])
+        change = PartitionCounts(
+            data_files=len(part),
+            small_files=len(small),
+            data_bytes=int(size[part].sum()),
+            small_bytes=int(small.sum()),
+            records=int(records[part].sum()),
+            small_sizes=_ladder(small, edges),
+            changed_ms=int(changed_ms[part].max()),
+        )
+        add(counts, key, change)
+    for key, part in _partitions(rows, rows.live_deletes):
+        change = PartitionCounts(
+            delete_files=len(part),
+            deleted_records=int(records[part[content[part] == _POSITION_DELETES]].sum()),
+            changed_ms=int(changed_ms[part].max()),
+        )
+        add(counts, key, change)
     return counts
+
+
+def _partitions(rows: ManifestRows, chosen: Numbers) -> Iterator[tuple[PartitionKey, Numbers]]:
+    order, ends = rows.by_partition(chosen)
+    for part in np.split(order, ends[:-1]) if len(order) else ():
+        yield rows.key(part[0]), part
+
+
+def _changed_ms(rows: ManifestRows, commits: Mapping[int, int]) -> Numbers:
+    """Row by row, when a writer committed the file; 0 if unknown."""
+    codes, snapshot_ids = pd.factorize(rows.snapshot_ids())
+    changed: Numbers = np.array([commits.get(int(each), 0) for each in snapshot_ids], np.int64)[codes]
+    return changed
+
+
+def _ladder(ascending: Numbers, edges: Numbers) -> SizeLadder:
+    """Small files by size; `edges` are those of `tiers.step_edges`."""
+    steps, starts, files = np.unique(
+        np.searchsorted(edges, ascending, side="right") - 1, return_index=True, return_counts=True
+    )
+    total = np.add.reduceat(ascending, starts) if len(starts) else ()
+    return tuple((int(step), int(count), int(size)) for step, count, size in zip(steps, files, total, strict=True))
 
 
 def writer_commits(metadata: TableMetadata) -> dict[int, int]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from compactor.manifests import Content, ManifestCache, Status
+from compactor.manifest_cache import ManifestCache
+from compactor.manifests import Content, Status
 from compactor.other_compactors import RUN_ID
 from compactor.partitions import PartitionKey
 from compactor.simulation import Arrival

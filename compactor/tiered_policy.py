@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compactor.debt import PartitionCounts
-from compactor.inventory import LiveFile
+from compactor.live_files import LiveFile, LiveFiles
 from compactor.policy import FEWEST_TO_MERGE, Choice, DeleteRules, Judgement, Policy, ThresholdPolicy
 from compactor.settings import PolicyValues
 from compactor.tables import FileSizes
@@ -40,6 +40,11 @@ class TieredPolicy:
         if deletes is not None:
             return Judgement(True, deletes)
         return Judgement(False, self._why_not(small))
+
+    def glance(self, files: LiveFiles) -> str | None:
+        """Without deletes, one small file cannot become fewer."""
+        small = files.small(self.sizes.small_below)
+        return None if files.has_deletes or small >= FEWEST_TO_MERGE else self._why_not(small)
 
     def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:
         """The files to merge, in arrival order: delete-heavy ones, and the small ones that the rules pick."""
@@ -116,6 +121,10 @@ class LeaveHotPartitions:
         if idle_seconds < self.seconds:
             return Judgement(False, self._why())
         return self.policy.judge(counts, idle_seconds)
+
+    def glance(self, files: LiveFiles) -> str | None:
+        """As the other policy: where there is nothing to do, it does not matter when somebody committed."""
+        return self.policy.glance(files)
 
     def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:
         """As the other policy, once the partition has cooled down."""

@@ -46,6 +46,18 @@ def step_of(size: int) -> int:
     return math.floor(EDGES_PER_OCTAVE * math.log2(max(1, size)))
 
 
+def step_edges(largest: int) -> list[int]:
+    """Sizes at which a new step begins, ascending from step 0, up to `largest`: for looking up many sizes at once."""
+    edges: list[int] = []
+    for step in range(step_of(largest) + 1):
+        below, at_least = edges[-1] - 1 if edges else -1, largest
+        while at_least - below > 1:
+            middle = (below + at_least) // 2
+            below, at_least = (below, middle) if step_of(middle) >= step else (middle, at_least)
+        edges.append(at_least)
+    return edges
+
+
 def least_on(step: int) -> float:
     """No file on this step is smaller. The lowest also holds empty files."""
     return 0.0 if step <= 0 else 2 ** (step / EDGES_PER_OCTAVE) * (1 - 1e-9)

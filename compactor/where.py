@@ -23,6 +23,7 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros, datetime_
 
 from compactor.errors import InputError
 from compactor.manifests import Content, FileEntry
+from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.predicates import EVERYTHING, UNKNOWN_BOUNDS, Bounds, Predicate, matches, may_match
 from compactor.projection import Projection, project
 from compactor.tables import TableView
@@ -42,7 +43,7 @@ class Where:
     text: str | None
     predicate: Predicate = EVERYTHING
     _projections: dict[int, Projection] = field(default_factory=dict, repr=False, compare=False)
-    _kinds: dict[int, tuple[PrimitiveType, ...]] = field(default_factory=dict, repr=False, compare=False)
+    _layouts: dict[int, PartitionLayout] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def keeps_everything(self) -> bool:
@@ -67,6 +68,10 @@ class Where:
             self.projection(spec_id).predicate,
             lambda position: stored_value(kinds[position], partition[position]),
         )
+
+    def keeps(self, key: PartitionKey) -> bool:
+        """Whether the partition may hold a matching row."""
+        return self.keeps_partition(key.spec_id, self._layout(key.spec_id).values(key))
 
     def keeps_manifest(self, manifest: ManifestFile) -> bool:
         """Whether a manifest may list a file of a kept partition: told from its partition summaries alone.
@@ -99,15 +104,18 @@ class Where:
         """
         if self.keeps_everything:
             return True
-        is_global = self.table.layout(delete.key.spec_id).is_unpartitioned
+        is_global = self._layout(delete.key.spec_id).is_unpartitioned
         if delete.content is Content.EQUALITY_DELETES and is_global:
             return False
         return self.keeps_partition(delete.key.spec_id, delete.partition)
 
     def _partition_kinds(self, spec_id: int) -> tuple[PrimitiveType, ...]:
-        if spec_id not in self._kinds:
-            self._kinds[spec_id] = self.table.layout(spec_id).types
-        return self._kinds[spec_id]
+        return self._layout(spec_id).types
+
+    def _layout(self, spec_id: int) -> PartitionLayout:
+        if spec_id not in self._layouts:
+            self._layouts[spec_id] = self.table.layout(spec_id)
+        return self._layouts[spec_id]
 
 
 def bind_where(table: TableView, where: str | BooleanExpression | None) -> Where:

@@ -284,6 +284,26 @@ MANIFEST_CACHE_MISSES = _counter(
     "Manifests that had to be read from the store.",
     "Many after the first hours: give the cache more bytes, or have writers merge manifests.",
 )
+MANIFEST_DISK_HITS = _counter(
+    "firnline_manifest_disk_hits_total",
+    "Manifests found on local disk, decoded by an earlier life or another process of the host.",
+    "None after a restart: see service.manifest_disk_folder and whether it outlives the process.",
+)
+MANIFESTS_PREFETCHED = _counter(
+    "firnline_manifests_prefetched_total",
+    "Manifests read before anybody asked: after a commit of ours, or when an event announced one.",
+    "Many beside few foreseen: prefetching does not pay here.",
+)
+MANIFESTS_FORESEEN = _counter(
+    "firnline_manifests_foreseen_total",
+    "Prefetched manifests that were wanted later, each counted once.",
+    "Far below the prefetched: they are evicted too early (more bytes) or never wanted.",
+)
+MANIFESTS_UNUSUAL = _counter(
+    "firnline_manifests_unusual_total",
+    "Manifests that only the slow reference decoder could read.",
+    "Any: planning is slower; see which writer wrote them, and report it.",
+)
 MANIFEST_READ_BYTES = _counter(
     "firnline_manifest_read_bytes_total",
     "Bytes of manifests read from the store.",
@@ -293,6 +313,21 @@ MANIFEST_READ_SECONDS = _counter(
     "firnline_manifest_read_seconds_total",
     "Time spent to obtain manifests, from the cache or the store.",
     "High per miss: the store is slow, or manifests are huge.",
+)
+
+# Refresh hooks.
+
+HOOK_CALLS = _counter(
+    "firnline_hook_calls_total",
+    "Calls of refresh hooks after a commit, by hook and result (told, failed); three attempts are one call.",
+    "Failures: the log has the hook's error; others read old metadata until their caches expire.",
+    labels=("hook", "result"),
+)
+HOOK_SECONDS = _counter(
+    "firnline_hook_seconds_total",
+    "Time spent in refresh hooks, attempts and pauses included. No rewrite waits for it.",
+    "High per call: the engine is slow to answer, see its own metrics.",
+    labels=("hook",),
 )
 
 # Runs: planned, left alone, rewritten, committed, failed.

@@ -15,6 +15,7 @@ from compactor.events import (
     Event,
     GroupDropped,
     GroupRewritten,
+    HookFinished,
     LedgerUpdated,
     ManifestsRead,
     RunCommitted,
@@ -84,6 +85,8 @@ class Recorder:
                 | UnreferencedFilesRemoved()
             ):
                 self._record_stream(event)
+            case HookFinished():
+                self._hook_finished(event)
             case _:
                 assert_never(event)
 
@@ -166,9 +169,17 @@ class Recorder:
         if event.event_to_compacted_seconds is not None:
             self._observe(d.EVENT_TO_COMPACTED_SECONDS, event.event_to_compacted_seconds)
 
+    def _hook_finished(self, event: HookFinished) -> None:
+        self._count(d.HOOK_CALLS, 1, event.hook, "failed" if event.error else "told")
+        self._count(d.HOOK_SECONDS, event.seconds, event.hook)
+
     def _manifests_read(self, event: ManifestsRead) -> None:
         self._count(d.MANIFEST_CACHE_HITS, event.hits)
         self._count(d.MANIFEST_CACHE_MISSES, event.misses)
+        self._count(d.MANIFEST_DISK_HITS, event.disk_hits)
+        self._count(d.MANIFESTS_PREFETCHED, event.prefetched)
+        self._count(d.MANIFESTS_FORESEEN, event.foreseen)
+        self._count(d.MANIFESTS_UNUSUAL, event.unusual)
         self._count(d.MANIFEST_READ_BYTES, event.bytes_read)
         self._count(d.MANIFEST_READ_SECONDS, event.seconds)
 

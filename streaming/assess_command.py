@@ -16,13 +16,13 @@ from rich.table import Table
 
 from compactor.assessment import Prices, Scenario, assess
 from compactor.errors import FirnlineError, InputError
-from compactor.manifests import ManifestCache
 from compactor.settings import Settings, load_settings
 from compactor.table_history import commits_of
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, file_sizes
 from compactor.tiered_policy import policy_of
 from streaming.command_options import OUTPUT, numbers
+from streaming.run_settings import manifest_cache
 from streaming.table_resolution import watched_tables
 
 DEFAULT_CRONS = "10,60"
@@ -86,7 +86,7 @@ def _assessed(
     view = catalogs.load(name)
     values = settings.policy.for_table(name)
     sizes = file_sizes(values, view.properties)
-    commits = commits_of(view, ManifestCache(settings.service.manifest_cache_bytes), most)
+    commits = commits_of(view, manifest_cache(settings), most)
     return assess(commits, values, sizes, policy_of(values, sizes), crons)
 
 

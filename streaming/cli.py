@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from compactor.errors import FirnlineError, InputError
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, table_switch
 from compactor.table_names import TableName
@@ -27,6 +27,7 @@ from streaming import reports
 from streaming.assess_command import assess_tables
 from streaming.command_options import OUTPUT
 from streaming.request_command import request_rewrite
+from streaming.run_settings import manifest_cache
 from streaming.simulate_command import simulate
 from streaming.table_resolution import watched_tables
 from streaming.version import VERSION
@@ -144,13 +145,16 @@ def run(config: Path | None, observe: bool) -> None:
 @FORCE
 @ENGINE
 @STRATEGY
+@click.option("--explain", is_flag=True, help="Also say where the time went and where manifests were read from.")
 @OUTPUT
 @click.pass_obj
-def plan(config: Path | None, /, table: str, branch: str, output: str, **request: Any) -> None:
+def plan(config: Path | None, /, table: str, branch: str, output: str, explain: bool, **request: Any) -> None:
     """Show what `compact` would do to TABLE (namespace.table or catalog.namespace.table). Writes nothing."""
     settings = load_settings(config)
     made, _ = _plan(settings, table, branch, Request(**request))
     _show_plan(made, output)
+    if explain and output != "json":
+        reports.print_planning(Console(), made)
 
 
 @main.command()
@@ -202,7 +206,7 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     names = [_name(table, catalogs)] if table else watched_tables(settings, catalogs)
-    cache = ManifestCache(settings.service.manifest_cache_bytes)
+    cache = manifest_cache(settings)
     documents, failed = reports.debt_documents(settings, catalogs, cache, names, why=why)
     if output != "json":
         reports.print_debt(Console(), documents)
@@ -262,7 +266,7 @@ def _load(settings: Settings, text: str, branch: str) -> TableView:
 
 
 def _plan(settings: Settings, text: str, branch: str, request: Request) -> tuple[TablePlan, ManifestCache]:
-    cache = ManifestCache(settings.service.manifest_cache_bytes)
+    cache = manifest_cache(settings)
     table = _load(settings, text, branch)
     return plan_table(table, settings.policy.for_table(table.name), cache, request), cache
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from compactor.in_flight import sweep
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import TablePlan
 from compactor.rewriter import Progress, Rewriter
 from compactor.run_result import RunResult

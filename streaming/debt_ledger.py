@@ -16,7 +16,7 @@ from typing import Protocol
 from pyiceberg.table.snapshots import Snapshot
 
 from compactor.debt import PartitionCounts
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.table_changes import (
     Deltas,
@@ -235,8 +235,7 @@ def _recount(
     counted_snapshot = table.metadata.snapshot_by_id(recount.snapshot_id)
     manifests = table.manifests(counted_snapshot)
     piece = manifests[recount.next_manifest : recount.next_manifest + budget]
-    entries = (entry for read in cache.read(table, piece) for entry in read)
-    deltas = live_counts(entries, sizes, writer_commits(table.metadata))
+    deltas = live_counts(cache.read(table, piece), sizes, writer_commits(table.metadata))
     _apply(store, deltas)
     totals = sum(deltas.values(), totals)
     done = recount.next_manifest + len(piece) >= len(manifests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kafka import KafkaProducer
@@ -56,8 +57,10 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
         raise _no_broker(kafka, error) from error
 
 
-def ensure_topics(kafka: KafkaSettings, *, create: bool) -> None:
+def ensure_topics(kafka: KafkaSettings, *, create: bool, told: Iterable[str] = ()) -> None:
     """See that the topics exist: Spark's source fails on a missing one. Missing ones are created where `create` allows.
+
+    `told`: topics of refresh hooks.
 
     Raises:
         RetryError: no broker answers.
@@ -71,6 +74,7 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool) -> None:
     wanted = {"kafka.commit_topic": kafka.commit_topic}
     if create:
         wanted["kafka.dead_letter_topic"] = kafka.dead_letter_topic
+        wanted |= {f"hooks: topic {topic}": topic for topic in told}
     try:
         for key, topic in wanted.items():
             if topic not in existing:

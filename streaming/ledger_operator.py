@@ -17,7 +17,8 @@ import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 from compactor.errors import FirnlineError
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
+from compactor.manifest_disk import ManifestDisk
 from compactor.partitions import PartitionKey
 from compactor.policy import Policy
 from compactor.settings import PolicySettings, Settings, TableRules
@@ -27,8 +28,10 @@ from compactor.tiered_policy import policy_of
 from streaming.commit_events.decoder import TableChanged
 from streaming.debt_ledger import DictionaryStore, LedgerStore, LedgerUpdate, advance
 from streaming.ledger_rows import COLUMNS, partition_row, table_row, unknown_event_row
+from streaming.run_settings import manifest_disk
 
-COUNTING_CACHE_BYTES = 16 * 1024 * 1024  # a walk reads each manifest once; the cache only shares within one look
+COUNTING_CACHE_BYTES = 16 * 1024 * 1024
+"""A walk wants each manifest once. What it reads is on the host's disk then, where the planner finds it."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +42,14 @@ class LedgerSettings:
     tables: TableRules
     policy: PolicySettings
     manifests_per_batch: int
+    disk: ManifestDisk | None = None
 
 
 def ledger_settings(settings: Settings, catalogs: Catalogs) -> LedgerSettings:
     """The operator's part of the settings."""
-    return LedgerSettings(catalogs, settings.tables, settings.policy, settings.service.manifests_per_batch)
+    return LedgerSettings(
+        catalogs, settings.tables, settings.policy, settings.service.manifests_per_batch, manifest_disk(settings)
+    )
 
 
 class StateLedgerStore:
@@ -118,7 +124,7 @@ def look(settings: LedgerSettings, table: TableName, store: LedgerStore, events:
             view,
             sizes,
             store,
-            ManifestCache(COUNTING_CACHE_BYTES),
+            ManifestCache(COUNTING_CACHE_BYTES, disk=settings.disk),
             manifest_budget=settings.manifests_per_batch,
             report=bool(events["report"].any()),
         )

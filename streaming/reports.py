@@ -16,7 +16,7 @@ from rich.table import Table
 
 from compactor.causes import arrivals_in, causes_of
 from compactor.errors import FirnlineError, RetryError
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.other_compactors import other_compactors
 from compactor.plan_table import PlannedGroup, TablePlan, with_engine
 from compactor.rewrite.engine import Engine
@@ -68,6 +68,22 @@ def plan_document(plan: TablePlan) -> Document:
             for key, why in plan.plan.left_alone.items()
         ],
         "seconds": {"plan": round(plan.seconds, 3)},
+        "planning": _planning_document(plan),
+    }
+
+
+def _planning_document(plan: TablePlan) -> Document:
+    """Where the time went, and where manifest entries came from."""
+    reads = plan.reads
+    return {
+        "seconds": {stage: round(seconds, 3) for stage, seconds in plan.stages.items()},
+        "manifests": {
+            "from_memory": sum(read.hits for read in reads),
+            "from_disk": sum(read.disk_hits for read in reads),
+            "from_store": sum(read.misses for read in reads),
+            "by_reference_decoder": sum(read.unusual for read in reads),
+        },
+        "bytes_read": sum(read.bytes_read for read in reads),
     }
 
 
@@ -175,8 +191,7 @@ def _debt_document(settings: Settings, table: TableView, cache: ManifestCache) -
     sizes = file_sizes(values, table.properties)
     policy = policy_of(values, sizes)
     now = time.time()
-    entries = [entry for manifest in cache.read(table, table.manifests()) for entry in manifest]
-    counted = live_counts(entries, sizes, writer_commits(table.metadata))
+    counted = live_counts(cache.read(table, table.manifests()), sizes, writer_commits(table.metadata))
     partitions = []
     for key, counts in sorted(counted.items(), key=lambda item: (-item[1].small_files, item[0])):
         layout = table.layout(key.spec_id)
@@ -240,6 +255,19 @@ def check_connections(settings: Settings) -> None:
     if settings.kafka.bootstrap_servers:
         producer(settings.kafka).close(timeout=3)
         click.echo(f"# kafka {settings.kafka.bootstrap_servers}: answers", err=True)
+
+
+def print_planning(console: Console, plan: TablePlan) -> None:
+    """How the plan was made, for people."""
+    document = _planning_document(plan)
+    seconds = ", ".join(f"{stage} {spent:.3f} s" for stage, spent in document["seconds"].items())
+    console.print(f"planned in {plan.seconds:.3f} s: {seconds}", highlight=False)
+    manifests, size = document["manifests"], filesize.decimal(document["bytes_read"])
+    console.print(
+        f"manifests: {manifests['from_memory']:,} from memory, {manifests['from_disk']:,} from disk, "
+        f"{manifests['from_store']:,} from the store ({size})",
+        highlight=False,
+    )
 
 
 def print_plan(console: Console, plan: TablePlan) -> None:

@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from compactor.errors import InputError
+from compactor.events import Listener, ignore
 from compactor.in_flight import InFlightRecords, Owner
+from compactor.manifest_cache import ManifestCache
+from compactor.manifest_disk import ManifestDisk
 from compactor.settings import Settings
 from compactor.spark_session import STATE_PARTITIONS
 
@@ -47,3 +50,18 @@ def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], f
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         folder = f"file://{state}/firnline/in-flight"
     return InFlightRecords(folder, Owner.this_process(), settings.service.lease_seconds, clock)
+
+
+def manifest_disk(settings: Settings) -> ManifestDisk | None:
+    """Where decoded manifests outlive the process; None if the settings say so."""
+    service = settings.service
+    if not service.manifest_disk_bytes:
+        return None
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(service.manifest_disk_folder or f"{cache}/firnline/manifests")
+    return ManifestDisk(folder, service.manifest_disk_bytes)
+
+
+def manifest_cache(settings: Settings, listener: Listener = ignore) -> ManifestCache:
+    """The process' manifest cache: memory over local disk."""
+    return ManifestCache(settings.service.manifest_cache_bytes, listener, disk=manifest_disk(settings))

@@ -21,6 +21,7 @@ from compactor.dispatcher import Dispatcher
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, StoppedError
 from compactor.events import (
     Event,
+    LedgerUpdated,
     RunCommitted,
     RunFailed,
     RunSkipped,
@@ -28,10 +29,10 @@ from compactor.events import (
     UnreferencedFilesRemoved,
 )
 from compactor.in_flight import sweep
-from compactor.manifests import ManifestCache
 from compactor.other_compactors import other_compactors
 from compactor.partitions import PartitionKey
 from compactor.plan_table import AS_THE_SERVICE, TablePlan, plan_table
+from compactor.prefetcher import Prefetcher
 from compactor.rewriter import Rewriter
 from compactor.settings import Settings
 from compactor.spark_session import spark_session
@@ -49,7 +50,8 @@ from streaming.event_log import LOG, log_event
 from streaming.kafka_clients import ensure_topics, producer
 from streaming.ledger_operator import DirectLedger, ledger_settings
 from streaming.query_progress import ProgressReader
-from streaming.run_settings import check_run_settings, in_flight_records, rewrite_slots
+from streaming.refresh_hooks import NamedHook, RefreshHooks, make_hook
+from streaming.run_settings import check_run_settings, in_flight_records, manifest_cache, rewrite_slots
 from streaming.table_watcher import TableWatcher
 from streaming.version import VERSION
 
@@ -91,7 +93,9 @@ class Service:
         self._commits: deque[RunCommitted] = deque(maxlen=50)
         self.board = DebtBoard()
         self._catalogs = Catalogs(settings.catalogs)
-        self._cache = ManifestCache(settings.service.manifest_cache_bytes, self.tell)
+        self._cache = manifest_cache(settings, self.tell)
+        self._prefetcher = Prefetcher(self._catalogs, self._cache)
+        self._hooks = RefreshHooks((), self.tell)
         self._parts = Parts()
         self._producer: Any = None
         self._observed: tempfile.TemporaryDirectory[str] | None = None
@@ -113,6 +117,9 @@ class Service:
         self._recorder(event)
         if isinstance(event, RunCommitted):
             self._commits.append(event)
+            self._hooks.committed(event)
+        elif isinstance(event, LedgerUpdated):
+            self._prefetcher.heard_of(event.table)
         log_event(event)
         self._outer_listener(event)
 
@@ -130,7 +137,8 @@ class Service:
         checkpoint = self._checkpoint()
         for name in self._catalogs.names:
             next(self._catalogs.list_tables(name), None)
-        ensure_topics(self._settings.kafka, create=not self._observe)
+        told = {hook.topic for hook in self._settings.hooks if hook.kind == "kafka"}
+        ensure_topics(self._settings.kafka, create=not self._observe, told=told)
         if not self._observe:
             self._producer = producer(self._settings.kafka)
         self._records = in_flight_records(self._settings, checkpoint, self._clock)
@@ -173,12 +181,23 @@ class Service:
             self._settings, self.board, watcher, self._bury, dispatcher.wake, self.tell, self._clock
         )
         self._parts.dispatcher, self._parts.watcher = dispatcher, watcher
+        self._prefetcher.start()
+        self._hooks = RefreshHooks(self._named_hooks(session), self.tell)
+        self._hooks.start()
         dispatcher.start()
         self._parts.queries = [
             start_ledger(session, self._settings, self._catalogs, checkpoint, handler),
             start_dead_letters(session, self._settings, self._catalogs, checkpoint, write=not self._observe),
         ]
         watcher.start()
+
+    def _named_hooks(self, session: SparkSession) -> list[NamedHook]:
+        """Nobody is told anything in observe mode: nothing is committed."""
+        wanted = () if self._observe else self._settings.hooks
+        return [
+            NamedHook(f"{number}-{each.kind}", each.tables, make_hook(each, session, self._producer))
+            for number, each in enumerate(wanted)
+        ]
 
     def run_until(self, stop: threading.Event) -> None:
         """Watch over the parts until `stop` is set or a query dies.
@@ -212,6 +231,8 @@ class Service:
         steps: list[tuple[str, Callable[[], object]]] = []
         if parts.watcher is not None:
             steps.append(("table watcher", parts.watcher.stop))
+            steps.append(("prefetcher", self._prefetcher.stop))
+            steps.append(("refresh hooks", self._hooks.stop))
         if parts.dispatcher is not None:
             steps.append(("dispatcher", self._stop_dispatcher))
         if parts.queries:
@@ -299,6 +320,7 @@ class Service:
             request = AS_THE_SERVICE if asked is None else replace(AS_THE_SERVICE, where=asked or None, force=True)
             policy = self._settings.policy.for_table(debt.table)
             plan = plan_table(table, policy, self._cache, request) if act else None
+            self._prefetcher.planned(debt.table)
         except FirnlineError as error:
             self.tell(RunFailed("", debt.table, "plan", error.reason, error.reaction, str(error)))
             raise

@@ -124,14 +124,14 @@ def _pattern(options: dict[str, Any]) -> Iterable[Arrival]:
 
 
 def _history(config: Path | None, text: str) -> tuple[Sequence[Arrival], PolicyValues, FileSizes]:
-    from compactor.manifests import ManifestCache  # noqa: PLC0415 - a pattern needs no table
     from compactor.table_history import arrivals_of  # noqa: PLC0415
+    from streaming.run_settings import manifest_cache  # noqa: PLC0415 - a pattern needs no table
 
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     view = catalogs.load(TableName.parse(text, catalogs.names))
     values = settings.policy.for_table(view.name)
-    arrivals = arrivals_of(view, ManifestCache(settings.service.manifest_cache_bytes))
+    arrivals = arrivals_of(view, manifest_cache(settings))
     if not arrivals:
         raise InputError(f"table {view.name} has no snapshot that added files; give --commits and --size instead")
     return arrivals, values, file_sizes(values, view.properties)

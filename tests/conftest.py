@@ -19,7 +19,7 @@ import pytest
 from pyiceberg.catalog import Catalog
 
 from compactor.in_flight import InFlightRecords, Owner
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, plan_table
 from compactor.rewriter import Rewriter
 from compactor.run_result import RunResult

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from compactor.errors import InputError
-from compactor.inventory import LiveFile
+from compactor.live_files import LiveFile
 from compactor.manifests import Content
 from compactor.partitions import PartitionKey
 from compactor.tables import TableView

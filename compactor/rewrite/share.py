@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from compactor.errors import FirnlineError, GiveUpError, InputError
-from compactor.inventory import LiveFile
 from compactor.java_table import JavaTable, activate, content_file
+from compactor.live_files import LiveFile
 from compactor.manifests import read_entries
 from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes

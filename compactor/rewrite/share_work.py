@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyiceberg.transforms import BucketTransform, IdentityTransform, UnknownTransform, VoidTransform
 
-from compactor.inventory import LiveFile
+from compactor.live_files import LiveFile
 from compactor.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.encode import EncodeInput, EncodeShare

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from compactor.in_flight import InFlightRecords, Owner
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, plan_table
 from compactor.rewriter import Rewriter
 from compactor.settings import Settings

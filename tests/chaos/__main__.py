@@ -22,7 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from compactor.in_flight import sweep
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.settings import Settings
 from compactor.spark_session import spark_session
 from compactor.tables import Catalogs

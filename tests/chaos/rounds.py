@@ -11,7 +11,7 @@ from typing import Any
 from compactor import rewriter as rewriter_module
 from compactor.errors import FirnlineError, ReplanError
 from compactor.java_table import first_line
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, plan_table
 from compactor.rewriter import Rewriter
 from compactor.run_result import RunResult

@@ -21,7 +21,7 @@ from pyspark.errors import PySparkException
 
 from compactor.errors import FirnlineError, InputError
 from compactor.in_flight import plain_path
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewriter import RunResult
 from tests.conftest import Lake

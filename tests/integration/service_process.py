@@ -246,7 +246,7 @@ class Site:
             "service": {"trigger_seconds": 1, "sweep_seconds": 5, "switch_check_seconds": 1, "retry_seconds": 2},
         }
         for section, values in self.sections.items():
-            tree[section] = {**tree.get(section, {}), **values}
+            tree[section] = {**tree.get(section, {}), **values} if isinstance(values, dict) else values
         return tree
 
     @property

@@ -9,7 +9,7 @@ from typing import Any
 
 from compactor.in_flight import plain_path
 from compactor.java_table import activate
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewriter import Rewriter
 from compactor.run_result import RunResult

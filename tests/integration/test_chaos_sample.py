@@ -12,7 +12,10 @@ from tests.services.rest_lake import rest_lake_of
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize(("version", "partitioned", "honours"), [(2, True, True), (3, True, False), (2, False, False)])
+@pytest.mark.parametrize(
+    ("version", "partitioned", "honours"),
+    [pytest.param(2, True, True, marks=pytest.mark.slow), (3, True, False), (2, False, False)],
+)
 def test_rows_equal_the_serial_model(
     lake: Lake, tmp_path_factory: pytest.TempPathFactory, version: int, partitioned: bool, honours: bool
 ) -> None:

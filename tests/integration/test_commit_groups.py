@@ -14,7 +14,7 @@ from compactor.commit import POLARIS_ROLLBACK, Replacement, Stamp, commit_replac
 from compactor.errors import InputError, ReplanError, StoppedError
 from compactor.in_flight import plain_path
 from compactor.java_table import JavaTable
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.share import ShareRewriter
 from compactor.run_result import RunResult

@@ -17,7 +17,7 @@ from compactor import commit as commit_module
 from compactor import commit_groups as commit_groups_module
 from compactor.errors import CommitUnknownError, FirnlineError, RetryError
 from compactor.in_flight import sweep
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.settings import CommitSettings
 from tests.conftest import Lake
 from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run, unreferenced
@@ -68,7 +68,10 @@ def test_a_commit_that_landed_although_an_error_was_answered_is_found(
     assert unreferenced(rest_lake, table_name) == set()
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
+@pytest.mark.parametrize(
+    "status",
+    [500, pytest.param(502, marks=pytest.mark.slow), 503, pytest.param(504, marks=pytest.mark.slow)],
+)
 def test_a_commit_that_did_not_land_leaves_nothing_behind(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, status: int
 ) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from compactor.errors import GiveUpError
 from compactor.in_flight import plain_path, sweep
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

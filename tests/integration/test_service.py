@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import stat
@@ -19,7 +20,7 @@ import yaml
 
 from compactor.in_flight import InFlightRecords, Owner, Record, plain_path, sweep
 from compactor.java_table import JavaTable
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.share import RewrittenShare, ShareRewriter
 from compactor.table_changes import live_counts
@@ -53,7 +54,13 @@ def label(table: str) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
     rules = {"include": ["db.in_*", "db.orders"], "exclude": ["db.never_*"]}
-    with site(tmp_path_factory.mktemp("shared"), broker, tables=rules) as made:
+    topic = f"told-{uuid.uuid4().hex[:8]}"
+    hooks = [
+        {"kind": "kafka", "topic": topic},
+        {"kind": "spark"},
+        {"kind": "doris", "uri": "mysql://127.0.0.1:1", "timeout_seconds": 1},
+    ]
+    with site(tmp_path_factory.mktemp("shared"), broker, tables=rules, hooks=hooks) as made:
         yield made
 
 
@@ -86,6 +93,20 @@ def test_waiting_events_become_one_replace_commit(shared: Site, running: Service
     assert_counts_are_exact(shared, running, "in_loop")
     assert shared.unreferenced("in_loop") == set()
     assert shared.in_flight().all() == []
+
+
+def test_others_are_told_of_a_commit(shared: Site, running: ServiceProcess) -> None:
+    """By every hook; one that fails is counted, and nobody waits for it."""
+    wait_for("the hooks", lambda: running.metrics().total("firnline_hook_calls_total") >= 3)
+    metrics = running.metrics()
+    assert metrics.total("firnline_hook_calls_total", hook="0-kafka", result="told") >= 1
+    assert metrics.total("firnline_hook_calls_total", hook="1-spark", result="told") >= 1
+    assert metrics.total("firnline_hook_calls_total", hook="2-doris", result="failed") >= 1
+    told = [json.loads(record.value) for record in shared.records(shared.settings.hooks[0].topic)]
+    assert {"type", "snapshot-id", "run-id"} <= told[0].keys()
+    assert (told[0]["catalog"], told[0]["namespace"], told[0]["name"]) == ("lake", ["db"], "in_loop")
+    assert (told[0]["files-in"], told[0]["files-out"]) == (24, 4)
+    assert shared.view("in_loop").metadata.snapshot_by_id(told[0]["snapshot-id"]) is not None
 
 
 def test_bad_events_are_dead_lettered_and_nothing_else_happens(shared: Site, running: ServiceProcess) -> None:
@@ -205,8 +226,7 @@ def assert_counts_are_exact(place: Site, service: ServiceProcess, table: str) ->
     def differences() -> dict[str, tuple[float, float]]:
         view = place.view(table)
         sizes = file_sizes(place.settings.policy.for_table(view.name), view.properties)
-        entries = [entry for found in ManifestCache(1 << 20).read(view, view.manifests()) for entry in found]
-        partitions = live_counts(entries, sizes).values()
+        partitions = live_counts(ManifestCache(1 << 20).read(view, view.manifests()), sizes).values()
         metrics = service.metrics()
         truth = {
             "firnline_table_files": sum(counts.data_files for counts in partitions),
@@ -501,7 +521,9 @@ GROUP_KEYS = {
 TWO = 2  # cores with which the dry run is tried as well: a Spark of its own each time
 
 
-@pytest.mark.parametrize(("table", "cores"), [("one", 1), ("two", TWO), ("eight", 8)])
+@pytest.mark.parametrize(
+    ("table", "cores"), [("one", 1), ("two", TWO), pytest.param("eight", 8, marks=pytest.mark.slow)]
+)
 def test_compact_prints_its_contract_whatever_the_cores(shelf: Site, table: str, cores: int) -> None:
     before, rows = shelf.view(table).snapshot.snapshot_id, shelf.rows(table)
     settings = {"FIRNLINE_SPARK__MASTER": f"local[{cores}]", "FIRNLINE_POLICY__TARGET_FILE_SIZE": "300000"}

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.java_table import JavaTable, content_file
-from compactor.manifests import Content, FileEntry, ManifestCache
+from compactor.manifest_cache import ManifestCache
+from compactor.manifests import Content, FileEntry
 from compactor.rewrite.byte_ranges import LocalByteStore, local_path
 from compactor.rewrite.lineage_chunks import RowLineage
 from compactor.rewrite.parquet_footer import Footer, read_footer

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from compactor.inventory import Inventory, take_inventory
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.selection import count_selection
 from compactor.where import bind_where

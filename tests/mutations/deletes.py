@@ -20,7 +20,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "an equality delete applies to data of its own sequence number",
-        "compactor/inventory.py",
+        "compactor/live_files.py",
         "return file.data_sequence_number < delete.data_sequence_number",
         "return file.data_sequence_number <= delete.data_sequence_number",
         _APPLIES,
@@ -28,8 +28,8 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "an equality delete of an unpartitioned spec stays within that spec",
-        "compactor/inventory.py",
-        "elif delete.content is Content.EQUALITY_DELETES and self._layouts[delete.key.spec_id].is_unpartitioned:",
+        "compactor/live_files.py",
+        "elif delete.content is Content.EQUALITY_DELETES and layouts[delete.key.spec_id].is_unpartitioned:",
         "elif False:",
         _APPLIES,
     ),
@@ -44,9 +44,9 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "deletes meet data of another spec with the same partition tuple",
-        "compactor/inventory.py",
-        "*self._by_partition.get(file.key, ()),",
-        "*(each for key, found in self._by_partition.items() if key.values == file.key.values for each in found),",
+        "compactor/live_files.py",
+        "*self.by_partition.get(file.key, ()),",
+        "*(each for key, found in self.by_partition.items() if key.values == file.key.values for each in found),",
         _APPLIES,
     ),
     Mutation(
@@ -69,7 +69,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "a position delete does not apply to data of its own sequence number",
-        "compactor/inventory.py",
+        "compactor/live_files.py",
         "return file.data_sequence_number <= delete.data_sequence_number",
         "return file.data_sequence_number < delete.data_sequence_number",
         _APPLIES,
@@ -228,8 +228,8 @@ MUTATIONS: Final = (
         "4",
         "a delete is taken for dangling although manifests it may apply to were not read",
         "compactor/inventory.py",
-        "_deletes_known(entries, where if len(read) < len(manifests) else None)",
-        "_deletes_known(entries, None)",
+        "_deletes_known(index.deletes, rows, where if len(read) < len(manifests) else None)",
+        "_deletes_known(index.deletes, rows, None)",
         "tests/integration/test_where.py::test_a_filtered_run_leaves_deletes_that_may_apply_elsewhere",
     ),
     # --- 9 field ids ---

@@ -69,9 +69,9 @@ LINEAGE: Final = (
     Mutation(
         "5",
         "deleted entries of a manifest take row ids too",
-        "compactor/manifests.py",
-        "elif entry.status != ManifestEntryStatus.DELETED and values[FIRST_ROW_ID] is None:",
-        "elif values[FIRST_ROW_ID] is None:",
+        "compactor/manifest_avro.py",
+        "takes = pc.and_(pc.is_null(own), pc.not_equal(status, Status.DELETED.value)).to_numpy(zero_copy_only=False)",
+        "takes = pc.is_null(own).to_numpy(zero_copy_only=False)",
         f"{_ROW_IDS}::test_entries_without_an_id_count_up_from_the_manifests",
     ),
     Mutation(

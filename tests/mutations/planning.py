@@ -101,10 +101,10 @@ MUTATIONS: Final = (
     Mutation(
         "14",
         "key metadata in the manifest is overlooked",
-        "compactor/manifests.py",
-        "encrypted=file.key_metadata is not None,",
-        "encrypted=False,",
-        "tests/unit/test_manifests_row_ids.py::test_a_file_with_key_metadata_is_encrypted[key-True]",
+        "compactor/manifest_avro.py",
+        '"encrypted": pc.is_valid(read.column(131)),',
+        '"encrypted": pc.is_valid(read.column(140)),',
+        "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
     ),
     Mutation(
         "14",
@@ -174,7 +174,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "the delete ratio counts deletes that name other files",
-        "compactor/inventory.py",
+        "compactor/live_files.py",
         "named = sum(delete.records for delete in self.deletes if delete.applies_to == self.entry.path)",
         "named = sum(delete.records for delete in self.deletes)",
         f"{_PLANNER}::test_position_deletes_without_a_named_file_are_not_in_a_files_ratio",

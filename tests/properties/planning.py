@@ -7,7 +7,8 @@ from typing import Any
 
 from pyiceberg.types import IntegerType
 
-from compactor.inventory import Inventory, LiveFile
+from compactor.inventory import Inventory
+from compactor.live_files import LiveFile, LiveFiles
 from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey, PartitionLayout
 
@@ -31,7 +32,7 @@ def delete_file(records: int, number: int, *, applies_to: str | None) -> FileEnt
 
 def inventory_of(files: tuple[LiveFile, ...]) -> Inventory:
     table: Any = None
-    return Inventory(table, 1, 1, {KEY: files}, {0: LAYOUT})
+    return Inventory(table, 1, 1, {KEY: LiveFiles.of(files)}, {0: LAYOUT})
 
 
 def _entry(path: str, size: int, records: int, content: Content, applies_to: str | None) -> FileEntry:

@@ -13,7 +13,9 @@ from pyiceberg.types import IntegerType
 from compactor.commit import POLARIS_ROLLBACK, Stamp
 from compactor.conflicts import touched_groups
 from compactor.dangling_deletes import coverable_deletes, dangling_deletes
-from compactor.inventory import Inventory, LiveFile, match_deletes
+from compactor.inventory import Inventory
+from compactor.live_files import DeleteIndex, LiveFile, LiveRows
+from compactor.manifest_columns import EntryColumns
 from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.planner import Group, batches
@@ -73,7 +75,12 @@ class Scene:
     @property
     def inventory(self) -> Inventory:
         table: Any = None
-        return Inventory(table, 1, HEAD, match_deletes(self.entries, LAYOUTS), LAYOUTS, self.deletes)
+        manifests = [
+            EntryColumns.of("manifest", layout, [each for each in self.entries if each.key.spec_id == spec_id])
+            for spec_id, layout in LAYOUTS.items()
+        ]
+        partitions = LiveRows(manifests).by_partition(DeleteIndex(self.deletes, LAYOUTS))
+        return Inventory(table, 1, HEAD, partitions, LAYOUTS, self.deletes)
 
     def live(self) -> dict[str, LiveFile]:
         return {file.entry.path: file for files in self.inventory.partitions.values() for file in files}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,17 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from pyiceberg.types import IntegerType
 
 from compactor.debt import PartitionCounts
 from compactor.errors import RetryError
-from compactor.manifests import FileEntry, ManifestCache
-from compactor.partitions import PartitionKey
+from compactor.manifest_cache import ManifestCache
+from compactor.manifest_columns import EntryColumns
+from compactor.manifests import Content, FileEntry, Status
+from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.settings import PolicyValues
-from compactor.table_changes import Deltas
+from compactor.table_changes import Deltas, add, counts_of, live_counts
 from compactor.tables import FileSizes, TableView, file_sizes
+from compactor.tiers import step_edges, step_of
 from streaming.debt_ledger import DictionaryStore, Head, LedgerStore, LedgerUpdate, advance, unpack
 from streaming.ledger_operator import StateLedgerStore
 from tests.contracts.state_handles import FakeMapState, FakeValueState
@@ -40,11 +45,11 @@ class FailingCache(ManifestCache):
         super().__init__(2**24)
         self._good = good
 
-    def read(self, table: TableView, manifests: Any) -> list[tuple[FileEntry, ...]]:
+    def read(self, table: TableView, manifests: Any, *, prefetch: bool = False) -> list[EntryColumns]:
         self._good -= 1
         if self._good < 0:
             raise RetryError("the store does not answer")
-        return super().read(table, manifests)
+        return super().read(table, manifests, prefetch=prefetch)
 
 
 class Board:
@@ -404,3 +409,42 @@ def _look(history: TableHistory, store: LedgerStore, budget: int = 5) -> LedgerU
     view = history.view()
     sizes = file_sizes(PolicyValues(), view.properties)
     return advance(view, sizes, store, ManifestCache(2**24), manifest_budget=budget)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(Status), st.sampled_from(Content), st.integers(0, 2), st.integers(0, 2**40)),
+        max_size=30,
+    ),
+    st.integers(0, 30),
+    st.integers(1, 2**41),
+)
+def test_a_recount_is_the_sum_of_its_entries(
+    rows: list[tuple[Status, Content, int, int]], cut: int, small_below: int
+) -> None:
+    """Counted in columns, over any manifests, as if entry by entry."""
+    sizes, layout = FileSizes(2**41, small_below), PartitionLayout(0, ("bucket",), (IntegerType(),), (0,))
+    entries = [
+        FileEntry("m", status, 7 + bucket, 1, content, f"f{number}", "parquet", PartitionKey(0, f"[{bucket}]"),
+                  (bucket,), number, size, None, False, (), None)
+        for number, (status, content, bucket, size) in enumerate(rows)
+    ]  # fmt: skip
+    commits = {7: 1_000, 9: 3_000}
+    manifests = [EntryColumns.of("m", layout, part) for part in (entries[:cut], entries[cut:])]
+    expected: Deltas = {}
+    for entry in entries:
+        if entry.is_live:
+            add(expected, entry.key, counts_of(entry, sizes, commits.get(entry.snapshot_id or 0, 0)))
+    counted = live_counts(manifests, sizes, commits)
+    assert counted == expected
+    assert {key: each.changed_ms for key, each in counted.items()} == {
+        key: each.changed_ms for key, each in expected.items()
+    }
+
+
+@given(st.integers(0, 2**45), st.integers(0, 2**45))
+def test_the_edges_of_steps_are_where_steps_change(size: int, largest: int) -> None:
+    edges = step_edges(largest)
+    near = [each + by for each in edges for by in (-1, 0) if each + by >= 0]
+    for each in [*near, min(size, largest)]:
+        assert bisect_right(edges, each) - 1 == step_of(each)

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compactor.debt import PartitionCounts
-from compactor.inventory import LiveFile
+from compactor.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey
 from compactor.planner import make_plan
 from compactor.policy import ThresholdPolicy, output_count
@@ -148,7 +148,7 @@ def test_four_buckets_of_28_files_of_36_mb_become_four_files_of_a_gigabyte() -> 
     target = 1024 * MEBIBYTE
     serial = count()
     partitions = {
-        PartitionKey(0, f"[{bucket}]"): tuple(data_file(next(serial), 36 * MEBIBYTE) for _ in range(28))
+        PartitionKey(0, f"[{bucket}]"): LiveFiles.of([data_file(next(serial), 36 * MEBIBYTE) for _ in range(28)])
         for bucket in range(4)
     }
     inventory = replace(inventory_of(()), partitions=partitions, layouts={0: LAYOUT})

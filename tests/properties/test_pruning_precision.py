@@ -13,7 +13,7 @@ from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestContent, Mani
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform, VoidTransform
 
-from compactor.inventory import LiveFile
+from compactor.live_files import LiveFile
 from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey
 from compactor.selection import Selection, count_selection

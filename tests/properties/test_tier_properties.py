@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compactor.debt import PartitionCounts
-from compactor.inventory import LiveFile
+from compactor.live_files import LiveFile
 from compactor.planner import make_plan
 from compactor.policy import ThresholdPolicy
 from compactor.settings import PolicyValues

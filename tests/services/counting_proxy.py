@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ class Wire:
     port: int
     up: int = 0
     down: int = 0
+    delay_seconds: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -36,10 +38,10 @@ class Wire:
 
 
 @contextmanager
-def counting_proxy(host: str, port: int) -> Iterator[Wire]:
-    """Relay to a server until the end of the block."""
+def counting_proxy(host: str, port: int, delay_seconds: float = 0.0) -> Iterator[Wire]:
+    """Relay to a server until the end of the block; every request waits `delay_seconds`, as if the server were far."""
     with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        wire = Wire(*listener.getsockname()[:2])
+        wire = Wire(*listener.getsockname()[:2], delay_seconds=delay_seconds)
         threading.Thread(target=_serve, args=(listener, (host, port), wire), daemon=True).start()
         yield wire
         with suppress(OSError):
@@ -63,6 +65,8 @@ def _relay(source: socket.socket, target: socket.socket, wire: Wire, direction: 
     with suppress(OSError):
         while data := source.recv(_CHUNK):
             wire.count(**{direction: len(data)})
+            if direction == "up" and wire.delay_seconds:
+                time.sleep(wire.delay_seconds)
             target.sendall(data)
     for end in (source, target):
         with suppress(OSError):

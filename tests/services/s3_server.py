@@ -44,6 +44,12 @@ class S3Server:
             "s3.region": REGION,
         }
 
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        parts = urlsplit(self.endpoint)
+        return str(parts.hostname), int(parts.port or 80)
+
     def behind(self, endpoint: str) -> S3Server:
         """The same server as seen through another address."""
         return replace(self, endpoint=endpoint)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from compactor.assessment import Prices, as_it_was, assess
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.settings import PolicyValues
 from compactor.table_history import Commit, commits_of

@@ -23,7 +23,7 @@ from compactor.in_flight import (
     sweep,
     was_committed,
 )
-from compactor.manifests import ManifestCache
+from compactor.manifest_cache import ManifestCache
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
 from tests.properties.table_history import TableHistory

@@ -21,9 +21,11 @@ from pyiceberg.manifest import (
 )
 from pyiceberg.typedef import Record
 
+from compactor.manifest_avro import RawManifest, decode_manifests
 from compactor.manifest_lists import first_row_id, read_manifest_list
 from compactor.manifests import Content, FileEntry, file_entry, read_entries
 from compactor.partitions import PartitionLayout
+from tests.unit.manifest_files import positions, record
 
 ADDED, EXISTING, DELETED = ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED
 Given = tuple[ManifestEntryStatus, int, int | None]
@@ -33,18 +35,6 @@ Given = tuple[ManifestEntryStatus, int, int | None]
 @pytest.fixture
 def io() -> FileIO:
     return load_file_io({})
-
-
-def positions(schema: Any) -> dict[str, int]:
-    return {field.name: position for position, field in enumerate(schema.fields)}
-
-
-def record(kind: Any, schema: Any, **values: Any) -> Any:
-    fields = positions(schema)
-    made = kind(*[None] * len(fields))
-    for name, value in values.items():
-        made[fields[name]] = value
-    return made
 
 
 def write_manifest(io: FileIO, path: Path, given: list[Given], content: DataFileContent, version: int = 3) -> None:
@@ -98,7 +88,10 @@ def entries_of(io: FileIO, folder: Path, given: list[Given], first: int | None, 
     write_list(io, folder / "list.avro", (folder / "m.avro", kind, first), **more)
     (manifest,) = read_manifest_list(io, str(folder / "list.avro"))
     layout = PartitionLayout(0, (), (), ())
-    return [file_entry(entry, manifest.manifest_path, layout) for entry in read_entries(io, manifest)]
+    found = [file_entry(entry, manifest.manifest_path, layout) for entry in read_entries(io, manifest)]
+    (columns,) = decode_manifests([RawManifest(manifest, (folder / "m.avro").read_bytes())], {0: layout})
+    assert list(columns) == found
+    return found
 
 
 MIXED: list[Given] = [

@@ -16,6 +16,7 @@ from compactor.events import (
     DeadLettered,
     GroupDropped,
     GroupRewritten,
+    HookFinished,
     LedgerUpdated,
     ManifestsRead,
     RunCommitted,
@@ -70,15 +71,19 @@ COMMITTED = RunCommitted(
 )
 FAILED = RunFailed("r1", TABLE, stage="commit", reason="conflict", reaction="replan", message="someone was faster")
 WOULD = RunWouldRewrite(TABLE, groups=5, files=60, files_after=6, bytes=7_000)
-MANIFESTS = ManifestsRead(TABLE, hits=8, misses=2, bytes_read=512, seconds=0.125)
+MANIFESTS = ManifestsRead(
+    TABLE, hits=8, misses=2, bytes_read=512, seconds=0.125, disk_hits=3, prefetched=4, foreseen=5, unusual=6
+)
 LEDGER = LedgerUpdated(TABLE, 9, {"canonical": 4, "watcher": 1}, "snapshot_expired", 3.0)
 UNREADABLE = TableUnreadable(TABLE, "not_found", "no such table")
 DEAD = DeadLettered("no_decoder", 6)
 BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13, state_rows=19)
+TOLD = HookFinished("0-trino", TABLE, 0.5, "no answer")
 REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 
 EXAMPLES = (
     PLANNED, SKIPPED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH, REMOVED,
+    TOLD,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -135,8 +140,16 @@ EXPECTED = {
     ManifestsRead: {
         "manifest_cache_hits_total": 8,
         "manifest_cache_misses_total": 2,
+        "manifest_disk_hits_total": 3,
+        "manifests_prefetched_total": 4,
+        "manifests_foreseen_total": 5,
+        "manifests_unusual_total": 6,
         "manifest_read_bytes_total": 512,
         "manifest_read_seconds_total": 0.125,
+    },
+    HookFinished: {
+        'hook_calls_total{hook="0-trino",result="failed"}': 1,
+        'hook_seconds_total{hook="0-trino"}': 0.5,
     },
     LedgerUpdated: {
         "ledger_updates_total": 1,

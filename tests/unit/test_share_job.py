@@ -18,7 +18,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
 from compactor.errors import GiveUpError, InputError
-from compactor.inventory import LiveFile
+from compactor.live_files import LiveFile
 from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey
 from compactor.plan_table import PlannedGroup

@@ -317,7 +317,7 @@ def test_who_takes_a_partition_field_for_a_column_is_told() -> None:
 
 @pytest.mark.parametrize("where", [None, "", "  "])
 def test_no_filter_keeps_everything(where: str | None) -> None:
-    assert partition_filter(table_view(), where)(None, ())  # type: ignore[arg-type]
+    assert partition_filter(table_view(), where)(None)  # type: ignore[arg-type]
     assert bind_where(table_view(), where).keeps_everything
 
 

@@ -37,7 +37,6 @@ from pyiceberg.types import (
 )
 
 from compactor.errors import GiveUpError, InputError
-from compactor.inventory import LiveFile
 from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionLayout
 from compactor.pruning import partition_filter
@@ -322,7 +321,7 @@ def test_the_old_way_in_still_works() -> None:
     for where in ("int_column = 5", bind_where(view, "int_column = 5")):
         keeps_partition = partition_filter(view, where)
         entries = [entry_of(bind_where(view, None), 3, (value,), Content.DATA) for value in (5, 6)]
-        assert [keeps_partition(each.key, (LiveFile(each),)) for each in entries] == [True, False]
+        assert [keeps_partition(each.key) for each in entries] == [True, False]
 
 
 def test_partition_values_of_any_shape_are_compared() -> None:

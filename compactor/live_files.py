@@ -1,0 +1,161 @@
+"""Live data files by partition, out of the columns of many manifests; a file becomes an object when somebody asks.
+
+Of a million files, most lie in partitions with nothing to do. Those are told from their columns: how many small files,
+whether any delete may apply.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import overload
+
+import numpy as np
+
+from compactor.manifest_columns import EntryColumns
+from compactor.manifest_rows import ManifestRows, Numbers
+from compactor.manifests import Content, FileEntry
+from compactor.partitions import PartitionKey, PartitionLayout
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFile:
+    """A data file and the delete files that may apply to it."""
+
+    entry: FileEntry
+    deletes: tuple[FileEntry, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data file."""
+        return self.entry.size
+
+    @property
+    def deleted_ratio(self) -> float:
+        """Share of rows that deletes naming this very file remove (an upper bound: positions may repeat)."""
+        named = sum(delete.records for delete in self.deletes if delete.applies_to == self.entry.path)
+        return min(1.0, named / self.entry.records) if self.entry.records else 0.0
+
+
+class LiveFiles(Sequence[LiveFile]):
+    """The live files of one partition, in arrival order (data sequence number, then path).
+
+    `sizes` (bytes, in no particular order) and `has_deletes` are there without making objects.
+    """
+
+    def __init__(self, sizes: Numbers, load: Callable[[], tuple[LiveFile, ...]], *, has_deletes: bool) -> None:
+        self.sizes = sizes
+        self.has_deletes = has_deletes
+        self._load = load
+
+    @classmethod
+    def of(cls, files: Sequence[LiveFile]) -> LiveFiles:
+        """Files that are there as objects, in arrival order."""
+        sizes = np.array([file.size for file in files], np.int64)
+        return cls(sizes, lambda: tuple(files), has_deletes=any(file.deletes for file in files))
+
+    @cached_property
+    def files(self) -> tuple[LiveFile, ...]:
+        """All of them as objects."""
+        return self._load()
+
+    def small(self, small_below: int) -> int:
+        """How many are smaller than `small_below` bytes."""
+        return int(np.count_nonzero(self.sizes < small_below))
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    @overload
+    def __getitem__(self, index: int) -> LiveFile: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[LiveFile, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> LiveFile | tuple[LiveFile, ...]:
+        return self.files[index]
+
+    def __iter__(self) -> Iterator[LiveFile]:
+        return iter(self.files)
+
+
+class DeleteIndex:
+    """Which delete files may apply to a data file (spec: scan planning).
+
+    A position delete applies when data.seq <= delete.seq, within its partition or to the file it names; an equality
+    delete when data.seq < delete.seq, within its partition, or everywhere when its spec is unpartitioned.
+    """
+
+    def __init__(self, deletes: Sequence[FileEntry], layouts: Mapping[int, PartitionLayout]) -> None:
+        self.deletes = tuple(deletes)
+        self.by_path: dict[str, list[FileEntry]] = defaultdict(list)
+        self.by_partition: dict[PartitionKey, list[FileEntry]] = defaultdict(list)
+        self.everywhere: list[FileEntry] = []
+        for delete in deletes:
+            if delete.applies_to is not None:
+                self.by_path[delete.applies_to].append(delete)
+            elif delete.content is Content.EQUALITY_DELETES and layouts[delete.key.spec_id].is_unpartitioned:
+                self.everywhere.append(delete)
+            else:
+                self.by_partition[delete.key].append(delete)
+
+    def applying_to(self, file: FileEntry) -> tuple[FileEntry, ...]:
+        """The deletes that may apply to one data file."""
+        candidates = (
+            *self.by_path.get(file.path, ()),
+            *self.by_partition.get(file.key, ()),
+            *self.everywhere,
+        )
+        return tuple(delete for delete in candidates if _applies(delete, file))
+
+
+def _applies(delete: FileEntry, file: FileEntry) -> bool:
+    if delete.content is Content.EQUALITY_DELETES:
+        return file.data_sequence_number < delete.data_sequence_number
+    return file.data_sequence_number <= delete.data_sequence_number
+
+
+class LiveRows:
+    """The live files of some manifests: the data files ordered by partition, their sizes at hand."""
+
+    def __init__(self, manifests: Sequence[EntryColumns]) -> None:
+        self._rows = ManifestRows(manifests)
+        self._order, self._ends = self._rows.by_partition(self._rows.live_data)
+        self._sizes = self._rows.numbers("size")[self._order]
+
+    def deletes(self) -> list[FileEntry]:
+        """The live delete files."""
+        return self._rows.entries(self._rows.live_deletes)
+
+    def by_partition(self, deletes: DeleteIndex) -> dict[PartitionKey, LiveFiles]:
+        """The live data files by partition, ordered by key."""
+        named = self._rows.named(deletes.by_path)[self._order]
+        found: dict[PartitionKey, LiveFiles] = {}
+        start = 0
+        for end in self._ends.tolist():
+            rows = self._order[start:end]
+            key = self._rows.key(rows[0])
+            has_deletes = bool(deletes.everywhere or key in deletes.by_partition or named[start:end].any())
+            load = partial(self._load, rows, key, deletes)
+            found[key] = LiveFiles(self._sizes[start:end], load, has_deletes=has_deletes)
+            start = end
+        return dict(sorted(found.items()))
+
+    def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
+        """Which of the files are listed by more than one entry. Only entries of the same sizes are looked at."""
+        same_size = np.isin(self._sizes, np.unique([file.size for file in files]))
+        counts = Counter(self._rows.paths(self._order[same_size]))
+        return frozenset(file.path for file in files if counts[file.path] > 1)
+
+    def which_are_there(self, paths: Collection[str]) -> frozenset[str]:
+        """Those of the paths that are live data files."""
+        named = self._rows.named(paths)[self._order]
+        return frozenset(self._rows.paths(self._order[named]))
+
+    def _load(self, rows: Numbers, key: PartitionKey, deletes: DeleteIndex) -> tuple[LiveFile, ...]:
+        """Files of one partition. Should two partitions ever share a hash, those of the other one are left alone."""
+        entries = [entry for entry in self._rows.entries(rows) if entry.key == key]
+        entries.sort(key=lambda entry: (entry.data_sequence_number, entry.path))
+        return tuple(LiveFile(entry, deletes.applying_to(entry)) for entry in entries)

@@ -1,0 +1,149 @@
+"""Manifest entries in columns: what counting and planning need of a million files, in a few hundred megabytes.
+
+Statistics are not among them: they are read again for the files of a chosen group (`manifests.read_entries`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from compactor.manifests import Content, FileEntry, Status
+from compactor.partitions import PartitionKey, PartitionLayout
+
+SCHEMA: Final = pa.schema(
+    [
+        pa.field("status", pa.int8(), nullable=False),
+        pa.field("content", pa.int8(), nullable=False),
+        pa.field("snapshot_id", pa.int64()),
+        pa.field("data_sequence_number", pa.int64(), nullable=False),
+        pa.field("path", pa.string(), nullable=False),
+        pa.field("file_format", pa.string(), nullable=False),
+        pa.field("partition", pa.int32(), nullable=False),
+        pa.field("records", pa.int64(), nullable=False),
+        pa.field("size", pa.int64(), nullable=False),
+        pa.field("sort_order_id", pa.int32()),
+        pa.field("encrypted", pa.bool_(), nullable=False),
+        pa.field("equality_ids", pa.list_(pa.int32())),
+        pa.field("applies_to", pa.string()),
+        pa.field("first_row_id", pa.int64()),
+    ]
+)
+"""One row an entry, named as in `FileEntry`; `partition` is an index into the partitions that go with the rows."""
+
+CONTENT: Final = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES)
+_STATUSES: Final = tuple(Status)
+_CODES: Final = {content: code for code, content in enumerate(CONTENT)}
+
+
+class Partitions:
+    """Distinct partitions of one spec, by index: as canonical text, as a 64-bit hash, as key and raw values on demand.
+
+    The hash says quickly which rows of different manifests share a partition. Whoever merges files compares their keys:
+    two partitions with one hash must not become one.
+    """
+
+    def __init__(
+        self, layout: PartitionLayout, texts: Sequence[str], hashes: npt.NDArray[np.uint64] | None = None
+    ) -> None:
+        self.layout = layout
+        self.texts = texts
+        self.hashes = hashes if hashes is not None else _hashes(layout.spec_id, texts)
+        self._keys: dict[int, tuple[PartitionKey, tuple[Any, ...]]] = {}
+
+    def key(self, index: int) -> tuple[PartitionKey, tuple[Any, ...]]:
+        """The key of one partition, and its values as PyIceberg decodes them."""
+        found = self._keys.get(index)
+        if found is None:
+            key = PartitionKey(self.layout.spec_id, str(self.texts[index]))
+            found = self._keys[index] = (key, self.layout.values(key))
+        return found
+
+
+def _hashes(spec_id: int, texts: Iterable[str]) -> npt.NDArray[np.uint64]:
+    """One hash a partition, the same in every process."""
+    digests = b"".join(hashlib.blake2b(f"{spec_id}:{text}".encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(digests, dtype=np.uint64)
+
+
+class EntryColumns:
+    """The entries of one manifest. Iterating gives `FileEntry`s; the columns are there for whoever counts many."""
+
+    __slots__ = ("manifest_path", "partitions", "rows")
+
+    def __init__(self, manifest_path: str, rows: pa.RecordBatch, partitions: Partitions) -> None:
+        self.manifest_path = manifest_path
+        self.rows = rows
+        self.partitions = partitions
+
+    @classmethod
+    def of(cls, manifest_path: str, layout: PartitionLayout, entries: Iterable[FileEntry]) -> EntryColumns:
+        """Columns of entries that are there as objects."""
+        entries = tuple(entries)
+        texts: dict[str, int] = {}
+        for entry in entries:
+            texts.setdefault(entry.key.values, len(texts))
+        columns: dict[str, list[Any]] = {
+            "status": [entry.status.value for entry in entries],
+            "content": [_CODES[entry.content] for entry in entries],
+            "partition": [texts[entry.key.values] for entry in entries],
+            "equality_ids": [entry.equality_ids or None for entry in entries],
+        }
+        for name in SCHEMA.names:
+            if name not in columns:
+                columns[name] = [getattr(entry, name) for entry in entries]
+        rows = pa.record_batch([pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names], SCHEMA)
+        return cls(manifest_path, rows, Partitions(layout, list(texts)))
+
+    def __len__(self) -> int:
+        return int(self.rows.num_rows)
+
+    def __iter__(self) -> Iterator[FileEntry]:
+        return iter(self.entries())
+
+    @property
+    def nbytes(self) -> int:
+        """Memory the rows hold, in bytes."""
+        return int(self.rows.nbytes)
+
+    def numbers(self, name: str) -> npt.NDArray[Any]:
+        """One column without nulls as numbers."""
+        numbers: npt.NDArray[Any] = self.rows.column(name).to_numpy(zero_copy_only=False)
+        return numbers
+
+    def hashes(self) -> npt.NDArray[np.uint64]:
+        """The partition's hash, row by row."""
+        hashes: npt.NDArray[np.uint64] = self.partitions.hashes[self.numbers("partition")]
+        return hashes
+
+    def entries(self, rows: npt.NDArray[Any] | None = None) -> list[FileEntry]:
+        """The given rows, or all, as objects."""
+        chosen = self.rows if rows is None else self.rows.take(pa.array(rows, pa.int64()))
+        column = {name: chosen.column(name).to_pylist() for name in SCHEMA.names}
+        keys = [self.partitions.key(index) for index in column["partition"]]
+        path_of_manifest = self.manifest_path
+        return [
+            FileEntry(path_of_manifest, _STATUSES[status], snapshot_id, number, CONTENT[content], path, file_format,
+                      key, values, records, size, order_id, encrypted, tuple(equality_ids or ()), applies_to, first)
+            for status, snapshot_id, number, content, path, file_format, (key, values), records, size, order_id,
+                encrypted, equality_ids, applies_to, first
+            in zip(column["status"], column["snapshot_id"], column["data_sequence_number"], column["content"],
+                   column["path"], column["file_format"], keys, column["records"], column["size"],
+                   column["sort_order_id"], column["encrypted"], column["equality_ids"], column["applies_to"],
+                   column["first_row_id"], strict=True)
+        ]  # fmt: skip
+
+    def compacted(self) -> EntryColumns:
+        """The same with memory and partitions of its own, not slices of what it was decoded with."""
+        used, indexes = np.unique(self.numbers("partition"), return_inverse=True)
+        texts = [self.partitions.texts[index] for index in used]
+        columns = [self.rows.column(name) for name in SCHEMA.names]
+        columns[SCHEMA.get_field_index("partition")] = pa.array(indexes, pa.int32())
+        return EntryColumns(
+            self.manifest_path, pa.record_batch(columns, SCHEMA), Partitions(self.partitions.layout, texts)
+        )

@@ -1,0 +1,160 @@
+"""Decoded manifests on local disk: Arrow files, mapped into memory when wanted, shared by the processes of one host.
+
+A manifest never changes, so a file here is either right or damaged. Damage (a truncated file, a flipped bit) is found
+by length and checksum; such a file is thrown away and the manifest read again. Files appear by renaming, so nobody
+sees half of one. What was not wanted for longest goes first when the folder outgrows its bound.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import struct
+import threading
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+
+from compactor.manifest_columns import SCHEMA, EntryColumns, Partitions
+from compactor.partitions import PartitionLayout
+
+LOG = logging.getLogger(__name__)
+
+FORMAT: Final = 1  # raised whenever columns or partition texts change their meaning
+SUFFIX: Final = ".arrow"
+FLAGS_OF_A_PRIVATE_FOLDER: Final = 0o700  # paths and partition values are nobody else's business
+_END: Final = struct.Struct("<8sQI")  # magic, length and checksum of what comes before
+_MAGIC: Final = b"firnline"
+_PARTITIONS: Final = b"partitions"
+_PARTITION_SCHEMA: Final = pa.schema([("text", pa.string()), ("hash", pa.uint64())])
+ROOM_AFTER_TRIMMING: Final = 0.9
+"""Trimming goes below the bound by a tenth, so that it is not for every file that the folder is listed."""
+
+
+class ManifestDisk:
+    """A folder of decoded manifests, at most about `limit_bytes` large. Thread-safe; several processes may share it.
+
+    It is only ever a help: a folder that cannot be written is reported once, and everything is read from the store.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._folder = folder
+        self._limit = limit_bytes
+        self._lock = threading.Lock()
+        self._bytes: int | None = None
+        self._broken = False
+
+    def __reduce__(self) -> tuple[type[ManifestDisk], tuple[Path, int]]:
+        """To executors: the folder of their own host."""
+        return ManifestDisk, (self._folder, self._limit)
+
+    def get(self, key: str, layout: PartitionLayout, manifest_path: str) -> EntryColumns | None:
+        """The entries kept under `key`, None if there are none or they are damaged."""
+        path = self._path(key)
+        try:
+            with pa.memory_map(str(path)) as source:
+                buffer = source.read_buffer()
+        except OSError:  # nobody has kept it, or not for us
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)
+        try:
+            return _unpacked(buffer, layout, manifest_path)
+        except (ValueError, pa.ArrowException) as error:
+            LOG.warning("a cached manifest is damaged and will be read again: %s: %s", path, error)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            return None
+
+    def put(self, key: str, entries: EntryColumns) -> None:
+        """Keep `entries`, at the cost of what was not wanted for longest."""
+        if self._broken:
+            return
+        packed = _packed(entries)
+        path = self._path(key)
+        unfinished = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        try:
+            if self._bytes is None:
+                self._folder.mkdir(parents=True, exist_ok=True, mode=FLAGS_OF_A_PRIVATE_FOLDER)
+            unfinished.write_bytes(packed)
+            unfinished.replace(path)
+            self._grown(len(packed))
+        except OSError as error:
+            self._broken = True
+            LOG.warning("manifests cannot be kept in %s, they will be read from the store: %s", self._folder, error)
+
+    def _path(self, key: str) -> Path:
+        return self._folder / (hashlib.sha256(f"{FORMAT}:{key}".encode()).hexdigest() + SUFFIX)
+
+    def _grown(self, size: int) -> None:
+        with self._lock:
+            self._bytes = size + self._bytes if self._bytes is not None else self._measured()
+            if self._bytes > self._limit:
+                self._trim()
+
+    def _measured(self) -> int:
+        return sum(size for _, size, _ in self._files())
+
+    def _files(self) -> list[tuple[float, int, Path]]:
+        found = []
+        with os.scandir(self._folder) as listing:
+            for each in listing:
+                try:
+                    status = each.stat()
+                except FileNotFoundError:
+                    continue  # another process trimmed it
+                found.append((status.st_mtime, status.st_size, Path(each.path)))
+        return found
+
+    def _trim(self) -> None:
+        files = sorted(self._files())  # oldest use first
+        total = sum(size for _, size, _ in files)
+        for _, size, path in files:
+            if total <= ROOM_AFTER_TRIMMING * self._limit:
+                break
+            path.unlink(missing_ok=True)
+            total -= size
+        self._bytes = total
+
+
+def _packed(entries: EntryColumns) -> bytes:
+    own = entries.compacted()
+    partitions = pa.record_batch(
+        [pa.array(list(own.partitions.texts), pa.string()), pa.array(own.partitions.hashes)], _PARTITION_SCHEMA
+    )
+    metadata = {_PARTITIONS: _stream(partitions)}
+    body = _stream(own.rows.replace_schema_metadata(metadata))
+    return body + _END.pack(_MAGIC, len(body), zlib.crc32(body))
+
+
+def _stream(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    content: bytes = sink.getvalue().to_pybytes()
+    return content
+
+
+def _unpacked(buffer: pa.Buffer, layout: PartitionLayout, manifest_path: str) -> EntryColumns:
+    """Raises ValueError or an Arrow exception when the bytes are not what `_packed` made."""
+    if buffer.size < _END.size:
+        raise ValueError("too short")
+    length = buffer.size - _END.size
+    body = buffer.slice(0, length)
+    if _END.unpack(buffer.slice(length).to_pybytes()) != (_MAGIC, length, zlib.crc32(body)):
+        raise ValueError("checksum or length differ")
+    with pa.ipc.open_stream(body) as reader:
+        schema = reader.schema
+        rows = reader.read_next_batch().replace_schema_metadata(None)
+    if rows.schema != SCHEMA:
+        raise ValueError("other columns")
+    with pa.ipc.open_stream(pa.py_buffer(schema.metadata[_PARTITIONS])) as reader:
+        partitions = reader.read_next_batch()
+    texts: Sequence[str] = partitions.column("text").to_pylist()
+    known = Partitions(layout, texts, partitions.column("hash").to_numpy(zero_copy_only=False))
+    return EntryColumns(manifest_path, rows, known)

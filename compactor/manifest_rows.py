@@ -1,0 +1,86 @@
+"""The rows of several manifests as one table of numbers: grouped by partition, made into objects where wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.manifest_columns import CONTENT, EntryColumns
+from compactor.manifests import Content, FileEntry, Status
+from compactor.partitions import PartitionKey
+
+Numbers = npt.NDArray[Any]
+_DATA = CONTENT.index(Content.DATA)
+
+
+class ManifestRows:
+    """Rows are known by their number over all manifests, in the order given. Manifests without entries are left out."""
+
+    def __init__(self, manifests: Sequence[EntryColumns]) -> None:
+        self._manifests = [each for each in manifests if len(each)]
+        counts = [len(each) for each in self._manifests]
+        self._manifest = np.repeat(np.arange(len(counts)), counts)
+        self._starts = np.cumsum([0, *counts])[:-1]
+        live = self.numbers("status") != Status.DELETED.value
+        is_data = self.numbers("content") == _DATA
+        self.live_data: Numbers = np.flatnonzero(live & is_data)
+        self.live_deletes: Numbers = np.flatnonzero(live & ~is_data)
+
+    def numbers(self, name: str) -> Numbers:
+        """A column without nulls, row by row."""
+        return _joined([each.numbers(name) for each in self._manifests])
+
+    def snapshot_ids(self) -> Numbers:
+        """The snapshot that added or removed each row's file, 0 if unknown."""
+        filled = [pc.fill_null(each.rows.column("snapshot_id"), 0).to_numpy() for each in self._manifests]
+        return _joined(filled)
+
+    def by_partition(self, rows: Numbers) -> tuple[Numbers, Numbers]:
+        """The rows ordered by partition, and where each partition ends in that order."""
+        hashes = _joined([each.hashes() for each in self._manifests])[rows]
+        codes, distinct = pd.factorize(hashes)
+        ends: Numbers = np.cumsum(np.bincount(codes, minlength=len(distinct)))
+        return rows[np.argsort(codes, kind="stable")], ends
+
+    def key(self, row: int) -> PartitionKey:
+        """The partition of one row."""
+        manifest = int(self._manifest[row])
+        columns = self._manifests[manifest]
+        index = columns.rows.column("partition")[int(row - self._starts[manifest])].as_py()
+        key: PartitionKey = columns.partitions.key(index)[0]
+        return key
+
+    def entries(self, rows: Numbers) -> list[FileEntry]:
+        """Rows as objects, ordered by number."""
+        return [entry for columns, within in self._by_manifest(rows) for entry in columns.entries(within)]
+
+    def paths(self, rows: Numbers) -> Iterator[str]:
+        """Paths of rows, ordered by number."""
+        for columns, within in self._by_manifest(rows):
+            yield from columns.rows.column("path").take(pa.array(within)).to_pylist()
+
+    def named(self, paths: Collection[str]) -> npt.NDArray[np.bool_]:
+        """Row by row, whether the path is one of these."""
+        if not paths:
+            return np.zeros(len(self._manifest), dtype=np.bool_)
+        names = pa.array(list(paths), pa.string())
+        found = [pc.is_in(each.rows.column("path"), names).to_numpy(zero_copy_only=False) for each in self._manifests]
+        return _joined(found).astype(np.bool_)
+
+    def _by_manifest(self, rows: Numbers) -> Iterator[tuple[EntryColumns, Numbers]]:
+        rows = np.sort(rows)
+        manifests = self._manifest[rows]
+        for part in np.split(rows, np.flatnonzero(np.diff(manifests)) + 1):
+            if len(part):
+                manifest = int(self._manifest[part[0]])
+                yield self._manifests[manifest], part - self._starts[manifest]
+
+
+def _joined(arrays: Sequence[Numbers]) -> Numbers:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype=np.int64)

@@ -1,0 +1,11 @@
+"""The base of all settings sections."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Section(BaseModel):
+    """Base of all sections: frozen, and an unknown key is an error rather than a silent default."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

@@ -1,0 +1,44 @@
+"""A statement over MySQL's protocol, which StarRocks and Doris speak. Needs the extra `firnline[mysql]`."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from compactor.errors import InputError
+from compactor.events import RunCommitted
+from compactor.hook_settings import HookSettings
+from streaming.hooks.hook import Hook, password, statement
+
+DEFAULT_PORT = 9030  # of StarRocks' and Doris' front ends
+
+
+def mysql_hook(settings: HookSettings) -> Hook:
+    """A connection a statement: commits are rare.
+
+    Raises:
+        InputError: the client is not installed.
+    """
+    try:
+        import pymysql  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
+    except ImportError:
+        message = f"hooks: {settings.kind} needs a MySQL client: pip install 'firnline[mysql]'"
+        raise InputError(message, reason="bad_setting") from None
+    parts = urlsplit(settings.uri)
+
+    def run(committed: RunCommitted) -> None:
+        connection = pymysql.connect(
+            host=parts.hostname or "",
+            port=parts.port or DEFAULT_PORT,
+            user=settings.user,
+            password=password(settings),
+            connect_timeout=max(1, int(settings.timeout_seconds)),
+            read_timeout=settings.timeout_seconds,
+            write_timeout=settings.timeout_seconds,
+        )
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement(settings, committed, "`"))
+        finally:
+            connection.close()
+
+    return run

@@ -1,0 +1,137 @@
+"""Refresh hooks at work: after a commit, others are told, each by a thread of its own; nobody here waits for them.
+
+A hook that is slow delays only itself: what is committed meanwhile to the same table is told once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from compactor.events import HookFinished, Listener, RunCommitted
+from compactor.hook_settings import HookSettings
+from compactor.table_names import TableName
+from streaming.hooks.hook import Hook
+from streaming.hooks.kafka_event import kafka_hook
+from streaming.hooks.mysql_statement import mysql_hook
+from streaming.hooks.spark_statement import spark_hook
+from streaming.hooks.trino_statement import trino_hook
+
+LOG = logging.getLogger(__name__)
+ATTEMPTS = 3
+FIRST_PAUSE_SECONDS = 1.0
+
+
+def make_hook(settings: HookSettings, session: SparkSession, producer: Any) -> Hook:
+    """The hook that the settings describe.
+
+    Raises:
+        InputError: it needs a client that is not installed.
+    """
+    match settings.kind:
+        case "kafka":
+            return kafka_hook(settings, producer)
+        case "spark":
+            return spark_hook(settings, session)
+        case "trino":
+            return trino_hook(settings)
+        case _:
+            return mysql_hook(settings)
+
+
+@dataclass(frozen=True)
+class NamedHook:
+    """A hook, what it is called in metrics and logs, and the tables it is for."""
+
+    name: str
+    tables: tuple[str, ...]
+    call: Hook
+
+
+class RefreshHooks:
+    """Calls hooks in the background. `pause` sleeps between attempts; it ends early when everything stops."""
+
+    def __init__(
+        self,
+        hooks: Sequence[NamedHook],
+        listener: Listener,
+        clock: Callable[[], float] = time.monotonic,
+        first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+    ) -> None:
+        self._listener = listener
+        self._clock = clock
+        self._pause = first_pause_seconds
+        self._stopped = threading.Event()
+        self._lanes = [(hook, _Lane()) for hook in hooks]
+
+    def start(self) -> None:
+        """One thread a hook."""
+        for hook, lane in self._lanes:
+            threading.Thread(target=self._work, args=(hook, lane), name=f"hook-{hook.name}", daemon=True).start()
+
+    def stop(self) -> None:
+        """Begin nothing new; a call under way is not waited for."""
+        self._stopped.set()
+        for _, lane in self._lanes:
+            lane.close()
+
+    def committed(self, event: RunCommitted) -> None:
+        """A table has a new snapshot. Returns at once."""
+        for hook, lane in self._lanes:
+            if any(event.table.matches(glob) for glob in hook.tables):
+                lane.put(event)
+
+    def _work(self, hook: NamedHook, lane: _Lane) -> None:
+        while (event := lane.take()) is not None:
+            started = self._clock()
+            error = self._call(hook, event)
+            if error is not None:
+                LOG.warning("hook %s was not told of %s: %s", hook.name, event.table, error)
+            self._listener(HookFinished(hook.name, event.table, self._clock() - started, error or ""))
+
+    def _call(self, hook: NamedHook, event: RunCommitted) -> str | None:
+        """None when it went well, else what the last attempt said."""
+        said = None
+        for attempt in range(ATTEMPTS):
+            if attempt and self._stopped.wait(self._pause * 2 ** (attempt - 1)):
+                return said
+            try:
+                hook.call(event)
+            except Exception as error:  # noqa: BLE001 - each client has errors of its own, none may end the thread
+                said = f"{type(error).__name__}: {error}"
+            else:
+                return None
+        return said
+
+
+class _Lane:
+    """Commits that one hook has not been told of yet: the newest of each table, in order of arrival."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[TableName, RunCommitted] = {}
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def put(self, event: RunCommitted) -> None:
+        with self._changed:
+            self._waiting[event.table] = event
+            self._changed.notify()
+
+    def take(self) -> RunCommitted | None:
+        """The next one, None after `close`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._waiting)
+            if self._closed:
+                return None
+            return self._waiting.pop(next(iter(self._waiting)))
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()

@@ -1,0 +1,217 @@
+"""Planning a table of a million files, beside PyIceberg, Iceberg's Java and Spark's `files` table, in one run.
+
+The metadata is written by Iceberg's own writers, with 20 columns of statistics; the data files do not exist. "Cold"
+means that nothing of the table is decoded yet; its bytes are in the page cache, for everybody alike. Medians.
+
+    python -m tests.benchmarks.bench_planning [--manifests 1000] [--rounds 5] [--delay-ms 50] [--skip-pyiceberg]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from compactor.events import Event, ManifestsRead
+from compactor.manifest_cache import ManifestCache
+from compactor.manifest_disk import ManifestDisk
+from compactor.plan_table import Request, TablePlan, plan_table
+from compactor.settings import PolicyValues
+from compactor.tables import TableView
+from tests.benchmarks.machine import description
+from tests.benchmarks.planning_table import PlanningTable
+from tests.services.counting_proxy import counting_proxy
+from tests.services.s3_server import s3_server, s3_source
+
+FILES = 1000
+PARTITIONS = 1000
+SMALL_EVERY = 100  # of the partitions: where there is something to do
+NEW_MANIFESTS = 10
+MEMORY = 512 * 1024 * 1024
+S3_MANIFESTS = 100
+REQUEST = Request(explained=False)
+
+
+@dataclass
+class Reads:
+    """Listens to a cache."""
+
+    last: ManifestsRead | None = None
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, ManifestsRead):
+            self.last = event
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def plan(table: PlanningTable, cache: ManifestCache, request: Request = REQUEST) -> TablePlan:
+    """From the catalog to the groups."""
+    return plan_table(table.view, PolicyValues(), cache, request)
+
+
+def inflate(view: TableView) -> None:
+    """What nobody can do without: read the manifests and inflate them, with zlib, on every core."""
+
+    def one(path: str) -> int:
+        content = Path(path.removeprefix("file:")).read_bytes()
+        return sum(len(zlib.decompress(block, -15)) for block in blocks(content))
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(one, [manifest.manifest_path for manifest in view.manifests()]))
+
+
+def blocks(content: bytes) -> Sequence[bytes]:
+    """The deflated blocks of an Avro file."""
+    at = content.index(b"avro.schema")
+    sync = content[-16:]
+    at = content.index(sync, at) + len(sync)
+    found = []
+    while at < len(content):
+        for _ in range(2):  # number of records, then bytes
+            value = shift = 0
+            while True:
+                byte = content[at]
+                at += 1
+                value |= (byte & 0x7F) << shift
+                shift += 7
+                if byte < 0x80:
+                    break
+            length = value >> 1
+        found.append(content[at : at + length])
+        at += length + len(sync)
+    return found
+
+
+def cold(table: PlanningTable, rounds: int, console: Console, *, with_pyiceberg: bool) -> float:
+    """Everybody in turn, round by round; returns firnline's seconds."""
+    entries = table.manifests * FILES
+    work: dict[str, Callable[[], object]] = {
+        "inflating alone": lambda: inflate(table.view),
+        "firnline plan": lambda: plan(table, ManifestCache(MEMORY)),
+        "Iceberg Java planFiles": table.java_plan,
+        "Spark files table": table.spark_files,
+    }
+    table.java_plan(), table.spark_files()  # a warm JVM
+    taken: dict[str, list[float]] = {name: [] for name in work}
+    for _ in range(rounds):
+        for name, one in work.items():
+            taken[name].append(seconds(one))
+    if with_pyiceberg:
+        loaded = table.catalogs.catalog("lake").load_table(table.name.identifier)
+        taken["PyIceberg plan_files (once)"] = [seconds(lambda: sum(1 for _ in loaded.scan().plan_files()))]
+    ours = statistics.median(taken["firnline plan"])
+    shown = Table("cold", "seconds", "entries/s", "firnline is faster by", title=f"{entries:,} entries, 2 cores")
+    for name, each in taken.items():
+        median = statistics.median(each)
+        shown.add_row(name, f"{median:.2f}", f"{entries / median:,.0f}", f"{median / ours:.2f}")
+    console.print(shown)
+    console.print("goals: PyIceberg 20, Java 2, Spark 2; inflating not below 0.33")
+    return ours
+
+
+def warm(table: PlanningTable, rounds: int, folder: Path, cold_seconds: float, console: Console) -> None:
+    """After one more commit of ten manifests; after nothing; after a restart with the disk cache."""
+    reads = Reads()
+    disk = ManifestDisk(folder / "kept", 4 * MEMORY)
+    cache = ManifestCache(MEMORY, reads, disk=disk)
+    plan(table, cache)
+    after_commit, nothing_new, restarted = [], [], []
+    for _ in range(rounds):
+        table.append(NEW_MANIFESTS, FILES, scattered=False, small_every=SMALL_EVERY)
+        after_commit.append(seconds(lambda: plan(table, cache)))
+        assert reads.last is not None
+        assert reads.last.misses == NEW_MANIFESTS
+        nothing_new.append(seconds(lambda: plan(table, cache)))
+        restarted.append(seconds(lambda: plan(table, ManifestCache(MEMORY, reads, disk=disk))))
+        assert reads.last.misses == 0
+    shown = Table("warm", "seconds", "of cold", "goal")
+    for name, taken, goal in (
+        (f"after a commit of {NEW_MANIFESTS} manifests", after_commit, "5 %"),
+        ("nothing new: the fixed cost", nothing_new, ""),
+        ("after a restart, from the disk cache", restarted, "10 %"),
+    ):
+        median = statistics.median(taken)
+        shown.add_row(name, f"{median:.3f}", f"{median / cold_seconds:.1%}", goal)
+    console.print(shown)
+
+
+def one_partition(table: PlanningTable, console: Console) -> None:
+    """A filter on one of 1,000 partitions."""
+    day, bucket = "2024-01-03", 5
+    user = next(number for number in range(10_000) if table.bucket_of(number) == bucket)
+    where = f"ts >= '{day} 00:00:00' AND ts < '{day} 23:00:00' AND user_id = {user}"
+    made = plan(table, ManifestCache(MEMORY), Request(where=where, force=True))
+    total = sum(manifest.manifest_length for manifest in table.view.manifests())
+    read = sum(each.bytes_read for each in made.reads)
+    misses = sum(each.misses for each in made.reads)
+    console.print(
+        f"one partition of {PARTITIONS:,}: {misses} of {len(table.view.manifests()):,} manifests, "
+        f"{read:,} of {total:,} bytes ({read / total:.2%}), {made.seconds:.3f} s"
+    )
+
+
+def far_away(table: PlanningTable, folder: Path, delay: float, console: Console) -> None:
+    """100 manifests in S3, every request delayed: one after the other, and as the cache reads them."""
+    folder.mkdir()
+    with s3_server(folder) as server, counting_proxy(*server.address, delay_seconds=delay) as wire:
+        behind = server.behind(wire.endpoint)
+        view = table.in_s3(behind, server, S3_MANIFESTS)
+        manifests = view.manifests()
+        serial = seconds(lambda: [view.io.new_input(each.manifest_path).open().read() for each in manifests])
+        ours = seconds(lambda: ManifestCache(MEMORY).read(view, manifests))
+    console.print(
+        f"{s3_source()}, {delay * 1000:.0f} ms a request: {len(manifests)} manifests read one after the other "
+        f"{serial:.2f} s, by firnline and decoded {ours:.2f} s ({ours / serial:.1%}; goal 10 %)"
+    )
+
+
+def memory(table: PlanningTable, folder: Path, console: Console) -> None:
+    """In a process of its own: after planning a table of one manifest, then this one."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "tests.benchmarks.planning_memory", str(folder), str(table.name), str(MEMORY)],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    console.print(answer.stdout.strip() + " (goal 400)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--manifests", type=int, default=1000, help=f"of {FILES:,} files each")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--delay-ms", type=float, default=50)
+    parser.add_argument("--skip-pyiceberg", action="store_true", help="it takes minutes")
+    arguments = parser.parse_args()
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="bench-planning-") as name:
+        folder = Path(name)
+        console.print(description(folder))
+        table = PlanningTable.make(folder, PARTITIONS)
+        taken = seconds(lambda: table.append(arguments.manifests, FILES, scattered=False, small_every=SMALL_EVERY))
+        size = sum(manifest.manifest_length for manifest in table.view.manifests())
+        console.print(f"{arguments.manifests:,} manifests, {size / 1e6:,.0f} MB, written in {taken:.0f} s")
+        cold_seconds = cold(table, arguments.rounds, console, with_pyiceberg=not arguments.skip_pyiceberg)
+        warm(table, arguments.rounds, folder, cold_seconds, console)
+        one_partition(table, console)
+        memory(table, folder, console)
+        far_away(table, folder / "s3", arguments.delay_ms / 1000, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,209 @@
+"""Decoders of manifests: PyIceberg, which decodes everything, and the one that decodes what planning needs, agree."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyiceberg.avro.file import AvroOutputFile
+from pyiceberg.io import load_file_io
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    MANIFEST_LIST_FILE_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestContent,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+    data_file_with_partition,
+    manifest_entry_schema_with_data_file,
+)
+from pyiceberg.typedef import Record
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from compactor.manifest_avro import RawManifest, UnusualManifestError, decode_manifests
+from compactor.manifest_columns import EntryColumns
+from compactor.manifest_disk import ManifestDisk
+from compactor.manifests import DELETE_FILE_PATH_FIELD, file_entry, read_entries
+from compactor.partitions import PartitionLayout
+from tests.unit.manifest_files import record
+
+INTS, LONGS = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
+MICROS = st.integers(-(2**60), 2**60)
+VALUES: list[tuple[PrimitiveType, st.SearchStrategy[Any]]] = [
+    (BooleanType(), st.booleans()),
+    (IntegerType(), INTS),
+    (LongType(), LONGS),
+    (FloatType(), st.floats(width=32)),
+    (DoubleType(), st.floats() | st.sampled_from([0.0, -0.0])),
+    (DateType(), st.integers(-800_000, 3_000_000)),
+    (TimeType(), st.integers(0, 86_399_999_999)),
+    (TimestampType(), MICROS),
+    (TimestamptzType(), MICROS),
+    (StringType(), st.text(max_size=5)),
+    (UUIDType(), st.uuids()),
+    (FixedType(3), st.binary(min_size=3, max_size=3)),
+    (BinaryType(), st.binary(max_size=4)),
+    (DecimalType(9, 2), st.integers(-(10**9) + 1, 10**9 - 1).map(lambda unscaled: Decimal(unscaled).scaleb(-2))),
+    (DecimalType(38, 0), st.integers(-(10**37), 10**37).map(Decimal)),
+]
+ENTRY = MANIFEST_ENTRY_SCHEMAS[3]
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> tuple[tuple[PrimitiveType, ...], st.SearchStrategy[tuple[Any, ...]]]:
+    fields = draw(st.lists(st.sampled_from(VALUES), max_size=3))
+    pools = [draw(st.lists(st.none() | values, min_size=1, max_size=3)) for _, values in fields]
+    return tuple(kind for kind, _ in fields), st.tuples(*map(st.sampled_from, pools))
+
+
+@st.composite
+def files(draw: st.DrawFn, values: st.SearchStrategy[tuple[Any, ...]], content: DataFileContent) -> dict[str, Any]:
+    deleted = [draw(st.sampled_from([b"a", b"b"])) for _ in range(2)]
+    bounds = draw(st.booleans())
+    is_positions = content == DataFileContent.POSITION_DELETES
+    return {
+        "content": content,
+        "file_path": draw(st.text(max_size=8)),
+        "file_format": draw(st.sampled_from(FileFormat)),
+        "partition": Record(*draw(values)),
+        "record_count": draw(st.integers(0, 2**40)),
+        "file_size_in_bytes": draw(st.integers(0, 2**40)),
+        "column_sizes": draw(st.none() | st.dictionaries(st.integers(1, 9), st.integers(0, 99), max_size=3)),
+        "lower_bounds": {1: b"x", DELETE_FILE_PATH_FIELD: deleted[0]} if bounds else None,
+        "upper_bounds": {DELETE_FILE_PATH_FIELD: deleted[1], 1: b"y"} if bounds else draw(st.sampled_from([None, {}])),
+        "key_metadata": draw(st.none() | st.binary(max_size=2)),
+        "split_offsets": draw(st.none() | st.lists(LONGS, max_size=2)),
+        "equality_ids": draw(st.none() | st.lists(st.integers(1, 9), max_size=2)),
+        "sort_order_id": draw(st.none() | st.integers(0, 3)),
+        "first_row_id": draw(st.none() | st.integers(0, 99)) if content == DataFileContent.DATA else None,
+        "referenced_data_file": draw(st.sampled_from([None, "", "data"])) if is_positions else None,
+    }
+
+
+@st.composite
+def manifests(draw: st.DrawFn) -> tuple[dict[str, Any], tuple[PrimitiveType, ...], list[dict[str, Any]]]:
+    """A line of the manifest list, the partition's types, and the entries."""
+    kinds, values = draw(partitions())
+    of_deletes = draw(st.booleans())
+    contents = (
+        [DataFileContent.POSITION_DELETES, DataFileContent.EQUALITY_DELETES] if of_deletes else [DataFileContent.DATA]
+    )
+    entries = [
+        {
+            "status": draw(st.sampled_from(ManifestEntryStatus)),
+            "snapshot_id": draw(st.none() | LONGS),
+            "sequence_number": draw(st.none() | st.integers(0, 9)),
+            "file": draw(files(values, draw(st.sampled_from(contents)))),
+        }
+        for _ in range(draw(st.integers(0, 5)))
+    ]
+    line = {
+        "content": ManifestContent.DELETES if of_deletes else ManifestContent.DATA,
+        "sequence_number": draw(st.integers(0, 9)),
+        "added_snapshot_id": draw(LONGS),
+        "first_row_id": None if of_deletes else draw(st.none() | st.integers(0, 99)),
+    }
+    return line, kinds, entries
+
+
+def written(
+    path: Path, line: dict[str, Any], kinds: tuple[PrimitiveType, ...], entries: list[dict[str, Any]]
+) -> ManifestFile:
+    partition = StructType(
+        *(NestedField(1000 + number, f"p {number}", kind, required=False) for number, kind in enumerate(kinds))
+    )
+    data_file = data_file_with_partition(partition, 3)
+    schema = manifest_entry_schema_with_data_file(3, data_file)
+    made = [
+        record(
+            ManifestEntry,
+            ENTRY,
+            **{key: value for key, value in entry.items() if key != "file"},
+            data_file=record(DataFile, data_file, **entry["file"]),
+        )
+        for entry in entries
+    ]
+    with AvroOutputFile[ManifestEntry](load_file_io({}).new_output(str(path)), schema, "manifest_entry", ENTRY) as out:
+        for one in made:
+            out.write_block([one])
+    return record(  # type: ignore[no-any-return]
+        ManifestFile,
+        MANIFEST_LIST_FILE_SCHEMAS[3],
+        manifest_path=str(path),
+        manifest_length=path.stat().st_size,
+        partition_spec_id=4,
+        **line,
+    )
+
+
+def reference(manifest: ManifestFile, layout: PartitionLayout) -> list[Any]:
+    return [file_entry(each, manifest.manifest_path, layout) for each in read_entries(load_file_io({}), manifest)]
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(given_manifests=st.lists(manifests(), min_size=1, max_size=3))
+def test_decoders_agree_on_any_manifest(tmp_path: Path, given_manifests: list[Any]) -> None:
+    """Alone and joined with others, as columns of objects, and after a stay on disk. Texts: NaN equals NaN."""
+    disk = ManifestDisk(tmp_path / "disk", 10**9)
+    kinds = given_manifests[0][1]
+    layout = PartitionLayout(4, tuple(map(str, range(len(kinds)))), kinds, ())
+    same = [each for each in given_manifests if each[1] == kinds]
+    made = [written(tmp_path / f"{uuid.uuid4()}.avro", *each) for each in same]
+    raws = [RawManifest(manifest, Path(manifest.manifest_path).read_bytes()) for manifest in made]
+    for manifest, columns in zip(made, decode_manifests(raws, {4: layout}), strict=True):
+        expected = reference(manifest, layout)
+        assert repr(list(columns)) == repr(expected)
+        assert repr(list(EntryColumns.of(manifest.manifest_path, layout, expected))) == repr(expected)
+        disk.put(manifest.manifest_path, columns)
+        kept = disk.get(manifest.manifest_path, layout, manifest.manifest_path)
+        assert repr(list(kept or ())) == repr(expected)
+        assert len({entry.key for entry in expected}) == len(set(columns.hashes().tolist()))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _content: b"",
+        lambda content: content[: len(content) // 2],
+        lambda content: content.replace(b"Obj", b"Obi", 1),
+        lambda content: content.replace(b'"field-id"', b'"fields_id"'),
+        lambda content: content[:-40] + bytes(40),
+    ],
+    ids=["empty", "half", "no Avro", "without ids", "its end lost"],
+)
+def test_what_is_damaged_or_unusual_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    file = {"content": DataFileContent.DATA, "file_path": "f" * 100, "file_format": FileFormat.PARQUET}
+    file |= {"partition": Record(), "record_count": 1, "file_size_in_bytes": 1}
+    entry = {"status": ManifestEntryStatus.ADDED, "snapshot_id": 1, "sequence_number": None, "file": file}
+    line = {"content": ManifestContent.DATA, "sequence_number": 1, "added_snapshot_id": 1, "first_row_id": None}
+    manifest = written(tmp_path / "m.avro", line, (), [entry])
+    content = damage((tmp_path / "m.avro").read_bytes())
+    with pytest.raises(UnusualManifestError):
+        decode_manifests([RawManifest(manifest, content)], {4: PartitionLayout(4, (), (), ())})

@@ -1,0 +1,225 @@
+"""The manifest cache on real tables: what is read how often, what survives a restart, what damage does."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from compactor.errors import RetryError
+from compactor.events import ManifestsRead
+from compactor.live_files import DeleteIndex, LiveRows
+from compactor.manifest_cache import ManifestCache
+from compactor.manifest_columns import EntryColumns
+from compactor.manifest_disk import ManifestDisk
+from compactor.manifests import file_entry, read_entries
+from compactor.partitions import PartitionLayout
+from compactor.prefetcher import Prefetcher
+from compactor.table_names import TableName
+from compactor.tables import Catalogs, TableView
+
+NAME = TableName("lake", ("db",), "t")
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+
+
+@pytest.fixture
+def catalogs(tmp_path: Path) -> Catalogs:
+    made = Catalogs({"lake": {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}})
+    made.catalog("lake").create_namespace("db")
+    made.catalog("lake").create_table(NAME.identifier, ROWS.schema)
+    return made
+
+
+def append(catalogs: Catalogs, commits: int = 1) -> TableView:
+    table = catalogs.catalog("lake").load_table(NAME.identifier)
+    for _ in range(commits):
+        table.append(ROWS)
+    return catalogs.load(NAME)
+
+
+class Reads(list[ManifestsRead]):
+    """Listens to a cache."""
+
+    def __call__(self, event: Any) -> None:
+        self.append(event)
+
+    @property
+    def last(self) -> tuple[int, int, int]:
+        """Manifests from memory, from disk, from the store."""
+        return self[-1].hits, self[-1].disk_hits, self[-1].misses
+
+
+def paths(columns: list[EntryColumns]) -> list[str]:
+    return [entry.path for one in columns for entry in one]
+
+
+def test_each_manifest_is_read_once(catalogs: Catalogs) -> None:
+    reads = Reads()
+    cache = ManifestCache(2**24, reads)
+    view = append(catalogs, 3)
+    first = cache.read(view, view.manifests())
+    assert (reads.last, reads[-1].bytes_read) == ((0, 0, 3), sum(each.manifest_length for each in view.manifests()))
+    view = append(catalogs, 2)
+    second = cache.read(view, view.manifests())
+    assert (reads.last, reads[-1].bytes_read) == ((3, 0, 2), sum(each.manifest_length for each in view.manifests()[:2]))
+    assert set(paths(first)) < set(paths(second))
+    twice = [*view.manifests(), *view.manifests()]
+    assert paths(ManifestCache(0, reads).read(view, twice)) == paths(second) * 2
+    assert reads.last == (0, 0, 5)
+
+
+def test_what_is_read_is_what_the_reference_reads(catalogs: Catalogs) -> None:
+    view = append(catalogs, 4)
+    manifests = view.manifests()
+    layout = view.layout(0)
+    for manifest, columns in zip(manifests, ManifestCache(2**24).read(view, manifests), strict=True):
+        entries = read_entries(view.io, manifest)
+        assert list(columns) == [file_entry(entry, manifest.manifest_path, layout) for entry in entries]
+
+
+def test_memory_is_bounded(catalogs: Catalogs) -> None:
+    reads = Reads()
+    view = append(catalogs, 5)
+    cache = ManifestCache(12_000, reads)  # room for two
+    cache.read(view, view.manifests())
+    assert len(cache) == 2
+    cache.read(view, view.manifests()[-2:])
+    assert reads.last == (2, 0, 0)  # the newest wanted are kept
+    cache.read(view, view.manifests()[:1])
+    cache.read(view, view.manifests()[-1:])
+    assert reads.last == (1, 0, 0)
+
+
+def test_disk_survives_a_restart_and_is_shared(catalogs: Catalogs, tmp_path: Path) -> None:
+    disk = ManifestDisk(tmp_path / "kept", 2**24)
+    view = append(catalogs, 3)
+    before = ManifestCache(2**24, disk=disk).read(view, view.manifests())
+    for kept in (disk, ManifestDisk(tmp_path / "kept", 2**24), copy.copy(disk)):
+        reads = Reads()
+        after = ManifestCache(2**24, reads, disk=kept).read(view, view.manifests())
+        assert (reads.last, reads[-1].bytes_read) == ((0, 3, 0), 0)
+        assert [list(one) for one in after] == [list(one) for one in before]
+        assert [list(one.hashes()) for one in after] == [list(one.hashes()) for one in before]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda _content: b"",
+        lambda content: content[:-1],
+        lambda content: content[: len(content) // 2],
+        lambda content: content + b"x",
+        lambda content: bytes([content[0] ^ 1]) + content[1:],
+        lambda content: content[:300] + bytes([content[300] ^ 4]) + content[301:],
+        lambda content: content[:-1] + bytes([content[-1] ^ 128]),
+    ],
+)  # fmt: skip
+def test_damage_on_disk_is_noticed_and_read_again(
+    catalogs: Catalogs, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    folder = tmp_path / "kept"
+    view = append(catalogs, 2)
+    before = ManifestCache(2**24, disk=ManifestDisk(folder, 2**24)).read(view, view.manifests())
+    for file in folder.iterdir():
+        content = file.read_bytes()
+        file.unlink()  # a new file: the old one is mapped
+        file.write_bytes(damage(content))
+    reads = Reads()
+    after = ManifestCache(2**24, reads, disk=ManifestDisk(folder, 2**24)).read(view, view.manifests())
+    assert reads.last == (0, 0, 2)
+    assert [list(one) for one in after] == [list(one) for one in before]
+    ManifestCache(2**24, reads, disk=ManifestDisk(folder, 2**24)).read(view, view.manifests())
+    assert reads.last == (0, 2, 0)
+
+
+def test_disk_is_bounded_and_forgets_what_was_not_wanted_for_longest(catalogs: Catalogs, tmp_path: Path) -> None:
+    folder = tmp_path / "kept"
+    view = append(catalogs, 6)
+    oldest, *others = reversed(view.manifests())
+    disk = ManifestDisk(folder, 2**24)
+    ManifestCache(0, disk=disk).read(view, [oldest])
+    (size,) = (file.stat().st_size for file in folder.iterdir())
+    small = ManifestDisk(folder, 4 * size)
+    cache = ManifestCache(0, disk=small)
+    for number, manifest in enumerate(others):
+        for age, file in enumerate(sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)):
+            os.utime(file, (age, number + age))
+        reads = Reads()
+        ManifestCache(0, reads, disk=small).read(view, [oldest])
+        assert reads.last == (0, 1, 0)  # wanted again and again
+        cache.read(view, [manifest])
+    assert sum(file.stat().st_size for file in folder.iterdir()) <= 4 * size
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle(catalogs: Catalogs, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    reads = Reads()
+    view = append(catalogs)
+    cache = ManifestCache(0, reads, disk=ManifestDisk(tmp_path / "file" / "kept", 2**24))
+    for _ in range(2):
+        assert len(paths(cache.read(view, view.manifests()))) == 1
+        assert reads.last == (0, 0, 1)
+
+
+def test_a_manifest_that_is_gone_is_named(catalogs: Catalogs) -> None:
+    view = append(catalogs, 2)
+    lost = view.manifests()[1].manifest_path
+    Path(lost.removeprefix("file://")).unlink()
+    with pytest.raises(RetryError, match=lost) as caught:
+        ManifestCache(2**24).read(view, view.manifests())
+    assert caught.value.reason == "manifest_unreadable"
+
+
+def test_prefetched_manifests_are_counted_once_when_they_are_wanted(catalogs: Catalogs) -> None:
+    reads = Reads()
+    cache = ManifestCache(2**24, reads)
+    prefetcher = Prefetcher(catalogs, cache)
+    view = append(catalogs, 2)
+    prefetcher.prefetch(NAME)
+    assert (reads[-1].prefetched, reads[-1].foreseen) == (2, 0)
+    for foreseen in (2, 0):
+        cache.read(view, view.manifests())
+        assert (reads.last, reads[-1].prefetched, reads[-1].foreseen) == ((2, 0, 0), 0, foreseen)
+    prefetcher.prefetch(TableName("lake", ("db",), "nothing"))  # no obstacle
+
+
+def test_only_tables_that_were_planned_are_prefetched(catalogs: Catalogs) -> None:
+    arrived = threading.Event()
+    reads = Reads()
+
+    def hear(event: Any) -> None:
+        reads(event)
+        arrived.set()
+
+    append(catalogs)
+    prefetcher = Prefetcher(catalogs, ManifestCache(2**24, hear))
+    prefetcher.start()
+    prefetcher.heard_of(NAME)
+    assert not arrived.wait(0.2)
+    prefetcher.planned(NAME)
+    prefetcher.heard_of(NAME)
+    assert arrived.wait(10)
+    assert reads[-1].prefetched == 1
+    prefetcher.stop()
+
+
+def test_two_partitions_of_one_hash_are_not_mixed(catalogs: Catalogs) -> None:
+    """A collision of 64 bits is unlikely, merging two partitions would be fatal: one of them is left alone instead."""
+    view = append(catalogs)
+    layout = PartitionLayout(0, ("part",), (view.metadata.schema().fields[0].field_type,), ())  # type: ignore[arg-type]
+    (entry,) = next(iter(ManifestCache(2**24).read(view, view.manifests())))
+    first, second = (
+        replace(entry, path=path, key=layout.key((value,)), partition=(value,)) for path, value in (("a", 1), ("b", 2))
+    )
+    columns = EntryColumns.of("m", layout, [first, second])
+    columns.partitions.hashes = columns.partitions.hashes[[0, 0]]
+    rows = LiveRows([columns])
+    partitions = rows.by_partition(DeleteIndex((), {0: layout}))
+    assert {key.values: [file.entry.path for file in files] for key, files in partitions.items()} == {"[1]": ["a"]}
