@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from compactor.manifest_debt import ManifestCounts
     from compactor.partitions import JsonValue, PartitionKey
     from compactor.table_names import TableName
 
@@ -132,6 +133,12 @@ class TableDebt:
     commits_per_hour: float = 0.0
     heard_at: float | None = None
     requested: tuple[str, ...] = ()
+    manifests: ManifestCounts | None = None
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the policy calls a partition due, or the manifests are."""
+        return bool(self.due) or (self.manifests is not None and self.manifests.due)
 
     @property
     def total(self) -> PartitionCounts:
@@ -264,4 +271,4 @@ def _without_declined(debt: TableDebt, declined: Mapping[PartitionKey, Declined]
     if not changed:
         return debt
     cleared = replace(debt, partitions={**debt.partitions, **changed})
-    return cleared if cleared.due else replace(cleared, due_since=None)
+    return cleared if cleared.has_work else replace(cleared, due_since=None)

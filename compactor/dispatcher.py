@@ -59,7 +59,7 @@ def waiting(
             debt.acted_on
             and debt.table not in running
             and attempt.not_before <= now
-            and (bool(debt.requested) or (bool(debt.due) and not attempt.settles(debt)))
+            and (bool(debt.requested) or (debt.has_work and not attempt.settles(debt)))
         )
 
     chosen = [debt for debt in tables if ready(debt)]

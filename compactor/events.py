@@ -87,7 +87,7 @@ class RunCommitted:
 
 @dataclass(frozen=True)
 class RunFailed:
-    """A run ended without a commit. `stage`: plan, rewrite or commit; `reaction`: what the error class asks for."""
+    """A run ended without a commit. `stage`: plan, rewrite, commit, manifests; `reaction`: what its class asks for."""
 
     run_id: str
     table: TableName
@@ -176,6 +176,17 @@ class UnreferencedFilesRemoved:
 
 
 @dataclass(frozen=True)
+class ManifestsRewritten:
+    """Manifests were merged and ordered by partition: `before` became `after`, with no data file touched."""
+
+    run_id: str
+    table: TableName
+    before: int
+    after: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class HookFinished:
     """A refresh hook was called after a commit; `error` says why nobody was told, empty when all went well."""
 
@@ -200,6 +211,7 @@ Event = (
     | BatchFinished
     | UnreferencedFilesRemoved
     | HookFinished
+    | ManifestsRewritten
 )
 
 Listener = Callable[[Event], None]

@@ -268,6 +268,24 @@ def _span(text: str) -> tuple[time, time]:
         raise ValueError(f"{text!r} is no span of hours; write e.g. 22:00-06:00 (UTC)") from None
 
 
+class ManifestSettings(Section):
+    """When the manifests of a table are merged, in the same lane as its data files."""
+
+    rewrite: bool = Field(default=True, description="Whether the service rewrites manifests at all.")
+    min_count: int = Field(
+        default=100,
+        ge=2,
+        description="Fewest manifests of a partition spec worth rewriting. 100 as Iceberg's "
+        "commit.manifest.min-count-to-merge, at which writers that merge do so by themselves.",
+    )
+    min_reduction: float = Field(
+        default=4.0,
+        gt=1,
+        description="Only where their bytes would fit in so many times fewer manifests of "
+        "commit.manifest.target-size-bytes: each rewrite reads and writes all of them.",
+    )
+
+
 class HttpSettings(Section):
     """The address of /metrics, /healthz, /readyz and the status page."""
 
@@ -333,6 +351,7 @@ class Settings(Section):
     policy: PolicySettings = PolicySettings()
     commit: CommitSettings = CommitSettings()
     limits: LimitSettings = LimitSettings()
+    manifests: ManifestSettings = ManifestSettings()
     http: HttpSettings = HttpSettings()
     state: StateSettings = StateSettings()
     service: ServiceSettings = ServiceSettings()

@@ -16,10 +16,11 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
+from compactor.manifest_debt import ManifestCounts
 from compactor.partitions import JsonValue
 from compactor.table_names import TableName
 from metrics import definitions as d
-from metrics.definitions import MetricDefinition
+from metrics.metric_definition import MetricDefinition
 
 DEFAULT_TARGET_BYTES = 512 * 1024 * 1024  # Iceberg's default of write.target-file-size-bytes
 
@@ -43,6 +44,9 @@ _TABLE_METRICS = (
     d.TABLE_WAITING_SECONDS,
     d.TABLE_STALE,
     d.TABLE_ACTED_ON,
+    d.TABLE_MANIFESTS,
+    d.TABLE_MANIFEST_BYTES,
+    d.TABLE_MANIFEST_DEPTH,
 )
 _PARTITION_METRICS = (
     d.PARTITION_FILES,
@@ -275,4 +279,9 @@ def _table_values(summary: TableSummary, now: float) -> tuple[float, ...]:
         _waiting_seconds(debt, now),
         int(debt.stale is not None),
         int(debt.acted_on),
+        *_manifest_values(debt.manifests),
     )
+
+
+def _manifest_values(counts: ManifestCounts | None) -> tuple[float, ...]:
+    return (counts.manifests, counts.bytes, counts.depth) if counts is not None else (0, 0, 0)

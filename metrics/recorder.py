@@ -18,6 +18,7 @@ from compactor.events import (
     HookFinished,
     LedgerUpdated,
     ManifestsRead,
+    ManifestsRewritten,
     RunCommitted,
     RunFailed,
     RunPlanned,
@@ -27,7 +28,8 @@ from compactor.events import (
     UnreferencedFilesRemoved,
 )
 from metrics import definitions as d
-from metrics.definitions import CATALOGUE, Kind, MetricDefinition, slug
+from metrics.definitions import CATALOGUE
+from metrics.metric_definition import Kind, MetricDefinition, slug
 
 RECORDED_GAUGES = (
     d.EVENT_LAG_OFFSETS,
@@ -87,6 +89,8 @@ class Recorder:
                 self._record_stream(event)
             case HookFinished():
                 self._hook_finished(event)
+            case ManifestsRewritten():
+                self._manifests_rewritten(event)
             case _:
                 assert_never(event)
 
@@ -168,6 +172,11 @@ class Recorder:
         self._set(d.LAST_COMMIT_TIMESTAMP_SECONDS, self._clock())
         if event.event_to_compacted_seconds is not None:
             self._observe(d.EVENT_TO_COMPACTED_SECONDS, event.event_to_compacted_seconds)
+
+    def _manifests_rewritten(self, event: ManifestsRewritten) -> None:
+        self._count(d.MANIFEST_REWRITES, 1)
+        self._count(d.MANIFESTS_MERGED, max(0, event.before - event.after))
+        self._count(d.MANIFEST_REWRITE_SECONDS, event.seconds)
 
     def _hook_finished(self, event: HookFinished) -> None:
         self._count(d.HOOK_CALLS, 1, event.hook, "failed" if event.error else "told")

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame
 
 from compactor.debt import DebtBoard, PartitionCounts, TableDebt, earliest
 from compactor.events import DeadLettered, LedgerUpdated, Listener, TableUnreadable
+from compactor.manifest_debt import ManifestCounts
 from compactor.settings import Settings
 from compactor.table_names import TableName
 from compactor.work_order import commit_rate
@@ -127,10 +128,11 @@ class BatchHandler:
             counted=PartitionCounts.from_list(body["totals"]),
             acted_on=self._settings.tables.acts_on(rows.table, {"firnline.enabled": body["enabled"]}),
             waiting_since=earliest(known.waiting_since if known else None, _seconds(heard)),
+            manifests=ManifestCounts.from_list(body["manifests"]) if body.get("manifests") else None,
         )
         now = self._clock()
         due_since = (known.due_since if known else None) or now
-        debt = replace(debt, due_since=due_since if debt.due else None)
+        debt = replace(debt, due_since=due_since if debt.has_work else None)
         if known is not None and known.snapshot_id == debt.snapshot_id:
             return replace(debt, commits_per_hour=known.commits_per_hour, heard_at=known.heard_at)
         since_last = now - known.heard_at if known is not None and known.heard_at is not None else None

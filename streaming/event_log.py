@@ -7,6 +7,7 @@ import logging
 from compactor.events import (
     Event,
     GroupDropped,
+    ManifestsRewritten,
     RunCommitted,
     RunFailed,
     RunWouldRewrite,
@@ -36,6 +37,8 @@ def log_event(event: Event) -> None:
                 "%s: run %s failed in %s (%s): %s",
                 event.table, event.run_id, event.stage, event.reaction, event.message,
             )  # fmt: skip
+        case ManifestsRewritten():
+            LOG.info("%s: %d manifests -> %d, run %s", event.table, event.before, event.after, event.run_id)
         case GroupDropped():
             LOG.warning("%s: partition %s is left as it was: %s", event.table, event.key.values, event.message)
         case TableUnreadable():

@@ -18,10 +18,11 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from compactor.errors import FirnlineError
 from compactor.manifest_cache import ManifestCache
+from compactor.manifest_debt import ManifestCounts, count_manifests
 from compactor.manifest_disk import ManifestDisk
 from compactor.partitions import PartitionKey
 from compactor.policy import Policy
-from compactor.settings import PolicySettings, Settings, TableRules
+from compactor.settings import ManifestSettings, PolicySettings, Settings, TableRules
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
 from compactor.tiered_policy import policy_of
@@ -42,13 +43,19 @@ class LedgerSettings:
     tables: TableRules
     policy: PolicySettings
     manifests_per_batch: int
-    disk: ManifestDisk | None = None
+    manifests: ManifestSettings
+    disk: ManifestDisk | None
 
 
 def ledger_settings(settings: Settings, catalogs: Catalogs) -> LedgerSettings:
     """The operator's part of the settings."""
     return LedgerSettings(
-        catalogs, settings.tables, settings.policy, settings.service.manifests_per_batch, manifest_disk(settings)
+        catalogs,
+        settings.tables,
+        settings.policy,
+        settings.service.manifests_per_batch,
+        settings.manifests,
+        manifest_disk(settings),
     )
 
 
@@ -128,6 +135,10 @@ def look(settings: LedgerSettings, table: TableName, store: LedgerStore, events:
             manifest_budget=settings.manifests_per_batch,
             report=bool(events["report"].any()),
         )
+        layouts = {spec.spec_id: view.layout(spec.spec_id) for spec in view.metadata.partition_specs}
+        manifests = count_manifests(
+            view.manifests(), layouts, settings.manifests, view.properties, view.metadata.format_version
+        )
     except TableMissingError as error:
         store.clear()
         unknown = [unknown_event_row(table, event, str(error)) for event in events.to_dict("records")]
@@ -137,7 +148,7 @@ def look(settings: LedgerSettings, table: TableName, store: LedgerStore, events:
     except Exception as error:  # noqa: BLE001 - whatever it is, the stream and the other tables go on
         message = f"{type(error).__name__}: {error}"
         return [table_row(table, "unreadable", heard, reason="unexpected", message=message)]
-    return _rows(table, view, sizes, policy_of(values, sizes), update, heard)
+    return _rows(table, view, sizes, policy_of(values, sizes), update, heard, manifests)
 
 
 def _heard(events: pd.DataFrame) -> dict[str, Any]:
@@ -159,10 +170,11 @@ def _rows(
     policy: Policy,
     update: LedgerUpdate,
     heard: dict[str, Any],
+    manifests: ManifestCounts,
 ) -> list[dict[str, Any]]:
     status = "counted" if update.counted else "counting"
     enabled = view.properties.get("firnline.enabled", "")
-    rows = [table_row(table, status, heard, update=update, enabled=enabled, target=sizes.target)]
+    rows = [table_row(table, status, heard, update=update, enabled=enabled, target=sizes.target, manifests=manifests)]
     if not update.counted:
         return rows
     layouts = {spec.spec_id: view.layout(spec.spec_id) for spec in view.metadata.partition_specs}

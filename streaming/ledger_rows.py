@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from compactor.debt import PartitionCounts, PartitionDebt
+from compactor.manifest_debt import ManifestCounts
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.policy import Judgement
 from compactor.table_names import TableName
@@ -37,6 +38,7 @@ def table_row(
     target: int = 0,
     reason: str | None = None,
     message: str = "",
+    manifests: ManifestCounts | None = None,
 ) -> dict[str, Any]:
     """What became of one table in this batch. `status`: counted, counting, unknown, unreadable or ignored."""
     body = {
@@ -51,6 +53,7 @@ def table_row(
         "more": update.more if update else False,
         "recount_reason": update.recount_reason if update else None,
         "totals": update.totals.to_list() if update else None,
+        "manifests": manifests.to_list() if manifests else None,
     }
     return {"table_name": table_key(table), "kind": "table", "body": json.dumps(body), "value": None}
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,8 @@ from compactor.events import (
     UnreferencedFilesRemoved,
 )
 from compactor.in_flight import sweep
+from compactor.manifest_debt import count_manifests
+from compactor.manifest_rewrite import rewrite_manifests
 from compactor.other_compactors import other_compactors
 from compactor.partitions import PartitionKey
 from compactor.plan_table import AS_THE_SERVICE, TablePlan, plan_table
@@ -37,7 +40,7 @@ from compactor.rewriter import Rewriter
 from compactor.settings import Settings
 from compactor.spark_session import spark_session
 from compactor.table_names import TableName
-from compactor.tables import Catalogs
+from compactor.tables import Catalogs, TableView
 from metrics.debt_collector import CollectorLimits, DebtCollector, WorkStatus
 from metrics.http_server import Health, MetricsServer, Site
 from metrics.recorder import Recorder
@@ -263,9 +266,40 @@ class Service:
             LOG.warning("a rewrite was still running at the end; its outputs are swept at the next start")
 
     def _rewrite(self, debt: TableDebt, stopping: Callable[[], bool]) -> int:
-        """One run of one table, from a fresh look at it; the bytes it read."""
-        rules = self._settings.tables
+        """One run of one table: its files, then its manifests, if they are due; the bytes of the files it read."""
         asked = debt.requested[0] if debt.requested else None
+        spent = self._rewrite_files(debt, asked, stopping) if debt.due or asked is not None else 0
+        if debt.manifests is not None and debt.manifests.due and not stopping():
+            self._rewrite_manifests(debt.table)
+        return spent
+
+    def _rewrite_manifests(self, name: TableName) -> None:
+        """From a fresh look at the table. A failure is told and left at that: files matter more."""
+        run_id = str(uuid.uuid4())
+        try:
+            table = self._catalogs.load(name)
+            layouts = {spec.spec_id: table.layout(spec.spec_id) for spec in table.metadata.partition_specs}
+            version = table.metadata.format_version
+            counts = count_manifests(table.manifests(), layouts, self._settings.manifests, table.properties, version)
+            session = self._parts.session
+            if session is None or not counts.due or not self._acts_on(table):
+                return
+            self.tell(rewrite_manifests(session, table, counts.due_specs, run_id))
+            snapshot = self._catalogs.load(name).snapshot
+            if self._parts.watcher is not None and snapshot is not None:
+                self._parts.watcher.announce(name, snapshot.snapshot_id)
+        except FirnlineError as error:
+            self.tell(RunFailed(run_id, name, "manifests", error.reason, error.reaction, str(error)))
+
+    def _acts_on(self, table: TableView) -> bool:
+        """Whether the settings and the table say that it is rewritten, and no other compactor is left to do it."""
+        tables = self._settings.tables
+        leave = tables.other_compactors == "leave" and bool(other_compactors(table.metadata, self._clock()))
+        return tables.acts_on(table.name, table.properties) and not leave
+
+    def _rewrite_files(self, debt: TableDebt, asked: str | None, stopping: Callable[[], bool]) -> int:
+        """The small and delete-heavy files that are due, from a fresh look at the table; the bytes it read."""
+        rules = self._settings.tables
         try:
             plan = self._planned(debt, asked)
         except (InputError, StoppedError):

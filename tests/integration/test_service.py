@@ -51,6 +51,9 @@ def label(table: str) -> dict[str, str]:
 # One service for the tests of its daily work
 
 
+MANY_MANIFESTS = 20
+
+
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Site]:
     rules = {"include": ["db.in_*", "db.orders"], "exclude": ["db.never_*"]}
@@ -60,7 +63,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Si
         {"kind": "spark"},
         {"kind": "doris", "uri": "mysql://127.0.0.1:1", "timeout_seconds": 1},
     ]
-    with site(tmp_path_factory.mktemp("shared"), broker, tables=rules, hooks=hooks) as made:
+    manifests = {"min_count": MANY_MANIFESTS, "min_reduction": 2}
+    folder = tmp_path_factory.mktemp("shared")
+    with site(folder, broker, tables=rules, hooks=hooks, manifests=manifests) as made:
         yield made
 
 
@@ -107,6 +112,20 @@ def test_others_are_told_of_a_commit(shared: Site, running: ServiceProcess) -> N
     assert (told[0]["catalog"], told[0]["namespace"], told[0]["name"]) == ("lake", ["db"], "in_loop")
     assert (told[0]["files-in"], told[0]["files-out"]) == (24, 4)
     assert shared.view("in_loop").metadata.snapshot_by_id(told[0]["snapshot-id"]) is not None
+
+
+def test_many_manifests_become_few(shared: Site, running: ServiceProcess) -> None:
+    """A writer that appends without merging leaves a manifest a commit, whatever becomes of its files."""
+    shared.create("in_manifests")
+    shared.publish(*shared.append("in_manifests", commits=MANY_MANIFESTS))
+    rows = shared.rows("in_manifests")
+    metrics = running.wait_metric("firnline_manifest_rewrites_total")
+    assert metrics.total("firnline_manifests_merged_total") > MANY_MANIFESTS / 2
+    assert shared.rows("in_manifests") == rows
+    wait_for(
+        "the ledger to hear of it",
+        lambda: running.metrics().total("firnline_table_manifests", table="lake.db.in_manifests") < MANY_MANIFESTS / 2,
+    )
 
 
 def test_bad_events_are_dead_lettered_and_nothing_else_happens(shared: Site, running: ServiceProcess) -> None:

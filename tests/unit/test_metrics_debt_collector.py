@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import DuplicateTimeseries
 
 from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
+from compactor.manifest_debt import ManifestCounts
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
 from metrics.debt_collector import (
@@ -76,6 +77,7 @@ def test_table_series_hold_the_sums_of_all_partitions():
             partition({"day": "2"}, PartitionCounts(5, 1, 2_000, 30, 4, 80, 0)),
             acted_on=True,
             waiting_since=NOW - 90,
+            manifests=ManifestCounts(12, 3_400, 5, 2.5),
         )
     )
     found = exposed(board, target_bytes=lambda _table: 150)
@@ -91,6 +93,9 @@ def test_table_series_hold_the_sums_of_all_partitions():
         "table_waiting_seconds": 90,
         "table_stale": 0,
         "table_acted_on": 1,
+        "table_manifests": 12,
+        "table_manifest_bytes": 3_400,
+        "table_manifest_depth": 2.5,
     }
 
 
@@ -278,7 +283,7 @@ def test_ten_thousand_tables_are_bounded_and_quick():
     assert len(worst) == 20
     assert 'table="lake.db.t09999"' in tables[0]
     assert [line.split("} ")[1] for line in worst[:4]] == ["10003.0", "10002.0", "10002.0", "10001.0"]
-    assert sum("firnline_" in line and not line.startswith("#") for line in lines) < 5_000 * 11 + 20 * 6 + 20
+    assert sum("firnline_" in line and not line.startswith("#") for line in lines) < 5_000 * 14 + 20 * 6 + 20
     assert "firnline_tables_left_out 5000.0" in lines
 
 

@@ -19,6 +19,7 @@ from compactor.events import (
     HookFinished,
     LedgerUpdated,
     ManifestsRead,
+    ManifestsRewritten,
     RunCommitted,
     RunFailed,
     RunPlanned,
@@ -78,12 +79,13 @@ LEDGER = LedgerUpdated(TABLE, 9, {"canonical": 4, "watcher": 1}, "snapshot_expir
 UNREADABLE = TableUnreadable(TABLE, "not_found", "no such table")
 DEAD = DeadLettered("no_decoder", 6)
 BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13, state_rows=19)
+MERGED = ManifestsRewritten("r2", TABLE, 120, 3, 1.5)
 TOLD = HookFinished("0-trino", TABLE, 0.5, "no answer")
 REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 
 EXAMPLES = (
     PLANNED, SKIPPED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH, REMOVED,
-    TOLD,
+    TOLD, MERGED,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -146,6 +148,11 @@ EXPECTED = {
         "manifests_unusual_total": 6,
         "manifest_read_bytes_total": 512,
         "manifest_read_seconds_total": 0.125,
+    },
+    ManifestsRewritten: {
+        "manifest_rewrites_total": 1,
+        "manifests_merged_total": 117,
+        "manifest_rewrite_seconds_total": 1.5,
     },
     HookFinished: {
         'hook_calls_total{hook="0-trino",result="failed"}': 1,

@@ -1,0 +1,107 @@
+"""Rewriting manifests: fewer of them, and every row, lineage and delete as before."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+
+from compactor.errors import ReplanError
+from compactor.manifest_debt import count_manifests
+from compactor.manifest_rewrite import rewrite_manifests
+from compactor.other_compactors import RUN_ID, other_compactors
+from compactor.settings import ManifestSettings
+from compactor.table_names import TableName
+from compactor.tables import TableView
+from tests.conftest import Lake
+
+COMMITS = 6
+SETTINGS = ManifestSettings(min_count=COMMITS, min_reduction=2)
+
+
+def make(lake: Lake, table: str, version: int, partitioned: str = "PARTITIONED BY (part)") -> TableName:
+    properties = f"'format-version' = '{version}', 'write.delete.mode' = 'merge-on-read'"
+    lake.sql(
+        f"CREATE TABLE lake.{table} (id BIGINT, part INT) USING iceberg {partitioned} "
+        f"TBLPROPERTIES ({properties}, 'commit.manifest-merge.enabled' = 'false')"
+    )
+    for commit in range(COMMITS):
+        lake.sql(f"INSERT INTO lake.{table} SELECT id, id % 3 FROM range({commit * 10}, {commit * 10 + 10})")
+    if version > 1:
+        lake.sql(f"DELETE FROM lake.{table} WHERE id IN (3, 17, 44)")
+    return TableName.parse(f"lake.{table}", lake.catalogs.names)
+
+
+def rows(lake: Lake, table: str, version: int) -> list[object]:
+    lineage = ", _row_id, _last_updated_sequence_number" if version > 2 else ""
+    return list(lake.sql(f"SELECT id, part{lineage} FROM lake.{table} ORDER BY id"))
+
+
+def files(lake: Lake, table: str) -> list[object]:
+    return list(lake.sql(f"SELECT * FROM lake.{table}.files ORDER BY file_path"))
+
+
+def due(view: TableView) -> tuple[int, ...]:
+    layouts = {spec.spec_id: view.layout(spec.spec_id) for spec in view.metadata.partition_specs}
+    version = view.metadata.format_version
+    return count_manifests(view.manifests(), layouts, SETTINGS, view.properties, version).due_specs
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("partitioned", ["PARTITIONED BY (part)", ""], ids=["partitioned", "unpartitioned"])
+def test_rows_lineage_and_files_stay(lake: Lake, table_name: str, version: int, partitioned: str) -> None:
+    name = make(lake, table_name, version, partitioned)
+    before, listed = rows(lake, table_name, version), files(lake, table_name)
+    view = lake.catalogs.load(name)
+    assert due(view) == (0,)
+    run_id = str(uuid.uuid4())
+    done = rewrite_manifests(lake.session, view, due(view), run_id)
+    assert done.before == len(view.manifests())
+    assert done.after <= 2
+    after = lake.catalogs.load(name)
+    assert len(after.manifests()) == done.after
+    assert due(after) == ()
+    assert rows(lake, table_name, version) == before
+    assert files(lake, table_name) == listed
+    snapshot = after.snapshot
+    assert snapshot is not None
+    assert snapshot.summary is not None
+    assert snapshot.summary.operation.value == "replace"
+    assert snapshot.summary.additional_properties[RUN_ID] == run_id
+    assert other_compactors(after.metadata, snapshot.timestamp_ms / 1000) == ()
+    lake.sql(f"INSERT INTO lake.{table_name} VALUES (1000, 1)")
+    assert rows(lake, table_name, version)[:-1] == before
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_what_others_add_meanwhile_stays(lake: Lake, table_name: str, version: int) -> None:
+    name = make(lake, table_name, version)
+    planned = lake.catalogs.load(name)
+    lake.sql(f"INSERT INTO lake.{table_name} VALUES (1000, 1)")
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 5")
+    before = rows(lake, table_name, version)
+    rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()))
+    assert rows(lake, table_name, version) == before
+
+
+def test_each_spec_keeps_its_own(lake: Lake, table_name: str) -> None:
+    name = make(lake, table_name, 2)
+    lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD bucket(2, id)")
+    for commit in range(COMMITS):
+        lake.sql(f"INSERT INTO lake.{table_name} SELECT id, 1 FROM range({100 + commit}, {103 + commit})")
+    before = rows(lake, table_name, 2)
+    view = lake.catalogs.load(name)
+    assert due(view) == (0, 1)
+    rewrite_manifests(lake.session, view, due(view), str(uuid.uuid4()))
+    assert {each.partition_spec_id for each in lake.catalogs.load(name).manifests()} == {0, 1}
+    assert rows(lake, table_name, 2) == before
+
+
+def test_another_table_under_the_name_is_left_alone(lake: Lake, table_name: str) -> None:
+    name = make(lake, table_name, 2)
+    planned = lake.catalogs.load(name)
+    lake.sql(f"DROP TABLE lake.{table_name}")
+    make(lake, table_name, 2)
+    with pytest.raises(ReplanError) as caught:
+        rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()))
+    assert caught.value.reason == "table_replaced"
