@@ -6,51 +6,22 @@ entries inherit from the manifest list may change once, in an upgrade to V3, so 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
-from compactor.errors import RetryError
 from compactor.events import Listener, ManifestsRead, ignore
-from compactor.manifest_avro import RawManifest, UnusualManifestError, decode_manifests
 from compactor.manifest_columns import EntryColumns
 from compactor.manifest_disk import ManifestDisk
-from compactor.manifest_lists import first_row_id
-from compactor.manifests import file_entry, read_entries
-from compactor.partitions import PartitionLayout
+from compactor.manifest_reads import Reader, Wanted, read_here, wanted_of
 from compactor.tables import TableView
 
-FETCH_THREADS: Final = 32
-"""Reads that wait for the store at once: at 50 ms an object, 640 manifests a second."""
-BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Manifests decoded by one call: enough to make its fixed cost small, few enough to hold inflated (about 5 times)."""
-BATCH_MANIFESTS: Final = 256
 WEIGHT_OF_A_MANIFEST: Final = 4096
 """Bytes that the objects around the columns of one manifest take, about."""
-
-
-@dataclass(frozen=True)
-class _Wanted:
-    manifest: ManifestFile
-    layout: PartitionLayout
-    key: str
-
-
-@dataclass(frozen=True)
-class _Decoded:
-    """Entries of some manifests; `unusual` of them were left to PyIceberg."""
-
-    wanted: Sequence[_Wanted]
-    entries: Sequence[EntryColumns]
-    unusual: int = 0
 
 
 class ManifestCache:
@@ -65,17 +36,20 @@ class ManifestCache:
         listener: Listener = ignore,
         clock: Callable[[], float] = time.monotonic,
         disk: ManifestDisk | None = None,
-        decoding_threads: int | None = None,
     ) -> None:
         self._limit = limit_bytes
         self._listener = listener
         self._clock = clock
         self._disk = disk
-        self._threads = decoding_threads or _cores() + 1  # one may wait for the store
+        self._reader: Reader = read_here
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, EntryColumns] = OrderedDict()
         self._bytes = 0
         self._prefetched: set[str] = set()
+
+    def read_by(self, reader: Reader) -> None:
+        """From now on, read what is missing in another way: an executor's work, where there is a cluster."""
+        self._reader = reader
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -97,14 +71,17 @@ class ManifestCache:
             RetryError: a manifest cannot be read.
         """
         started = self._clock()
-        wanted = _wanted(table, manifests)
+        wanted = wanted_of(table, manifests)
         used = self._in_memory(wanted)
         new = self._on_disk([each for each in wanted if each.key not in used])
         missing = list({each.key: each for each in wanted if each.key not in used and each.key not in new}.values())
         unusual = 0
-        for decoded in self._from_store(table.io, missing):
+        for decoded in self._reader(table.io, missing):
             unusual += decoded.unusual
-            new.update((each.key, entries) for each, entries in zip(decoded.wanted, decoded.entries, strict=True))
+            for each, entries in zip(decoded.wanted, decoded.entries, strict=True):
+                new[each.key] = entries
+                if self._disk is not None:
+                    self._disk.put(each.key, entries)
         foreseen = self._remember(used, new, prefetch=prefetch)
         event = ManifestsRead(
             table.name,
@@ -122,7 +99,7 @@ class ManifestCache:
         found = {**used, **new}
         return [found[each.key] for each in wanted]
 
-    def _in_memory(self, wanted: Sequence[_Wanted]) -> dict[str, EntryColumns]:
+    def _in_memory(self, wanted: Sequence[Wanted]) -> dict[str, EntryColumns]:
         found = {}
         with self._lock:
             for each in wanted:
@@ -132,7 +109,7 @@ class ManifestCache:
                     found[each.key] = entries
         return found
 
-    def _on_disk(self, wanted: Sequence[_Wanted]) -> dict[str, EntryColumns]:
+    def _on_disk(self, wanted: Sequence[Wanted]) -> dict[str, EntryColumns]:
         if self._disk is None:
             return {}
         found = {each.key: self._disk.get(each.key, each.layout, each.manifest.manifest_path) for each in wanted}
@@ -154,92 +131,6 @@ class ManifestCache:
                 self._bytes -= _weight(evicted)
         return foreseen
 
-    def _from_store(self, io: FileIO, missing: Sequence[_Wanted]) -> Iterator[_Decoded]:
-        """Batches in order; while one is decoded, others are fetched."""
-        batches = list(_batches(missing))
-        if not batches:
-            return
-        with (
-            ThreadPoolExecutor(min(FETCH_THREADS, len(missing)), "manifest-fetch") as fetchers,
-            ThreadPoolExecutor(min(self._threads, len(batches)), "manifest-decode") as decoders,
-        ):
-
-            def one(batch: Sequence[_Wanted]) -> _Decoded:
-                decoded = _decode(io, batch, list(fetchers.map(lambda each: _fetch(io, each.manifest), batch)))
-                if self._disk is not None:
-                    for each, entries in zip(batch, decoded.entries, strict=True):
-                        self._disk.put(each.key, entries)
-                return decoded
-
-            under_way: deque[Future[_Decoded]] = deque()
-            for batch in batches:
-                under_way.append(decoders.submit(one, batch))
-                if len(under_way) > self._threads:
-                    yield under_way.popleft().result()
-            while under_way:
-                yield under_way.popleft().result()
-
-
-def _wanted(table: TableView, manifests: Sequence[ManifestFile]) -> list[_Wanted]:
-    """Manifests with the keys of their entries: path and length, what is inherited, how partitions are written."""
-    layouts = {spec_id: table.layout(spec_id) for spec_id in {each.partition_spec_id for each in manifests}}
-    kinds = {spec_id: f"{spec_id}:{','.join(map(str, layout.types))}" for spec_id, layout in layouts.items()}
-    return [
-        _Wanted(
-            manifest,
-            layouts[manifest.partition_spec_id],
-            f"{manifest.manifest_path}:{manifest.manifest_length}:{first_row_id(manifest)}:{manifest.sequence_number}:"
-            f"{manifest.added_snapshot_id}:{kinds[manifest.partition_spec_id]}",
-        )
-        for manifest in manifests
-    ]
-
 
 def _weight(entries: EntryColumns) -> int:
     return WEIGHT_OF_A_MANIFEST + entries.nbytes
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _batches(wanted: Sequence[_Wanted]) -> Iterator[list[_Wanted]]:
-    batch: list[_Wanted] = []
-    size = 0
-    for each in wanted:
-        length = each.manifest.manifest_length
-        if batch and (size + length > BATCH_BYTES or len(batch) >= BATCH_MANIFESTS):
-            yield batch
-            batch, size = [], 0
-        batch.append(each)
-        size += length
-    if batch:
-        yield batch
-
-
-def _fetch(io: FileIO, manifest: ManifestFile) -> RawManifest:
-    try:
-        with io.new_input(manifest.manifest_path).open() as stream:
-            return RawManifest(manifest, stream.read())
-    except Exception as error:  # any store's error: the table is marked and read again later
-        raise RetryError(
-            f"manifest {manifest.manifest_path} cannot be read: {error}", reason="manifest_unreadable"
-        ) from error
-
-
-def _decode(io: FileIO, wanted: Sequence[_Wanted], raws: Sequence[RawManifest]) -> _Decoded:
-    """All at once; if that cannot be, one by one, and what is unusual by PyIceberg."""
-    layouts = {each.layout.spec_id: each.layout for each in wanted}
-    try:
-        return _Decoded(wanted, decode_manifests(raws, layouts))
-    except UnusualManifestError:
-        if len(wanted) == 1:
-            return _Decoded(wanted, [_by_reference(io, wanted[0])], unusual=1)
-    single = [_decode(io, [each], [raw]) for each, raw in zip(wanted, raws, strict=True)]
-    return _Decoded(wanted, [one.entries[0] for one in single], sum(one.unusual for one in single))
-
-
-def _by_reference(io: FileIO, wanted: _Wanted) -> EntryColumns:
-    path = wanted.manifest.manifest_path
-    entries = (file_entry(entry, path, wanted.layout) for entry in read_entries(io, wanted.manifest))
-    return EntryColumns.of(path, wanted.layout, entries)

@@ -64,7 +64,7 @@ class ManifestDisk:
         with contextlib.suppress(OSError):
             os.utime(path)
         try:
-            return _unpacked(buffer, layout, manifest_path)
+            return unpacked(buffer, layout, manifest_path)
         except (ValueError, pa.ArrowException) as error:
             LOG.warning("a cached manifest is damaged and will be read again: %s: %s", path, error)
             with contextlib.suppress(OSError):
@@ -75,15 +75,15 @@ class ManifestDisk:
         """Keep `entries`, at the cost of what was not wanted for longest."""
         if self._broken:
             return
-        packed = _packed(entries)
+        content = packed(entries)
         path = self._path(key)
         unfinished = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         try:
             if self._bytes is None:
                 self._folder.mkdir(parents=True, exist_ok=True, mode=FLAGS_OF_A_PRIVATE_FOLDER)
-            unfinished.write_bytes(packed)
+            unfinished.write_bytes(content)
             unfinished.replace(path)
-            self._grown(len(packed))
+            self._grown(len(content))
         except OSError as error:
             self._broken = True
             LOG.warning("manifests cannot be kept in %s, they will be read from the store: %s", self._folder, error)
@@ -122,7 +122,8 @@ class ManifestDisk:
         self._bytes = total
 
 
-def _packed(entries: EntryColumns) -> bytes:
+def packed(entries: EntryColumns) -> bytes:
+    """One manifest's entries as bytes that stand for themselves; `unpacked` reads them."""
     own = entries.compacted()
     partitions = pa.record_batch(
         [pa.array(list(own.partitions.texts), pa.string()), pa.array(own.partitions.hashes)], _PARTITION_SCHEMA
@@ -140,8 +141,13 @@ def _stream(batch: pa.RecordBatch) -> bytes:
     return content
 
 
-def _unpacked(buffer: pa.Buffer, layout: PartitionLayout, manifest_path: str) -> EntryColumns:
-    """Raises ValueError or an Arrow exception when the bytes are not what `_packed` made."""
+def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path: str) -> EntryColumns:
+    """The inverse of `packed`, without a copy.
+
+    Raises:
+        ValueError: the bytes are not what `packed` made; an Arrow exception says the same.
+    """
+    buffer = content if isinstance(content, pa.Buffer) else pa.py_buffer(content)
     if buffer.size < _END.size:
         raise ValueError("too short")
     length = buffer.size - _END.size

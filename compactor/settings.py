@@ -326,6 +326,12 @@ class ServiceSettings(Section):
         ge=0,
         description="Local disk for decoded manifests, kept over restarts and shared by the host's processes; 0: none.",
     )
+    manifest_job_bytes: int = Field(
+        default=256 * MEBIBYTE,
+        ge=0,
+        description="Bytes of manifests from which executors decode them, where Spark is not local: about 400,000 "
+        "files, one or two seconds of the driver's cores.",
+    )
     manifest_disk_folder: str = Field(
         default="", description="Where; empty: firnline/manifests in XDG_CACHE_HOME, else in ~/.cache."
     )

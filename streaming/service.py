@@ -31,6 +31,7 @@ from compactor.events import (
 )
 from compactor.in_flight import sweep
 from compactor.manifest_debt import count_manifests
+from compactor.manifest_job import ReadOnExecutors
 from compactor.manifest_rewrite import rewrite_manifests
 from compactor.other_compactors import other_compactors
 from compactor.partitions import PartitionKey
@@ -184,6 +185,8 @@ class Service:
             self._settings, self.board, watcher, self._bury, dispatcher.wake, self.tell, self._clock
         )
         self._parts.dispatcher, self._parts.watcher = dispatcher, watcher
+        if not session.sparkContext.master.startswith("local"):
+            self._cache.read_by(ReadOnExecutors(session, self._settings.service.manifest_job_bytes))
         self._prefetcher.start()
         self._hooks = RefreshHooks(self._named_hooks(session), self.tell)
         self._hooks.start()

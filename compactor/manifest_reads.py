@@ -1,0 +1,150 @@
+"""Reading manifests: which ones, in which batches, fetched and decoded; by PyIceberg where nothing else can."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Final
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+
+from compactor.errors import RetryError
+from compactor.manifest_avro import RawManifest, UnusualManifestError, decode_manifests
+from compactor.manifest_columns import EntryColumns
+from compactor.manifest_lists import first_row_id
+from compactor.manifests import file_entry, read_entries
+from compactor.partitions import PartitionLayout
+from compactor.tables import TableView
+
+FETCH_THREADS: Final = 32
+"""Reads that wait for the store at once: at 50 ms an object, 640 manifests a second."""
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Manifests decoded by one call: enough to make its fixed cost small, few enough to hold inflated (about 5 times)."""
+BATCH_MANIFESTS: Final = 256
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """One manifest, how its partitions are written, and the key of its entries in caches."""
+
+    manifest: ManifestFile
+    layout: PartitionLayout
+    key: str
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Entries of some manifests; `unusual` of them were left to PyIceberg."""
+
+    wanted: Sequence[Wanted]
+    entries: Sequence[EntryColumns]
+    unusual: int = 0
+
+
+def wanted_of(table: TableView, manifests: Sequence[ManifestFile]) -> list[Wanted]:
+    """Manifests with the keys of their entries: path and length, what is inherited, how partitions are written."""
+    layouts = {spec_id: table.layout(spec_id) for spec_id in {each.partition_spec_id for each in manifests}}
+    kinds = {spec_id: f"{spec_id}:{','.join(map(str, layout.types))}" for spec_id, layout in layouts.items()}
+    return [
+        Wanted(
+            manifest,
+            layouts[manifest.partition_spec_id],
+            f"{manifest.manifest_path}:{manifest.manifest_length}:{first_row_id(manifest)}:{manifest.sequence_number}:"
+            f"{manifest.added_snapshot_id}:{kinds[manifest.partition_spec_id]}",
+        )
+        for manifest in manifests
+    ]
+
+
+def batches(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
+    """Manifests to decode together, in order."""
+    batch: list[Wanted] = []
+    size = 0
+    for each in wanted:
+        length = each.manifest.manifest_length
+        if batch and (size + length > BATCH_BYTES or len(batch) >= BATCH_MANIFESTS):
+            yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += length
+    if batch:
+        yield batch
+
+
+def fetch(io: FileIO, manifest: ManifestFile) -> RawManifest:
+    """The bytes of one manifest.
+
+    Raises:
+        RetryError: the store does not deliver them.
+    """
+    try:
+        with io.new_input(manifest.manifest_path).open() as stream:
+            return RawManifest(manifest, stream.read())
+    except Exception as error:  # any store's error: the table is marked and read again later
+        raise RetryError(
+            f"manifest {manifest.manifest_path} cannot be read: {error}", reason="manifest_unreadable"
+        ) from error
+
+
+def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest]) -> Decoded:
+    """All at once; if that cannot be, one by one, and what is unusual by PyIceberg.
+
+    Raises:
+        RetryError: one of them is damaged.
+    """
+    layouts = {each.layout.spec_id: each.layout for each in wanted}
+    try:
+        return Decoded(wanted, decode_manifests(raws, layouts))
+    except UnusualManifestError:
+        if len(wanted) == 1:
+            return Decoded(wanted, [_by_reference(io, wanted[0])], unusual=1)
+    single = [decode(io, [each], [raw]) for each, raw in zip(wanted, raws, strict=True)]
+    return Decoded(wanted, [one.entries[0] for one in single], sum(one.unusual for one in single))
+
+
+def _by_reference(io: FileIO, wanted: Wanted) -> EntryColumns:
+    path = wanted.manifest.manifest_path
+    entries = (file_entry(entry, path, wanted.layout) for entry in read_entries(io, wanted.manifest))
+    return EntryColumns.of(path, wanted.layout, entries)
+
+
+Reader = Callable[[FileIO, Sequence[Wanted]], Iterator[Decoded]]
+"""Reads what no cache holds: batches of entries, in any order. Raises RetryError when a manifest cannot be read."""
+
+
+def read_batch(io: FileIO, wanted: Sequence[Wanted]) -> Decoded:
+    """Fetch, several at a time, and decode.
+
+    Raises:
+        RetryError: one of them cannot be read.
+    """
+    with ThreadPoolExecutor(min(FETCH_THREADS, len(wanted)), "manifest-fetch") as fetchers:
+        return decode(io, wanted, list(fetchers.map(lambda each: fetch(io, each.manifest), wanted)))
+
+
+def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
+    """In this process: as many batches at once as there are cores, and one more that waits for the store.
+
+    Raises:
+        RetryError: one of them cannot be read.
+    """
+    if not wanted:
+        return
+    at_once = cores() + 1
+    with ThreadPoolExecutor(at_once, "manifest-decode") as decoders:
+        under_way: deque[Future[Decoded]] = deque()
+        for batch in batches(wanted):
+            under_way.append(decoders.submit(read_batch, io, batch))
+            if len(under_way) > at_once:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
