@@ -103,6 +103,8 @@ class DeleteIndex:
 
     def applying_to(self, file: FileEntry) -> tuple[FileEntry, ...]:
         """The deletes that may apply to one data file."""
+        if not self.deletes:
+            return ()
         candidates = (
             *self.by_path.get(file.path, ()),
             *self.by_partition.get(file.key, ()),

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from os.path import commonprefix
 from typing import Any, Final
 from uuid import UUID
 
@@ -275,9 +276,22 @@ def _columns(
     rows = pa.record_batch([columns[name] for name in SCHEMA.names], SCHEMA)
     made, start = [], 0
     for manifest, count in zip(manifests, counts, strict=True):
-        made.append(EntryColumns(manifest.manifest_path, rows.slice(start, count), partitions))
+        prefix, own = _without_prefix(rows.slice(start, count))
+        made.append(EntryColumns(manifest.manifest_path, own, partitions, prefix=prefix))
         start += count
     return made
+
+
+def _without_prefix(rows: pa.RecordBatch) -> tuple[str, pa.RecordBatch]:
+    """What all paths begin with, and the rows with what follows: told from the first and last path in their order."""
+    paths = rows.column("path")
+    ends = pc.min_max(paths)
+    prefix = commonprefix([ends["min"].as_py() or "", ends["max"].as_py() or ""])  # noqa: RUF071 - characters are meant
+    if not prefix:
+        return "", rows
+    return prefix, rows.set_column(
+        SCHEMA.get_field_index("path"), SCHEMA.field("path"), pc.utf8_slice_codeunits(paths, len(prefix))
+    )
 
 
 def _repeated(values: Sequence[int | None], counts: Sequence[int]) -> Any:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from pyiceberg.manifest import ManifestFile
@@ -42,6 +43,7 @@ class ManifestCache:
         self._clock = clock
         self._disk = disk
         self._reader: Reader = read_here
+        self._writer = ThreadPoolExecutor(1, "manifest-disk")
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, EntryColumns] = OrderedDict()
         self._bytes = 0
@@ -50,6 +52,10 @@ class ManifestCache:
     def read_by(self, reader: Reader) -> None:
         """From now on, read what is missing in another way: an executor's work, where there is a cluster."""
         self._reader = reader
+
+    def written(self) -> None:
+        """Wait until all that has been read is on disk; a process that ends does so too."""
+        self._writer.submit(int).result()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -81,7 +87,7 @@ class ManifestCache:
             for each, entries in zip(decoded.wanted, decoded.entries, strict=True):
                 new[each.key] = entries
                 if self._disk is not None:
-                    self._disk.put(each.key, entries)
+                    self._writer.submit(self._disk.put, each.key, entries)
         foreseen = self._remember(used, new, prefetch=prefetch)
         event = ManifestsRead(
             table.name,

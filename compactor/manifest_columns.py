@@ -6,12 +6,13 @@ Statistics are not among them: they are read again for the files of a chosen gro
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey, PartitionLayout
@@ -72,14 +73,28 @@ def _hashes(spec_id: int, texts: Iterable[str]) -> npt.NDArray[np.uint64]:
 
 
 class EntryColumns:
-    """The entries of one manifest. Iterating gives `FileEntry`s; the columns are there for whoever counts many."""
+    """The entries of one manifest. Iterating gives `FileEntry`s; the columns are there for whoever counts many.
 
-    __slots__ = ("manifest_path", "partitions", "rows")
+    `nbytes`: memory the rows hold. `prefix`: what all paths begin with; the column `path` holds what follows, which is
+    a third of their bytes where a manifest's files are in one folder.
+    """
 
-    def __init__(self, manifest_path: str, rows: pa.RecordBatch, partitions: Partitions) -> None:
+    __slots__ = ("manifest_path", "nbytes", "partitions", "prefix", "rows")
+
+    def __init__(
+        self,
+        manifest_path: str,
+        rows: pa.RecordBatch,
+        partitions: Partitions,
+        *,
+        prefix: str = "",
+        nbytes: int | None = None,
+    ) -> None:
         self.manifest_path = manifest_path
         self.rows = rows
         self.partitions = partitions
+        self.prefix = prefix
+        self.nbytes = int(rows.nbytes) if nbytes is None else nbytes
 
     @classmethod
     def of(cls, manifest_path: str, layout: PartitionLayout, entries: Iterable[FileEntry]) -> EntryColumns:
@@ -106,11 +121,6 @@ class EntryColumns:
     def __iter__(self) -> Iterator[FileEntry]:
         return iter(self.entries())
 
-    @property
-    def nbytes(self) -> int:
-        """Memory the rows hold, in bytes."""
-        return int(self.rows.nbytes)
-
     def numbers(self, name: str) -> npt.NDArray[Any]:
         """One column without nulls as numbers."""
         numbers: npt.NDArray[Any] = self.rows.column(name).to_numpy(zero_copy_only=False)
@@ -125,11 +135,13 @@ class EntryColumns:
         """The given rows, or all, as objects."""
         chosen = self.rows if rows is None else self.rows.take(pa.array(rows, pa.int64()))
         column = {name: chosen.column(name).to_pylist() for name in SCHEMA.names}
+        prefix = self.prefix
         keys = [self.partitions.key(index) for index in column["partition"]]
         path_of_manifest = self.manifest_path
         return [
-            FileEntry(path_of_manifest, _STATUSES[status], snapshot_id, number, CONTENT[content], path, file_format,
-                      key, values, records, size, order_id, encrypted, tuple(equality_ids or ()), applies_to, first)
+            FileEntry(path_of_manifest, _STATUSES[status], snapshot_id, number, CONTENT[content], prefix + path,
+                      file_format, key, values, records, size, order_id, encrypted, tuple(equality_ids or ()),
+                      applies_to, first)
             for status, snapshot_id, number, content, path, file_format, (key, values), records, size, order_id,
                 encrypted, equality_ids, applies_to, first
             in zip(column["status"], column["snapshot_id"], column["data_sequence_number"], column["content"],
@@ -138,12 +150,23 @@ class EntryColumns:
                    column["first_row_id"], strict=True)
         ]  # fmt: skip
 
+    def paths(self, rows: npt.NDArray[Any]) -> list[str]:
+        """The paths of the given rows."""
+        ends = self.rows.column("path").take(pa.array(rows, pa.int64())).to_pylist()
+        return [self.prefix + end for end in ends]
+
+    def named(self, paths: Collection[str]) -> npt.NDArray[np.bool_]:
+        """Row by row, whether the path is one of these."""
+        ends = pa.array([path.removeprefix(self.prefix) for path in paths if path.startswith(self.prefix)], pa.string())
+        found = pc.is_in(self.rows.column("path"), ends).to_numpy(zero_copy_only=False)
+        return np.asarray(found, dtype=np.bool_)
+
     def compacted(self) -> EntryColumns:
         """The same with memory and partitions of its own, not slices of what it was decoded with."""
         used, indexes = np.unique(self.numbers("partition"), return_inverse=True)
         texts = [self.partitions.texts[index] for index in used]
+        own = Partitions(self.partitions.layout, texts, self.partitions.hashes[used])
         columns = [self.rows.column(name) for name in SCHEMA.names]
         columns[SCHEMA.get_field_index("partition")] = pa.array(indexes, pa.int32())
-        return EntryColumns(
-            self.manifest_path, pa.record_batch(columns, SCHEMA), Partitions(self.partitions.layout, texts)
-        )
+        rows = pa.record_batch(columns, SCHEMA)
+        return EntryColumns(self.manifest_path, rows, own, prefix=self.prefix, nbytes=self.nbytes)

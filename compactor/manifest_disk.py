@@ -13,24 +13,25 @@ import logging
 import os
 import struct
 import threading
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+from isal.isal_zlib import crc32
 
 from compactor.manifest_columns import SCHEMA, EntryColumns, Partitions
 from compactor.partitions import PartitionLayout
 
 LOG = logging.getLogger(__name__)
 
-FORMAT: Final = 1  # raised whenever columns or partition texts change their meaning
+FORMAT: Final = 2  # raised whenever columns or partition texts change their meaning
 SUFFIX: Final = ".arrow"
 FLAGS_OF_A_PRIVATE_FOLDER: Final = 0o700  # paths and partition values are nobody else's business
 _END: Final = struct.Struct("<8sQI")  # magic, length and checksum of what comes before
 _MAGIC: Final = b"firnline"
 _PARTITIONS: Final = b"partitions"
+_PREFIX: Final = b"prefix"
 _PARTITION_SCHEMA: Final = pa.schema([("text", pa.string()), ("hash", pa.uint64())])
 ROOM_AFTER_TRIMMING: Final = 0.9
 """Trimming goes below the bound by a tenth, so that it is not for every file that the folder is listed."""
@@ -128,9 +129,9 @@ def packed(entries: EntryColumns) -> bytes:
     partitions = pa.record_batch(
         [pa.array(list(own.partitions.texts), pa.string()), pa.array(own.partitions.hashes)], _PARTITION_SCHEMA
     )
-    metadata = {_PARTITIONS: _stream(partitions)}
+    metadata = {_PARTITIONS: _stream(partitions), _PREFIX: own.prefix.encode()}
     body = _stream(own.rows.replace_schema_metadata(metadata))
-    return body + _END.pack(_MAGIC, len(body), zlib.crc32(body))
+    return body + _END.pack(_MAGIC, len(body), crc32(body))
 
 
 def _stream(batch: pa.RecordBatch) -> bytes:
@@ -152,7 +153,7 @@ def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path:
         raise ValueError("too short")
     length = buffer.size - _END.size
     body = buffer.slice(0, length)
-    if _END.unpack(buffer.slice(length).to_pybytes()) != (_MAGIC, length, zlib.crc32(body)):
+    if _END.unpack(buffer.slice(length).to_pybytes()) != (_MAGIC, length, crc32(body)):
         raise ValueError("checksum or length differ")
     with pa.ipc.open_stream(body) as reader:
         schema = reader.schema
@@ -163,4 +164,4 @@ def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path:
         partitions = reader.read_next_batch()
     texts: Sequence[str] = partitions.column("text").to_pylist()
     known = Partitions(layout, texts, partitions.column("hash").to_numpy(zero_copy_only=False))
-    return EntryColumns(manifest_path, rows, known)
+    return EntryColumns(manifest_path, rows, known, prefix=schema.metadata[_PREFIX].decode(), nbytes=length)

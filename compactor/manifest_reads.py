@@ -116,14 +116,13 @@ Reader = Callable[[FileIO, Sequence[Wanted]], Iterator[Decoded]]
 """Reads what no cache holds: batches of entries, in any order. Raises RetryError when a manifest cannot be read."""
 
 
-def read_batch(io: FileIO, wanted: Sequence[Wanted]) -> Decoded:
+def read_batch(io: FileIO, wanted: Sequence[Wanted], fetchers: ThreadPoolExecutor) -> Decoded:
     """Fetch, several at a time, and decode.
 
     Raises:
         RetryError: one of them cannot be read.
     """
-    with ThreadPoolExecutor(min(FETCH_THREADS, len(wanted)), "manifest-fetch") as fetchers:
-        return decode(io, wanted, list(fetchers.map(lambda each: fetch(io, each.manifest), wanted)))
+    return decode(io, wanted, list(fetchers.map(lambda each: fetch(io, each.manifest), wanted)))
 
 
 def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
@@ -135,10 +134,13 @@ def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
     if not wanted:
         return
     at_once = cores() + 1
-    with ThreadPoolExecutor(at_once, "manifest-decode") as decoders:
+    with (
+        ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers,
+        ThreadPoolExecutor(at_once, "manifest-decode") as decoders,
+    ):
         under_way: deque[Future[Decoded]] = deque()
         for batch in batches(wanted):
-            under_way.append(decoders.submit(read_batch, io, batch))
+            under_way.append(decoders.submit(read_batch, io, batch, fetchers))
             if len(under_way) > at_once:
                 yield under_way.popleft().result()
         while under_way:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from compactor.manifest_columns import CONTENT, EntryColumns
@@ -63,15 +62,13 @@ class ManifestRows:
     def paths(self, rows: Numbers) -> Iterator[str]:
         """Paths of rows, ordered by number."""
         for columns, within in self._by_manifest(rows):
-            yield from columns.rows.column("path").take(pa.array(within)).to_pylist()
+            yield from columns.paths(within)
 
     def named(self, paths: Collection[str]) -> npt.NDArray[np.bool_]:
         """Row by row, whether the path is one of these."""
         if not paths:
             return np.zeros(len(self._manifest), dtype=np.bool_)
-        names = pa.array(list(paths), pa.string())
-        found = [pc.is_in(each.rows.column("path"), names).to_numpy(zero_copy_only=False) for each in self._manifests]
-        return _joined(found).astype(np.bool_)
+        return _joined([each.named(paths) for each in self._manifests]).astype(np.bool_)
 
     def _by_manifest(self, rows: Numbers) -> Iterator[tuple[EntryColumns, Numbers]]:
         rows = np.sort(rows)

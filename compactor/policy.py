@@ -78,7 +78,7 @@ class DeleteRules:
 
     def heavy(self, file: LiveFile) -> bool:
         """Whether so much of a file is deleted, or by so many files, that it is rewritten by itself."""
-        return (
+        return bool(file.deletes) and (
             len(file.deletes) >= self.values.delete_file_threshold
             or file.deleted_ratio >= self.values.delete_ratio_threshold
         )

@@ -319,7 +319,7 @@ class ServiceSettings(Section):
         default=500, ge=1, description="Manifests one table may read in one micro-batch; a longer recount continues."
     )
     manifest_cache_bytes: int = Field(
-        default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests: of a million files about this much."
+        default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests: of a million files, about half of it."
     )
     manifest_disk_bytes: int = Field(
         default=1024 * MEBIBYTE,

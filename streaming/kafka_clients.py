@@ -19,6 +19,7 @@ PYTHON_NAMES = {
     "sasl.username": "sasl_plain_username",
     "sasl.password": "sasl_plain_password",
 }
+BOOTSTRAP_MS = 10_000  # kafka-python waits 30 s for a broker that is not there; `bootstrap.timeout.ms` says otherwise
 JAVA_ONLY = ("sasl.jaas.config", "isolation.level", "group.id", "auto.offset.reset", "ssl.truststore.type")
 
 
@@ -101,7 +102,8 @@ def _client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
         for key, value in kafka.options.items()
         if key not in JAVA_ONLY
     }
-    return {"bootstrap_servers": kafka.bootstrap_servers.split(","), **translated}
+    defaults = {"bootstrap_timeout_ms": BOOTSTRAP_MS}
+    return {"bootstrap_servers": kafka.bootstrap_servers.split(","), **defaults, **translated}
 
 
 def _no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:

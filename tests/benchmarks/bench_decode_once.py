@@ -1,5 +1,7 @@
 """Decode once: 500 commits of tiny files into one bucket: how often is a byte decoded, how often copied?
 
+With `--commits 1000 --every 1 --min-input-files 2 --file-kb 8`, a thousand rewrites: how many manifests pile up?
+
 python -m tests.benchmarks.bench_decode_once [--commits 500] [--file-kb 104] [--every 50] [--min-input-files 5]
 """
 
@@ -74,6 +76,7 @@ def main() -> None:
             check_seconds=15,
         )
         decoded = copied = runs = 0
+        manifests: list[int] = []
         engines: dict[str, int] = {}
         for commit in track(range(1, options.commits + 1), description="commits", console=Console(stderr=True)):
             columns = [random.integers(0, 2**62, rows), random.random(rows), np.zeros(rows, dtype=np.int32)]
@@ -88,6 +91,7 @@ def main() -> None:
                 copied += group.bytes_in - group.bytes_decoded
                 engines[group.engine.reason] = engines.get(group.engine.reason, 0) + 1
             table.refresh()
+            manifests.append(len(catalogs.load(NAME).manifests()))
         files = [task.file for task in table.scan().plan_files()]
         arrived = _arrived(table)
         groups = [
@@ -100,6 +104,10 @@ def main() -> None:
         console.print(
             f"{options.commits} commits of {arrived / options.commits / 1000:.0f} KB = {arrived / 1e6:.1f} MB, looked "
             f"at every {options.every} commits: {runs} rewrites {engines}",
+            highlight=False,
+        )
+        console.print(
+            f"manifests after a look: {max(manifests)} at most, {manifests[-1]} in the end, over {runs} rewrites",
             highlight=False,
         )
         console.print(

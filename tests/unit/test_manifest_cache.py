@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyiceberg.manifest import ManifestFile
 
 from compactor.errors import RetryError
 from compactor.events import ManifestsRead
@@ -56,6 +57,13 @@ class Reads(list[ManifestsRead]):
         return self[-1].hits, self[-1].disk_hits, self[-1].misses
 
 
+def read(cache: ManifestCache, view: TableView, manifests: Sequence[ManifestFile]) -> list[EntryColumns]:
+    """Read, and wait for what is written behind."""
+    found = cache.read(view, manifests)
+    cache.written()
+    return found
+
+
 def paths(columns: list[EntryColumns]) -> list[str]:
     return [entry.path for one in columns for entry in one]
 
@@ -64,14 +72,14 @@ def test_each_manifest_is_read_once(catalogs: Catalogs) -> None:
     reads = Reads()
     cache = ManifestCache(2**24, reads)
     view = append(catalogs, 3)
-    first = cache.read(view, view.manifests())
+    first = read(cache, view, view.manifests())
     assert (reads.last, reads[-1].bytes_read) == ((0, 0, 3), sum(each.manifest_length for each in view.manifests()))
     view = append(catalogs, 2)
-    second = cache.read(view, view.manifests())
+    second = read(cache, view, view.manifests())
     assert (reads.last, reads[-1].bytes_read) == ((3, 0, 2), sum(each.manifest_length for each in view.manifests()[:2]))
     assert set(paths(first)) < set(paths(second))
     twice = [*view.manifests(), *view.manifests()]
-    assert paths(ManifestCache(0, reads).read(view, twice)) == paths(second) * 2
+    assert paths(read(ManifestCache(0, reads), view, twice)) == paths(second) * 2
     assert reads.last == (0, 0, 5)
 
 
@@ -79,7 +87,7 @@ def test_what_is_read_is_what_the_reference_reads(catalogs: Catalogs) -> None:
     view = append(catalogs, 4)
     manifests = view.manifests()
     layout = view.layout(0)
-    for manifest, columns in zip(manifests, ManifestCache(2**24).read(view, manifests), strict=True):
+    for manifest, columns in zip(manifests, read(ManifestCache(2**24), view, manifests), strict=True):
         entries = read_entries(view.io, manifest)
         assert list(columns) == [file_entry(entry, manifest.manifest_path, layout) for entry in entries]
 
@@ -88,22 +96,22 @@ def test_memory_is_bounded(catalogs: Catalogs) -> None:
     reads = Reads()
     view = append(catalogs, 5)
     cache = ManifestCache(12_000, reads)  # room for two
-    cache.read(view, view.manifests())
+    read(cache, view, view.manifests())
     assert len(cache) == 2
-    cache.read(view, view.manifests()[-2:])
+    read(cache, view, view.manifests()[-2:])
     assert reads.last == (2, 0, 0)  # the newest wanted are kept
-    cache.read(view, view.manifests()[:1])
-    cache.read(view, view.manifests()[-1:])
+    read(cache, view, view.manifests()[:1])
+    read(cache, view, view.manifests()[-1:])
     assert reads.last == (1, 0, 0)
 
 
 def test_disk_survives_a_restart_and_is_shared(catalogs: Catalogs, tmp_path: Path) -> None:
     disk = ManifestDisk(tmp_path / "kept", 2**24)
     view = append(catalogs, 3)
-    before = ManifestCache(2**24, disk=disk).read(view, view.manifests())
+    before = read(ManifestCache(2**24, disk=disk), view, view.manifests())
     for kept in (disk, ManifestDisk(tmp_path / "kept", 2**24), copy.copy(disk)):
         reads = Reads()
-        after = ManifestCache(2**24, reads, disk=kept).read(view, view.manifests())
+        after = read(ManifestCache(2**24, reads, disk=kept), view, view.manifests())
         assert (reads.last, reads[-1].bytes_read) == ((0, 3, 0), 0)
         assert [list(one) for one in after] == [list(one) for one in before]
         assert [list(one.hashes()) for one in after] == [list(one.hashes()) for one in before]
@@ -126,16 +134,16 @@ def test_damage_on_disk_is_noticed_and_read_again(
 ) -> None:
     folder = tmp_path / "kept"
     view = append(catalogs, 2)
-    before = ManifestCache(2**24, disk=ManifestDisk(folder, 2**24)).read(view, view.manifests())
+    before = read(ManifestCache(2**24, disk=ManifestDisk(folder, 2**24)), view, view.manifests())
     for file in folder.iterdir():
         content = file.read_bytes()
         file.unlink()  # a new file: the old one is mapped
         file.write_bytes(damage(content))
     reads = Reads()
-    after = ManifestCache(2**24, reads, disk=ManifestDisk(folder, 2**24)).read(view, view.manifests())
+    after = read(ManifestCache(2**24, reads, disk=ManifestDisk(folder, 2**24)), view, view.manifests())
     assert reads.last == (0, 0, 2)
     assert [list(one) for one in after] == [list(one) for one in before]
-    ManifestCache(2**24, reads, disk=ManifestDisk(folder, 2**24)).read(view, view.manifests())
+    read(ManifestCache(2**24, reads, disk=ManifestDisk(folder, 2**24)), view, view.manifests())
     assert reads.last == (0, 2, 0)
 
 
@@ -144,7 +152,7 @@ def test_disk_is_bounded_and_forgets_what_was_not_wanted_for_longest(catalogs: C
     view = append(catalogs, 6)
     oldest, *others = reversed(view.manifests())
     disk = ManifestDisk(folder, 2**24)
-    ManifestCache(0, disk=disk).read(view, [oldest])
+    read(ManifestCache(0, disk=disk), view, [oldest])
     (size,) = (file.stat().st_size for file in folder.iterdir())
     small = ManifestDisk(folder, 4 * size)
     cache = ManifestCache(0, disk=small)
@@ -152,9 +160,9 @@ def test_disk_is_bounded_and_forgets_what_was_not_wanted_for_longest(catalogs: C
         for age, file in enumerate(sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)):
             os.utime(file, (age, number + age))
         reads = Reads()
-        ManifestCache(0, reads, disk=small).read(view, [oldest])
+        read(ManifestCache(0, reads, disk=small), view, [oldest])
         assert reads.last == (0, 1, 0)  # wanted again and again
-        cache.read(view, [manifest])
+        read(cache, view, [manifest])
     assert sum(file.stat().st_size for file in folder.iterdir()) <= 4 * size
 
 
@@ -164,7 +172,7 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(catalogs: Catalogs, tmp_
     view = append(catalogs)
     cache = ManifestCache(0, reads, disk=ManifestDisk(tmp_path / "file" / "kept", 2**24))
     for _ in range(2):
-        assert len(paths(cache.read(view, view.manifests()))) == 1
+        assert len(paths(read(cache, view, view.manifests()))) == 1
         assert reads.last == (0, 0, 1)
 
 
@@ -173,7 +181,7 @@ def test_a_manifest_that_is_gone_is_named(catalogs: Catalogs) -> None:
     lost = view.manifests()[1].manifest_path
     Path(lost.removeprefix("file://")).unlink()
     with pytest.raises(RetryError, match=lost) as caught:
-        ManifestCache(2**24).read(view, view.manifests())
+        read(ManifestCache(2**24), view, view.manifests())
     assert caught.value.reason == "manifest_unreadable"
 
 
@@ -185,7 +193,7 @@ def test_prefetched_manifests_are_counted_once_when_they_are_wanted(catalogs: Ca
     prefetcher.prefetch(NAME)
     assert (reads[-1].prefetched, reads[-1].foreseen) == (2, 0)
     for foreseen in (2, 0):
-        cache.read(view, view.manifests())
+        read(cache, view, view.manifests())
         assert (reads.last, reads[-1].prefetched, reads[-1].foreseen) == ((2, 0, 0), 0, foreseen)
     prefetcher.prefetch(TableName("lake", ("db",), "nothing"))  # no obstacle
 
@@ -214,7 +222,7 @@ def test_two_partitions_of_one_hash_are_not_mixed(catalogs: Catalogs) -> None:
     """A collision of 64 bits is unlikely, merging two partitions would be fatal: one of them is left alone instead."""
     view = append(catalogs)
     layout = PartitionLayout(0, ("part",), (view.metadata.schema().fields[0].field_type,), ())  # type: ignore[arg-type]
-    (entry,) = next(iter(ManifestCache(2**24).read(view, view.manifests())))
+    (entry,) = next(iter(read(ManifestCache(2**24), view, view.manifests())))
     first, second = (
         replace(entry, path=path, key=layout.key((value,)), partition=(value,)) for path, value in (("a", 1), ("b", 2))
     )
