@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-correctness test-chaos test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup demo test test-slow test-correctness test-chaos test-monitoring test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning clean
 
 help: ## List the targets
@@ -25,6 +25,11 @@ test-correctness: setup ## Every kind of table, writer and engine, then 300 gene
 
 test-chaos: setup ## Rewrites interleaved at random with other writers, against a serial model (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.chaos $(ARGS)
+
+test-monitoring: setup ## Alerts and dashboards: promtool's tests, and a real Prometheus that scrapes a working service
+	@deploy/setup.sh prometheus
+	@$(PYTHON_IN_VENV) -m pytest -rs tests/unit/test_alerts.py tests/unit/test_dashboards.py \
+		tests/integration/test_service.py -k "alert or dashboard or promtool or expressions or runbook or waiting_events or prometheus"
 
 test-mutations: setup ## Break every rule on purpose, see that a test notices (ARGS="--rule 2,18")
 	@$(PYTHON_IN_VENV) -m tests.mutations $(ARGS)

@@ -11,6 +11,10 @@ readonly PYTHONS=(python3.13 python3.12 python3.11 python3 python)
 readonly JAVA_FOLDERS=(/usr/lib/jvm/* /Library/Java/JavaVirtualMachines/*/Contents/Home /opt/homebrew/opt/openjdk* /usr/local/opt/openjdk* /opt/java/*)
 
 main() {
+    if [[ ${1:-} == prometheus ]]; then
+        install_prometheus
+        return
+    fi
     local wanted
     wanted=$(fingerprint)
     if [[ -f $STAMP && -x $VENV/bin/firnline && $(<"$STAMP") == "$wanted" ]]; then
@@ -117,6 +121,13 @@ openjdk-17-jre-headless; Fedora: dnf install java-21-openjdk-headless; macOS: br
     say "no Java 17 or 21 found, asking the package manager"
     install_package java "$advice"
     find_java || fail "$advice"
+}
+
+# For the tests of alerts and dashboards alone.
+install_prometheus() {
+    if ! command -v promtool >/dev/null || ! command -v prometheus >/dev/null; then
+        install_package prometheus "install Prometheus and promtool (Debian and Ubuntu: apt-get install prometheus)" prometheus
+    fi
 }
 
 # install_package WHAT ADVICE [NAME]: through the first package manager there is, or fail with the advice.

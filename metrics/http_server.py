@@ -1,4 +1,4 @@
-"""The service's HTTP side: `/metrics`, `/healthz`, `/readyz` and a plain status page on `/`."""
+"""The service's HTTP side: `/metrics`, `/healthz`, `/readyz`, the status page on `/` and its JSON twin."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from html import escape
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from itertools import islice
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -24,43 +23,18 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from compactor.errors import InputError
-from compactor.events import RunCommitted
 from metrics.debt_collector import TableSummary
+from metrics.recent_work import Finished, Running
+from metrics.status_page import CONTENT_SECURITY, Health, status_document, status_page
 
 LOGGER = logging.getLogger(__name__)
-
-MOST_TABLES_ON_PAGE = 200
-MOST_COMMITS_ON_PAGE = 20
 
 _PORTS = 65_536
 _POLL_SECONDS = 0.1  # how long stop() may wait for the server to notice
 _TEXT = "text/plain; charset=utf-8"
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
-_PATHS = ("/", "/metrics", "/healthz", "/readyz")
-
-_STYLE = """\
-:root { color-scheme: light dark; --ink: #1c2733; --paper: #fff; --line: #d5dde5; --well: #17693a; --ill: #a32018; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #dbe4ec; --paper: #12181f; --line: #33414f; --well: #6cce93; --ill: #ff9488; }
-}
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem; }
-table { border-collapse: collapse; }
-caption { text-align: left; font-weight: 600; padding: 1.5rem 0 .5rem; }
-th, td { text-align: left; padding: .25rem 1rem .25rem 0; border-bottom: 1px solid var(--line); }
-.number { text-align: right; font-variant-numeric: tabular-nums; }
-.well { color: var(--well); }
-.ill { color: var(--ill); }
-a { color: inherit; }"""
-
-
-@dataclass(frozen=True)
-class Health:
-    """Whether the service lives and is ready to work. `details` names each part that is not well, and why."""
-
-    live: bool
-    ready: bool
-    details: dict[str, str] = field(default_factory=dict)
+_PATHS = ("/", "/api/v1/status", "/metrics", "/healthz", "/readyz")
 
 
 @dataclass(frozen=True)
@@ -75,12 +49,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Site:
-    """What the server shows, each read anew for every request: tables worst first, commits newest first."""
+    """What the server shows, each read anew for every request: tables worst first, finished runs newest first."""
 
     registry: CollectorRegistry
     health: Callable[[], Health]
     tables: Callable[[], Sequence[TableSummary]] = tuple
-    commits: Callable[[], Sequence[RunCommitted]] = tuple
+    running: Callable[[], Sequence[Running]] = tuple
+    finished: Callable[[], Sequence[Finished]] = tuple
 
     def answer(self, path: str, headers: Mapping[str, str]) -> Answer:
         """The response to GET `path`; a failure to build it is an answer too, and is logged."""
@@ -103,11 +78,15 @@ class Site:
                 health = self._checked_health()
                 return _health_answer(health, well=health.live and health.ready)
             case "/":
-                page = _status_page(self._checked_health(), self.tables(), self.commits())
-                return Answer(page.encode("utf-8", "backslashreplace"), _HTML)
+                return Answer(status_page(self._document()).encode("utf-8", "backslashreplace"), _HTML)
+            case "/api/v1/status":
+                return Answer(json.dumps(self._document()).encode() + b"\n", _JSON)
             case _:
                 hint = f"There is nothing at this address. Try {', '.join(_PATHS)}.\n"
                 return Answer(hint.encode(), _TEXT, HTTPStatus.NOT_FOUND)
+
+    def _document(self) -> dict[str, Any]:
+        return status_document(self._checked_health(), self.tables(), self.running(), self.finished())
 
     def _checked_health(self) -> Health:
         try:
@@ -200,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'")
+        self.send_header("Content-Security-Policy", CONTENT_SECURITY)
         for name, value in answer.headers:
             self.send_header(name, value)
         self.end_headers()
@@ -289,71 +268,3 @@ def _health_answer(health: Health, *, well: bool) -> Answer:
     body = {"live": health.live, "ready": health.ready, "details": dict(health.details)}
     status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
     return Answer(json.dumps(body).encode() + b"\n", _JSON, status)
-
-
-def _status_page(health: Health, tables: Sequence[TableSummary], commits: Sequence[RunCommitted]) -> str:
-    well = health.live and health.ready
-    state = "ready" if well else "not ready"
-    parts = "".join(f"<li>{escape(part)}: {escape(why)}</li>" for part, why in sorted(health.details.items()))
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>firnline</title>
-<style>
-{_STYLE}
-</style>
-</head>
-<body>
-<h1>firnline</h1>
-<p class="{"well" if well else "ill"}">The service is {state}.</p>
-<ul>{parts}</ul>
-{_tables_html(tables)}
-{_commits_html(commits)}
-<p><a href="/metrics">Metrics</a> · <a href="/healthz">Health</a> · <a href="/readyz">Readiness</a></p>
-</body>
-</html>
-"""
-
-
-def _tables_html(tables: Sequence[TableSummary]) -> str:
-    if not tables:
-        return "<p>No table has been heard of yet.</p>"
-    shown = tables[:MOST_TABLES_ON_PAGE]
-    caption = f"Tables ({len(tables):,})"
-    if len(shown) < len(tables):
-        caption = f"Tables ({len(shown):,} of {len(tables):,}, most small files first)"
-    rows = (
-        (
-            str(one.table),
-            one.total.data_files,
-            one.total.small_files,
-            one.due_partitions,
-            one.debt.stale or "",
-        )
-        for one in shown
-    )
-    return _table_html(caption, ("Table", "Files", "Small files", "Due partitions", "Stale"), rows)
-
-
-def _commits_html(commits: Sequence[RunCommitted]) -> str:
-    if not commits:
-        return ""
-    rows = (
-        (str(one.table), str(one.snapshot_id), one.files_in, one.files_out, one.bytes_out)
-        for one in islice(commits, MOST_COMMITS_ON_PAGE)
-    )
-    return _table_html("Recent commits", ("Table", "Snapshot", "Files before", "Files after", "Bytes after"), rows)
-
-
-def _table_html(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str | int]]) -> str:
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
-    body = "\n".join("<tr>" + "".join(map(_cell_html, row)) + "</tr>" for row in rows)
-    return f"<table>\n<caption>{escape(caption)}</caption>\n<tr>{head}</tr>\n{body}\n</table>"
-
-
-def _cell_html(value: str | int) -> str:
-    if isinstance(value, int):
-        return f'<td class="number">{value:,}</td>'
-    return f"<td>{escape(value)}</td>"

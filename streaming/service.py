@@ -10,12 +10,11 @@ import tempfile
 import threading
 import time
 import uuid
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 
 from compactor.debt import DebtBoard, TableDebt
 from compactor.dispatcher import Dispatcher
@@ -43,8 +42,10 @@ from compactor.spark_session import spark_session
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView
 from metrics.debt_collector import CollectorLimits, DebtCollector, WorkStatus
-from metrics.http_server import Health, MetricsServer, Site
+from metrics.http_server import MetricsServer, Site
+from metrics.recent_work import RecentWork
 from metrics.recorder import Recorder
+from metrics.status_page import Health
 from streaming.batch_handler import BatchHandler
 from streaming.commit_events.canonical import CanonicalDecoder
 from streaming.commit_events.decoder import RawEvent, TableChanged
@@ -93,8 +94,9 @@ class Service:
         self._outer_listener = listener
         self._clock = clock
         self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
         self._recorder = Recorder(self._registry)
-        self._commits: deque[RunCommitted] = deque(maxlen=50)
+        self._work = RecentWork(clock)
         self.board = DebtBoard()
         self._catalogs = Catalogs(settings.catalogs)
         self._cache = manifest_cache(settings, self.tell)
@@ -119,8 +121,8 @@ class Service:
     def tell(self, event: Event) -> None:
         """Every typed event of the process passes here: metrics, log, and whoever started the service."""
         self._recorder(event)
+        self._work(event)
         if isinstance(event, RunCommitted):
-            self._commits.append(event)
             self._hooks.committed(event)
         elif isinstance(event, LedgerUpdated):
             self._prefetcher.heard_of(event.table)
@@ -454,7 +456,8 @@ class Service:
             limits=CollectorLimits(worst_partitions=self._settings.service.worst_partitions),
         )
         self._registry.register(collector)
-        site = Site(self._registry, self._health, collector.summaries, lambda: list(self._commits)[::-1])
+        work = self._work
+        site = Site(self._registry, self._health, collector.summaries, lambda: work.running, lambda: work.finished)
         return MetricsServer(site, self._settings.http.host, self._settings.http.port)
 
     def _work_status(self) -> WorkStatus:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import stat
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.share import RewrittenShare, ShareRewriter
 from compactor.table_changes import live_counts
 from compactor.tables import file_sizes
+from metrics.dashboards import DASHBOARDS
 from streaming.commit_events import canonical
 from tests.conftest import Lake
 from tests.integration.service_process import (
@@ -38,6 +40,8 @@ from tests.integration.service_process import (
     site,
     wait_for,
 )
+from tests.services.prometheus import Prometheus, prometheus
+from tests.services.prometheus import installed as prometheus_installed
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -52,6 +56,7 @@ def label(table: str) -> dict[str, str]:
 
 
 MANY_MANIFESTS = 20
+TWO = 2
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +131,34 @@ def test_many_manifests_become_few(shared: Site, running: ServiceProcess) -> Non
         "the ledger to hear of it",
         lambda: running.metrics().total("firnline_table_manifests", table="lake.db.in_manifests") < MANY_MANIFESTS / 2,
     )
+
+
+@pytest.mark.skipif(not prometheus_installed(), reason="prometheus is not installed; `make test-monitoring` does it")
+def test_a_real_prometheus_answers_every_panel_and_rule(shared: Site, running: ServiceProcess, tmp_path: Path) -> None:
+    """Scraped from a service that has worked; where there is nothing to show, a panel shows that."""
+    running.wait_metric("firnline_commits_total")
+    with prometheus(tmp_path, f"127.0.0.1:{running.port}") as server:
+        wait_for("two scrapes", lambda: float(_value(server, "count_over_time(firnline_build_info[1m])")) >= TWO)
+        wait_for("the rules", lambda: all(rule["health"] == "ok" for rule in server.rules()))
+        for dashboard in DASHBOARDS:
+            for panel in dashboard.panels:
+                for legend, expression in panel.queries:
+                    asked = expression.replace("$table", ".*").replace("$__rate_interval", "30s")
+                    assert server.query(asked), f"{dashboard.title}, {panel.title}, {legend}: {asked}"
+        assert float(_value(server, "firnline_commits_total")) >= 1
+        firing = {rule["name"] for rule in server.rules() if rule.get("state") == "firing"}
+        assert firing <= {"FirnlineDeadLetters", "FirnlineHookFails"}
+    promtool = shutil.which("promtool")
+    assert promtool is not None
+    scraped = running.get("/metrics")
+    assert scraped is not None
+    done = subprocess.run([promtool, "check", "metrics"], input=scraped[1], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+
+
+def _value(server: Prometheus, expression: str) -> str:
+    found = server.query(expression)
+    return str(found[0]["value"][1]) if found else "0"
 
 
 def test_bad_events_are_dead_lettered_and_nothing_else_happens(shared: Site, running: ServiceProcess) -> None:
@@ -535,9 +568,6 @@ GROUP_KEYS = {
     "spec_id", "partition", "bucket", "engine", "reason", "files_in", "files_out", "bytes_in", "bytes_out", "rows_in",
     "rows_deleted", "rows_out",
 }  # fmt: skip
-
-
-TWO = 2  # cores with which the dry run is tried as well: a Spark of its own each time
 
 
 @pytest.mark.parametrize(

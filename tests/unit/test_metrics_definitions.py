@@ -16,9 +16,10 @@ from compactor.debt import DebtBoard
 from metrics import definitions
 from metrics.debt_collector import COLLECTED, DebtCollector, WorkStatus
 from metrics.definitions import CATALOGUE, markdown_page
-from metrics.http_server import Health, Site
+from metrics.http_server import Site
 from metrics.metric_definition import OTHER, Kind, MetricDefinition, slug
 from metrics.recorder import RECORDED_GAUGES, Recorder
+from metrics.status_page import Health
 from tests.unit.test_metrics_debt_collector import hostile_board
 from tests.unit.test_metrics_recorder import EXAMPLES
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import errno
 import gzip
+import hashlib
 import http.client
 import json
 import logging
+import re
 import socket
 import threading
 from html.parser import HTMLParser
@@ -16,11 +19,13 @@ from prometheus_client import CollectorRegistry, Counter
 
 from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.errors import InputError
-from compactor.events import RunCommitted
+from compactor.events import GroupRewritten, RunCommitted, RunFailed, RunPlanned
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
 from metrics.debt_collector import DebtCollector, WorkStatus
-from metrics.http_server import MOST_TABLES_ON_PAGE, Health, MetricsServer, Site
+from metrics.http_server import MetricsServer, Site
+from metrics.recent_work import Finished, RecentWork, Running
+from metrics.status_page import MOST_TABLES, SCRIPT, Health
 from tests.unit.test_metrics_debt_collector import HOSTILE, debt, hostile_board, partition, small
 
 WELL = Health(live=True, ready=True)
@@ -161,7 +166,7 @@ def test_failing_collector_is_a_500_that_hides_the_cause_and_the_server_lives_on
 def test_unknown_path_is_a_404_with_a_hint(serve):
     status, headers, body = ask(serve(), "/metric<s>")
     assert (status, headers["Content-Type"]) == (404, "text/plain; charset=utf-8")
-    assert b"Try /, /metrics, /healthz, /readyz" in body
+    assert b"Try /, /api/v1/status, /metrics, /healthz, /readyz" in body
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/healthz", "/readyz", "/nothing"])
@@ -218,22 +223,65 @@ def test_client_that_hangs_up_leaves_no_traceback_on_stderr(serve, capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_page_lists_tables_readiness_and_commits(serve):
+ORDERS = TableName("lake", ("db",), "orders")
+DONE = Finished("r", ORDERS, 86_400.0, 777, 40, 2, 5_000, 5_432, 0.6, {"splice: same_schema": 3, "encode: tiny": 1})
+FAILED = Finished("q", ORDERS, 0.0, message="commit: <access> denied")
+UNDER_WAY = Running("p", ORDERS, 4, 112, 3_000_000, 0.0)
+
+
+def test_page_lists_tables_readiness_and_runs(serve):
     board = DebtBoard()
-    board.put(debt("orders", partition({}, PartitionCounts(12_345, 678, 9, 9, 0, 1, 0), due=True), stale="not found"))
-    commit = RunCommitted("r", TableName("lake", ("db",), "orders"), 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3)
-    server = serve(tables=tables_of(board), commits=lambda: [commit])
+    counts = PartitionCounts(12_345, 678, 12_345_000, 9, 0, 1, 0)
+    board.put(debt("orders", partition({}, counts, due=True), stale="not found"))
+    server = serve(tables=tables_of(board), running=lambda: [UNDER_WAY], finished=lambda: [DONE, FAILED])
     status, headers, body = ask(server, "/")
     page = body.decode()
     assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
-    assert rows_of(page) == [
-        ["Table", "Files", "Small files", "Due partitions", "Stale"],
-        ["lake.db.orders", "12,345", "678", "1", "not found"],
-        ["Table", "Snapshot", "Files before", "Files after", "Bytes after"],
-        ["lake.db.orders", "777", "40", "2", "5,432"],
-    ]
+    _, running, tables, orders, heads, done, failed = rows_of(page)
+    assert running[:4] == ["lake.db.orders", "4", "112", "3.0 MB"]
+    assert tables == ["Table", "Files", "Small files", "Mean size", "Due partitions", "Manifests", "Waiting", ""]
+    assert [text.strip() for text in orders] == ["lake.db.orders", "12,345", "678", "1.0 kB", "1", "", "", "not found"]
+    assert heads == ["At", "Table", "Done", "Bytes", "Took", "By", "Snapshot"]
+    by = "encode: tiny (1), splice: same_schema (3)"
+    assert done == ["1970-01-02 00:00:00Z", "lake.db.orders", "40 → 2 files", "5.0 kB", "0.6 s", by, "777"]
+    assert failed[2] == "commit: <access> denied"
     assert "The service is ready." in page
     assert "prefers-color-scheme" in page
+
+
+def test_the_json_twin_holds_what_the_page_shows(serve):
+    board = DebtBoard()
+    board.put(debt("orders", partition({}, PartitionCounts(10, 4, 1_000, 400, 3, 1, 0), due=True), acted_on=True))
+    server = serve(tables=tables_of(board), running=lambda: [UNDER_WAY], finished=lambda: [DONE, FAILED])
+    status, headers, body = ask(server, "/api/v1/status")
+    document = json.loads(body)
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    assert document["service"] == {"live": True, "ready": True, "details": {}}
+    assert document["fleet"] | {"tables": 1, "rewritten": 1, "due_tables": 1, "data_files": 10} == document["fleet"]
+    (table,) = document["tables"]
+    assert (table["table"], table["small_files"], table["mean_file_bytes"]) == ("lake.db.orders", 4, 100)
+    assert [run["failed"] for run in document["recent"]] == [None, "commit: <access> denied"]
+    assert document["recent"][0]["engines"] == {"splice: same_schema": 3, "encode: tiny": 1}
+    assert document["running"][0]["files"] == 112
+
+
+def test_recent_work_is_kept_from_events_and_bounded():
+    work = RecentWork(lambda: 7.0)
+    work(RunPlanned("r", ORDERS, 2, 30, 4_000, 0.5))
+    assert work.running == (Running("r", ORDERS, 2, 30, 4_000, 7.0),)
+    for engine in ("splice", "splice", "encode"):
+        work(GroupRewritten("r", ORDERS, PartitionKey(0, "[]"), engine, "why", 2, 1, 9, 9, 1, 0, 1, 0.1, 0))
+    work(RunCommitted("r", ORDERS, 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3))
+    assert work.running == ()
+    assert work.finished[0].engines == {"splice: why": 2, "encode: why": 1}
+    work(RunPlanned("q", ORDERS, 2, 30, 4_000, 0.5))
+    work(RunFailed("q", ORDERS, "commit", "conflict", "replan", "somebody was faster"))
+    assert work.running == ()
+    assert work.finished[0].message == "commit: somebody was faster"
+    for number in range(200):
+        work(RunCommitted(str(number), ORDERS, 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3))
+    assert len(work.finished) == 50
+    assert work.finished[0].run_id == "199"
 
 
 def test_page_says_what_is_not_well(serve):
@@ -247,29 +295,36 @@ def test_page_says_what_is_not_well(serve):
 def test_page_escapes_hostile_names(serve):
     board = hostile_board()
     board.mark_stale(board.tables()[0].table, "<img src=x onerror=alert(2)>")
-    commit = RunCommitted("r", TableName("<b>", (HOSTILE,), "t"), 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3)
-    status, _, body = ask(serve(tables=tables_of(board), commits=lambda: [commit]), "/")
-    page = body.decode()
+    name = TableName("<img>", (HOSTILE,), "t")
+    done = Finished("r", name, 0.0, message="<img src=x>", engines={"<img>: x": 1})
+    site = {"running": lambda: [Running("r", name, 1, 1, 1, 0.0)], "finished": lambda: [done]}
+    status, _, body = ask(serve(tables=tables_of(board), **site), "/")
+    page = body.decode("utf-8", "replace")
     assert status == 200
-    assert not {"script", "img", "b"} & set(tags_of(page))
-    assert "<script>alert(1)</script>" in "".join(rows_of(page)[1]), "shown as text"
+    assert "img" not in set(tags_of(page))
+    assert list(tags_of(page)).count("script") == 1
+    assert any("<script>alert(1)</script>" in text for row in rows_of(page) for text in row), "shown as text"
 
 
 def test_page_loads_nothing_from_elsewhere(serve):
     _, headers, body = ask(serve(), "/")
-    assert not {"script", "link", "img", "iframe"} & set(tags_of(body.decode()))
+    assert not {"link", "img", "iframe"} & set(tags_of(body.decode()))
     assert b"http" not in body
-    assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'")
+    (script,) = re.findall(r"<script>(.*?)</script>", body.decode(), re.DOTALL)
+    assert script == SCRIPT
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
 
 
 def test_page_of_many_tables_shows_the_worst(serve):
     board = DebtBoard()
-    for number in range(MOST_TABLES_ON_PAGE + 50):
+    for number in range(MOST_TABLES + 50):
         key = PartitionKey(0, "[]")
         table = TableName("lake", ("db",), f"t{number}")
         board.put(TableDebt(table, 1, {key: PartitionDebt(key, {}, None, small(number), due=False, why="")}))
     page = ask(serve(tables=tables_of(board)), "/")[2].decode()
-    assert len(rows_of(page)) == MOST_TABLES_ON_PAGE + 1
+    assert len(rows_of(page)) == MOST_TABLES + 1
     assert rows_of(page)[1][0] == "lake.db.t249"
     assert "Tables (200 of 250, most small files first)" in page
 

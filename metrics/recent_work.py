@@ -1,0 +1,104 @@
+"""What is being rewritten now, and what was lately: kept from events, for the status page and its JSON twin."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from compactor.events import Event, GroupRewritten, RunCommitted, RunFailed, RunPlanned
+from compactor.table_names import TableName
+
+MOST_KEPT = 50
+
+
+@dataclass(frozen=True)
+class Running:
+    """A run under way. `since`: seconds since the epoch."""
+
+    run_id: str
+    table: TableName
+    groups: int
+    files: int
+    bytes: int
+    since: float
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that ended `at` (seconds since the epoch). `engines`: groups by engine and reason; `message`: why not."""
+
+    run_id: str
+    table: TableName
+    at: float
+    snapshot_id: int | None = None
+    files_in: int = 0
+    files_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    seconds: float = 0.0
+    engines: Mapping[str, int] | None = None
+    message: str = ""
+
+
+class RecentWork:
+    """A listener. Bounded: the newest runs, and one that is under way a table."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running: dict[TableName, Running] = {}
+        self._engines: dict[str, Counter[str]] = {}
+        self._finished: deque[Finished] = deque(maxlen=MOST_KEPT)
+
+    @property
+    def running(self) -> tuple[Running, ...]:
+        """Oldest first."""
+        with self._lock:
+            return tuple(self._running.values())
+
+    @property
+    def finished(self) -> tuple[Finished, ...]:
+        """Newest first."""
+        with self._lock:
+            return tuple(reversed(self._finished))
+
+    def __call__(self, event: Event) -> None:
+        """Note what matters here."""
+        with self._lock:
+            match event:
+                case RunPlanned():
+                    self._running[event.table] = Running(
+                        event.run_id, event.table, event.groups, event.files, event.bytes, self._clock()
+                    )
+                case GroupRewritten():
+                    self._engines.setdefault(event.run_id, Counter())[f"{event.engine}: {event.reason}"] += 1
+                case RunCommitted():
+                    self._end(_committed(event, self._clock(), self._engines.pop(event.run_id, Counter())))
+                case RunFailed():
+                    self._engines.pop(event.run_id, None)
+                    message = f"{event.stage}: {event.message}"
+                    self._end(Finished(event.run_id, event.table, self._clock(), message=message))
+                case _:
+                    pass
+
+    def _end(self, run: Finished) -> None:
+        self._running.pop(run.table, None)
+        self._finished.append(run)
+
+
+def _committed(event: RunCommitted, now: float, engines: Mapping[str, int]) -> Finished:
+    return Finished(
+        event.run_id,
+        event.table,
+        now,
+        event.snapshot_id,
+        event.files_in,
+        event.files_out,
+        event.bytes_in,
+        event.bytes_out,
+        event.plan_seconds + event.rewrite_seconds + event.commit_seconds,
+        dict(engines),
+    )

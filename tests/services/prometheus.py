@@ -1,0 +1,80 @@
+"""A real Prometheus that scrapes one address every second, with the rules of deploy/prometheus."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.services.local_process import free_port, local_process
+
+RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "firnline.rules.yaml"
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """Its HTTP API."""
+
+    url: str
+
+    def query(self, expression: str) -> list[dict[str, Any]]:
+        """The samples of an instant query."""
+        found: list[dict[str, Any]] = self._get("/api/v1/query", query=expression)["result"]
+        return found
+
+    def rules(self) -> list[dict[str, Any]]:
+        """Every rule with its health."""
+        return [rule for group in self._get("/api/v1/rules")["groups"] for rule in group["rules"]]
+
+    def _get(self, path: str, **parameters: str) -> dict[str, Any]:
+        address = f"{self.url}{path}?{urllib.parse.urlencode(parameters)}"
+        try:
+            with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - http
+                data: dict[str, Any] = json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{parameters}: {error.read().decode()}") from error
+        return data
+
+
+def installed() -> bool:
+    """Whether there is one to start (Debian's package `prometheus`, which brings promtool along)."""
+    return shutil.which("prometheus") is not None
+
+
+@contextmanager
+def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
+    """Scrape `target` (host:port) until the end of the block."""
+    port = free_port()
+    (folder / "prometheus.yaml").write_text(
+        json.dumps(
+            {
+                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                "rule_files": [str(RULES)],
+                "scrape_configs": [{"job_name": "firnline", "static_configs": [{"targets": [target]}]}],
+            }
+        )
+    )
+    command = [
+        "prometheus",
+        f"--config.file={folder}/prometheus.yaml",
+        f"--storage.tsdb.path={folder}/data",
+        f"--web.listen-address=127.0.0.1:{port}",
+    ]
+    started = Prometheus(f"http://127.0.0.1:{port}")
+    with local_process("prometheus", command, folder, lambda: _ready(started.url)):
+        yield started
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=5) as answer:  # noqa: S310 - http
+            return bool(answer.status == 200)
+    except OSError:
+        return False
