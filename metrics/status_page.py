@@ -252,9 +252,15 @@ class _Trouble:
 
 
 def _section(heading: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
-    body = "\n".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in rows)
+    shown = list(rows)
+    numeric = [isinstance(value, int) for value in shown[0]]
+    head = "".join(map(_head, heads, numeric))
+    body = "\n".join("<tr>" + "".join(map(_cell, row)) + "</tr>" for row in shown)
     return f"<h2>{escape(heading)}</h2>\n<table>\n<tr>{head}</tr>\n{body}\n</table>"
+
+
+def _head(text: str, numeric: bool) -> str:
+    return f'<th scope="col"{" class=number" if numeric else ""}>{escape(text)}</th>'
 
 
 def _cell(value: object) -> str:
