@@ -25,6 +25,8 @@ FETCH_THREADS: Final = 32
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Manifests decoded by one call: enough to make its fixed cost small, few enough to hold inflated (about 5 times)."""
 BATCH_MANIFESTS: Final = 256
+BYTES_AHEAD: Final = 32 * 1024 * 1024
+"""Bytes fetched or being fetched before they are decoded: with a store far away, what keeps all fetch threads busy."""
 
 
 @dataclass(frozen=True)
@@ -126,25 +128,34 @@ def read_batch(io: FileIO, wanted: Sequence[Wanted], fetchers: ThreadPoolExecuto
 
 
 def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
-    """In this process: as many batches at once as there are cores, and one more that waits for the store.
+    """In this process: as many batches are decoded at once as there are cores, others are fetched meanwhile.
 
     Raises:
         RetryError: one of them cannot be read.
     """
     if not wanted:
         return
-    at_once = cores() + 1
     with (
         ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers,
-        ThreadPoolExecutor(at_once, "manifest-decode") as decoders,
+        ThreadPoolExecutor(cores() + 1, "manifest-decode") as decoders,
     ):
-        under_way: deque[Future[Decoded]] = deque()
+        under_way: deque[tuple[Future[Decoded], int]] = deque()
+        ahead = 0
         for batch in batches(wanted):
-            under_way.append(decoders.submit(read_batch, io, batch, fetchers))
-            if len(under_way) > at_once:
-                yield under_way.popleft().result()
-        while under_way:
-            yield under_way.popleft().result()
+            raws = [fetchers.submit(fetch, io, each.manifest) for each in batch]
+            size = sum(each.manifest.manifest_length for each in batch)
+            under_way.append((decoders.submit(_decode_fetched, io, batch, raws), size))
+            ahead += size
+            while ahead > BYTES_AHEAD:
+                decoded, size = under_way.popleft()
+                yield decoded.result()
+                ahead -= size
+        for decoded, _ in under_way:
+            yield decoded.result()
+
+
+def _decode_fetched(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[Future[RawManifest]]) -> Decoded:
+    return decode(io, wanted, [raw.result() for raw in raws])
 
 
 def cores() -> int:

@@ -65,6 +65,14 @@ MUTATIONS: Final = (
         "rewrite.addFile(file)",
         f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
     ),
+    Mutation(
+        "2",
+        "an added file does not inherit its manifest's sequence number",
+        "compactor/manifest_avro.py",
+        "inherits = pc.or_(pc.equal(of_manifest, 0), pc.equal(status, Status.ADDED.value))",
+        "inherits = pc.equal(of_manifest, 0)",
+        "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
+    ),
     # --- 3 position deletes and deletion vectors ---
     Mutation(
         "3",

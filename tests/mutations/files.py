@@ -76,6 +76,22 @@ LINEAGE: Final = (
     ),
     Mutation(
         "5",
+        "manifests of V3 tables are rewritten by Iceberg's Spark action, which gives every row a new id",
+        "compactor/manifest_rewrite.py",
+        "keeps_row_ids = table.metadata.format_version >= ROW_LINEAGE_VERSION",
+        "keeps_row_ids = False",
+        "tests/integration/test_manifest_rewrite.py::test_rows_lineage_and_files_stay[partitioned-3]",
+    ),
+    Mutation(
+        "5",
+        "ids go on counting from one manifest to the next where several are decoded together",
+        "compactor/manifest_avro.py",
+        "within = before - np.repeat(before_manifest, counts)",
+        "within = before",
+        "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
+    ),
+    Mutation(
+        "5",
         "a V3 table's files are spliced without lineage",
         "compactor/rewrite/share_work.py",
         "lineage = plan.table.metadata.format_version >= ROW_LINEAGE_VERSION",
