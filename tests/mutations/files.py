@@ -86,8 +86,8 @@ LINEAGE: Final = (
         "5",
         "ids go on counting from one manifest to the next where several are decoded together",
         "compactor/manifest_avro.py",
-        "within = before - np.repeat(before_manifest, counts)",
-        "within = before",
+        "inherited = pc.add(_repeated(firsts, counts), pa.array(within, pa.int64()))",
+        "inherited = pc.add(_repeated(firsts, counts), pa.array(before, pa.int64()))",
         "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
     ),
     Mutation(
