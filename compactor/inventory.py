@@ -74,7 +74,7 @@ def take_inventory(
     manifests = tuple(table.manifests())
     stages.done("list")
     read = [manifest for manifest in manifests if where is None or where.keeps_manifest(manifest)]
-    layouts = {spec.spec_id: table.layout(spec.spec_id) for spec in table.metadata.partition_specs}
+    layouts = table.layouts()
     reads: list[Any] = []
     entries = cache.read(table, read, tell=reads.append)
     stages.done("read")

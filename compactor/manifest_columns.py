@@ -162,7 +162,7 @@ class EntryColumns:
         return np.asarray(found, dtype=np.bool_)
 
     def compacted(self) -> EntryColumns:
-        """The same with memory and partitions of its own, not slices of what it was decoded with."""
+        """The same with partitions of its own, not all those it was decoded with."""
         used, indexes = np.unique(self.numbers("partition"), return_inverse=True)
         texts = [self.partitions.texts[index] for index in used]
         own = Partitions(self.partitions.layout, texts, self.partitions.hashes[used])

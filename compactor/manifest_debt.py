@@ -17,6 +17,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from compactor.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.partitions import PartitionLayout
 from compactor.settings import ManifestSettings
+from compactor.tables import TableView
 from compactor.where import summary_bounds
 
 TARGET_PROPERTY: Final = "commit.manifest.target-size-bytes"
@@ -87,6 +88,12 @@ def count_manifests(
         due,
         f"{many} manifests where {fewer} would do" if due else "",
     )
+
+
+def manifests_of(table: TableView, settings: ManifestSettings) -> ManifestCounts:
+    """`count_manifests` of a table's current snapshot."""
+    version = table.metadata.format_version
+    return count_manifests(table.manifests(), table.layouts(), settings, table.properties, version)
 
 
 def _target(properties: Mapping[str, str]) -> int:

@@ -6,7 +6,6 @@ What comes back is columns, without statistics; the driver keeps them as if it h
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from py4j.protocol import Py4JError
@@ -16,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from compactor.errors import RetryError
 from compactor.manifest_disk import packed, unpacked
-from compactor.manifest_reads import FETCH_THREADS, Decoded, Wanted, batches, read_batch, read_here
+from compactor.manifest_reads import Decoded, Wanted, batches, read_here
 
 
 @dataclass(frozen=True)
@@ -58,8 +57,7 @@ class ReadOnExecutors:
 def _worked(io: FileIO, batch: Sequence[Wanted]) -> tuple[int, list[bytes], str | None]:
     """On an executor; an error is an answer, not a failed task with pages of stack trace."""
     try:
-        with ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers:
-            decoded = read_batch(io, batch, fetchers)
+        (decoded,) = read_here(io, batch)  # what is a batch to the driver is one here
     except RetryError as error:
         return 0, [], str(error)
     return decoded.unusual, [packed(entries) for entries in decoded.entries], None

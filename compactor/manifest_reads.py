@@ -118,15 +118,6 @@ Reader = Callable[[FileIO, Sequence[Wanted]], Iterator[Decoded]]
 """Reads what no cache holds: batches of entries, in any order. Raises RetryError when a manifest cannot be read."""
 
 
-def read_batch(io: FileIO, wanted: Sequence[Wanted], fetchers: ThreadPoolExecutor) -> Decoded:
-    """Fetch, several at a time, and decode.
-
-    Raises:
-        RetryError: one of them cannot be read.
-    """
-    return decode(io, wanted, list(fetchers.map(lambda each: fetch(io, each.manifest), wanted)))
-
-
 def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
     """In this process: as many batches are decoded at once as there are cores, others are fetched meanwhile.
 

@@ -10,6 +10,7 @@ import threading
 
 from compactor.manifest_cache import ManifestCache
 from compactor.table_names import TableName
+from compactor.table_queue import TableQueue
 from compactor.tables import Catalogs
 
 LOG = logging.getLogger(__name__)
@@ -24,9 +25,7 @@ class Prefetcher:
         self._catalogs = catalogs
         self._cache = cache
         self._planned: set[TableName] = set()
-        self._heard: dict[TableName, None] = {}
-        self._changed = threading.Condition()
-        self._stopped = False
+        self._heard: TableQueue[None] = TableQueue()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
 
     def start(self) -> None:
@@ -35,9 +34,7 @@ class Prefetcher:
 
     def stop(self) -> None:
         """End after the table that is being read; a daemon thread, so nobody waits for it."""
-        with self._changed:
-            self._stopped = True
-            self._changed.notify()
+        self._heard.close()
 
     def planned(self, table: TableName) -> None:
         """From now on this table's commits are of interest."""
@@ -45,21 +42,12 @@ class Prefetcher:
 
     def heard_of(self, table: TableName) -> None:
         """A table has changed. Returns at once."""
-        if table not in self._planned:
-            return
-        with self._changed:
-            self._heard[table] = None
-            self._changed.notify()
+        if table in self._planned:
+            self._heard.put(table, None)
 
     def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._stopped or self._heard)
-                if self._stopped:
-                    return
-                table = next(iter(self._heard))
-                del self._heard[table]
-            self.prefetch(table)
+        while (heard := self._heard.take()) is not None:
+            self.prefetch(heard[0])
 
     def prefetch(self, table: TableName) -> None:
         """Read what is new of one table."""

@@ -75,6 +75,10 @@ class TableView:
         spec = self.spec(spec_id)
         return PartitionLayout.of(spec, self._schema_for(spec))
 
+    def layouts(self) -> dict[int, PartitionLayout]:
+        """The layouts of all the table's specs, by id."""
+        return {spec.spec_id: self.layout(spec.spec_id) for spec in self.metadata.partition_specs}
+
     def spec(self, spec_id: int) -> PartitionSpec:
         """A partition spec by id."""
         for spec in self.metadata.partition_specs:

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 
 from compactor.errors import FirnlineError
 from compactor.manifest_cache import ManifestCache
-from compactor.manifest_debt import ManifestCounts, count_manifests
+from compactor.manifest_debt import ManifestCounts, manifests_of
 from compactor.manifest_disk import ManifestDisk
 from compactor.partitions import PartitionKey
 from compactor.policy import Policy
@@ -135,10 +135,7 @@ def look(settings: LedgerSettings, table: TableName, store: LedgerStore, events:
             manifest_budget=settings.manifests_per_batch,
             report=bool(events["report"].any()),
         )
-        layouts = {spec.spec_id: view.layout(spec.spec_id) for spec in view.metadata.partition_specs}
-        manifests = count_manifests(
-            view.manifests(), layouts, settings.manifests, view.properties, view.metadata.format_version
-        )
+        manifests = manifests_of(view, settings.manifests)
     except TableMissingError as error:
         store.clear()
         unknown = [unknown_event_row(table, event, str(error)) for event in events.to_dict("records")]
@@ -177,7 +174,7 @@ def _rows(
     rows = [table_row(table, status, heard, update=update, enabled=enabled, target=sizes.target, manifests=manifests)]
     if not update.counted:
         return rows
-    layouts = {spec.spec_id: view.layout(spec.spec_id) for spec in view.metadata.partition_specs}
+    layouts = view.layouts()
     now = time.time()
 
     def one(key: PartitionKey) -> dict[str, Any]:

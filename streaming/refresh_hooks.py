@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from compactor.events import HookFinished, Listener, RunCommitted
 from compactor.hook_settings import HookSettings
-from compactor.table_names import TableName
+from compactor.table_queue import TableQueue
 from streaming.hooks.hook import Hook
 from streaming.hooks.kafka_event import kafka_hook
 from streaming.hooks.mysql_statement import mysql_hook
@@ -68,7 +68,7 @@ class RefreshHooks:
         self._clock = clock
         self._pause = first_pause_seconds
         self._stopped = threading.Event()
-        self._lanes = [(hook, _Lane()) for hook in hooks]
+        self._lanes = [(hook, TableQueue[RunCommitted]()) for hook in hooks]
 
     def start(self) -> None:
         """One thread a hook."""
@@ -85,10 +85,11 @@ class RefreshHooks:
         """A table has a new snapshot. Returns at once."""
         for hook, lane in self._lanes:
             if any(event.table.matches(glob) for glob in hook.tables):
-                lane.put(event)
+                lane.put(event.table, event)
 
-    def _work(self, hook: NamedHook, lane: _Lane) -> None:
-        while (event := lane.take()) is not None:
+    def _work(self, hook: NamedHook, lane: TableQueue[RunCommitted]) -> None:
+        while (taken := lane.take()) is not None:
+            _, event = taken
             started = self._clock()
             error = self._call(hook, event)
             if error is not None:
@@ -108,30 +109,3 @@ class RefreshHooks:
             else:
                 return None
         return said
-
-
-class _Lane:
-    """Commits that one hook has not been told of yet: the newest of each table, in order of arrival."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[TableName, RunCommitted] = {}
-        self._changed = threading.Condition()
-        self._closed = False
-
-    def put(self, event: RunCommitted) -> None:
-        with self._changed:
-            self._waiting[event.table] = event
-            self._changed.notify()
-
-    def take(self) -> RunCommitted | None:
-        """The next one, None after `close`."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._waiting)
-            if self._closed:
-                return None
-            return self._waiting.pop(next(iter(self._waiting)))
-
-    def close(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()

@@ -29,7 +29,7 @@ from compactor.events import (
     UnreferencedFilesRemoved,
 )
 from compactor.in_flight import sweep
-from compactor.manifest_debt import count_manifests
+from compactor.manifest_debt import manifests_of
 from compactor.manifest_job import ReadOnExecutors
 from compactor.manifest_rewrite import rewrite_manifests
 from compactor.other_compactors import other_compactors
@@ -283,24 +283,31 @@ class Service:
         run_id = str(uuid.uuid4())
         try:
             table = self._catalogs.load(name)
-            layouts = {spec.spec_id: table.layout(spec.spec_id) for spec in table.metadata.partition_specs}
-            version = table.metadata.format_version
-            counts = count_manifests(table.manifests(), layouts, self._settings.manifests, table.properties, version)
+            counts = manifests_of(table, self._settings.manifests)
             session = self._parts.session
-            if session is None or not counts.due or not self._acts_on(table):
+            wanted = self._settings.tables.acts_on(name, table.properties) and not self._is_left_to_another(table)
+            if session is None or not counts.due or not wanted:
                 return
             self.tell(rewrite_manifests(session, table, counts.due_specs, run_id))
             snapshot = self._catalogs.load(name).snapshot
-            if self._parts.watcher is not None and snapshot is not None:
-                self._parts.watcher.announce(name, snapshot.snapshot_id)
         except FirnlineError as error:
             self.tell(RunFailed(run_id, name, "manifests", error.reason, error.reaction, str(error)))
+            return
+        if snapshot is not None:
+            self._announce(name, snapshot.snapshot_id)
 
-    def _acts_on(self, table: TableView) -> bool:
-        """Whether the settings and the table say that it is rewritten, and no other compactor is left to do it."""
-        tables = self._settings.tables
-        leave = tables.other_compactors == "leave" and bool(other_compactors(table.metadata, self._clock()))
-        return tables.acts_on(table.name, table.properties) and not leave
+    def _is_left_to_another(self, table: TableView) -> bool:
+        """Whether another compactor works on the table, and the settings leave it to that one."""
+        leave = self._settings.tables.other_compactors == "leave"
+        return leave and bool(other_compactors(table.metadata, self._clock()))
+
+    def _announce(self, table: TableName, snapshot_id: int) -> None:
+        if self._parts.watcher is None:
+            return
+        try:
+            self._parts.watcher.announce(table, snapshot_id)
+        except RetryError as error:
+            LOG.warning("%s: the commit could not be announced, the sweep finds it: %s", table, error)
 
     def _rewrite_files(self, debt: TableDebt, asked: str | None, stopping: Callable[[], bool]) -> int:
         """The small and delete-heavy files that are due, from a fresh look at the table; the bytes it read."""
@@ -325,11 +332,8 @@ class Service:
         }
         if asked is None:
             self.board.decline(debt, {**self._left_alone(debt, plan), **given_up})
-        if self._parts.watcher is not None and result.snapshot_after is not None:
-            try:
-                self._parts.watcher.announce(debt.table, result.snapshot_after)
-            except RetryError as error:
-                LOG.warning("%s: the commit could not be announced, the sweep finds it: %s", debt.table, error)
+        if result.snapshot_after is not None:
+            self._announce(debt.table, result.snapshot_after)
         return sum(group.bytes_in for group in result.groups)
 
     @staticmethod
@@ -352,10 +356,7 @@ class Service:
         try:
             table = self._catalogs.load(debt.table)
             wanted = self._settings.tables.acts_on(debt.table, table.properties)
-            leave = self._settings.tables.other_compactors == "leave" and bool(
-                other_compactors(table.metadata, self._clock())
-            )
-            act = wanted and not leave
+            act = wanted and not self._is_left_to_another(table)
             request = AS_THE_SERVICE if asked is None else replace(AS_THE_SERVICE, where=asked or None, force=True)
             policy = self._settings.policy.for_table(debt.table)
             plan = plan_table(table, policy, self._cache, request) if act else None
