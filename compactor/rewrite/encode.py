@@ -1,8 +1,9 @@
 """The `encode` rewrite: the data files of one share → one Parquet file of full row groups, decoded and encoded once.
 
 Plain values in, plain values out, no Spark and no Java: it runs inside a Spark task on one core. Rows keep their order,
-columns are matched by field id, V2 position deletes are applied, V3 row lineage is carried. What cannot be done without
-changing a row is refused, with a reason; whatever goes wrong, nothing is left at the output's location.
+columns are matched by field id, V2 position deletes and equality deletes are applied, V3 row lineage is carried. What
+cannot be done without changing a row is refused, with a reason; whatever goes wrong, nothing is left at the output's
+location.
 """
 
 from __future__ import annotations
@@ -24,6 +25,14 @@ from compactor.rewrite.encode_options import writer_options
 from compactor.rewrite.encode_read import FileReader, data_bytes, tables
 from compactor.rewrite.encode_schema import RefusedError, WrittenSchema, refused, written_schema
 from compactor.rewrite.encode_write import RowGroupWriter, WrittenFile
+from compactor.rewrite.equality_deletes import (
+    DeletedFrom,
+    EqualityDelete,
+    EqualityDeletes,
+    compared_schema,
+    equality_refusal,
+    positions_by_equality,
+)
 from compactor.rewrite.position_deletes import (
     NO_POSITIONS,
     DeleteFile,
@@ -47,6 +56,7 @@ class EncodeInput:
         data_sequence_number: Of its manifest entry: what `_last_updated_sequence_number` is where the file says none.
         first_row_id: The row id of its first row (V3); None if none was assigned.
         position_deletes: The position delete files that apply to it.
+        equality_deletes: The equality delete files that apply to it.
     """
 
     location: str
@@ -55,6 +65,12 @@ class EncodeInput:
     data_sequence_number: int = 0
     first_row_id: int | None = None
     position_deletes: tuple[DeleteFile, ...] = ()
+    equality_deletes: tuple[EqualityDelete, ...] = ()
+
+    @property
+    def has_deletes(self) -> bool:
+        """Whether rows may have to be left out."""
+        return bool(self.position_deletes or self.equality_deletes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +109,7 @@ class EncodedFile:
 
     Attributes:
         rows: Rows in the new file.
-        rows_deleted: Rows that position deletes name, counted from the deletes; `rows_read - rows_deleted == rows`.
+        rows_deleted: Rows that deletes name, counted before any is left out; `rows_read - rows_deleted == rows`.
         rows_read: Rows of the inputs.
         size: Bytes of the new file.
         split_offsets: Where its row groups start.
@@ -115,8 +131,9 @@ class EncodedFile:
 def encode_refusal(share: EncodeShare) -> Refusal | None:
     """Why the share cannot be encoded, as far as schema and delete files' formats tell; no byte is read.
 
-    Reasons: `type_not_supported`, `column_names_collide`, `deletion_vectors`, `delete_file_format`,
-    `row_lineage_unknown` (lineage asked for below format version 3), `duplicate_inputs`.
+    Reasons: `type_not_supported`, `column_names_collide`, `deletion_vectors`, `delete_file_format`, `equality_deletes`
+    (of columns that are not compared here), `row_lineage_unknown` (lineage asked for below format version 3),
+    `duplicate_inputs`.
     """
     if share.keep_row_lineage and share.format_version < ROW_LINEAGE_VERSION:
         return Refusal("row_lineage_unknown", f"format version {share.format_version} has no row lineage")
@@ -126,7 +143,9 @@ def encode_refusal(share: EncodeShare) -> Refusal | None:
         _written(share)
     except RefusedError as error:
         return error.refusal
-    return delete_refusal(file for each in share.inputs for file in each.position_deletes)
+    by_position = (file for each in share.inputs for file in each.position_deletes)
+    by_equality = (file for each in share.inputs for file in each.equality_deletes)
+    return delete_refusal(by_position) or equality_refusal(_schema(share), by_equality)
 
 
 def encode(share: EncodeShare) -> EncodedFile | Refusal:
@@ -147,10 +166,26 @@ def encode(share: EncodeShare) -> EncodedFile | Refusal:
         return refusal
     store = byte_store_for(share.output, dict(share.storage))
     try:
-        deleted = deleted_positions(store, {each.location: each.position_deletes for each in share.inputs})
-        return _Encoding(share, store, deleted).run()
+        return _Encoding(share, store, _deleted(share, store)).run()
     except RefusedError as error:
         return error.refusal
+
+
+def _deleted(share: EncodeShare, store: ByteStore) -> dict[str, Positions]:
+    """The positions that any delete drops from each input."""
+    deleted = deleted_positions(store, {each.location: each.position_deletes for each in share.inputs})
+    files = [
+        DeletedFrom(each.location, each.size, each.data_sequence_number, each.equality_deletes) for each in share.inputs
+    ]
+    deletes = {delete: None for file in files for delete in file.deletes}
+    if deletes:
+        schema = _schema(share)
+        by_value = EqualityDeletes(store, schema, deletes)
+        compared = written_schema(compared_schema(schema, by_value.field_ids), with_lineage=False)
+        reader = FileReader(store, compared, dict(share.partition_constants), _mapping(share))
+        for location, positions in positions_by_equality(reader, files, by_value).items():
+            deleted[location] = np.union1d(deleted.get(location, NO_POSITIONS), positions)
+    return deleted
 
 
 def _written(share: EncodeShare) -> WrittenSchema:

@@ -13,8 +13,8 @@ from enum import Enum
 
 from compactor.errors import InputError
 from compactor.live_files import LiveFile
-from compactor.manifests import Content
 from compactor.partitions import PartitionKey
+from compactor.rewrite.equality_deletes import not_compared
 from compactor.tables import TableView
 
 ENGINES_TO_ASK_FOR = ("auto", "splice", "encode", "spark")
@@ -76,14 +76,11 @@ def _not_for_arrow(table: TableView, key: PartitionKey, files: Sequence[LiveFile
     """The first thing metadata tells against everything but Iceberg's own code: slug and sentence."""
     formats = {file.entry.file_format for file in files}
     deletes = {delete.path: delete for file in files for delete in file.deletes}.values()
+    compared = not_compared(table.metadata.schema(), _compared_ids(files))
     checks = (
         (formats != {"parquet"}, "file_format", f"data files are {', '.join(sorted(formats))}"),
         (any(file.entry.encrypted for file in files), "encrypted", "data files are encrypted"),
-        (
-            any(delete.content is Content.EQUALITY_DELETES for delete in deletes),
-            "equality_deletes",
-            "equality deletes apply: rows are compared by value",
-        ),
+        (compared is not None, "equality_deletes", str(compared)),
         (
             any(delete.file_format == "puffin" for delete in deletes),
             "deletion_vectors",
@@ -92,7 +89,7 @@ def _not_for_arrow(table: TableView, key: PartitionKey, files: Sequence[LiveFile
         (
             any(delete.file_format != "parquet" or delete.encrypted for delete in deletes),
             "delete_file_format",
-            "position deletes are not plain Parquet",
+            "delete files are not plain Parquet",
         ),
         (
             _lost_row_ids(table, files),
@@ -114,9 +111,16 @@ def _lost_row_ids(table: TableView, files: Sequence[LiveFile]) -> bool:
 
 def _deletes(files: Sequence[LiveFile]) -> tuple[str, str] | None:
     """What tells against copying whole row groups: slug and sentence."""
+    if _compared_ids(files):
+        return "equality_deletes", "equality deletes apply: rows are compared by value"
     if any(file.deletes for file in files):
         return "position_deletes", "position deletes apply: rows must be left out"
     return None
+
+
+def _compared_ids(files: Sequence[LiveFile]) -> frozenset[int]:
+    """The fields that equality deletes compare."""
+    return frozenset(field_id for file in files for delete in file.deletes for field_id in delete.equality_ids)
 
 
 def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> str | None:
@@ -125,7 +129,7 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
     fields = [field.name for field in table.spec(key.spec_id).fields if field.source_id not in columns]
     if fields:
         return f"partition field {fields[0]} lost its column: Iceberg cannot read the partition values any more"
-    ids = {field_id for file in files for delete in file.deletes for field_id in delete.equality_ids} - set(columns)
+    ids = _compared_ids(files) - set(columns)
     if ids:
         return f"an equality delete compares column {min(ids)}, which was dropped: Iceberg cannot apply it any more"
     return None

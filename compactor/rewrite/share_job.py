@@ -60,7 +60,7 @@ class ShareWork:
     @property
     def has_deletes(self) -> bool:
         """Whether rows have to be left out of some input."""
-        return self.encode is not None and any(each.position_deletes for each in self.encode.inputs)
+        return self.encode is not None and any(each.has_deletes for each in self.encode.inputs)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def _worth_keeping(store: ByteStore, share: SpliceShare, everything: EncodeShare
     large = [
         index
         for index, source in enumerate(everything.inputs)
-        if not source.position_deletes and source.size >= share.limits.min_row_group_bytes
+        if not source.has_deletes and source.size >= share.limits.min_row_group_bytes
     ]
     footers = _footers(store, [share.inputs[index] for index in large])
     return tuple(

@@ -6,8 +6,10 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform, UnknownTran
 
 from compactor.live_files import LiveFile
 from compactor.manifest_lists import ROW_LINEAGE_VERSION
+from compactor.manifests import Content
 from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.encode import EncodeInput, EncodeShare
+from compactor.rewrite.equality_deletes import EqualityDelete
 from compactor.rewrite.lineage_chunks import RowLineage
 from compactor.rewrite.position_deletes import DeleteFile
 from compactor.rewrite.s3_client import with_table_tags
@@ -66,7 +68,8 @@ def encode_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> E
                 file.entry.records,
                 file.entry.data_sequence_number,
                 file.entry.first_row_id,
-                tuple(DeleteFile(delete.path, delete.size, delete.file_format) for delete in file.deletes),
+                _position_deletes(file),
+                _equality_deletes(file),
             )
             for file in share
         ),
@@ -79,6 +82,22 @@ def encode_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> E
         format_version=table.metadata.format_version,
         keep_row_lineage=table.metadata.format_version >= ROW_LINEAGE_VERSION,
         sorted_field_ids=_sorted_field_ids(table),
+    )
+
+
+def _position_deletes(file: LiveFile) -> tuple[DeleteFile, ...]:
+    return tuple(
+        DeleteFile(delete.path, delete.size, delete.file_format)
+        for delete in file.deletes
+        if delete.content is not Content.EQUALITY_DELETES
+    )
+
+
+def _equality_deletes(file: LiveFile) -> tuple[EqualityDelete, ...]:
+    return tuple(
+        EqualityDelete(delete.path, delete.size, delete.data_sequence_number, delete.equality_ids, delete.file_format)
+        for delete in file.deletes
+        if delete.content is Content.EQUALITY_DELETES
     )
 
 

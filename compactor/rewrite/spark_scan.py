@@ -24,7 +24,7 @@ DELETED_ROWS_METRIC = "numDeletes"  # Iceberg's Spark reader: rows that deletes 
 
 @dataclass(frozen=True)
 class SparkRewritten:
-    """What Spark wrote for one share. `rows_deleted` is counted by a scan of its own, not from the output."""
+    """What Spark wrote for one share. `rows_deleted` is counted by Iceberg's reader, not from the output."""
 
     outputs: tuple[Any, ...]
     rows_out: int
@@ -80,19 +80,19 @@ def rewrite_share(table: JavaTable, copy: Any, tasks: Sequence[Any], share_id: s
             .option("file-open-cost", "0")
             .load(share_id)
         )
-        deleted = _deleted_rows(rows) if has_deletes else 0
         spec_id = tasks[0].file().specId()
-        (
-            rows.write.format("iceberg")
+        target = (
+            session.read.format("iceberg")
             .option(REWRITTEN_TASKS, share_id)
             .option("target-file-size-bytes", ONE_SPLIT)
             .option("use-table-distribution-and-ordering", "true" if ordered else "false")
             .option("distribution-mode", "none")
             .option("output-spec-id", str(spec_id))
             .options(**_unsorted_label(table))
-            .mode("append")
-            .save(share_id)
+            .load(share_id)
         )
+        written = _append(table, rows, target)
+        deleted = _deleted_rows(written) if has_deletes else 0
         outputs = tuple(coordinator.fetchNewFiles(copy, share_id))
     finally:
         cache.remove(share_id)
@@ -132,15 +132,26 @@ def _check_partitions(table: JavaTable, tasks: Sequence[Any], outputs: Sequence[
             )
 
 
-def _deleted_rows(rows: DataFrame) -> int:
-    """Rows the deletes remove, by the reader's own metric in a scan that decodes only what the deletes need.
+def _append(table: JavaTable, rows: DataFrame, target: DataFrame) -> Any:
+    """Write `rows` to the table and with the options of `target`, and return the executed plan.
+
+    What `DataFrameWriter.save` does, which keeps the plan, and with it the reader's metrics, to itself.
+    """
+    jvm, session = table.jvm, table.session._jsparkSession  # noqa: SLF001 - no public way to the plan of a write
+    relation, query = (frame._jdf.queryExecution().analyzed() for frame in (target, rows))  # noqa: SLF001
+    options = jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(jvm.java.util.HashMap())
+    command = jvm.org.apache.spark.sql.catalyst.plans.logical.AppendData.byName(relation, query, options)
+    executed = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session, command).queryExecution()
+    return executed.executedPlan().commandPhysicalPlan()
+
+
+def _deleted_rows(written: Any) -> int:
+    """Rows that the deletes took away, by the reader's own metric.
 
     Raises:
         GiveUpError: the plan shows no such metric, so nothing could be checked.
     """
-    counted = rows.groupBy().count()
-    counted.collect()
-    leaves = counted._jdf.queryExecution().executedPlan().collectLeaves()  # noqa: SLF001 - no public way to metrics
+    leaves = written.collectLeaves()
     total, scans = 0, 0
     for index in range(leaves.size()):
         metric = leaves.apply(index).metrics().get(DELETED_ROWS_METRIC)

@@ -14,6 +14,9 @@ _GROUPS: Final = "tests/integration/test_commit_groups.py"
 _KINDS: Final = "tests/integration/test_table_kinds.py"
 _SHARES: Final = "tests/unit/test_share_job.py"
 _ENCODE: Final = "tests/unit/test_encode.py"
+_BY_VALUE: Final = (
+    "tests/unit/test_equality_deletes.py::test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer"
+)
 
 MUTATIONS: Final = (
     # --- 2 equality deletes ---
@@ -24,6 +27,38 @@ MUTATIONS: Final = (
         "return file.data_sequence_number < delete.data_sequence_number",
         "return file.data_sequence_number <= delete.data_sequence_number",
         _APPLIES,
+    ),
+    Mutation(
+        "2",
+        "encode: an equality delete removes rows of its own sequence number",
+        "compactor/rewrite/equality_deletes.py",
+        "keys.newest_deletes(rows) > sequence_numbers",
+        "keys.newest_deletes(rows) >= sequence_numbers",
+        _BY_VALUE,
+    ),
+    Mutation(
+        "2",
+        "encode: a null in an equality delete removes nothing",
+        "compactor/rewrite/equality_deletes.py",
+        "pc.index_in(_storage(rows.column(self.name)), value_set=self.values)",
+        "pc.index_in(_storage(rows.column(self.name)), value_set=self.values, skip_nulls=True)",
+        _BY_VALUE,
+    ),
+    Mutation(
+        "2",
+        "encode: of two deletes of one value the older one counts",
+        "compactor/rewrite/equality_deletes.py",
+        "np.maximum.at(newest,",
+        "np.put(newest,",
+        _BY_VALUE,
+    ),
+    Mutation(
+        "2",
+        "encode: columns are compared one by one, not together",
+        "compactor/rewrite/equality_deletes.py",
+        "pc.add(pc.multiply(number, len(column.values)), column.numbers(rows))",
+        "column.numbers(rows)",
+        _BY_VALUE,
     ),
     Mutation(
         "2",
@@ -261,8 +296,8 @@ MUTATIONS: Final = (
         "9",
         "an equality delete over a column that the schema lacks is not refused",
         "compactor/rewrite/engine.py",
-        "for field_id in delete.equality_ids} - set(columns)",
-        "for field_id in delete.equality_ids} - set(columns) - {*range(1000)}",
+        "ids = _compared_ids(files) - set(columns)",
+        "ids = _compared_ids(files) - set(columns) - {*range(1000)}",
         f"{_SHARES}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
     ),
 )
