@@ -14,8 +14,8 @@ setup: ## Make .venv, find or install Java, fetch the jars; quick and offline th
 demo: setup ## Watch it work: 112 small files become 4, then debt is paid beside a writer (KEEP=1: leave it running)
 	@.venv/bin/firnline demo $(if $(filter-out 0,$(KEEP)),--keep)
 
-test: setup ## Run the tests, all but the slow ones
-	@$(PYTHON_IN_VENV) -m pytest -m 'not slow'
+test: setup ## Run the tests, all but the slow ones: those with Spark and servers in one process, the others beside it
+	@$(PYTHON_IN_VENV) -m pytest -m 'not slow' -n 2 --dist loadgroup
 
 test-slow: setup ## Run the slow tests
 	@$(PYTHON_IN_VENV) -m pytest -m slow

@@ -38,6 +38,13 @@ def pytest_report_header() -> str:
     return f"kafka broker: {_broker_source()}; S3: {s3_source()}"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n 2 --dist loadgroup`: what shares Spark, the broker and the servers runs in one process, the rest beside."""
+    for item in items:
+        if item.path.parent.name in {"contracts", "integration"}:
+            item.add_marker(pytest.mark.xdist_group("services"))
+
+
 def _broker_source() -> str:
     if os.environ.get("TEST_KAFKA"):
         return f"address from TEST_KAFKA ({os.environ['TEST_KAFKA']})"
