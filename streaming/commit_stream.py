@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
+from compactor.python_worker import light_between_tasks
 from compactor.settings import KafkaSettings, Settings
 from compactor.tables import Catalogs
 from streaming.commit_events.canonical import CanonicalDecoder
@@ -45,12 +46,14 @@ class EventReader:
 
     def changed(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Kafka records in, one row per usable event out."""
+        light_between_tasks()
         for frame in frames:
             rows = [row for row in map(self._changed_row, frame.itertuples(index=False)) if row is not None]
             yield pd.DataFrame(rows, columns=[column.split()[0] for column in CHANGED_SCHEMA.split(", ")])
 
     def dead(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Kafka records in, one dead letter per unusable event out."""
+        light_between_tasks()
         for frame in frames:
             rows = [row for row in map(self._dead_row, frame.itertuples(index=False)) if row is not None]
             yield pd.DataFrame(rows, columns=["reason", "key", "value", "headers"])

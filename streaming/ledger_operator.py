@@ -22,6 +22,7 @@ from compactor.manifest_debt import ManifestCounts, manifests_of
 from compactor.manifest_disk import ManifestDisk
 from compactor.partitions import PartitionKey
 from compactor.policy import Policy
+from compactor.python_worker import light_between_tasks
 from compactor.settings import ManifestSettings, PolicySettings, Settings, TableRules
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
@@ -98,6 +99,7 @@ class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no t
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called by Spark once per task."""
+        light_between_tasks()
         self._head = handle.getValueState("head", "json string")
         self._slots = handle.getMapState("slots", "number int", "packed binary")
 

@@ -39,7 +39,7 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n 2 --dist loadgroup`: what shares Spark, the broker and the servers runs in one process, the rest beside."""
+    """With `-n 2 --dist loadgroup`: what shares Spark and servers runs in one process, the rest beside it."""
     for item in items:
         if item.path.parent.name in {"contracts", "integration"}:
             item.add_marker(pytest.mark.xdist_group("services"))

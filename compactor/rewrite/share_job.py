@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
+from compactor.python_worker import light_between_tasks
 from compactor.rewrite.byte_ranges import ByteStore, byte_store_for
 from compactor.rewrite.encode import EncodedFile, EncodeShare, encode, encode_refusal
 from compactor.rewrite.lineage_chunks import RowLineage
@@ -231,4 +232,5 @@ def attempt_share(run: Callable[[ShareWork], WrittenShare | Refusal], work: Shar
         outcome = RetryError(f"a rewrite task ran out of memory: {error}", reason="out_of_memory")
     except Exception as error:  # noqa: BLE001 - raised here it would fail the shares of other groups too
         outcome = GiveUpError(f"a rewrite task failed: {type(error).__name__}: {error}", reason="unexpected")
+    light_between_tasks()
     return ShareAttempt(outcome, time.monotonic() - started)
