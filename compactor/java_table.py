@@ -98,14 +98,22 @@ class JavaTable:
         """The gateway's view of Java packages."""
         return self.session._jvm  # noqa: SLF001
 
-    def new_data_location(self, key: PartitionKey, file_name: str) -> str:
-        """Where the table's own writers would put a data file of this partition (its location provider decides)."""
+    def new_data_locations(self, names: Sequence[tuple[PartitionKey, str]]) -> list[str]:
+        """Where the table's own writers would put files of these partitions and names; its location provider decides."""
+        if not names:
+            return []
         provider = self.handle.locationProvider()
-        spec = self.handle.specs()[key.spec_id]
-        if not spec.isPartitioned():
-            return str(provider.newDataLocation(file_name))
-        partition = self.files([content_file(key, "placeholder", "parquet", 0, {"record-count": 0})])[0].partition()
-        return str(provider.newDataLocation(spec, partition, file_name))
+        specs = {spec_id: self.handle.specs()[spec_id] for spec_id in {key.spec_id for key, _ in names}}
+        partitioned = {spec_id for spec_id, spec in specs.items() if spec.isPartitioned()}
+        files = self.files([content_file(key, name, "parquet", 0, {"record-count": 0}) for key, name in names])
+        return [
+            str(
+                provider.newDataLocation(specs[key.spec_id], file.partition(), name)
+                if key.spec_id in partitioned
+                else provider.newDataLocation(name)
+            )
+            for (key, name), file in zip(names, files, strict=True)
+        ]
 
     def tasks(self, data_files: Sequence[Mapping[str, Any]]) -> Any:
         """A Java list of file scan tasks from content-file JSON (REST spec: FetchScanTasksResult)."""

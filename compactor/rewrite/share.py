@@ -62,14 +62,17 @@ class ShareRewriter:
         self._lock = threading.Lock()
         self._spark_tasks: dict[str, Any] | None = None
         self._written_ahead: dict[Place, ShareAttempt] = {}
-        self._outputs = {
-            (number, index): table.new_data_location(
-                planned.group.key, f"{number:05d}-{index:05d}-firnline-{run_id}.parquet"
-            )
+        places = [
+            (number, index)
             for number, planned in enumerate(plan.groups)
             if planned.engine.engine is not Engine.SPARK
             for index in range(len(planned.group.shares))
-        }
+        ]
+        names = [
+            (plan.groups[number].group.key, f"{number:05d}-{index:05d}-firnline-{run_id}.parquet")
+            for number, index in places
+        ]
+        self._outputs = dict(zip(places, table.new_data_locations(names), strict=True))
         self._metrics = self._start_metrics()
 
     @property
