@@ -99,7 +99,7 @@ class JavaTable:
         return self.session._jvm  # noqa: SLF001
 
     def new_data_locations(self, names: Sequence[tuple[PartitionKey, str]]) -> list[str]:
-        """Where the table's own writers would put files of these partitions and names; its location provider decides."""
+        """Where the table's own writers would put these files: its location provider decides."""
         if not names:
             return []
         provider = self.handle.locationProvider()
