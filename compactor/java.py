@@ -50,6 +50,8 @@ SPARK_JARS = JarSet(
     transitive=False,
 )
 AWS_JARS = JarSet("aws", ("org.apache.iceberg:iceberg-aws-bundle:1.11.0",), transitive=False)
+GCP_JARS = JarSet("gcp", ("org.apache.iceberg:iceberg-gcp-bundle:1.11.0",), transitive=False)
+AZURE_JARS = JarSet("azure", ("org.apache.iceberg:iceberg-azure-bundle:1.11.0",), transitive=False)
 KAFKA_BROKER_JARS = JarSet(
     "kafka-broker", ("org.apache.kafka:kafka_2.13:4.1.1", "org.slf4j:slf4j-simple:1.7.36"), transitive=True
 )

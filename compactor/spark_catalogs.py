@@ -6,42 +6,30 @@ from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 from compactor.errors import InputError
+from compactor.java import AWS_JARS, JarSet
+from compactor.spark_file_io import file_io_conf, stores_of
 
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
-S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
+ACCESS_DELEGATION = "header.X-Iceberg-Access-Delegation"
 PASSED_ON_AS_THEY_ARE = (
-    "s3.",
     "header.",
     "rest.",
     "oauth2-",
     "token",
     "credential",
     "scope",
+    "audience",
+    "resource",
     "prefix",
     "glue.",
     "client.",
     "http-client.",
 )
-AWS_CREDENTIALS = "software.amazon.awssdk.auth.credentials"
-ASSUME_ROLE_FACTORY = "org.apache.iceberg.aws.AssumeRoleAwsClientFactory"
-_S3_SCHEMES = ("s3://", "s3a://", "s3n://")
-# PyIceberg's name → the name of Iceberg's Java FileIO, where the value stays the same.
-_RENAMED = {
-    "s3.region": "client.region",
-    "client.access-key-id": "s3.access-key-id",
-    "client.secret-access-key": "s3.secret-access-key",
-    "client.session-token": "s3.session-token",
-    "s3.proxy-uri": "http-client.proxy-endpoint",
-    "s3.role-arn": "client.assume-role.arn",
-    "client.role-arn": "client.assume-role.arn",
-    "s3.role-session-name": "client.assume-role.session-name",
-    "client.role-session-name": "client.assume-role.session-name",
+_PYICEBERG_CREDENTIALS_OF_GLUE = ("glue.access-key-id", "client.access-key-id")
+_WITHOUT_COUNTERPART = {
+    "nessie": "PyIceberg has no such type; Nessie serves Iceberg's REST protocol: use type rest and a uri that ends "
+    "with /iceberg",
 }
-_SECONDS_TO_MS = {
-    "s3.connect-timeout": "http-client.apache.connection-timeout-ms",
-    "s3.request-timeout": "http-client.apache.socket-timeout-ms",
-}
-_ENCRYPTION_TYPES = {"AES256": "s3", "aws:kms": "kms", "aws:kms:dsse": "dsse-kms"}
 
 
 def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -55,35 +43,39 @@ def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, st
     kind = _kind(properties)
     if kind == "sql":
         conf = _sql(properties)
-    elif kind in {"rest", "hive", "glue", "nessie"}:
+    elif kind in {"rest", "hive", "glue"}:
         conf = {"type": kind}
         if properties.get("uri"):
             conf["uri"] = properties["uri"]
     else:
-        raise InputError(
-            f"catalogs.{name}.type: {kind!r} has no counterpart in Spark; use sql, rest, hive, glue or nessie",
-            reason="bad_setting",
-        )
+        why = _WITHOUT_COUNTERPART.get(kind, "it has no counterpart in Spark; use sql, rest, hive or glue")
+        raise InputError(f"catalogs.{name}.type: {kind!r}: {why}", reason="bad_setting")
     if properties.get("warehouse"):
         conf["warehouse"] = properties["warehouse"]
     conf["cache-enabled"] = "false"  # a cached table would pin plan and commit to different snapshots
-    conf.update(_storage(properties))
+    conf.update({key: value for key, value in properties.items() if key.startswith(PASSED_ON_AS_THEY_ARE)})
+    if kind == "glue":
+        conf = _glue(name, properties) | conf
+    conf = file_io_conf(properties) | conf
+    if kind == "rest" and ACCESS_DELEGATION.lower() not in {key.lower() for key in conf}:
+        conf[ACCESS_DELEGATION] = "vended-credentials"  # PyIceberg always asks for them, Java only if told
     conf.update({key.removeprefix("spark."): value for key, value in properties.items() if key.startswith("spark.")})
     prefix = f"spark.sql.catalog.{name}"
     return {prefix: SPARK_CATALOG, **{f"{prefix}.{key}": value for key, value in conf.items()}}
 
 
-def uses_s3(properties: Mapping[str, str]) -> bool:
-    """Whether the catalog's files are known to live on S3."""
-    on_s3 = properties.get("warehouse", "").startswith(_S3_SCHEMES)
-    return on_s3 or any(key.startswith("s3.") for key in properties)
+def bundles(properties: Mapping[str, str]) -> tuple[JarSet, ...]:
+    """Iceberg's bundles of store clients that Spark needs for this catalog.
 
-
-def needs_aws(properties: Mapping[str, str]) -> bool:
-    """Whether Spark needs Iceberg's AWS bundle: the files are on S3, or the catalog's server may say that they are."""
+    Where a REST catalog's warehouse is a name, its server tells where tables are: S3, unless properties say otherwise.
+    """
+    stores = stores_of(properties)
     warehouse = properties.get("warehouse", "")
     elsewhere = "://" in warehouse or warehouse.startswith(("/", "file:"))
-    return uses_s3(properties) or _kind(properties) == "glue" or (_kind(properties) == "rest" and not elsewhere)
+    jars = [store.jars for store in stores]
+    if _kind(properties) == "glue" or (_kind(properties) == "rest" and not stores and not elsewhere):
+        jars.append(AWS_JARS)
+    return tuple(dict.fromkeys(jars))
 
 
 def aws_profile(catalogs: Mapping[str, Mapping[str, str]]) -> str | None:
@@ -93,7 +85,10 @@ def aws_profile(catalogs: Mapping[str, Mapping[str, str]]) -> str | None:
         InputError: two catalogs name different profiles.
     """
     named = {
-        properties.get("s3.profile-name") or properties.get("client.profile-name") for properties in catalogs.values()
+        properties.get("s3.profile-name")
+        or properties.get("client.profile-name")
+        or properties.get("glue.profile-name")
+        for properties in catalogs.values()
     }
     found = sorted(profile for profile in named if profile)
     if len(found) > 1:
@@ -135,39 +130,15 @@ def _sql(properties: Mapping[str, str]) -> dict[str, str]:
     return conf
 
 
-def _storage(properties: Mapping[str, str]) -> dict[str, str]:
-    conf = {key: value for key, value in properties.items() if key.startswith(PASSED_ON_AS_THEY_ARE)}
-    if uses_s3(properties):
-        conf.setdefault("io-impl", S3_FILE_IO)
-        for name, value in _s3_in_java(properties).items():
-            conf.setdefault(name, value)
-        if properties.get("s3.endpoint"):
-            conf.setdefault("s3.path-style-access", "true")
-        if properties.get("s3.force-virtual-addressing", "").lower() == "true":
-            conf["s3.path-style-access"] = "false"
-    return conf
-
-
-def _s3_in_java(properties: Mapping[str, str]) -> dict[str, str]:
-    """What PyIceberg names differently, in the words of Iceberg's Java S3FileIO and AWS client factories."""
-    given = {name: value for name, value in properties.items() if value}
-    conf = {theirs: given[ours] for ours, theirs in reversed(_RENAMED.items()) if ours in given}
-    conf |= {theirs: _milliseconds(ours, given[ours]) for ours, theirs in _SECONDS_TO_MS.items() if ours in given}
-    if given.get("s3.anonymous", "").lower() == "true":
-        conf["client.credentials-provider"] = f"{AWS_CREDENTIALS}.AnonymousCredentialsProvider"
-    if "client.assume-role.arn" in conf:
-        conf["client.factory"] = ASSUME_ROLE_FACTORY
-        if "client.region" in conf:
-            conf["client.assume-role.region"] = conf["client.region"]
-    if given.get("s3.server-side-encryption") in _ENCRYPTION_TYPES:
-        conf["s3.sse.type"] = _ENCRYPTION_TYPES[given["s3.server-side-encryption"]]
-        if "s3.sse-kms-key-id" in given:
-            conf["s3.sse.key"] = given["s3.sse-kms-key-id"]
-    return conf
-
-
-def _milliseconds(name: str, seconds: str) -> str:
-    try:
-        return str(round(float(seconds) * 1000))
-    except ValueError as error:
-        raise InputError(f"{name}={seconds!r} is not a number of seconds", reason="bad_setting") from error
+def _glue(name: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """Iceberg's Java Glue client has a region and an endpoint as properties, but no keys."""
+    theirs = "client.credentials-provider"
+    given = [key for key in _PYICEBERG_CREDENTIALS_OF_GLUE if properties.get(key)]
+    if given and not (properties.get(theirs) or properties.get(f"spark.{theirs}")):
+        raise InputError(
+            f"catalogs.{name}.{given[0]}: Iceberg's Java client of Glue takes no keys from properties; set "
+            f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or {given[0].split('.')[0]}.profile-name",
+            reason="bad_setting",
+        )
+    region = properties.get("glue.region")
+    return {"client.region": region} if region else {}

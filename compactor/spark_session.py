@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from compactor.java import AWS_JARS, SPARK_JARS, fetch_jars, java_home
-from compactor.spark_catalogs import aws_profile, needs_aws, spark_catalog_conf
+from compactor.java import SPARK_JARS, JarSet, fetch_jars, java_home
+from compactor.spark_catalogs import aws_profile, bundles, spark_catalog_conf
 
 if TYPE_CHECKING:
     from compactor.settings import Settings
@@ -35,6 +35,12 @@ def spark_session(settings: Settings, application: str = "firnline") -> SparkSes
     return session
 
 
+def jar_sets(settings: Settings) -> tuple[JarSet, ...]:
+    """What Spark needs for the catalogs of the settings."""
+    needed = (jar_set for properties in settings.catalogs.values() for jar_set in bundles(properties))
+    return tuple(dict.fromkeys((SPARK_JARS, *needed)))
+
+
 def session_conf(settings: Settings) -> dict[str, str]:
     """The whole Spark configuration; keys of `spark.conf` in the settings win."""
     conf = {
@@ -56,10 +62,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.driver.host": "127.0.0.1" if settings.spark.master.startswith("local") else "",
     }
     if not ({"spark.jars", "spark.jars.packages"} & set(settings.spark.conf)):
-        jars = fetch_jars(SPARK_JARS)
-        if any(needs_aws(properties) for properties in settings.catalogs.values()):
-            jars = jars + fetch_jars(AWS_JARS)
-        conf["spark.jars"] = ",".join(str(jar) for jar in jars)
+        conf["spark.jars"] = ",".join(str(jar) for jar_set in jar_sets(settings) for jar in fetch_jars(jar_set))
     profile = aws_profile(settings.catalogs)
     if profile:  # Iceberg's Java client has no property for it
         for side in ("driver", "executor"):

@@ -236,11 +236,18 @@ def check_config(config: Path | None, connect: bool) -> None:
 @click.option(
     "--folder", type=click.Path(file_okay=False, path_type=Path), help="Work here [default: a temporary one]."
 )
-def demo(keep: bool, commits: int, file_size: int, folder: Path | None) -> None:
+@click.option(
+    "--on",
+    type=click.Choice(["sqlite", "rest-s3"]),
+    default="sqlite",
+    show_default=True,
+    help="What the table lives on: a SQLite catalog and local files, or a REST catalog and an S3 server.",
+)
+def demo(keep: bool, commits: int, file_size: int, folder: Path | None, on: str) -> None:
     """Watch it work: a real broker, catalog and ingestion; 112 small files become 4 while writers write."""
     from streaming.demo.acts import run_demo  # noqa: PLC0415 - see `run`
 
-    sys.exit(run_demo(keep=keep, commits=commits, file_size=file_size, folder=folder))
+    sys.exit(run_demo(keep=keep, commits=commits, file_size=file_size, folder=folder, on=on))
 
 
 main.add_command(assess_tables)

@@ -142,9 +142,9 @@ def _container_broker() -> Iterator[str]:
     from testcontainers.core.container import DockerContainer  # noqa: PLC0415
     from testcontainers.core.waiting_utils import wait_for_logs  # noqa: PLC0415
 
-    from streaming.demo.broker import _free_port  # noqa: PLC0415
+    from streaming.demo.local_process import free_port  # noqa: PLC0415
 
-    port = _free_port()
+    port = free_port()
     container = DockerContainer(KAFKA_IMAGE).with_bind_ports(9092, port)
     for key, value in {
         "KAFKA_NODE_ID": "1",

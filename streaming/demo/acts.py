@@ -33,7 +33,7 @@ PATIENCE_SECONDS = 240.0
 INTERRUPTED = 130
 
 
-def run_demo(*, keep: bool, commits: int, file_size: int, folder: Path | None) -> int:
+def run_demo(*, keep: bool, commits: int, file_size: int, folder: Path | None, on: str) -> int:
     """Play both acts; 0 when everything was as it must be, 1 when not, 130 when it was interrupted.
 
     Raises:
@@ -43,7 +43,7 @@ def run_demo(*, keep: bool, commits: int, file_size: int, folder: Path | None) -
     with work_folder(folder) as work, interruptible():
         code = 1
         try:
-            stage = Stage(work, commits, file_size)
+            stage = Stage(work, commits, file_size, on)
             stage.check()
             code = _play(stage, show, keep=keep)
         except KeyboardInterrupt:
@@ -73,7 +73,11 @@ def _play(stage: Stage, show: Show, *, keep: bool) -> int:
     with ExitStack() as stack:
         address = stack.enter_context(embedded_broker(stage.folder / "kafka"))
         show.say(f"Kafka broker at {address}")
-        stage.write_settings(address)
+        catalog = stack.enter_context(stage.lake())
+        show.say(f"catalog at {catalog['uri']}, tables in {catalog['warehouse']}")
+        if "s3.endpoint" in catalog:
+            show.say(f"S3 at {catalog['s3.endpoint']}")
+        stage.write_settings(address, catalog)
         play = Play(stage, show)
         stack.callback(play.stop)
         acts = [play.first_act(), play.second_act()]

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import base64
-import socket
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +11,7 @@ from pathlib import Path
 
 from compactor.errors import GiveUpError
 from compactor.java import KAFKA_BROKER_JARS, fetch_jars, java_home
-
-START_SECONDS = 60.0
+from streaming.demo.local_process import free_port, local_process
 
 PROPERTIES = """\
 process.roles=broker,controller
@@ -44,28 +41,15 @@ def embedded_broker(folder: Path) -> Iterator[str]:
         GiveUpError: it did not come up; the message holds its last words.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    port, controller = _free_port(), _free_port()
+    log = folder / "broker.log"
+    port, controller = free_port(), free_port()
     properties = folder / "server.properties"
     properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder))
-    java = [str(java_home() / "bin" / "java"), "-cp", ":".join(map(str, fetch_jars(KAFKA_BROKER_JARS)))]
-    _run([*java, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)])
-    with (folder / "broker.log").open("wb") as log:
-        process = subprocess.Popen(
-            [*java[:1], "-Xmx512m", *java[1:], "kafka.Kafka", str(properties)],
-            stdout=log,
-            stderr=log,
-            start_new_session=True,  # Ctrl-C in a terminal is for those who use the broker
-        )
-        try:
-            _wait_until_up(process, port, folder / "broker.log")
-            yield f"127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            try:
-                process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    java, jars = str(java_home() / "bin" / "java"), ":".join(map(str, fetch_jars(KAFKA_BROKER_JARS)))
+    _run([java, "-cp", jars, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)])
+    command = [java, "-Xmx512m", "-cp", jars, "kafka.Kafka", str(properties)]
+    with local_process("broker", command, folder, lambda: b"Kafka Server started" in log.read_bytes()):
+        yield f"127.0.0.1:{port}"
 
 
 def _cluster_id() -> str:
@@ -81,19 +65,3 @@ def _run(command: list[str]) -> str:
             f"Kafka's storage tool failed:\n{(done.stdout + done.stderr)[-2000:]}", reason="broker_failed"
         )
     return done.stdout
-
-
-def _wait_until_up(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        if b"Kafka Server started" in log.read_bytes():
-            with socket.create_connection(("127.0.0.1", port), timeout=5):
-                return
-        time.sleep(0.2)
-    raise GiveUpError(f"the embedded broker did not start:\n{log.read_text()[-2000:]}", reason="broker_failed")
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -1,13 +1,12 @@
-"""The demo's stage: its folder, its settings file, and a port for the service's pages."""
+"""The demo's stage: its folder, what its table lives on, its settings file, and a port for the service's pages."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import signal
-import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +17,13 @@ import yaml
 from compactor.errors import InputError
 from compactor.settings import PolicyValues
 from streaming.demo.events_table import BUCKETS
+from streaming.demo.local_process import free_port
+from streaming.demo.object_store import s3proxy
+from streaming.demo.rest_catalog import files_on, rest_catalog
 
 USUAL_PORT = 9464
+SQLITE, REST_S3 = "sqlite", "rest-s3"
+LAKES = (SQLITE, REST_S3)
 CATALOG, TABLE = "lake", "db.events"
 MIN_INPUT_FILES = PolicyValues().min_input_files
 ROOM = 6  # bytes written per byte of one act's ingestion, with room to spare: nothing is expired
@@ -27,21 +31,17 @@ ROOM = 6  # bytes written per byte of one act's ingestion, with room to spare: n
 
 @dataclass(frozen=True)
 class Stage:
-    """Where the demo plays, and how much is ingested per act."""
+    """Where the demo plays, what on, and how much is ingested per act. `on` is one of `LAKES`."""
 
     folder: Path
     commits: int
     file_size: int
+    on: str = SQLITE
 
     @property
     def settings_file(self) -> Path:
         """The service's and the ingestion's settings."""
         return self.folder / "firnline.yaml"
-
-    @property
-    def warehouse(self) -> Path:
-        """The table's data and metadata."""
-        return self.folder / "warehouse"
 
     def check(self) -> None:
         """Refuse what cannot be played.
@@ -65,16 +65,22 @@ class Stage:
                 "name a roomier --folder or a smaller --file-size"
             )
 
-    def write_settings(self, bootstrap_servers: str) -> None:
+    @contextmanager
+    def lake(self) -> Iterator[dict[str, str]]:
+        """The catalog's properties while its servers run: a SQLite file and a folder, or a REST catalog and S3."""
+        if self.on == SQLITE:
+            warehouse = f"file://{self.folder / 'warehouse'}"
+            yield {"type": "sql", "uri": f"sqlite:///{self.folder / 'catalog.db'}", "warehouse": warehouse}
+            return
+        with s3proxy(self.folder / "s3") as store:
+            warehouse = f"s3://{store.bucket}/warehouse"
+            with rest_catalog(self.folder / "catalog", warehouse, files_on(store)) as uri:
+                yield {"type": "rest", "uri": uri, "warehouse": warehouse, **store.properties}
+
+    def write_settings(self, bootstrap_servers: str, catalog: Mapping[str, str]) -> None:
         """Write firnline.yaml."""
         document = {
-            "catalogs": {
-                CATALOG: {
-                    "type": "sql",
-                    "uri": f"sqlite:///{self.folder / 'catalog.db'}",
-                    "warehouse": f"file://{self.warehouse}",
-                }
-            },
+            "catalogs": {CATALOG: dict(catalog)},
             "tables": {"include": ["db.*"]},
             "kafka": {"bootstrap_servers": bootstrap_servers},
             "spark": {"master": "local[2]"},
@@ -99,19 +105,6 @@ def work_folder(folder: Path | None) -> Iterator[Path]:
         yield folder.resolve()
     else:
         yield Path(tempfile.mkdtemp(prefix="firnline-demo-")).resolve()
-
-
-def free_port(wanted: int) -> int:
-    """`wanted` when nothing listens there, else any free port."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return int(probe.getsockname()[1])
-    raise InputError("no port is free on 127.0.0.1; stop something that listens there")
 
 
 @contextmanager

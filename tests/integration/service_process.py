@@ -223,7 +223,7 @@ class Site:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.config.write_text(yaml.safe_dump(self._tree()))
         self.catalogs = Catalogs(self.settings.catalogs)
-        self.catalogs.catalog("lake").create_namespace("db")
+        self.catalogs.catalog("lake").create_namespace_if_not_exists("db")
 
     def _tree(self) -> dict[str, Any]:
         tree: dict[str, Any] = {

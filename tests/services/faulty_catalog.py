@@ -7,7 +7,6 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from compactor.commit import POLARIS_ROLLBACK
-from compactor.java import REST_CATALOG_JARS, fetch_jars, java_home, pyspark_jars
-from tests.services.local_process import free_port, local_process
+from streaming.demo.local_process import free_port
+from streaming.demo.rest_catalog import rest_catalog
 
 CONFLICT = 409
 
@@ -74,22 +73,10 @@ class FaultyCatalog:
 @contextmanager
 def faulty_catalog(folder: Path) -> Iterator[FaultyCatalog]:
     """Start the catalog and its proxy."""
-    port, proxy_port = free_port(), free_port()
-    upstream, warehouse = f"http://127.0.0.1:{port}", f"file://{folder}/warehouse"
-    environment = {
-        "CATALOG_URI": f"jdbc:sqlite:{folder}/rest.db",
-        "CATALOG_WAREHOUSE": warehouse,
-        "CATALOG_IO__IMPL": "org.apache.iceberg.hadoop.HadoopFileIO",
-        "CATALOG_REST_PORT": str(port),
-    }
-    hadoop = [*pyspark_jars().glob("hadoop-client-api-*.jar"), *pyspark_jars().glob("hadoop-client-runtime-*.jar")]
-    command = [
-        str(java_home() / "bin" / "java"), "-Xmx512m",
-        "-cp", ":".join(map(str, [*fetch_jars(REST_CATALOG_JARS), *hadoop])),
-        "org.apache.iceberg.rest.RESTCatalogServer",
-    ]  # fmt: skip
-    catalog = FaultyCatalog(f"http://127.0.0.1:{proxy_port}", warehouse, upstream)
-    with local_process("rest-catalog", command, folder, lambda: _is_up(upstream), environment):
+    proxy_port, warehouse = free_port(), f"file://{folder}/warehouse"
+    files = {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}
+    with rest_catalog(folder, warehouse, files) as upstream:
+        catalog = FaultyCatalog(f"http://127.0.0.1:{proxy_port}", warehouse, upstream)
         server = ThreadingHTTPServer(("127.0.0.1", proxy_port), _handler(catalog))
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
@@ -97,14 +84,6 @@ def faulty_catalog(folder: Path) -> Iterator[FaultyCatalog]:
         finally:
             server.shutdown()
             server.server_close()
-
-
-def _is_up(upstream: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{upstream}/v1/config", timeout=5):  # noqa: S310 - http
-            return True
-    except OSError:
-        return False
 
 
 @dataclass(frozen=True)

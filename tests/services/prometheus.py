@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.services.local_process import free_port, local_process
+from streaming.demo.local_process import free_port, local_process
 
 RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "firnline.rules.yaml"
 

@@ -6,43 +6,22 @@ TEST_S3 is `http(s)://ACCESS_KEY:SECRET_KEY@HOST:PORT/BUCKET`, the keys percent-
 from __future__ import annotations
 
 import os
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from compactor.java import S3PROXY_JARS, fetch_jars, java_home
 from compactor.rewrite.s3_client import s3_client
-from tests.services.local_process import free_port, local_process
-
-BUCKET = "lake"
-REGION = "us-east-1"
+from streaming.demo.object_store import BUCKET, ObjectStore, s3proxy
 
 
 @dataclass(frozen=True)
-class S3Server:
-    """Where it listens, and who may use it."""
-
-    endpoint: str
-    access_key: str
-    secret_key: str
-    bucket: str
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """PyIceberg's and Iceberg's common names."""
-        return {
-            "s3.endpoint": self.endpoint,
-            "s3.access-key-id": self.access_key,
-            "s3.secret-access-key": self.secret_key,
-            "s3.region": REGION,
-        }
+class S3Server(ObjectStore):
+    """Where it listens and who may use it, with what tests arrange and check there."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -96,36 +75,5 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
             endpoint, unquote(parts.username or ""), unquote(parts.password or ""), parts.path.strip("/") or BUCKET
         )
         return
-    with s3proxy(folder) as server:
-        yield server
-
-
-@contextmanager
-def s3proxy(folder: Path) -> Iterator[S3Server]:
-    """s3proxy on top of a folder. It checks signatures, preconditions, ranges and part sizes as S3 does."""
-    server = S3Server(f"http://127.0.0.1:{free_port()}", "test-key", "test-secret", BUCKET)
-    (folder / "objects" / BUCKET).mkdir(parents=True)
-    (folder / "s3proxy.conf").write_text(
-        f"s3proxy.endpoint={server.endpoint}\n"
-        "s3proxy.authorization=aws-v2-or-v4\n"
-        f"s3proxy.identity={server.access_key}\n"
-        f"s3proxy.credential={server.secret_key}\n"
-        "jclouds.provider=filesystem-nio2\n"
-        "jclouds.identity=unused\n"
-        "jclouds.credential=unused\n"
-        f"jclouds.filesystem.basedir={folder / 'objects'}\n"
-    )
-    java, jar = java_home() / "bin" / "java", fetch_jars(S3PROXY_JARS)[0]
-    command = [str(java), "-Xmx512m", "-jar", str(jar), "--properties", str(folder / "s3proxy.conf")]
-    with local_process("s3proxy", command, folder, lambda: _answers(server.endpoint)):
-        yield server
-
-
-def _answers(endpoint: str) -> bool:
-    try:
-        urllib.request.urlopen(endpoint, timeout=5)  # noqa: S310 - http
-    except urllib.error.HTTPError:
-        return True  # an unsigned request is refused, by a server that is up
-    except OSError:
-        return False
-    return True
+    with s3proxy(folder) as store:
+        yield S3Server(**asdict(store))

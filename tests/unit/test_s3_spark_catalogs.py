@@ -6,7 +6,8 @@ import pytest
 
 from compactor.errors import InputError
 from compactor.settings import Settings
-from compactor.spark_catalogs import S3_FILE_IO, aws_profile, needs_aws, spark_catalog_conf
+from compactor.spark_catalogs import aws_profile, spark_catalog_conf
+from compactor.spark_file_io import S3_FILE_IO
 from compactor.spark_session import session_conf
 
 REST = {"type": "rest", "uri": "http://catalog:8181", "warehouse": "s3://lake/warehouse"}
@@ -68,23 +69,6 @@ def test_a_catalog_elsewhere_is_told_nothing_of_s3() -> None:
 def test_seconds_must_be_numbers() -> None:
     with pytest.raises(InputError, match=r"s3\.connect-timeout"):
         conf({"s3.connect-timeout": "soon"})
-
-
-@pytest.mark.parametrize(
-    ("properties", "needed"),
-    [
-        (LOCAL, False),
-        (LOCAL | {"s3.endpoint": "http://h"}, True),
-        (REST, True),
-        ({"uri": "https://polaris/api/catalog", "warehouse": "a_name"}, True),  # its server tells where tables are
-        ({"uri": "https://polaris/api/catalog"}, True),
-        ({"uri": "https://polaris/api/catalog", "warehouse": "gs://bucket"}, False),
-        ({"type": "rest", "uri": "http://h", "warehouse": "file:///x"}, False),
-        ({"type": "glue"}, True),
-    ],
-)
-def test_who_needs_the_aws_bundle(properties: dict[str, str], needed: bool) -> None:
-    assert needs_aws(properties) is needed
 
 
 def test_a_profile_is_told_to_the_jvm() -> None:

@@ -10,13 +10,25 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from compactor.errors import GiveUpError
+
 START_SECONDS = 60.0
+STOP_SECONDS = 15.0
+LOOK_SECONDS = 0.1
+LAST_CHARACTERS = 3000
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port(wanted: int = 0) -> int:
+    """`wanted` when nothing listens there on 127.0.0.1, else any free port."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise GiveUpError("no port is free on 127.0.0.1; stop something that listens there")
 
 
 @contextmanager
@@ -27,7 +39,11 @@ def local_process(
     answers: Callable[[], bool],
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Run `command` in `folder` from the moment `answers` says yes until the end of the block."""
+    """Run `command` in `folder` from the moment `answers` says yes until the end of the block.
+
+    Raises:
+        GiveUpError: it did not come up; the message holds its last words.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
     with log.open("wb") as out:
@@ -38,19 +54,20 @@ def local_process(
             stderr=out,
             cwd=folder,
             env={**os.environ, **(environment or {})},
-            start_new_session=True,
+            start_new_session=True,  # Ctrl-C in a terminal is for those who use the server
         )
     try:
         deadline = time.monotonic() + START_SECONDS
         while not answers():
             if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{name} did not start:\n{log.read_text(errors='replace')[-3000:]}")
-            time.sleep(0.1)
+                words = log.read_text(errors="replace")[-LAST_CHARACTERS:]
+                raise GiveUpError(f"{name} did not start:\n{words}", reason="server_failed")
+            time.sleep(LOOK_SECONDS)
         yield
     finally:
         process.terminate()
         try:
-            process.wait(timeout=15)
+            process.wait(timeout=STOP_SECONDS)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
