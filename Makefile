@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow test-correctness test-chaos test-monitoring test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup demo demo-rest-s3 package test test-slow test-correctness test-chaos test-monitoring test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning clean
 
 help: ## List the targets
@@ -14,10 +14,16 @@ setup: ## Make .venv, find or install Java, fetch the jars; quick and offline th
 demo: setup ## Watch it work: 112 small files become 4, then debt is paid beside a writer (KEEP=1: leave it running)
 	@.venv/bin/firnline demo $(if $(filter-out 0,$(KEEP)),--keep)
 
+demo-rest-s3: setup ## The demo on a REST catalog and an S3 server instead of local files
+	@deploy/setup.sh rest-s3
+	@.venv/bin/firnline demo --on rest-s3 $(if $(filter-out 0,$(KEEP)),--keep)
+
 test: setup ## Run the tests, all but the slow ones: those with Spark and servers in one process, the others beside it
+	@deploy/setup.sh rest-s3
 	@$(PYTHON_IN_VENV) -m pytest -m 'not slow' -n 2 --dist loadgroup
 
 test-slow: setup ## Run the slow tests
+	@deploy/setup.sh rest-s3
 	@$(PYTHON_IN_VENV) -m pytest -m slow
 
 test-correctness: setup ## Every kind of table, writer and engine, then 300 generated tables, row by row (ARGS="--help")
@@ -57,6 +63,9 @@ bench-decode-once: setup ## 500 commits into one bucket: how often a byte is dec
 
 bench-planning: setup ## Planning a table of a million files, beside PyIceberg, Java and Spark (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_planning $(ARGS)
+
+package: setup ## Build wheel and sdist into dist/
+	@$(PYTHON_IN_VENV) -m build --no-isolation
 
 clean: ## Remove .venv and everything that was built
 	@rm -rf .venv build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

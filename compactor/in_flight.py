@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import socket
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -132,6 +133,26 @@ class InFlightRecords:
         self._owner = owner
         self._lease = lease_seconds
         self._clock = clock
+
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return self._folder
+
+    def probe(self) -> None:
+        """Write, move, read and remove a file as a record is, so that trouble shows before there is work.
+
+        Raises:
+            OSError: one of these cannot be done.
+        """
+        name = f"{self._folder}/probe-{uuid.uuid4().hex}"
+        self._fs.create_dir(self._folder, recursive=True)
+        with self._fs.open_output_stream(f"{name}.tmp") as stream:
+            stream.write(b"{}")
+        self._fs.move(f"{name}.tmp", f"{name}.probe")
+        with self._fs.open_input_stream(f"{name}.probe") as stream:
+            stream.readall()
+        self._fs.delete_file(f"{name}.probe")
 
     def open(self, run_id: str, table: TableView, files: Sequence[str], prefixes: Sequence[str] = ()) -> Record:
         """Note a run's outputs before anything is written."""

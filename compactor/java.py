@@ -55,7 +55,8 @@ AZURE_JARS = JarSet("azure", ("org.apache.iceberg:iceberg-azure-bundle:1.11.0",)
 KAFKA_BROKER_JARS = JarSet(
     "kafka-broker", ("org.apache.kafka:kafka_2.13:4.1.1", "org.slf4j:slf4j-simple:1.7.36"), transitive=True
 )
-# What the tests run against. The catalog also needs Hadoop's client jars, which pyspark ships (`pyspark_jars`).
+# What the tests and `firnline demo --on rest-s3` run on. The catalog also needs Hadoop's client jars, which pyspark
+# ships (`pyspark_jars`).
 S3PROXY_JARS = JarSet("s3proxy", ("org.gaul:s3proxy:4.1.0:jar-with-dependencies",), transitive=False)
 REST_CATALOG_JARS = JarSet(
     "rest-catalog",
@@ -74,6 +75,7 @@ REST_CATALOG_JARS = JarSet(
     ),
     transitive=True,
 )
+JAR_SETS = (SPARK_JARS, AWS_JARS, GCP_JARS, AZURE_JARS, KAFKA_BROKER_JARS, S3PROXY_JARS, REST_CATALOG_JARS)
 
 
 def java_home() -> Path:
@@ -200,7 +202,7 @@ def _retrieve(jar_set: JarSet, scratch: Path) -> None:
     found = len(list((scratch / "jars").glob("*.jar"))) if (scratch / "jars").is_dir() else 0
     if done.returncode != 0 or found < len(jar_set.coordinates) or "FAILED" in done.stdout:
         raise GiveUpError(
-            f"the {jar_set.name} jars could not be fetched; check the network or a Maven mirror, then try again:\n"
-            + "\n".join((done.stdout + done.stderr).splitlines()[-15:]),
+            f"the {jar_set.name} jars could not be fetched; check the network or a Maven mirror, then try "
+            f"`firnline jars {jar_set.name}`:\n" + "\n".join((done.stdout + done.stderr).splitlines()[-15:]),
             reason="jars_unavailable",
         )

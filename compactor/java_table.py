@@ -169,11 +169,15 @@ class JavaTable:
 
     def data_folder(self) -> str:
         """The table's data location without a trailing slash."""
-        properties = self.view.properties
-        for key in TABLE_DATA_LOCATIONS:
-            if properties.get(key):
-                return properties[key].rstrip("/")
-        return str(self.handle.location()).rstrip("/") + "/data"
+        return data_folder(self.view)
+
+
+def data_folder(view: TableView) -> str:
+    """Where Iceberg's writers put a table's data files, without a trailing slash."""
+    for key in TABLE_DATA_LOCATIONS:
+        if view.properties.get(key):
+            return view.properties[key].rstrip("/")
+    return view.metadata.location.rstrip("/") + "/data"
 
 
 def activate(session: SparkSession) -> None:

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv with firnline in it, finds or installs Java, fetches the jars. Does nothing the second time.
 #
+# `setup.sh prometheus` and `setup.sh rest-s3`, after it, bring what single targets need besides.
+#
 # Settings, all optional: PYTHON (an interpreter), JAVA_HOME. pip and Ivy honour their own mirrors' settings.
 set -euo pipefail
 
@@ -11,10 +13,16 @@ readonly PYTHONS=(python3.13 python3.12 python3.11 python3 python)
 readonly JAVA_FOLDERS=(/usr/lib/jvm/* /Library/Java/JavaVirtualMachines/*/Contents/Home /opt/homebrew/opt/openjdk* /usr/local/opt/openjdk* /opt/java/*)
 
 main() {
-    if [[ ${1:-} == prometheus ]]; then
+    case ${1:-} in
+    prometheus)
         install_prometheus
         return
-    fi
+        ;;
+    rest-s3)
+        "$VENV/bin/firnline" jars s3proxy rest-catalog >/dev/null || fail "the servers' jars could not be fetched"
+        return
+        ;;
+    esac
     local wanted
     wanted=$(fingerprint)
     if [[ -f $STAMP && -x $VENV/bin/firnline && $(<"$STAMP") == "$wanted" ]]; then
@@ -198,18 +206,7 @@ as_root() {
 
 fetch_jars() {
     say "fetching the jars for Spark, for tables on S3 and for the demo's broker"
-    "$VENV/bin/python" - <<'PYTHON'
-import sys
-
-from compactor.errors import FirnlineError
-from compactor.java import AWS_JARS, KAFKA_BROKER_JARS, SPARK_JARS, fetch_jars
-
-try:
-    for jar_set in (SPARK_JARS, AWS_JARS, KAFKA_BROKER_JARS):
-        fetch_jars(jar_set)
-except FirnlineError as error:
-    sys.exit(f"set-up: {error}")
-PYTHON
+    "$VENV/bin/firnline" jars >/dev/null || fail "the jars could not be fetched"
 }
 
 main "$@"

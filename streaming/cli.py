@@ -26,6 +26,7 @@ from compactor.tables import MAIN, Catalogs, TableView
 from streaming import reports
 from streaming.assess_command import assess_tables
 from streaming.command_options import OUTPUT
+from streaming.jars_command import jars
 from streaming.request_command import request_rewrite
 from streaming.run_settings import manifest_cache
 from streaming.simulate_command import simulate
@@ -219,14 +220,39 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
 
 
 @main.command("check-config")
-@click.option("--connect", is_flag=True, help="Also open every catalog and the broker.")
+@click.option("--connect", is_flag=True, help="Try all that they name instead: catalogs, stores, folders, Kafka.")
+@click.option("--observe", is_flag=True, help="With --connect: only what `run --observe` needs; writes nothing.")
+@OUTPUT
 @click.pass_obj
-def check_config(config: Path | None, connect: bool) -> None:
-    """Check the settings and print them with every default. With -c FILE, the environment still wins."""
+def check_config(config: Path | None, connect: bool, observe: bool, output: str) -> None:
+    """Check the settings and print them with every default. With -c FILE, the environment still wins.
+
+    With --connect, one line a check: ok, failed with the remedy, or skipped. A probe object is written where outputs
+    go and deleted again; nothing is written to Kafka.
+    """
     settings = load_settings(config)
     if connect:
-        reports.check_connections(settings)
-    click.echo(reports.settings_yaml(settings), nl=False)
+        _check_connections(settings, observe=observe, output=output)
+    elif output == "json":
+        _print_json(reports.settings_document(settings))
+    else:
+        click.echo(reports.settings_yaml(settings), nl=False)
+
+
+def _check_connections(settings: Settings, *, observe: bool, output: str) -> None:
+    from streaming.connection_checks import Status, check_connections  # noqa: PLC0415 - see `run`
+
+    checks = []
+    for check in check_connections(settings, observe=observe):
+        checks.append(check)
+        if output != "json":
+            remedy = f"; {check.remedy}" if check.status is Status.FAILED else ""
+            click.echo(f"{check.status.value:8}{check.name}: {check.detail}{remedy}")
+    if output == "json":
+        _print_json({"checks": [check.document() for check in checks]})
+    failed = [check for check in checks if check.status is Status.FAILED]
+    if failed:
+        sys.exit(FAILED_SAFELY if all(check.again for check in failed) else BAD_INPUT)
 
 
 @main.command()
@@ -251,6 +277,7 @@ def demo(keep: bool, commits: int, file_size: int, folder: Path | None, on: str)
 
 
 main.add_command(assess_tables)
+main.add_command(jars)
 main.add_command(request_rewrite)
 main.add_command(simulate)
 

@@ -53,9 +53,9 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
         RetryError: no broker answers.
     """
     try:
-        return KafkaProducer(acks="all", linger_ms=5, max_block_ms=15_000, **_client_arguments(kafka))
+        return KafkaProducer(acks="all", linger_ms=5, max_block_ms=15_000, **client_arguments(kafka))
     except Exception as error:
-        raise _no_broker(kafka, error) from error
+        raise no_broker(kafka, error) from error
 
 
 def ensure_topics(kafka: KafkaSettings, *, create: bool, told: Iterable[str] = ()) -> None:
@@ -68,10 +68,10 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, told: Iterable[str] = (
         InputError: a topic is missing and may not or cannot be created; the message names the key.
     """
     try:
-        admin = KafkaAdminClient(**_client_arguments(kafka))
+        admin = KafkaAdminClient(**client_arguments(kafka))
         existing = set(admin.list_topics())
     except Exception as error:
-        raise _no_broker(kafka, error) from error
+        raise no_broker(kafka, error) from error
     wanted = {"kafka.commit_topic": kafka.commit_topic}
     if create:
         wanted["kafka.dead_letter_topic"] = kafka.dead_letter_topic
@@ -96,7 +96,8 @@ def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> N
     raise InputError(f"{key}: topic {topic!r} does not exist ({cause}); create it first", reason="no_topic")
 
 
-def _client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
+def client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
+    """Arguments that every client of kafka-python takes."""
     translated = {
         PYTHON_NAMES.get(key, key.replace(".", "_")): value
         for key, value in kafka.options.items()
@@ -106,7 +107,8 @@ def _client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
     return {"bootstrap_servers": kafka.bootstrap_servers.split(","), **defaults, **translated}
 
 
-def _no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:
+def no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:
+    """The error to raise where no broker could be reached."""
     return RetryError(
         f"no Kafka broker answers at {kafka.bootstrap_servers}: {error}; check kafka.bootstrap_servers",
         reason="kafka_unavailable",

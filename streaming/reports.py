@@ -8,14 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
-import click
 import yaml
 from rich import filesize
 from rich.console import Console
 from rich.table import Table
 
 from compactor.causes import arrivals_in, causes_of
-from compactor.errors import FirnlineError, RetryError
+from compactor.errors import FirnlineError
 from compactor.manifest_cache import ManifestCache
 from compactor.other_compactors import other_compactors
 from compactor.plan_table import PlannedGroup, TablePlan, with_engine
@@ -222,8 +221,8 @@ def _debt_document(settings: Settings, table: TableView, cache: ManifestCache) -
     }
 
 
-def settings_yaml(settings: Settings) -> str:
-    """The settings with every default, secrets hidden."""
+def settings_document(settings: Settings) -> Document:
+    """`firnline check-config --output json`: the settings with every default, secrets hidden."""
     tree = settings.model_dump(mode="json")
     for properties in tree["catalogs"].values():
         for key in properties:
@@ -232,29 +231,13 @@ def settings_yaml(settings: Settings) -> str:
     for key in tree["kafka"]["options"]:
         if any(word in key for word in ("password", "jaas", "secret")):
             tree["kafka"]["options"][key] = "********"
+    return tree
+
+
+def settings_yaml(settings: Settings) -> str:
+    """The same as YAML, as a settings file holds it."""
+    tree = settings_document(settings)
     return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
-
-
-def check_connections(settings: Settings) -> None:
-    """Open every catalog and the broker.
-
-    Raises:
-        RetryError: one does not answer; the message says which and what to check.
-    """
-    from streaming.kafka_clients import producer  # noqa: PLC0415 - only this command needs a broker
-
-    catalogs = Catalogs(settings.catalogs)
-    for name in catalogs.names:
-        try:
-            namespaces = catalogs.catalog(name).list_namespaces()
-        except RetryError:
-            raise
-        except Exception as error:
-            raise RetryError(f"catalog {name} does not answer: {error}; check catalogs.{name}.uri") from error
-        click.echo(f"# catalog {name}: {len(namespaces)} namespaces", err=True)
-    if settings.kafka.bootstrap_servers:
-        producer(settings.kafka).close(timeout=3)
-        click.echo(f"# kafka {settings.kafka.bootstrap_servers}: answers", err=True)
 
 
 def print_planning(console: Console, plan: TablePlan) -> None:

@@ -34,8 +34,10 @@ group.initial.rebalance.delay.ms=0
 
 
 @contextmanager
-def embedded_broker(folder: Path) -> Iterator[str]:
+def embedded_broker(folder: Path, more: str = "") -> Iterator[str]:
     """Start a broker that keeps its log in `folder`; yields its bootstrap address and stops it at the end.
+
+    `more`: further lines of its properties file.
 
     Raises:
         GiveUpError: it did not come up; the message holds its last words.
@@ -44,7 +46,7 @@ def embedded_broker(folder: Path) -> Iterator[str]:
     log = folder / "broker.log"
     port, controller = free_port(), free_port()
     properties = folder / "server.properties"
-    properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder))
+    properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder) + more)
     java, jars = str(java_home() / "bin" / "java"), ":".join(map(str, fetch_jars(KAFKA_BROKER_JARS)))
     _run([java, "-cp", jars, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)])
     command = [java, "-Xmx512m", "-cp", jars, "kafka.Kafka", str(properties)]

@@ -1,0 +1,256 @@
+"""`firnline check-config --connect`: whether everything that the settings name answers, and lets us do our work.
+
+Each check does what the service will do, once, and leaves nothing behind: a probe object is written where outputs are
+written and deleted again, a record is read from the commit topic, and what may be written to Kafka is asked of the
+broker, since a record cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from compactor.errors import FirnlineError, InputError
+from compactor.in_flight import plain_path
+from compactor.java import jars_folder, java_home
+from compactor.java_table import data_folder
+from compactor.rewrite.byte_ranges import byte_store_for
+from compactor.settings import Settings
+from compactor.spark_catalogs import spark_catalog_conf
+from compactor.spark_session import jar_sets
+from compactor.table_names import TableName
+from compactor.tables import Catalogs, TableView
+from streaming.kafka_access import KafkaAccess
+from streaming.run_settings import in_flight_records
+
+PROBE = b"written by firnline check-config --connect; it may be deleted"
+TABLES_LOOKED_AT = 500  # to find one that may be rewritten; a catalog can have very many
+REFUSED = re.compile(
+    "access.?denied|forbidden|unauthori[sz]ed|permission denied|not authori[sz]ed|authori[sz]ation ?failed|"
+    "authentication ?failed|InvalidAccessKeyId|SignatureDoesNotMatch",
+    re.IGNORECASE,
+)
+OBSERVED = "not tried: `run --observe` writes nothing"
+
+
+class Status(Enum):
+    """How a check ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line. `remedy`: what to do about a failure. `again`: it may pass later with nothing changed."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+    again: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """For `--output json`."""
+        return asdict(self) | {"status": self.status.value}
+
+
+Attempt = Callable[[], str]
+"""Does what is to be checked and returns what was seen; its exception is the failure."""
+
+
+class NothingToTryError(Exception):
+    """An attempt found that there is nothing to be tried; its text says why."""
+
+
+def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[Check]:
+    """Check everything, one after the other; a failure keeps nobody else from being checked."""
+    yield _tried("java", _java(settings), "install Java 17 or 21, then run `firnline jars`")
+    catalogs = Catalogs(settings.catalogs)
+    for name in catalogs.names:
+        yield from _check_catalog(settings, catalogs, name, observe=observe)
+    yield _tried("in-flight folder", _in_flight(settings, observe=observe), "make state.checkpoint writable")
+    yield from _check_kafka(settings, observe=observe)
+
+
+def _tried(name: str, attempt: Attempt, remedy: str) -> Check:
+    try:
+        return Check(name, Status.OK, attempt())
+    except NothingToTryError as nothing:
+        return Check(name, Status.SKIPPED, str(nothing))
+    except Exception as error:  # noqa: BLE001 - whatever a driver raises is what this command is to tell
+        detail = str(error) if isinstance(error, FirnlineError) else f"{type(error).__name__}: {error}"
+        return Check(name, Status.FAILED, _one_line(detail), remedy, again=not _needs_a_change(error, detail))
+
+
+def _needs_a_change(error: Exception, detail: str) -> bool:
+    """Whether trying again is of no use: a wrong setting, or credentials that are refused."""
+    return isinstance(error, (InputError, PermissionError)) or REFUSED.search(detail) is not None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _java(settings: Settings) -> Attempt:
+    def look() -> str:
+        home = java_home()
+        missing = [jar_set.name for jar_set in jar_sets(settings) if not jars_folder(jar_set).is_dir()]
+        fetched = f"jars {', '.join(missing)} will be fetched at the first start" if missing else "jars are there"
+        return f"{home}; {fetched}"
+
+    return look
+
+
+def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe: bool) -> Iterator[Check]:
+    found: list[TableView] = []
+
+    def open_it() -> str:
+        spark_catalog_conf(name, catalogs.properties(name))
+        return f"{len(catalogs.catalog(name).list_namespaces())} namespaces"
+
+    def read() -> str:
+        table = _some_table(settings, catalogs, name)
+        if table is None:
+            raise NothingToTryError("the catalog holds no table that is watched; see tables.*")
+        view = catalogs.load(table)
+        with view.io.new_input(view.metadata_location).open() as stream:
+            size = len(stream.read())
+        found.append(view)
+        seen = f"{table}: {size:,} bytes of metadata, {len(view.manifests())} manifests"
+        acts = settings.tables.acts_on(table, view.properties)
+        return seen if acts else f"{seen}; no table was found that may be rewritten, see tables.include"
+
+    def write() -> str:
+        if observe:
+            raise NothingToTryError(OBSERVED)
+        if found:
+            return _written(data_folder(found[0]), found[0].io.properties)
+        warehouse = catalogs.properties(name).get("warehouse", "")
+        if "://" not in warehouse and not warehouse.startswith(("/", "file:")):
+            raise NothingToTryError("no table to write beside, and the warehouse is only a name")
+        return _written(warehouse, catalogs.properties(name))
+
+    opened = _tried(f"catalog {name}", open_it, f"check catalogs.{name}: type, uri and credentials")
+    yield opened
+    if opened.status is Status.OK:
+        remedy = f"check the store's properties in catalogs.{name} and what its credentials may do"
+        yield _tried(f"store of {name}, read", read, remedy)
+        yield _tried(f"store of {name}, write", write, f"{remedy}; `run --observe` does without (--observe)")
+
+
+def _some_table(settings: Settings, catalogs: Catalogs, name: str) -> TableName | None:
+    """A table that may be rewritten, else one that is watched."""
+    watched = (table for table in catalogs.list_tables(name) if not settings.tables.ignores(table))
+    first = None
+    for table in islice(watched, TABLES_LOOKED_AT):
+        first = first or table
+        if settings.tables.acts_on(table, {}):
+            return table
+    return first
+
+
+def _written(folder: str, properties: Mapping[str, str]) -> str:
+    """Write an object as outputs are written, read it, delete it."""
+    location = f"{folder.rstrip('/')}/.firnline-probe-{uuid.uuid4().hex}"
+    store = byte_store_for(location, properties)
+    with _folders_kept(location):
+        output = store.create(location)
+        try:
+            output.write(PROBE)
+            output.finish()
+        except Exception:
+            with suppress(Exception):
+                output.abort()
+            raise
+        back = store.read(location, 0, len(PROBE))
+        try:
+            store.delete(location)
+        except Exception as error:
+            raise InputError(f"{location} was written but cannot be deleted: {error}") from error
+    if back != PROBE:
+        raise InputError(f"{location} was read back with other bytes than were written")
+    return f"wrote, read and deleted {location}"
+
+
+@contextmanager
+def _folders_kept(location: str) -> Iterator[None]:
+    """Remove the local folders that came to be meanwhile, where they are empty."""
+    path = Path(plain_path(location))
+    local = location.startswith(("/", "file:"))
+    missing = [parent for parent in path.parents if not parent.exists()] if local else []
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            for parent in missing:
+                parent.rmdir()
+
+
+def _in_flight(settings: Settings, *, observe: bool) -> Attempt:
+    def write() -> str:
+        if observe:
+            raise NothingToTryError(OBSERVED)
+        records = in_flight_records(settings, settings.state.checkpoint)
+        with _folders_kept(f"{records.location}/probe"):
+            records.probe()
+        return f"wrote, read and deleted a file in {records.location}"
+
+    return write
+
+
+def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
+    kafka = settings.kafka
+    access: list[KafkaAccess] = []
+
+    def connect() -> str:
+        if not kafka.bootstrap_servers:
+            raise NothingToTryError("kafka.bootstrap_servers is not set; only `run` and `request` need it")
+        access.append(KafkaAccess(kafka))
+        return f"{kafka.bootstrap_servers} answers"
+
+    yield _tried("kafka", connect, "check kafka.bootstrap_servers and kafka.options (security.protocol, sasl.*)")
+    if not access:
+        return
+    written = {f"dead-letter topic {kafka.dead_letter_topic}": kafka.dead_letter_topic}
+    written |= {f"hook topic {hook.topic}": hook.topic for hook in settings.hooks if hook.kind == "kafka"}
+    try:
+        needed = ("READ",) if observe else ("READ", "WRITE")  # the table watcher announces what nobody else did
+        attempt = _topic(access[0], kafka.commit_topic, needed, observe=observe)
+        yield _tried(f"commit topic {kafka.commit_topic}", attempt, _topic_remedy(kafka.commit_topic, needed))
+        for name, topic in written.items():
+            attempt = _topic(access[0], topic, ("WRITE",), observe=observe)
+            yield _tried(name, attempt, _topic_remedy(topic, ("WRITE",)))
+    finally:
+        access[0].close()
+
+
+def _topic(access: KafkaAccess, topic: str, operations: tuple[str, ...], *, observe: bool) -> Attempt:
+    def look() -> str:
+        if observe and "READ" not in operations:
+            raise NothingToTryError(OBSERVED)
+        found = access.topic(topic)
+        if not found.exists:
+            if observe:
+                raise InputError("it does not exist, and observe mode creates none")
+            access.check_creation(topic)
+            return "it does not exist yet; the service may create it, and will"
+        missing = [operation for operation in operations if operation not in found.operations]
+        if missing:
+            raise InputError(f"the broker does not allow us to {' and '.join(missing)}")
+        seen = f"{found.partitions} partitions, {' and '.join(operations)} allowed"
+        return f"{seen}; {access.read_one(topic)}" if "READ" in operations else seen
+
+    return look
+
+
+def _topic_remedy(topic: str, operations: tuple[str, ...]) -> str:
+    return f"create topic {topic} where it is missing, and allow this principal to {' and '.join(operations)}"

@@ -1,0 +1,210 @@
+"""`firnline check-config --connect` against real services: all is well, or one thing is broken and it says which."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from kafka import KafkaProducer
+from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, NewTopic, ResourcePattern, ResourceType
+from pyiceberg.catalog import load_catalog
+
+from compactor.settings import load_settings
+from streaming.connection_checks import Check, Status, check_connections
+from streaming.demo.broker import embedded_broker
+from tests.integration.service_process import document, firnline
+from tests.services.rest_catalog import RestCatalog
+
+pytestmark = pytest.mark.kafka
+
+AUTHORIZER = """
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+allow.everyone.if.no.acl.found=true
+"""
+
+
+@pytest.fixture(scope="module")
+def table(rest_catalog: RestCatalog) -> str:
+    catalog = load_catalog("lake", **rest_catalog.properties)
+    catalog.create_namespace_if_not_exists("db")
+    name = f"checked_{uuid.uuid4().hex[:8]}"
+    rows = pa.table({"id": [1, 2, 3]})
+    catalog.create_table(("db", name), rows.schema).append(rows)
+    return name
+
+
+@pytest.fixture(scope="module")
+def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A broker that looks at access control lists."""
+    with embedded_broker(tmp_path_factory.mktemp("strict"), AUTHORIZER) as address:
+        yield address
+
+
+@pytest.fixture
+def tree(rest_catalog: RestCatalog, broker: str, table: str, tmp_path: Path) -> dict[str, Any]:
+    """Settings with which all is well; topics of the test's own."""
+    topic = f"commits-{uuid.uuid4().hex[:8]}"
+    made = {
+        "catalogs": {"lake": dict(rest_catalog.properties)},
+        "tables": {"include": [f"db.{table}"]},
+        "kafka": {"bootstrap_servers": broker, "commit_topic": topic, "dead_letter_topic": f"{topic}-dead"},
+        "hooks": [{"kind": "kafka", "topic": f"{topic}-told"}],
+        "state": {"checkpoint": f"file://{tmp_path}/state/checkpoint"},
+    }
+    make_topics(broker, made)
+    return made
+
+
+def make_topics(broker: str, tree: dict[str, Any]) -> None:
+    kafka = tree["kafka"]
+    names = (kafka["commit_topic"], kafka["dead_letter_topic"], tree["hooks"][0]["topic"])
+    administration = KafkaAdminClient(bootstrap_servers=broker)
+    administration.create_topics([NewTopic(name) for name in names], wait_for_metadata=True)
+    administration.close()
+    producer = KafkaProducer(bootstrap_servers=broker)
+    producer.send(kafka["commit_topic"], b"an event").get(timeout=30)
+    producer.close()
+
+
+def written(tree: dict[str, Any], folder: Path) -> Path:
+    path = folder / "firnline.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return path
+
+
+def checks(tree: dict[str, Any], folder: Path, *, observe: bool = False) -> dict[str, Check]:
+    """By the words before the topic's name."""
+    settings = load_settings(written(tree, folder), environment={})
+    topics = (tree["kafka"]["commit_topic"], tree["kafka"]["dead_letter_topic"], tree["hooks"][0]["topic"])
+    return {
+        " ".join(word for word in check.name.split() if word not in topics): check
+        for check in check_connections(settings, observe=observe)
+    }
+
+
+def failed(found: dict[str, Check]) -> set[str]:
+    return {name for name, check in found.items() if check.status is Status.FAILED}
+
+
+def test_all_is_well_and_nothing_is_left_behind(
+    tree: dict[str, Any], rest_catalog: RestCatalog, tmp_path: Path
+) -> None:
+    objects = rest_catalog.s3.keys(rest_catalog.warehouse)
+    report = document(firnline(written(tree, tmp_path), "check-config", "--connect", "--output", "json"))
+    assert [(check["name"].split(" commits-")[0], check["status"]) for check in report["checks"]] == [
+        ("java", "ok"),
+        ("catalog lake", "ok"),
+        ("store of lake, read", "ok"),
+        ("store of lake, write", "ok"),
+        ("in-flight folder", "ok"),
+        ("kafka", "ok"),
+        ("commit topic", "ok"),
+        ("dead-letter topic", "ok"),
+        ("hook topic", "ok"),
+    ]
+    assert "read one of 1 records" in str(report)
+    assert rest_catalog.s3.keys(rest_catalog.warehouse) == objects
+    assert not rest_catalog.s3.client.list_multipart_uploads(Bucket=rest_catalog.s3.bucket).get("Uploads")
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_wrong_secret_is_told_with_the_remedy(tree: dict[str, Any], tmp_path: Path) -> None:
+    tree["catalogs"]["lake"]["s3.secret-access-key"] = "wrong"
+    done = firnline(written(tree, tmp_path), "check-config", "--connect")
+    assert done.returncode == 2, done.stdout + done.stderr
+    lines = {line.partition(":")[0].split(maxsplit=1)[1]: line for line in done.stdout.splitlines()}
+    assert {name for name, line in lines.items() if line.startswith("failed")} == {
+        "store of lake, read",
+        "store of lake, write",
+    }
+    assert "catalogs.lake" in lines["store of lake, write"]
+    assert "wrong" not in done.stdout
+
+
+def test_a_catalog_that_does_not_answer_keeps_nobody_else_from_being_checked(
+    tree: dict[str, Any], tmp_path: Path
+) -> None:
+    tree["catalogs"]["attic"] = {"type": "rest", "uri": "http://127.0.0.1:1"}
+    done = firnline(written(tree, tmp_path), "check-config", "--connect")
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert [line.split()[1:3] for line in done.stdout.splitlines() if line.startswith("failed")] == [
+        ["catalog", "attic:"]
+    ]
+    assert "commit topic" in done.stdout
+
+
+def test_a_type_that_spark_does_not_know_is_an_error_of_the_settings(tree: dict[str, Any], tmp_path: Path) -> None:
+    tree["catalogs"] = {"lake": {"type": "nessie", "uri": "http://127.0.0.1:1/api/v1"}}
+    found = checks(tree, tmp_path)
+    assert failed(found) == {"catalog lake"}
+    assert "/iceberg" in found["catalog lake"].detail
+    assert not found["catalog lake"].again
+
+
+def test_an_empty_catalog_is_tried_at_its_warehouse(tree: dict[str, Any], tmp_path: Path) -> None:
+    tree["catalogs"] = {
+        "lake": {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/wh"}
+    }
+    found = checks(tree, tmp_path)
+    assert failed(found) == set()
+    assert found["store of lake, read"].status is Status.SKIPPED
+    assert f"{tmp_path}/wh/.firnline-probe" in found["store of lake, write"].detail
+    assert not (tmp_path / "wh").exists()
+    (tmp_path / "wh").write_text("a file where a folder is wanted")
+    (tmp_path / "state").write_text("likewise")
+    assert failed(checks(tree, tmp_path)) == {"store of lake, write", "in-flight folder"}
+
+
+def test_topics_that_do_not_exist_are_not_made(tree: dict[str, Any], broker: str, tmp_path: Path) -> None:
+    tree["kafka"]["commit_topic"] = f"none-{uuid.uuid4().hex[:8]}"
+    found = checks(tree, tmp_path)
+    assert failed(found) == set()
+    assert "does not exist yet" in found["commit topic"].detail
+    assert failed(checks(tree, tmp_path, observe=True)) == {"commit topic"}
+    administration = KafkaAdminClient(bootstrap_servers=broker)
+    assert tree["kafka"]["commit_topic"] not in administration.list_topics()
+    administration.close()
+
+
+def test_observe_tries_nothing_that_writes(tree: dict[str, Any], tmp_path: Path) -> None:
+    found = checks(tree, tmp_path, observe=True)
+    skipped = {name for name, check in found.items() if check.status is Status.SKIPPED}
+    assert skipped == {"store of lake, write", "in-flight folder", "dead-letter topic", "hook topic"}
+    assert failed(found) == set()
+
+
+@pytest.mark.parametrize(
+    ("operation", "which", "check"),
+    [
+        (ACLOperation.READ, "commit_topic", "commit topic"),
+        (ACLOperation.WRITE, "dead_letter_topic", "dead-letter topic"),
+    ],
+)
+def test_what_the_broker_does_not_allow_is_told(
+    tree: dict[str, Any], strict_broker: str, tmp_path: Path, operation: ACLOperation, which: str, check: str
+) -> None:
+    tree["kafka"]["bootstrap_servers"] = strict_broker
+    make_topics(strict_broker, tree)
+    administration = KafkaAdminClient(bootstrap_servers=strict_broker)
+    topic = ResourcePattern(ResourceType.TOPIC, tree["kafka"][which])
+    everybody = [("User:*", "*", ACLOperation.ALL, ACLPermissionType.ALLOW)]
+    denied = ("User:ANONYMOUS", "*", operation, ACLPermissionType.DENY)
+    administration.create_acls([ACL(*rule, topic) for rule in (*everybody, denied)])
+    administration.close()
+    found = checks(tree, tmp_path)
+    assert failed(found) == {check}
+    assert operation.name in found[check].detail
+    assert not found[check].again
+
+
+def test_no_broker(tree: dict[str, Any], tmp_path: Path) -> None:
+    tree["kafka"] |= {"bootstrap_servers": "127.0.0.1:1", "options": {"bootstrap.timeout.ms": "1000"}}
+    found = checks(tree, tmp_path)
+    assert failed(found) == {"kafka"}
+    assert found["kafka"].again
+    assert "kafka.bootstrap_servers" in found["kafka"].remedy
