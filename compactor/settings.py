@@ -71,7 +71,15 @@ class KafkaSettings(Section):
     """Where commit events arrive and where bad ones go."""
 
     bootstrap_servers: str = Field(default="", description="host:port list of the brokers; needed by `run`.")
-    commit_topic: str = Field(default="iceberg-commits", description="Topic of commit events.")
+    commit_topic: str = Field(
+        default="iceberg-commits",
+        description="Topic of commit events. firnline also writes to it, what the sweep finds and its own commits.",
+    )
+    control_topics: tuple[str, ...] = Field(
+        default=(),
+        description="Control topics of Iceberg's Kafka Connect sinks (`iceberg.control.topic`): read like the commit "
+        "topic, never written to, since a sink fails on any record that is not its own. None by default.",
+    )
     dead_letter_topic: str = Field(
         default="iceberg-commits-dead-letter", description="Topic that takes events nobody can use, with the reason."
     )
@@ -83,6 +91,13 @@ class KafkaSettings(Section):
     max_events_per_batch: int = Field(
         default=100_000, ge=1, description="Events per micro-batch; bounds a first batch over a long backlog."
     )
+
+    @model_validator(mode="after")
+    def _control_topics_are_only_read(self) -> KafkaSettings:
+        written = {self.commit_topic, self.dead_letter_topic} & {*self.control_topics}
+        if written:
+            raise ValueError(f"control_topics: firnline writes to {written.pop()}, which a sink would fail on")
+        return self
 
 
 class SparkSettings(Section):

@@ -157,8 +157,8 @@ class BatchHandler:
             key = bytes.fromhex(body["key"]) if body["key"] is not None else None
             event = RawEvent(key, value, headers, body["timestamp_ms"])
             bad = BadEvent(body["reason"], body["message"])
-            topic = self._settings.kafka.commit_topic
-            self._bury(dead_letter(event, bad, topic=topic, partition=body["partition"], offset=body["offset"]))
+            place = {key: body[key] for key in ("topic", "partition", "offset")}
+            self._bury(dead_letter(event, bad, **place))
         for reason, count in Counter(body["reason"] for body, _ in dead).items():
             self._listener(DeadLettered(reason, count))
 

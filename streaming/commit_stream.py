@@ -1,6 +1,6 @@
 """The two streaming queries: commit events into the ledger, and bad events to the dead-letter topic.
 
-Both read the same topic, each with its own checkpoint, so that a dead-letter topic that refuses cannot stop the ledger.
+Both read the same topics, each with its own checkpoint: a dead-letter topic that refuses cannot stop the ledger.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from streaming.table_resolution import resolve
 
 CHANGED_SCHEMA = (
     "name string, source string, timestamp_ms long, report boolean, continues boolean, asks boolean, "
-    "request string, key binary, value binary, headers string, partition int, offset long"
+    "request string, key binary, value binary, headers string, topic string, partition int, offset long"
 )
 DEAD_SCHEMA = "reason string, key binary, value binary, headers array<struct<key: string, value: binary>>"
 DEAD_LETTERS = "dead_letters"  # name of the observed counts by reason in the query's progress
@@ -42,7 +42,6 @@ class EventReader:
     """Decodes records on executors: pickled with the catalog names, which resolve a table's name."""
 
     catalogs: tuple[str, ...]
-    topic: str
 
     def changed(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Kafka records in, one row per usable event out."""
@@ -70,7 +69,8 @@ class EventReader:
         headers = json.dumps([[name, value.hex()] for name, value in event.headers])
         return (
             table_key(table), decoded.source, decoded.timestamp_ms, decoded.report, decoded.continues, asks,
-            decoded.request, event.key, event.value, headers, int(record.partition), int(record.offset),
+            decoded.request, event.key, event.value, headers, record.topic, int(record.partition),
+            int(record.offset),
         )  # fmt: skip
 
     def _dead_row(self, record: Any) -> dict[str, Any] | None:
@@ -79,7 +79,8 @@ class EventReader:
         bad = resolve(decoded, self.catalogs) if isinstance(decoded, TableChanged) else decoded
         if not isinstance(bad, BadEvent):
             return None
-        letter = dead_letter(event, bad, topic=self.topic, partition=int(record.partition), offset=int(record.offset))
+        place = {"topic": record.topic, "partition": int(record.partition), "offset": int(record.offset)}
+        letter = dead_letter(event, bad, **place)
         headers = [{"key": name, "value": value} for name, value in letter.headers]
         return {"reason": bad.reason, "key": letter.key, "value": letter.value, "headers": headers}
 
@@ -100,12 +101,12 @@ def _bytes(value: Any) -> bytes | None:
 
 
 def records(session: SparkSession, kafka: KafkaSettings) -> DataFrame:
-    """The commit topic as a stream of records."""
+    """The topics of commit events as a stream of records."""
     return (
         session.readStream.format("kafka")
         .options(**source_options(kafka))
         .load()
-        .select("key", "value", "headers", "timestamp", "partition", "offset")
+        .select("key", "value", "headers", "timestamp", "topic", "partition", "offset")
     )
 
 
@@ -117,7 +118,7 @@ def start_ledger(
     handle: Callable[[DataFrame, int], None],
 ) -> StreamingQuery:
     """The main query: events → ledger → `handle`, which must consume the whole frame with one action."""
-    reader = EventReader(catalogs.names, settings.kafka.commit_topic)
+    reader = EventReader(catalogs.names)
     operator = DebtLedger(ledger_settings(settings, catalogs))
     rows = (
         records(session, settings.kafka)
@@ -140,7 +141,7 @@ def start_dead_letters(
     session: SparkSession, settings: Settings, catalogs: Catalogs, checkpoint: str, *, write: bool
 ) -> StreamingQuery:
     """The second query: unusable events → the dead-letter topic (nowhere in observe mode, which writes nothing)."""
-    reader = EventReader(catalogs.names, settings.kafka.commit_topic)
+    reader = EventReader(catalogs.names)
     letters = (
         records(session, settings.kafka)
         .mapInPandas(reader.dead, DEAD_SCHEMA)

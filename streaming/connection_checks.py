@@ -226,6 +226,9 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
         needed = ("READ",) if observe else ("READ", "WRITE")  # the table watcher announces what nobody else did
         attempt = _topic(access[0], kafka.commit_topic, needed, observe=observe)
         yield _tried(f"commit topic {kafka.commit_topic}", attempt, _topic_remedy(kafka.commit_topic, needed))
+        for topic in kafka.control_topics:
+            attempt = _topic(access[0], topic, ("READ",), observe=True)
+            yield _tried(f"control topic {topic}", attempt, f"start its sink, and allow this principal to READ {topic}")
         for name, topic in written.items():
             attempt = _topic(access[0], topic, ("WRITE",), observe=observe)
             yield _tried(name, attempt, _topic_remedy(topic, ("WRITE",)))
@@ -240,7 +243,7 @@ def _topic(access: KafkaAccess, topic: str, operations: tuple[str, ...], *, obse
         found = access.topic(topic)
         if not found.exists:
             if observe:
-                raise InputError("it does not exist, and observe mode creates none")
+                raise InputError("it does not exist, and is not ours to create")
             access.check_creation(topic)
             return "it does not exist yet; the service may create it, and will"
         missing = [operation for operation in operations if operation not in found.operations]

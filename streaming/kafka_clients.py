@@ -28,7 +28,7 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
-        "subscribe": kafka.commit_topic,
+        "subscribe": ",".join(dict.fromkeys((kafka.commit_topic, *kafka.control_topics))),
         "startingOffsets": "earliest",
         "failOnDataLoss": "false",  # events are hints: what retention took away, the sweep finds
         "includeHeaders": "true",
@@ -77,6 +77,12 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, told: Iterable[str] = (
         wanted["kafka.dead_letter_topic"] = kafka.dead_letter_topic
         wanted |= {f"hooks: topic {topic}": topic for topic in told}
     try:
+        for topic in kafka.control_topics:
+            if topic not in existing:
+                raise InputError(
+                    f"kafka.control_topics: topic {topic!r} does not exist; create it, or start its sink first",
+                    reason="no_topic",
+                )
         for key, topic in wanted.items():
             if topic not in existing:
                 _create(admin, key, topic, create=create)

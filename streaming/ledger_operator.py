@@ -208,6 +208,7 @@ class DirectLedger:
             "value": None,
             "headers": "[]",
             "partition": 0,
+            "topic": "",
             "offset": 0,
         }
         store = self._stores.setdefault(table, DictionaryStore())

@@ -96,6 +96,7 @@ def unknown_event_row(table: TableName, event: dict[str, Any], message: str) -> 
     body = {
         "reason": "unknown_table",
         "message": message,
+        "topic": event["topic"],
         "partition": int(event["partition"]),
         "offset": int(event["offset"]),
         "timestamp_ms": int(event["timestamp_ms"]),

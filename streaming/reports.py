@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,11 @@ from compactor.tiered_policy import policy_of
 
 Document = dict[str, Any]
 FOOTER_READERS = 8
+HIDDEN = "********"
+SECRET_WORDS = (
+    "secret", "password", "token", "credential", "jaas", "account-key", "connection-string", "encryption-key"
+)  # fmt: skip
+PASSWORD_IN_URL = re.compile(r"(://[^/@:]*:)[^/@]+(@)")
 COMMITS_LOOKED_AT = 200  # of the newest snapshots, to say why files are small
 
 
@@ -224,13 +230,10 @@ def _debt_document(settings: Settings, table: TableView, cache: ManifestCache) -
 def settings_document(settings: Settings) -> Document:
     """`firnline check-config --output json`: the settings with every default, secrets hidden."""
     tree = settings.model_dump(mode="json")
-    for properties in tree["catalogs"].values():
-        for key in properties:
-            if any(word in key for word in ("secret", "password", "token", "credential")):
-                properties[key] = "********"
-    for key in tree["kafka"]["options"]:
-        if any(word in key for word in ("password", "jaas", "secret")):
-            tree["kafka"]["options"][key] = "********"
+    for properties in (*tree["catalogs"].values(), tree["kafka"]["options"], tree["spark"]["conf"]):
+        for key, value in properties.items():
+            secret = any(word in key.lower() for word in SECRET_WORDS)
+            properties[key] = HIDDEN if secret else PASSWORD_IN_URL.sub(rf"\1{HIDDEN}\2", str(value))
     return tree
 
 

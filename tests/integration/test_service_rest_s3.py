@@ -10,11 +10,12 @@ from typing import Any
 import duckdb
 import pytest
 
-from tests.integration.service_process import Site, firnline, site
+from tests.integration.service_process import Site, firnline, site, wait_for
 from tests.services.rest_catalog import RestCatalog
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
+CONNECT_EVENT = Path(__file__).parents[1] / "contracts" / "fixtures" / "kafka_connect" / "commit_to_table.bin"
 COMMITS, PARTS, ROWS = 28, 4, 250
 
 
@@ -27,7 +28,8 @@ def table() -> str:
 @pytest.fixture
 def lake(tmp_path: Path, broker: str, rest_catalog: RestCatalog, table: str) -> Iterator[Site]:
     own = {"include": [f"db.{table}"], "observe": []}
-    with site(tmp_path / "site", broker, catalogs={"lake": rest_catalog.properties}, tables=own) as made:
+    kafka = {"control_topics": [f"control-{table}"]}
+    with site(tmp_path / "site", broker, catalogs={"lake": rest_catalog.properties}, tables=own, kafka=kafka) as made:
         yield made
 
 
@@ -47,6 +49,8 @@ def test_waiting_events_become_one_replace_commit(
 ) -> None:
     lake.create(table)
     lake.publish(*lake.append(table, commits=COMMITS, parts=PARTS, rows=ROWS))
+    (control,) = lake.settings.kafka.control_topics
+    lake.producer.send(control, CONNECT_EVENT.read_bytes()).get(timeout=30)  # a commit to db.orders, unknown here
     files, rows = lake.live_files(table), lake.rows(table)
     digest = checksum(lake, table, rest_catalog, tmp_path / "before")
     assert (len(files), len(rows)) == (COMMITS * PARTS, COMMITS * PARTS * ROWS)
@@ -62,9 +66,13 @@ def test_waiting_events_become_one_replace_commit(
     assert metrics.total("firnline_commit_input_files_total") == COMMITS * PARTS
     assert metrics.total("firnline_commit_output_files_total") == PARTS
     assert metrics.total("firnline_event_to_compacted_seconds_count") == 1
+    service.wait_metric("firnline_dead_letters_total", reason="unknown_table")
+    (letter,) = wait_for("its dead letter", lambda: lake.records(f"{lake.topic}-dead"))
+    assert dict(letter.headers)["firnline.topic"] == control.encode()
     code, _ = service.terminate()
     assert code == 0
     assert lake.in_flight().all() == []
+    assert len(lake.records(control)) == 1  # only read: a sink fails on what is not its own
     view = lake.view(table)
     assert set(rest_catalog.s3.keys(f"{view.metadata.location}/data")) == files | merged  # nothing else was left
     assert not rest_catalog.s3.client.list_multipart_uploads(Bucket=rest_catalog.s3.bucket).get("Uploads")

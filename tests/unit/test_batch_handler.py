@@ -238,7 +238,8 @@ def test_an_ignored_table_is_not_mentioned() -> None:
 
 
 def dead(value: bytes | None, key: bytes | None = b"\xff\x00k", headers: str = '[["trace", "00ff"]]') -> Row:
-    event = {"partition": 3, "offset": 41, "timestamp_ms": 5, "headers": headers, "key": key, "value": value}
+    event = {"topic": "control-iceberg", "partition": 3, "offset": 41, "timestamp_ms": 5}
+    event |= {"headers": headers, "key": key, "value": value}
     return unknown_event_row(TABLE, event, "table lake.db.t does not exist")
 
 
@@ -252,7 +253,7 @@ def test_an_unknown_table_is_forgotten_and_its_event_is_a_dead_letter_with_its_b
         "trace": b"\x00\xff",
         "firnline.reason": b"unknown_table",
         "firnline.detail": b"table lake.db.t does not exist",
-        "firnline.topic": b"iceberg-commits",
+        "firnline.topic": b"control-iceberg",
         "firnline.partition": b"3",
         "firnline.offset": b"41",
     }
