@@ -27,7 +27,7 @@ def table() -> str:
 
 @pytest.fixture
 def lake(tmp_path: Path, broker: str, rest_catalog: RestCatalog, table: str) -> Iterator[Site]:
-    own = {"include": [f"db.{table}"], "observe": []}
+    own = {"include": [f"db.{table}"], "observe": ["db.orders"]}
     kafka = {"control_topics": [f"control-{table}"]}
     with site(tmp_path / "site", broker, catalogs={"lake": rest_catalog.properties}, tables=own, kafka=kafka) as made:
         yield made
