@@ -1,14 +1,11 @@
 """Real parts for the tests: one Spark session, one broker, fresh catalogs and warehouses.
 
 A service is taken from (1) an address in the environment, (2) testcontainers where a daemon and the image are there,
-(3) the local process the demo uses. The header of the test run says which.
+(3) the local process the demo uses: tests/services/. The header of the test run says which.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,15 +24,15 @@ from compactor.settings import Settings
 from compactor.spark_session import spark_session
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView
+from tests.services.kafka_broker import kafka_source
+from tests.services.rest_catalog import rest_catalog_source
 from tests.services.s3_server import s3_source
 
 pytest_plugins = ["tests.services.fixtures"]
 
-KAFKA_IMAGE = "apache/kafka:4.1.1"
-
 
 def pytest_report_header() -> str:
-    return f"kafka broker: {_broker_source()}; S3: {s3_source()}"
+    return f"kafka broker: {kafka_source()}; S3: {s3_source()}; REST catalog: {rest_catalog_source()}"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,16 +40,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.parent.name in {"contracts", "integration"}:
             item.add_marker(pytest.mark.xdist_group("services"))
-
-
-def _broker_source() -> str:
-    if os.environ.get("TEST_KAFKA"):
-        return f"address from TEST_KAFKA ({os.environ['TEST_KAFKA']})"
-    if shutil.which("docker"):
-        inspected = subprocess.run(["docker", "image", "inspect", KAFKA_IMAGE], capture_output=True, check=False)
-        if inspected.returncode == 0:
-            return f"testcontainers ({KAFKA_IMAGE})"
-    return "local process (KRaft, Maven jars)"
 
 
 @dataclass
@@ -120,45 +107,3 @@ def lake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lake]:
 def table_name() -> str:
     """A table name nobody else uses."""
     return f"db.t{uuid.uuid4().hex[:12]}"
-
-
-@pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A bootstrap address; see the module's docstring for where it comes from."""
-    given = os.environ.get("TEST_KAFKA")
-    if given:
-        yield given
-    elif _broker_source().startswith("testcontainers"):
-        yield from _container_broker()
-    else:
-        from streaming.demo.broker import embedded_broker  # noqa: PLC0415
-
-        with embedded_broker(tmp_path_factory.mktemp("kafka")) as address:
-            yield address
-
-
-def _container_broker() -> Iterator[str]:
-    os.environ.setdefault("TESTCONTAINERS_RYUK_DISABLED", "true")
-    from testcontainers.core.container import DockerContainer  # noqa: PLC0415
-    from testcontainers.core.waiting_utils import wait_for_logs  # noqa: PLC0415
-
-    from streaming.demo.local_process import free_port  # noqa: PLC0415
-
-    port = free_port()
-    container = DockerContainer(KAFKA_IMAGE).with_bind_ports(9092, port)
-    for key, value in {
-        "KAFKA_NODE_ID": "1",
-        "KAFKA_PROCESS_ROLES": "broker,controller",
-        "KAFKA_LISTENERS": "PLAINTEXT://:9092,CONTROLLER://:9093",
-        "KAFKA_ADVERTISED_LISTENERS": f"PLAINTEXT://127.0.0.1:{port}",
-        "KAFKA_CONTROLLER_LISTENER_NAMES": "CONTROLLER",
-        "KAFKA_LISTENER_SECURITY_PROTOCOL_MAP": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
-        "KAFKA_CONTROLLER_QUORUM_VOTERS": "1@localhost:9093",
-        "KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR": "1",
-        "KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
-        "KAFKA_TRANSACTION_STATE_LOG_MIN_ISR": "1",
-    }.items():
-        container = container.with_env(key, value)
-    with container:
-        wait_for_logs(container, "Kafka Server started", timeout=60)
-        yield f"127.0.0.1:{port}"

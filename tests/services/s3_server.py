@@ -1,4 +1,4 @@
-"""A real S3 server: an address from TEST_S3, else s3proxy as a local process.
+"""A real S3 server: an address from TEST_S3, else s3proxy in a container, else s3proxy as a local process.
 
 TEST_S3 is `http(s)://ACCESS_KEY:SECRET_KEY@HOST:PORT/BUCKET`, the keys percent-encoded; the bucket must exist.
 """
@@ -16,7 +16,11 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from compactor.rewrite.s3_client import s3_client
-from streaming.demo.object_store import BUCKET, ObjectStore, s3proxy
+from streaming.demo.local_process import free_port
+from streaming.demo.object_store import BUCKET, ObjectStore, answers, s3proxy
+from tests.services.containers import container, image_is_here
+
+IMAGE = os.environ.get("TEST_S3_IMAGE", "andrewgaul/s3proxy:latest")
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,9 @@ class S3Server(ObjectStore):
 def s3_source() -> str:
     """Where `s3_server` takes the server from, in words."""
     given = os.environ.get("TEST_S3")
-    return f"address from TEST_S3 ({urlsplit(given).hostname})" if given else "local process (s3proxy)"
+    if given:
+        return f"address from TEST_S3 ({urlsplit(given).hostname})"
+    return f"testcontainers ({IMAGE})" if image_is_here(IMAGE) else "local process (s3proxy)"
 
 
 @contextmanager
@@ -74,6 +80,26 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         yield S3Server(
             endpoint, unquote(parts.username or ""), unquote(parts.password or ""), parts.path.strip("/") or BUCKET
         )
-        return
-    with s3proxy(folder) as store:
-        yield S3Server(**asdict(store))
+    elif image_is_here(IMAGE):
+        with _container_server() as server:
+            yield server
+    else:
+        with s3proxy(folder) as store:
+            yield S3Server(**asdict(store))
+
+
+@contextmanager
+def _container_server() -> Iterator[S3Server]:
+    port = free_port()
+    server = S3Server(f"http://127.0.0.1:{port}", "test-key", "test-secret", BUCKET)
+    environment = {
+        "S3PROXY_ENDPOINT": "http://0.0.0.0:80",
+        "S3PROXY_AUTHORIZATION": "aws-v2-or-v4",
+        "S3PROXY_IDENTITY": server.access_key,
+        "S3PROXY_CREDENTIAL": server.secret_key,
+        "JCLOUDS_PROVIDER": "filesystem-nio2",
+        "JCLOUDS_FILESYSTEM_BASEDIR": "/data",
+    }
+    with container(IMAGE, {80: port}, environment, lambda: answers(server.endpoint)):
+        server.client.create_bucket(Bucket=server.bucket)
+        yield server
