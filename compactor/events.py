@@ -5,10 +5,10 @@ All durations are seconds, all sizes bytes. `reason` fields are slugs from bound
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from compactor.partitions import PartitionKey
+from compactor.partitions import JsonValue, PartitionKey
 from compactor.table_names import TableName
 
 
@@ -33,6 +33,45 @@ class RunSkipped:
 
 
 @dataclass(frozen=True)
+class SkippedPartition:
+    """A partition that is left as it is. `files`, `bytes`: its small ones."""
+
+    key: PartitionKey
+    partition: Mapping[str, JsonValue]
+    why: str
+    files: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class PartitionsSkipped:
+    """Partitions with debt that are not rewritten now; none named: the whole table.
+
+    `reason`: `not_due` by the ledger's counts, `declined` by a plan that looked at their files, `not_acted_on`: the
+    table is only watched.
+    """
+
+    table: TableName
+    snapshot_id: int | None
+    reason: str
+    partitions: tuple[SkippedPartition, ...] = ()
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """What was decided about one group before a byte of it was read, and why: `why` in words, `strategy` by name."""
+
+    partition: Mapping[str, JsonValue] = field(default_factory=dict)
+    why: str = ""
+    strategy: str = ""
+    snapshot_id: int | None = None
+    engine: str = ""
+    engine_reason: str = ""
+    files: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
 class GroupRewritten:
     """One group's new files are written and its row count is checked; nothing is committed yet."""
 
@@ -50,6 +89,16 @@ class GroupRewritten:
     rows_out: int
     seconds: float
     bytes_decoded: int = 0
+    plan: GroupPlan = field(default_factory=GroupPlan)
+
+
+@dataclass(frozen=True)
+class GroupCommitted:
+    """One group's new files have taken the place of its old ones. `delete_files_removed`: by the whole commit."""
+
+    rewritten: GroupRewritten
+    snapshot_id: int
+    delete_files_removed: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,6 +110,7 @@ class GroupDropped:
     key: PartitionKey
     reason: str
     message: str
+    plan: GroupPlan = field(default_factory=GroupPlan)
 
 
 @dataclass(frozen=True)
@@ -196,10 +246,21 @@ class HookFinished:
     error: str
 
 
+@dataclass(frozen=True)
+class HistoryWritten:
+    """An append to the history table: `rows`, or the `error` for which it is tried again. `dropped`: rows lost."""
+
+    rows: int
+    dropped: int = 0
+    error: str = ""
+
+
 Event = (
     RunPlanned
     | RunSkipped
+    | PartitionsSkipped
     | GroupRewritten
+    | GroupCommitted
     | GroupDropped
     | RunCommitted
     | RunFailed
@@ -211,6 +272,7 @@ Event = (
     | BatchFinished
     | UnreferencedFilesRemoved
     | HookFinished
+    | HistoryWritten
     | ManifestsRewritten
 )
 

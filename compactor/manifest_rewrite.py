@@ -50,6 +50,7 @@ def rewrite_manifests(
     if snapshot is None:
         return ManifestsRewritten(run_id, table.name, 0, 0, 0.0)
     java = JavaTable.load(session, table, snapshot.snapshot_id)
+    session.sparkContext.setJobGroup(run_id, f"firnline {table.name} manifests")
     keeps_row_ids = table.metadata.format_version >= ROW_LINEAGE_VERSION
     try:
         before = len(_manifests(java))

@@ -32,7 +32,7 @@ from pyiceberg.types import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
@@ -104,6 +104,11 @@ class PartitionLayout:
             return None
         value = key.tuple_json[self.bucket_fields[0]]
         return value if isinstance(value, int) else None
+
+
+def partition_text(partition: Mapping[str, JsonValue]) -> str:
+    """`{field: value}` for people, the same in reports, logs and the history."""
+    return ", ".join(f"{name}={value}" for name, value in partition.items()) or "(unpartitioned)"
 
 
 def _result_type(field_type: Any) -> PrimitiveType:

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from compactor.commit import Stamp
 from compactor.commit_groups import Committed, commit_groups
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, StoppedError
-from compactor.events import GroupDropped, Listener, RunCommitted, RunFailed, RunPlanned, ignore
+from compactor.events import GroupCommitted, GroupDropped, Listener, RunCommitted, RunFailed, RunPlanned, ignore
 from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
 from compactor.java_table import JavaTable, exception_class, first_line
 from compactor.manifest_cache import ManifestCache
@@ -30,7 +30,15 @@ from compactor.planner import batches
 from compactor.puffin_statistics import carry_statistics
 from compactor.rewrite.engine import Engine
 from compactor.rewrite.share import Place, RewrittenShare, ShareRewriter
-from compactor.run_result import DroppedGroup, FinishedGroup, GroupResult, RunResult, as_event, checked_result
+from compactor.run_result import (
+    DroppedGroup,
+    FinishedGroup,
+    GroupResult,
+    RunResult,
+    as_event,
+    as_planned,
+    checked_result,
+)
 from compactor.run_watch import RunWatch, Watchman
 from compactor.settings import CommitSettings
 from compactor.tables import Catalogs
@@ -213,6 +221,9 @@ class Rewriter:
             run.commits += 1
             run.snapshot_after = committed.snapshot_id
             run.delete_files_removed += committed.delete_files_removed
+            for group in committed.kept:
+                told = as_event(run.run_id, run.plan, results[id(group)])
+                self._listener(GroupCommitted(told, committed.snapshot_id, committed.delete_files_removed))
 
     def _rewrite(
         self, run: _Run, shares: ShareRewriter, numbers: Sequence[int], stopped: threading.Event
@@ -291,7 +302,7 @@ class Rewriter:
                     error = mismatch
                 else:
                     kept.append((group, result))
-                    self._listener(as_event(run.run_id, run.plan.table.name, result))
+                    self._listener(as_event(run.run_id, run.plan, result))
             if error is not None:
                 self._drop(run, [DroppedGroup(group.planned, error)])
         return kept
@@ -299,8 +310,8 @@ class Rewriter:
     def _drop(self, run: _Run, dropped: Sequence[DroppedGroup]) -> None:
         run.dropped += dropped
         for drop in dropped:
-            key, error = drop.planned.group.key, drop.error
-            self._listener(GroupDropped(run.run_id, run.plan.table.name, key, error.reason, str(error)))
+            key, error, planned = drop.planned.group.key, drop.error, as_planned(run.plan, drop.planned)
+            self._listener(GroupDropped(run.run_id, run.plan.table.name, key, error.reason, str(error), planned))
 
     def _commit(
         self, run: _Run, java_table: JavaTable, groups: Sequence[FinishedGroup], part: str, record: Record

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compactor.errors import FirnlineError, GiveUpError
-from compactor.events import GroupRewritten
-from compactor.plan_table import PlannedGroup
+from compactor.events import GroupPlan, GroupRewritten
+from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.engine import EngineChoice, costliest
 from compactor.rewrite.share import RewrittenShare
 from compactor.table_names import TableName
@@ -101,11 +101,11 @@ def checked_result(table: TableName, planned: PlannedGroup, parts: Sequence[Rewr
     )
 
 
-def as_event(run_id: str, table: TableName, result: GroupResult) -> GroupRewritten:
+def as_event(run_id: str, plan: TablePlan, result: GroupResult) -> GroupRewritten:
     """The event that tells a group's result."""
     return GroupRewritten(
         run_id,
-        table,
+        plan.table.name,
         result.planned.group.key,
         result.engine.engine.value,
         result.engine.reason,
@@ -118,4 +118,20 @@ def as_event(run_id: str, table: TableName, result: GroupResult) -> GroupRewritt
         result.rows_out,
         result.seconds,
         result.bytes_decoded,
+        as_planned(plan, result.planned),
+    )
+
+
+def as_planned(plan: TablePlan, planned: PlannedGroup) -> GroupPlan:
+    """What events tell of a group's plan."""
+    group = planned.group
+    return GroupPlan(
+        group.partition,
+        group.why,
+        plan.policy.strategy,
+        plan.plan.snapshot_id,
+        planned.engine.engine.value,
+        planned.engine.reason,
+        len(group.files),
+        group.bytes,
     )

@@ -23,7 +23,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from compactor.errors import InputError
+from compactor.history_settings import HistorySettings
 from compactor.hook_settings import HookSettings
+from compactor.log_settings import LogSettings
 from compactor.section import Section
 from compactor.table_names import TableName
 from compactor.work_order import Limits
@@ -376,6 +378,8 @@ class Settings(Section):
     http: HttpSettings = HttpSettings()
     state: StateSettings = StateSettings()
     service: ServiceSettings = ServiceSettings()
+    history: HistorySettings = HistorySettings()
+    logging: LogSettings = LogSettings()
     hooks: tuple[HookSettings, ...] = Field(default=(), description="Whom to tell of a commit: a list of hooks.")
 
     @field_validator("catalogs", mode="before")
@@ -393,6 +397,7 @@ class Settings(Section):
         for name in self.catalogs:
             if not name or "." in name or not name.replace("_", "").replace("-", "").isalnum():
                 raise ValueError(f"catalog name {name!r} may hold letters, digits, '_' and '-' only")
+        self.history.table_name(self.catalogs)  # refuses a name of no configured catalog
         return self
 
 

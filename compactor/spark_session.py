@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from compactor.settings import Settings
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
-LOG_CONFIGURATION = Path(__file__).with_name("log4j2.properties")
+LOG_FOR_PEOPLE = Path(__file__).with_name("log4j2.properties")
+LOG_AS_JSON = Path(__file__).with_name("log4j2-json.properties")
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SMALL_BUFFERS = "-Djdk.nio.maxCachedBufferSize=1048576"
 STATE_PARTITIONS = 1
@@ -43,6 +44,7 @@ def jar_sets(settings: Settings) -> tuple[JarSet, ...]:
 
 def session_conf(settings: Settings) -> dict[str, str]:
     """The whole Spark configuration; keys of `spark.conf` in the settings win."""
+    log = LOG_AS_JSON if settings.logging.as_json(terminal=sys.stderr.isatty()) else LOG_FOR_PEOPLE
     conf = {
         "spark.sql.extensions": EXTENSIONS,
         "spark.ui.enabled": "false",
@@ -54,10 +56,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        # A deep stack for Spark's own handling of a stopped stream's error text; its log configured beside this file.
+        # A deep stack for Spark's own handling of a stopped stream's error text; its log looks as ours does.
         # Threads that rewrite would each keep the direct buffers of their largest reads and writes for good.
-        "spark.driver.extraJavaOptions": f"-Xss4m {SMALL_BUFFERS} "
-        f"-Dlog4j2.configurationFile={LOG_CONFIGURATION.as_uri()}",
+        "spark.driver.extraJavaOptions": f"-Xss4m {SMALL_BUFFERS} -Dlog4j2.configurationFile={log.as_uri()}",
         "spark.executor.extraJavaOptions": SMALL_BUFFERS,
         "spark.driver.host": "127.0.0.1" if settings.spark.master.startswith("local") else "",
     }

@@ -297,6 +297,24 @@ HOOK_SECONDS = counter(
     labels=("hook",),
 )
 
+# The history of decisions.
+
+HISTORY_ROWS = counter(
+    "firnline_history_rows_total",
+    "Decisions appended to the history table.",
+    "None although runs commit: history.table is not set, or see the failed appends.",
+)
+HISTORY_DROPPED_ROWS = counter(
+    "firnline_history_dropped_rows_total",
+    "Decisions that are not in the history table and never will be. No rewrite waits for them or fails.",
+    "Any: the table could not be written for long; see the failed appends, then raise history.buffer_rows.",
+)
+HISTORY_FAILED_APPENDS = counter(
+    "firnline_history_failed_appends_total",
+    "Appends to the history table that failed; each is tried again.",
+    "Rising: the log has the error; check that the service may write to the table and its storage.",
+)
+
 # Runs: planned, left alone, rewritten, committed, failed.
 
 RUNS_PLANNED = counter(

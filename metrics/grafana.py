@@ -93,6 +93,7 @@ def _panel(number: int, panel: Panel) -> dict[str, Any]:
                 "expr": expression,
                 "legendFormat": legend,
                 **({"instant": True, "format": "table"} if is_table else {}),
+                **({"exemplar": True} if "_bucket[" in expression else {}),
             }
             for position, (legend, expression) in enumerate(panel.queries)
         ],

@@ -13,12 +13,15 @@ from compactor.events import (
     BatchFinished,
     DeadLettered,
     Event,
+    GroupCommitted,
     GroupDropped,
     GroupRewritten,
+    HistoryWritten,
     HookFinished,
     LedgerUpdated,
     ManifestsRead,
     ManifestsRewritten,
+    PartitionsSkipped,
     RunCommitted,
     RunFailed,
     RunPlanned,
@@ -30,6 +33,8 @@ from compactor.events import (
 from metrics import definitions as d
 from metrics.definitions import CATALOGUE
 from metrics.metric_definition import Kind, MetricDefinition, slug
+
+MOST_OF_A_RUN_ID = 100
 
 RECORDED_GAUGES = (
     d.EVENT_LAG_OFFSETS,
@@ -89,6 +94,10 @@ class Recorder:
                 self._record_stream(event)
             case HookFinished():
                 self._hook_finished(event)
+            case HistoryWritten():
+                self._history_written(event)
+            case GroupCommitted() | PartitionsSkipped():
+                pass  # for the log and the history; runs and tables are counted as wholes
             case ManifestsRewritten():
                 self._manifests_rewritten(event)
             case _:
@@ -103,11 +112,11 @@ class Recorder:
             case GroupRewritten():
                 self._rewritten(event)
             case GroupDropped():
-                self._count(d.DROPPED_GROUPS, 1, event.reason)
+                self._count(d.DROPPED_GROUPS, 1, event.reason, run_id=event.run_id)
             case RunCommitted():
                 self._committed(event)
             case RunFailed():
-                self._count(d.RUN_FAILURES, 1, event.stage, event.reason, event.reaction)
+                self._count(d.RUN_FAILURES, 1, event.stage, event.reason, event.reaction, run_id=event.run_id)
             case RunWouldRewrite():
                 self._would_rewrite(event)
             case _:
@@ -135,7 +144,7 @@ class Recorder:
         self._count(d.PLANNED_GROUPS, event.groups)
         self._count(d.PLANNED_FILES, event.files)
         self._count(d.PLANNED_BYTES, event.bytes)
-        self._observe(d.STAGE_SECONDS, event.seconds, "plan")
+        self._observe(d.STAGE_SECONDS, event.seconds, "plan", run_id=event.run_id)
 
     def _would_rewrite(self, event: RunWouldRewrite) -> None:
         self._count(d.WOULD_REWRITE_RUNS, 1)
@@ -155,11 +164,11 @@ class Recorder:
         self._count(d.REWRITE_INPUT_ROWS, event.rows_in, engine, reason)
         self._count(d.REWRITE_DELETED_ROWS, event.rows_deleted, engine, reason)
         self._count(d.REWRITE_OUTPUT_ROWS, event.rows_out, engine, reason)
-        self._count(d.REWRITE_SECONDS, event.seconds, engine, reason)
-        self._observe(d.REWRITE_GROUP_SECONDS, event.seconds, engine)
+        self._count(d.REWRITE_SECONDS, event.seconds, engine, reason, run_id=event.run_id)
+        self._observe(d.REWRITE_GROUP_SECONDS, event.seconds, engine, run_id=event.run_id)
 
     def _committed(self, event: RunCommitted) -> None:
-        self._count(d.COMMITS, 1)
+        self._count(d.COMMITS, 1, run_id=event.run_id)
         self._count(d.COMMIT_GROUPS, event.groups)
         self._count(d.COMMIT_INPUT_FILES, event.files_in)
         self._count(d.COMMIT_OUTPUT_FILES, event.files_out)
@@ -167,20 +176,25 @@ class Recorder:
         self._count(d.COMMIT_OUTPUT_BYTES, event.bytes_out)
         self._count(d.COMMIT_REMOVED_DELETE_FILES, event.delete_files_removed)
         # The plan stage is not observed here: RunPlanned has done so, for this run and for those that fail.
-        self._observe(d.STAGE_SECONDS, event.rewrite_seconds, "rewrite")
-        self._observe(d.STAGE_SECONDS, event.commit_seconds, "commit")
+        self._observe(d.STAGE_SECONDS, event.rewrite_seconds, "rewrite", run_id=event.run_id)
+        self._observe(d.STAGE_SECONDS, event.commit_seconds, "commit", run_id=event.run_id)
         self._set(d.LAST_COMMIT_TIMESTAMP_SECONDS, self._clock())
         if event.event_to_compacted_seconds is not None:
-            self._observe(d.EVENT_TO_COMPACTED_SECONDS, event.event_to_compacted_seconds)
+            self._observe(d.EVENT_TO_COMPACTED_SECONDS, event.event_to_compacted_seconds, run_id=event.run_id)
 
     def _manifests_rewritten(self, event: ManifestsRewritten) -> None:
-        self._count(d.MANIFEST_REWRITES, 1)
+        self._count(d.MANIFEST_REWRITES, 1, run_id=event.run_id)
         self._count(d.MANIFESTS_MERGED, max(0, event.before - event.after))
         self._count(d.MANIFEST_REWRITE_SECONDS, event.seconds)
 
     def _hook_finished(self, event: HookFinished) -> None:
         self._count(d.HOOK_CALLS, 1, event.hook, "failed" if event.error else "told")
         self._count(d.HOOK_SECONDS, event.seconds, event.hook)
+
+    def _history_written(self, event: HistoryWritten) -> None:
+        self._count(d.HISTORY_ROWS, event.rows)
+        self._count(d.HISTORY_DROPPED_ROWS, event.dropped)
+        self._count(d.HISTORY_FAILED_APPENDS, 1 if event.error else 0)
 
     def _manifests_read(self, event: ManifestsRead) -> None:
         self._count(d.MANIFEST_CACHE_HITS, event.hits)
@@ -208,20 +222,25 @@ class Recorder:
         self._set(d.STATE_ROWS, event.state_rows, event.query)
         self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), event.query)
 
-    def _count(self, definition: MetricDefinition, amount: float, *labels: str) -> None:
+    def _count(self, definition: MetricDefinition, amount: float, *labels: str, run_id: str = "") -> None:
         counter = self._counters[definition.name]
         child = counter.labels(*map(slug, labels)) if labels else counter
-        child.inc(_not_negative(amount))
+        child.inc(_not_negative(amount), _exemplar(run_id))
 
-    def _observe(self, definition: MetricDefinition, value: float, *labels: str) -> None:
+    def _observe(self, definition: MetricDefinition, value: float, *labels: str, run_id: str = "") -> None:
         histogram = self._histograms[definition.name]
         child = histogram.labels(*map(slug, labels)) if labels else histogram
-        child.observe(_not_negative(value))
+        child.observe(_not_negative(value), _exemplar(run_id))
 
     def _set(self, definition: MetricDefinition, value: float, *labels: str) -> None:
         gauge = self._gauges[definition.name]
         child = gauge.labels(*map(slug, labels)) if labels else gauge
         child.set(value)
+
+
+def _exemplar(run_id: str) -> dict[str, str] | None:
+    """By which a figure leads to the run's log lines, snapshot and history. OpenMetrics allows 128 characters."""
+    return {"run_id": run_id} if run_id and len(run_id) <= MOST_OF_A_RUN_ID else None
 
 
 def _not_negative(value: float) -> float:

@@ -15,9 +15,17 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
-from compactor.debt import DebtBoard, PartitionCounts, TableDebt, earliest
-from compactor.events import DeadLettered, LedgerUpdated, Listener, TableUnreadable
+from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt, earliest
+from compactor.events import (
+    DeadLettered,
+    LedgerUpdated,
+    Listener,
+    PartitionsSkipped,
+    SkippedPartition,
+    TableUnreadable,
+)
 from compactor.manifest_debt import ManifestCounts
+from compactor.partitions import PartitionKey
 from compactor.settings import Settings
 from compactor.table_names import TableName
 from compactor.work_order import commit_rate
@@ -108,7 +116,9 @@ class BatchHandler:
             reason = f"a recount is under way ({body['recount_reason']})"
             self._board.mark_stale(table, reason, _seconds(body["oldest_event_ms"]))
         else:
-            self._board.put(self._debt(rows))
+            debt = self._debt(rows)
+            self._board.put(debt)
+            self._tell_skipped(rows, debt)
         self._tell(rows)
 
     def _debt(self, rows: TableRows) -> TableDebt:
@@ -139,6 +149,18 @@ class BatchHandler:
         rate = commit_rate(known.commits_per_hour if known else 0.0, since_last)
         return replace(debt, commits_per_hour=rate, heard_at=now)
 
+    def _tell_skipped(self, rows: TableRows, debt: TableDebt) -> None:
+        """Of the partitions that this batch is about, those with debt that is left for now."""
+        if not debt.acted_on:
+            if debt.has_work:
+                self._listener(PartitionsSkipped(rows.table, debt.snapshot_id, "not_acted_on"))
+            return
+        keys = [PartitionKey(body["spec_id"], body["values"]) for body in rows.partitions]
+        judged = [debt.partitions[key] for key in keys if key in debt.partitions]
+        skipped = tuple(skipped_partition(each, each.why) for each in judged if not each.due)
+        if skipped:
+            self._listener(PartitionsSkipped(rows.table, debt.snapshot_id, "not_due", skipped))
+
     def _tell(self, rows: TableRows) -> None:
         oldest = rows.body["oldest_event_ms"]
         self._listener(
@@ -161,6 +183,11 @@ class BatchHandler:
             self._bury(dead_letter(event, bad, **place))
         for reason, count in Counter(body["reason"] for body, _ in dead).items():
             self._listener(DeadLettered(reason, count))
+
+
+def skipped_partition(debt: PartitionDebt, why: str) -> SkippedPartition:
+    """What is told of a partition that is left alone."""
+    return SkippedPartition(debt.key, debt.partition, why, debt.counts.small_files, debt.counts.small_bytes)
 
 
 def _seconds(event_ms: int | None) -> float | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import signal
 import sys
 import threading
@@ -13,11 +12,11 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from compactor.errors import FirnlineError, InputError
+from compactor.log_settings import LogSettings
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, table_switch
@@ -26,7 +25,10 @@ from compactor.tables import MAIN, Catalogs, TableView
 from streaming import reports
 from streaming.assess_command import assess_tables
 from streaming.command_options import OUTPUT
+from streaming.event_log import LOG
+from streaming.history_command import history
 from streaming.jars_command import jars
+from streaming.log_format import set_up_logging
 from streaming.request_command import request_rewrite
 from streaming.run_settings import manifest_cache
 from streaming.simulate_command import simulate
@@ -68,15 +70,20 @@ class Commands(click.Group):
         """Run a command."""
         try:
             return super().invoke(ctx)
-        except InputError as error:
-            _fail(error, BAD_INPUT)
         except FirnlineError as error:
-            _fail(error, FAILED_SAFELY)
+            if ctx.invoked_subcommand == run.name:  # a service's last word is a line of its log
+                LOG.error("ended", reason=error.reason, error=str(error))
+                sys.exit(_exit_code(error))
+            _fail(error)
 
 
-def _fail(error: FirnlineError, code: int) -> None:
+def _exit_code(error: FirnlineError) -> int:
+    return BAD_INPUT if isinstance(error, InputError) else FAILED_SAFELY
+
+
+def _fail(error: FirnlineError, code: int | None = None) -> None:
     Console(stderr=True).print(f"[bold red]firnline:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-    sys.exit(code)
+    sys.exit(_exit_code(error) if code is None else code)
 
 
 @click.group(cls=Commands, context_settings=CONTEXT)
@@ -101,15 +108,15 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
     Always on:        firnline -c firnline.yaml run
     """  # noqa: D301 - \b keeps click from re-wrapping
     context.obj = config
-    console = Console(stderr=True)
-    if console.is_terminal:
-        handler = RichHandler(console=console, show_path=False, omit_repeated_times=False)
-        logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[handler])
-    else:
-        logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)  # pyspark logs what it also raises
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a query stopped in mid-batch is no news
-    logging.getLogger("firnline").setLevel(logging.DEBUG if verbose else logging.INFO)
+    set_up_logging(_log_settings(config), verbose=verbose)
+
+
+def _log_settings(config: Path | None) -> LogSettings:
+    """Before any command runs; settings that cannot be used are told by the command that needs them."""
+    try:
+        return load_settings(config).logging
+    except InputError:
+        return LogSettings()
 
 
 @main.command()
@@ -216,7 +223,7 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
     elif documents:
         _print_json(documents[0])
     for error in failed:
-        _fail(error, BAD_INPUT if isinstance(error, InputError) else FAILED_SAFELY)
+        _fail(error)
 
 
 @main.command("check-config")
@@ -278,6 +285,7 @@ def demo(keep: bool, commits: int, file_size: int, folder: Path | None, on: str)
 
 main.add_command(assess_tables)
 main.add_command(jars)
+main.add_command(history)
 main.add_command(request_rewrite)
 main.add_command(simulate)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from compactor.events import Event, Listener, RunSkipped, ignore
 from compactor.in_flight import sweep
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import TablePlan
@@ -12,7 +13,10 @@ from compactor.run_result import RunResult
 from compactor.settings import Settings, table_switch
 from compactor.spark_session import spark_session
 from compactor.tables import Catalogs
-from streaming.run_settings import in_flight_records, rewrite_slots
+from streaming.event_log import log_event
+from streaming.run_settings import history_of, in_flight_records, rewrite_slots
+
+HISTORY_SECONDS = 60.0
 
 
 def compact_once(
@@ -23,10 +27,35 @@ def compact_once(
     Raises:
         FirnlineError: by class the reaction; the table is as it was.
     """
+    catalogs = Catalogs(settings.catalogs)
+    history = history_of(settings, catalogs, ignore)
+    if history is None:
+        return _run(settings, catalogs, plan, cache, run_id, progress, log_event)
+    history.start()  # before Spark: a table that is no history is refused first
+
+    def tell(event: Event) -> None:
+        history(event)
+        log_event(event)
+
+    try:
+        return _run(settings, catalogs, plan, cache, run_id, progress, tell)
+    finally:
+        history.stop(HISTORY_SECONDS)
+
+
+def _run(
+    settings: Settings,
+    catalogs: Catalogs,
+    plan: TablePlan,
+    cache: ManifestCache,
+    run_id: str,
+    progress: Progress | None,
+    tell: Listener,
+) -> RunResult:
     name = plan.table.name
     if not plan.groups:
+        tell(RunSkipped(name, "nothing_due"))
         return RunResult(run_id, name, plan.plan.snapshot_id, plan.plan.snapshot_id, (), plan.seconds, 0.0, 0.0)
-    catalogs = Catalogs(settings.catalogs)
     records = in_flight_records(settings, settings.state.checkpoint.rstrip("/"))
     session = spark_session(settings)
     try:
@@ -40,6 +69,7 @@ def compact_once(
             lease_seconds=settings.service.lease_seconds,
             check_seconds=settings.service.switch_check_seconds,
             commit=settings.commit,
+            listener=tell,
         )
 
         def not_forbidden() -> bool:

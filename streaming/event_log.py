@@ -4,46 +4,107 @@ from __future__ import annotations
 
 import logging
 
+import structlog
+
 from compactor.events import (
     Event,
+    GroupCommitted,
     GroupDropped,
     ManifestsRewritten,
+    PartitionsSkipped,
     RunCommitted,
     RunFailed,
     RunWouldRewrite,
     TableUnreadable,
     UnreferencedFilesRemoved,
 )
+from compactor.partitions import partition_text
 
-LOG = logging.getLogger("firnline")
+# Fields travel as the standard library's `extra`: whoever has set up no log of ours reads plain messages.
+LOG: structlog.stdlib.BoundLogger = structlog.wrap_logger(
+    logging.getLogger("firnline"),
+    processors=[
+        structlog.stdlib.filter_by_level,
+        structlog.stdlib.PositionalArgumentsFormatter(),
+        structlog.stdlib.render_to_log_kwargs,
+    ],
+    wrapper_class=structlog.stdlib.BoundLogger,
+)
 
 
 def log_event(event: Event) -> None:
     """One line an event; what has none of its own is shown by `--verbose`."""
     match event:
+        case GroupCommitted():
+            _log_rewrite(event)
         case RunCommitted():
             LOG.info(
-                "%s: %d files -> %d in %d groups, %.1f MB, plan %.2fs rewrite %.2fs commit %.2fs, snapshot %d, run %s",
-                event.table, event.files_in, event.files_out, event.groups, event.bytes_in / 1e6, event.plan_seconds,
-                event.rewrite_seconds, event.commit_seconds, event.snapshot_id, event.run_id,
+                "committed",
+                run_id=event.run_id, table=str(event.table), snapshot_id=event.snapshot_id, groups=event.groups,
+                files_in=event.files_in, files_out=event.files_out, bytes_in=event.bytes_in, bytes_out=event.bytes_out,
+                delete_files_removed=event.delete_files_removed, plan_seconds=_rounded(event.plan_seconds),
+                rewrite_seconds=_rounded(event.rewrite_seconds), commit_seconds=_rounded(event.commit_seconds),
             )  # fmt: skip
         case RunWouldRewrite():
             LOG.info(
-                "%s: would rewrite %d files -> %d in %d groups, %.1f MB",
-                event.table, event.files, event.files_after, event.groups, event.bytes / 1e6,
-            )  # fmt: skip
-        case RunFailed():
-            LOG.warning(
-                "%s: run %s failed in %s (%s): %s",
-                event.table, event.run_id, event.stage, event.reaction, event.message,
+                "would rewrite",
+                table=str(event.table), groups=event.groups, files_in=event.files, files_out=event.files_after,
+                bytes_in=event.bytes,
             )  # fmt: skip
         case ManifestsRewritten():
-            LOG.info("%s: %d manifests -> %d, run %s", event.table, event.before, event.after, event.run_id)
-        case GroupDropped():
-            LOG.warning("%s: partition %s is left as it was: %s", event.table, event.key.values, event.message)
-        case TableUnreadable():
-            LOG.warning("%s: %s", event.table, event.message)
+            LOG.info(
+                "manifests rewritten",
+                run_id=event.run_id, table=str(event.table), before=event.before, after=event.after,
+                seconds=_rounded(event.seconds),
+            )  # fmt: skip
         case UnreferencedFilesRemoved():
-            LOG.info("%s: removed %d unreferenced outputs of ended runs", event.table, event.files)
-        case _:
-            LOG.debug("%s", event)
+            LOG.info("unreferenced outputs of ended runs removed", table=str(event.table), files=event.files)
+        case RunFailed() | GroupDropped() | TableUnreadable():
+            _log_trouble(event)
+        case PartitionsSkipped():
+            LOG.debug("skipped", table=str(event.table), reason=event.reason, partitions=len(event.partitions))
+        case _ if LOG.isEnabledFor(logging.DEBUG):
+            LOG.debug(type(event).__name__, detail=str(event))
+
+
+def _log_rewrite(event: GroupCommitted) -> None:
+    group = event.rewritten
+    LOG.info(
+        "rewritten",
+        run_id=group.run_id,
+        table=str(group.table),
+        partition=partition_text(group.plan.partition),
+        reason=group.plan.why,
+        engine=group.engine,
+        engine_reason=group.reason,
+        files_in=group.files_in,
+        files_out=group.files_out,
+        bytes_in=group.bytes_in,
+        bytes_out=group.bytes_out,
+        rows_deleted=group.rows_deleted,
+        rows_out=group.rows_out,
+        seconds=_rounded(group.seconds),
+        snapshot_id=event.snapshot_id,
+    )
+
+
+def _log_trouble(event: RunFailed | GroupDropped | TableUnreadable) -> None:
+    match event:
+        case RunFailed():
+            LOG.warning(
+                "run failed",
+                run_id=event.run_id, table=str(event.table), stage=event.stage, reason=event.reason,
+                reaction=event.reaction, error=event.message,
+            )  # fmt: skip
+        case GroupDropped():
+            LOG.warning(
+                "left as it was",
+                run_id=event.run_id, table=str(event.table), partition=partition_text(event.plan.partition),
+                reason=event.reason, error=event.message,
+            )  # fmt: skip
+        case TableUnreadable():
+            LOG.warning("table unreadable", table=str(event.table), reason=event.reason, error=event.message)
+
+
+def _rounded(seconds: float) -> float:
+    return round(seconds, 3)

@@ -18,6 +18,7 @@ from compactor.causes import arrivals_in, causes_of
 from compactor.errors import FirnlineError
 from compactor.manifest_cache import ManifestCache
 from compactor.other_compactors import other_compactors
+from compactor.partitions import partition_text
 from compactor.plan_table import PlannedGroup, TablePlan, with_engine
 from compactor.rewrite.engine import Engine
 from compactor.run_result import GroupResult, RunResult
@@ -263,11 +264,11 @@ def print_plan(console: Console, plan: TablePlan) -> None:
     if not plan.groups:
         console.print(f"[bold]{plan.table.name}[/]: nothing is due")
         for key, why in list(plan.plan.left_alone.items())[:20]:
-            console.print(f"  {_partition(plan.table.layout(key.spec_id).readable(key))}: {why}", highlight=False)
+            console.print(f"  {partition_text(plan.table.layout(key.spec_id).readable(key))}: {why}", highlight=False)
         return
     rows = (
         (
-            _partition(planned.group.partition),
+            partition_text(planned.group.partition),
             str(len(planned.group.files)),
             str(len(planned.group.shares)),
             filesize.decimal(planned.group.bytes),
@@ -287,7 +288,7 @@ def print_run(console: Console, result: RunResult) -> None:
         return
     rows = (
         (
-            _partition(group.planned.group.partition),
+            partition_text(group.planned.group.partition),
             str(group.files_in),
             str(group.files_out),
             filesize.decimal(group.bytes_in),
@@ -299,7 +300,7 @@ def print_run(console: Console, result: RunResult) -> None:
     )
     _table(console, f"{result.table}: snapshot {result.snapshot_after}", rows, "engine", "reason", "rows")
     for drop in result.dropped:
-        where = _partition(drop.planned.group.partition)
+        where = partition_text(drop.planned.group.partition)
         console.print(f"[red]left as it was[/] {where}: {drop.error}", highlight=False)
     seconds = {"plan": result.plan_seconds, "rewrite": result.rewrite_seconds, "commit": result.commit_seconds}
     if result.delete_files_removed:
@@ -317,7 +318,7 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
         for row in document["partitions"][:40]:
             small_bytes = filesize.decimal(row["small_bytes"])
             counts = (str(row["data_files"]), str(row["small_files"]), small_bytes, str(row["delete_files"]))
-            table.add_row(_partition(row["partition"]), *counts, "yes" if row["due"] else "no", row["why"])
+            table.add_row(partition_text(row["partition"]), *counts, "yes" if row["due"] else "no", row["why"])
         console.print(table)
         if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as a screen shows
             console.print(f"and {len(document['partitions']) - 40} more partitions; --output json has them all")
@@ -341,7 +342,3 @@ def _table(console: Console, title: str, rows: Iterable[tuple[str, ...]], *more:
     for row in rows:
         table.add_row(*row)
     console.print(table)
-
-
-def _partition(partition: Any) -> str:
-    return ", ".join(f"{name}={value}" for name, value in partition.items()) or "(unpartitioned)"

@@ -1,4 +1,4 @@
-"""What running work needs of the settings: checks before the start, rewrite slots, the place of in-flight records."""
+"""What running work needs of the settings: checks before the start, slots, in-flight records, cache, history."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING
 
 from compactor.errors import InputError
 from compactor.events import Listener, ignore
+from compactor.history import History
+from compactor.history_table import HistoryTable
 from compactor.in_flight import InFlightRecords, Owner
 from compactor.manifest_cache import ManifestCache
 from compactor.manifest_disk import ManifestDisk
 from compactor.settings import Settings
 from compactor.spark_session import STATE_PARTITIONS
+from compactor.tables import Catalogs
+from streaming.version import VERSION
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +54,20 @@ def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], f
         state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         folder = f"file://{state}/firnline/in-flight"
     return InFlightRecords(folder, Owner.this_process(), settings.service.lease_seconds, clock)
+
+
+def history_of(
+    settings: Settings, catalogs: Catalogs, listener: Listener, clock: Callable[[], float] = time.time
+) -> History | None:
+    """The history of decisions, not yet started; None where no table is named for it."""
+    table = history_table(settings, catalogs)
+    return None if table is None else History(table, settings.history, listener, clock)
+
+
+def history_table(settings: Settings, catalogs: Catalogs) -> HistoryTable | None:
+    """The table that `history.table` names."""
+    name = settings.history.table_name(catalogs.names)
+    return None if name is None else HistoryTable(catalogs, name, VERSION)
 
 
 def manifest_disk(settings: Settings) -> ManifestDisk | None:

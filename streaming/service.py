@@ -22,6 +22,7 @@ from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError,
 from compactor.events import (
     Event,
     LedgerUpdated,
+    PartitionsSkipped,
     RunCommitted,
     RunFailed,
     RunSkipped,
@@ -46,7 +47,7 @@ from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
 from metrics.recorder import Recorder
 from metrics.status_page import Health
-from streaming.batch_handler import BatchHandler
+from streaming.batch_handler import BatchHandler, skipped_partition
 from streaming.commit_events.canonical import CanonicalDecoder
 from streaming.commit_events.decoder import RawEvent, TableChanged
 from streaming.commit_stream import start_dead_letters, start_ledger
@@ -56,7 +57,7 @@ from streaming.kafka_clients import ensure_topics, producer
 from streaming.ledger_operator import DirectLedger, ledger_settings
 from streaming.query_progress import ProgressReader
 from streaming.refresh_hooks import NamedHook, RefreshHooks, make_hook
-from streaming.run_settings import check_run_settings, in_flight_records, manifest_cache, rewrite_slots
+from streaming.run_settings import check_run_settings, history_of, in_flight_records, manifest_cache, rewrite_slots
 from streaming.table_watcher import TableWatcher
 from streaming.version import VERSION
 
@@ -64,7 +65,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for Spark to stop
+STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for the history and for Spark to stop
+HISTORY_SECONDS = 4.0
 IN_FLIGHT_SWEEP_SECONDS = 15.0
 
 
@@ -102,6 +104,7 @@ class Service:
         self._cache = manifest_cache(settings, self.tell)
         self._prefetcher = Prefetcher(self._catalogs, self._cache)
         self._hooks = RefreshHooks((), self.tell)
+        self._history = None if observe else history_of(settings, self._catalogs, self.tell, clock)
         self._parts = Parts()
         self._producer: Any = None
         self._observed: tempfile.TemporaryDirectory[str] | None = None
@@ -126,6 +129,8 @@ class Service:
             self._hooks.committed(event)
         elif isinstance(event, LedgerUpdated):
             self._prefetcher.heard_of(event.table)
+        if self._history is not None:
+            self._history(event)
         log_event(event)
         self._outer_listener(event)
 
@@ -147,6 +152,8 @@ class Service:
         ensure_topics(self._settings.kafka, create=not self._observe, told=told)
         if not self._observe:
             self._producer = producer(self._settings.kafka)
+        if self._history is not None:
+            self._history.start()
         self._records = in_flight_records(self._settings, checkpoint, self._clock)
         self._parts.session = spark_session(self._settings)
         self._sweep_in_flight()
@@ -246,6 +253,9 @@ class Service:
         if parts.queries:
             steps.append(("streams", self._finish_batches))
         steps.extend((f"stream {index}", query.stop) for index, query in enumerate(parts.queries))
+        if self._history is not None:
+            history = self._history
+            steps.append(("history", lambda: history.stop(HISTORY_SECONDS)))
         if self._producer is not None:
             steps.append(("producer", lambda: self._producer.close(timeout=3)))
         if parts.session is not None:
@@ -340,6 +350,14 @@ class Service:
     def _left_alone(debt: TableDebt, plan: TablePlan) -> dict[PartitionKey, str]:
         return plan.left_alone(partition.key for partition in debt.due)
 
+    def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
+        """What the plan has left alone although its counts call it due."""
+        left = self._left_alone(debt, plan)
+        self.board.decline(debt, left)
+        skipped = tuple(skipped_partition(each, left[each.key]) for each in debt.due if each.key in left)
+        if skipped:
+            self.tell(PartitionsSkipped(debt.table, plan.plan.snapshot_id, "declined", skipped))
+
     def _served(self, debt: TableDebt, asked: str | None) -> None:
         if asked is not None:
             self.board.served(debt.table, asked)
@@ -375,7 +393,7 @@ class Service:
             self.tell(RunSkipped(debt.table, "switched_off"))
             raise StoppedError(f"{debt.table} is switched off")
         if asked is None:
-            self.board.decline(debt, self._left_alone(debt, plan))
+            self._decline(debt, plan)
         if not plan.groups:
             self.tell(RunSkipped(debt.table, "nothing_due"))
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -29,18 +30,23 @@ class Prometheus:
         found: list[dict[str, Any]] = self._get("/api/v1/query", query=expression)["result"]
         return found
 
+    def exemplars(self, expression: str) -> list[dict[str, str]]:
+        """The labels of a series' exemplars of the last minute."""
+        now = time.time()
+        found = self._get("/api/v1/query_exemplars", query=expression, start=str(now - 60), end=str(now + 1))
+        return [exemplar["labels"] for series in found for exemplar in series["exemplars"]]
+
     def rules(self) -> list[dict[str, Any]]:
         """Every rule with its health."""
         return [rule for group in self._get("/api/v1/rules")["groups"] for rule in group["rules"]]
 
-    def _get(self, path: str, **parameters: str) -> dict[str, Any]:
+    def _get(self, path: str, **parameters: str) -> Any:
         address = f"{self.url}{path}?{urllib.parse.urlencode(parameters)}"
         try:
             with urllib.request.urlopen(address, timeout=10) as answer:  # noqa: S310 - http
-                data: dict[str, Any] = json.load(answer)["data"]
+                return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from error
-        return data
 
 
 def installed() -> bool:
@@ -66,6 +72,7 @@ def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
         f"--config.file={folder}/prometheus.yaml",
         f"--storage.tsdb.path={folder}/data",
         f"--web.listen-address=127.0.0.1:{port}",
+        "--enable-feature=exemplar-storage",
     ]
     started = Prometheus(f"http://127.0.0.1:{port}")
     with local_process("prometheus", command, folder, lambda: _ready(started.url)):

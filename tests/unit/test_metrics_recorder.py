@@ -14,12 +14,15 @@ from compactor import events
 from compactor.events import (
     BatchFinished,
     DeadLettered,
+    GroupCommitted,
     GroupDropped,
     GroupRewritten,
+    HistoryWritten,
     HookFinished,
     LedgerUpdated,
     ManifestsRead,
     ManifestsRewritten,
+    PartitionsSkipped,
     RunCommitted,
     RunFailed,
     RunPlanned,
@@ -55,6 +58,8 @@ REWRITTEN = GroupRewritten(
     seconds=1.5,
     bytes_decoded=1_200,
 )
+REPLACED = GroupCommitted(REWRITTEN, snapshot_id=9, delete_files_removed=6)
+LEFT = PartitionsSkipped(TABLE, 9, "not_due")
 COMMITTED = RunCommitted(
     "r1",
     TABLE,
@@ -81,11 +86,12 @@ DEAD = DeadLettered("no_decoder", 6)
 BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13, state_rows=19)
 MERGED = ManifestsRewritten("r2", TABLE, 120, 3, 1.5)
 TOLD = HookFinished("0-trino", TABLE, 0.5, "no answer")
+KEPT = HistoryWritten(rows=7, dropped=3, error="no answer")
 REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 
 EXAMPLES = (
     PLANNED, SKIPPED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH, REMOVED,
-    TOLD, MERGED,
+    TOLD, MERGED, REPLACED, LEFT, KEPT,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -98,6 +104,13 @@ EXPECTED = {
         "planned_bytes_total": 4_000,
         'run_stage_seconds_sum{stage="plan"}': 0.5,
         'run_stage_seconds_count{stage="plan"}': 1,
+    },
+    PartitionsSkipped: {},
+    GroupCommitted: {},
+    HistoryWritten: {
+        "history_rows_total": 7,
+        "history_dropped_rows_total": 3,
+        "history_failed_appends_total": 1,
     },
     GroupDropped: {'dropped_groups_total{reason="row_count_mismatch"}': 1},
     RunSkipped: {'runs_skipped_total{reason="backing_off"}': 1},
@@ -250,6 +263,11 @@ def test_odd_label_values_are_bounded_in_every_event():
         replace(BATCH, query=odd),
     )
     assert odd not in "".join(moved(*told))
+
+
+@pytest.mark.parametrize("run_id", ["", "x" * 101])
+def test_a_run_id_that_openmetrics_would_refuse_is_no_exemplar(run_id):
+    assert moved(replace(REWRITTEN, run_id=run_id)) == EXPECTED[GroupRewritten]
 
 
 def test_unknown_event_is_an_error():
