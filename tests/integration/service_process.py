@@ -44,6 +44,7 @@ from streaming.commit_events.decoder import TableChanged
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = float(os.environ.get("FIRNLINE_TEST_PATIENCE", "120"))  # seconds; generous, for a busy machine
 STOP_PROMISE = 30.0  # seconds that SIGTERM may take
+JVM_GREETING = "WARNING: Using incubator modules: jdk.incubator.vector"  # before there is any log
 PAYLOAD_BYTES = 120  # a row; files of 1000 rows are then worth copying, not decoding
 ROWS = pa.schema([pa.field("part", pa.string(), nullable=False), ("id", pa.int64()), ("payload", pa.string())])
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from compactor.events import Listener, ignore
 from compactor.in_flight import plain_path
 from compactor.java_table import activate
 from compactor.manifest_cache import ManifestCache
@@ -98,7 +99,14 @@ def planned(lake: Lake, table: str, **request: Any) -> TablePlan:
     return plan_table(view, policy, ManifestCache(1 << 24), Request(force=True, **request))
 
 
-def run(lake: Lake, plan: TablePlan, slots: int = 2, commit: CommitSettings | None = None, **more: Any) -> RunResult:
+def run(
+    lake: Lake,
+    plan: TablePlan,
+    slots: int = 2,
+    commit: CommitSettings | None = None,
+    listener: Listener = ignore,
+    **more: Any,
+) -> RunResult:
     rewriter = Rewriter(
         lake.session,
         lake.catalogs,
@@ -108,6 +116,7 @@ def run(lake: Lake, plan: TablePlan, slots: int = 2, commit: CommitSettings | No
         lease_seconds=60,
         check_seconds=60,
         commit=commit,
+        listener=listener,
     )
     return rewriter.run(plan, **more)
 

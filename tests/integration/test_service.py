@@ -30,6 +30,7 @@ from metrics.dashboards import DASHBOARDS
 from streaming.commit_events import canonical
 from tests.conftest import Lake
 from tests.integration.service_process import (
+    JVM_GREETING,
     PATIENCE,
     STOP_PROMISE,
     ServiceProcess,
@@ -69,8 +70,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory, broker: str) -> Iterator[Si
         {"kind": "doris", "uri": "mysql://127.0.0.1:1", "timeout_seconds": 1},
     ]
     manifests = {"min_count": MANY_MANIFESTS, "min_reduction": 2}
+    history = {"table": "ops.history", "batch_seconds": 1}
     folder = tmp_path_factory.mktemp("shared")
-    with site(folder, broker, tables=rules, hooks=hooks, manifests=manifests) as made:
+    with site(folder, broker, tables=rules, hooks=hooks, manifests=manifests, history=history) as made:
         yield made
 
 
@@ -253,14 +255,35 @@ def test_an_unreadable_table_stops_no_other_and_recovers(shared: Site, running: 
 
 
 def test_it_stops_when_idle_and_says_so(shared: Site, running: ServiceProcess) -> None:
-    """Last of the shared service's tests."""
+    """Last of the shared service's life."""
     code, seconds = running.terminate()
     assert code == 0, running.log_text[-3000:]
     assert seconds < STOP_PROMISE
     log = running.log_text
     assert "Traceback" not in log
     assert "Exception" not in log
-    assert "in_loop: 24 files -> 4 in 4 groups" in log
+    lines = [json.loads(line) for line in log.splitlines() if line != JVM_GREETING]
+    (committed,) = [line for line in lines if line["event"] == "committed" and line["table"] == "lake.db.in_loop"]
+    assert (committed["files_in"], committed["files_out"], committed["groups"]) == (24, 4, 4)
+    assert sum(line["event"] == "rewritten" and line["run_id"] == committed["run_id"] for line in lines) == 4
+
+
+def test_its_history_tells_every_decision(shared: Site, running: ServiceProcess) -> None:
+    """After its end: what waited has been written."""
+    rows = document(firnline(shared.config, "history", "db.in_loop", "--output", "json"))
+    done = [row for row in rows if row["decision"] == "done"]
+    assert {row["run_id"] for row in done} == {
+        snapshot.summary.additional_properties["firnline.run-id"]
+        for snapshot in shared.view("in_loop").metadata.snapshots
+        if snapshot.summary is not None and snapshot.summary.operation.value == "replace"
+    }
+    assert sorted(row["partition"] for row in done) == [f"part=p{number:02d}" for number in range(4)]
+    rows = document(firnline(shared.config, "history", "db.in_events", "--output", "json"))
+    assert sorted((row["decision"], row["reason"], row["partition"]) for row in rows) == [
+        ("skipped", "not_due", f"part=p{number:02d}") for number in range(4)
+    ]
+    (row, *_) = document(firnline(shared.config, "history", "db.out_silent", "--output", "json"))
+    assert (row["decision"], row["reason"], row["partition"]) == ("skipped", "not_acted_on", None)
 
 
 def counted(service: ServiceProcess, table: str, *, files: int) -> Any:
@@ -514,7 +537,9 @@ def test_observe_mode_writes_nothing_at_all(tmp_path: Path, broker: str) -> None
         assert service.wait_metric("firnline_dead_letters_total").total("firnline_dead_letters_total") == 1
         code, seconds = service.terminate()
         assert (code, seconds < STOP_PROMISE) == (0, True), service.log_text[-3000:]
-        assert "lake.db.t: would rewrite 24 files -> 4" in service.log_text
+        lines = [json.loads(line) for line in service.log_text.splitlines() if line != JVM_GREETING]
+        (would,) = [line for line in lines if line["event"] == "would rewrite" and line["table"] == "lake.db.t"]
+        assert (would["files_in"], would["files_out"]) == (24, 4)
         assert fingerprint(tmp_path) == before
         assert len(place.records(place.topic)) == topic
         assert place.records(f"{place.topic}-dead") == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from compactor.history_table import columns_table
 from compactor.settings import load_settings, settings_page
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +21,10 @@ def modules() -> list[Path]:
 def test_settings_page_is_up_to_date() -> None:
     written = (ROOT / "docs" / "settings.md").read_text()
     assert written == settings_page(), "run: python -m compactor.settings > docs/settings.md"
+
+
+def test_the_historys_columns_are_on_its_page() -> None:
+    assert columns_table() in (ROOT / "docs" / "history.md").read_text()
 
 
 def test_every_setting_says_what_it_is_for() -> None:

@@ -12,10 +12,12 @@ import logging
 import re
 import socket
 import threading
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.openmetrics import parser as openmetrics
 
 from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.errors import InputError
@@ -25,8 +27,14 @@ from compactor.table_names import TableName
 from metrics.debt_collector import DebtCollector, WorkStatus
 from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import Finished, RecentWork, Running
+from metrics.recorder import Recorder
 from metrics.status_page import MOST_TABLES, SCRIPT, Health
+from tests.integration.service_process import wait_for
+from tests.services.prometheus import installed as prometheus_installed
+from tests.services.prometheus import prometheus
 from tests.unit.test_metrics_debt_collector import HOSTILE, debt, hostile_board, partition, small
+from tests.unit.test_metrics_recorder import COMMITTED as RUN_COMMITTED
+from tests.unit.test_metrics_recorder import REWRITTEN
 
 WELL = Health(live=True, ready=True)
 
@@ -82,6 +90,44 @@ def test_metrics_in_openmetrics_when_asked(serve):
     _, headers, body = ask(server, "/metrics", Accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith(b"firnline_commits_total 3.0\n# EOF\n")
+
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
+
+
+def test_exemplars_lead_from_a_figure_to_its_run_where_the_format_has_them(serve):
+    registry = CollectorRegistry()
+    recorder = Recorder(registry)
+    for event in (REWRITTEN, RUN_COMMITTED):
+        recorder(replace(event, run_id="run-7"))
+    server = serve(registry=registry)
+    families = {
+        family.name: family.samples
+        for family in openmetrics.text_string_to_metric_families(
+            ask(server, "/metrics", Accept=OPENMETRICS)[2].decode()
+        )
+    }
+    led = {name for name, samples in families.items() for sample in samples if sample.exemplar is not None}
+    assert led == {
+        "firnline_rewrite_seconds",
+        "firnline_rewrite_group_seconds",
+        "firnline_run_stage_seconds",
+        "firnline_commits",
+        "firnline_event_to_compacted_seconds",
+    }
+    (bucket,) = [sample for sample in families["firnline_rewrite_group_seconds"] if sample.exemplar]
+    assert (bucket.exemplar.labels, bucket.exemplar.value) == ({"run_id": "run-7"}, 1.5)
+    assert b"run-7" not in ask(server, "/metrics")[2]
+
+
+@pytest.mark.skipif(not prometheus_installed(), reason="prometheus is not installed; `make test-monitoring` does it")
+def test_a_real_prometheus_keeps_the_exemplars(serve, tmp_path):
+    registry = CollectorRegistry()
+    Recorder(registry)(replace(REWRITTEN, run_id="run-7"))
+    host, port = serve(registry=registry).address
+    with prometheus(tmp_path, f"{host}:{port}") as server:
+        found = wait_for("a scrape", lambda: server.exemplars("firnline_rewrite_group_seconds_bucket"))
+    assert found == [{"run_id": "run-7"}]
 
 
 @pytest.mark.parametrize(
