@@ -28,6 +28,7 @@ from compactor.table_names import TableName
 DONE, DROPPED, SKIPPED = "done", "dropped", "skipped"
 TELLING = (GroupCommitted, GroupDropped, RunFailed, RunSkipped, PartitionsSkipped, ManifestsRewritten)
 """The events that become rows."""
+MOST_OF_A_SENTENCE = 2000  # characters; errors of others may be pages
 MOST_REMEMBERED = 100_000  # reasons to skip, about 15 MB; a forgotten one is recorded once more
 _FIGURES = re.compile(r"\d+")
 
@@ -45,6 +46,7 @@ class Decision:
     spec_id: int | None = None
     partition: str | None = None
     partition_json: str | None = None
+    branch: str | None = None
     strategy: str | None = None
     engine: str | None = None
     engine_reason: str | None = None
@@ -83,7 +85,7 @@ def decisions_of(event: Event, at: float) -> list[Decision]:
         case ManifestsRewritten():
             why = f"{event.before} manifests became {event.after}"
             found = [Decision(at, event.table, DONE, "manifests", why, event.run_id, seconds=event.seconds)]
-    return found
+    return [replace(decision, why=decision.why[:MOST_OF_A_SENTENCE]) for decision in found]
 
 
 class Repeats:
@@ -122,6 +124,7 @@ def _about(decision: Decision, key: PartitionKey, partition: Mapping[str, JsonVa
 def _planned(decision: Decision, plan: GroupPlan) -> Decision:
     return replace(
         decision,
+        branch=plan.branch,
         strategy=plan.strategy,
         engine=plan.engine,
         engine_reason=plan.engine_reason,

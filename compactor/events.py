@@ -69,6 +69,7 @@ class GroupPlan:
     engine_reason: str = ""
     files: int = 0
     bytes: int = 0
+    branch: str = "main"
 
 
 @dataclass(frozen=True)

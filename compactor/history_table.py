@@ -39,6 +39,7 @@ COLUMNS: tuple[tuple[str, IcebergType, str], ...] = (
     ("spec_id", IntegerType(), "The partition spec; null where the whole table is meant."),
     ("partition", StringType(), "`day=2024-01-15, id_bucket=3`, `(unpartitioned)`; null: the whole table."),
     ("partition_json", StringType(), 'The same as JSON: `{"day": "2024-01-15", "id_bucket": 3}`.'),
+    ("branch", StringType(), "The branch whose files are meant; null: the whole table, or a partition left alone."),
     ("decision", StringType(), "`done`, `dropped` (begun or planned, not committed) or `skipped` (left alone)."),
     ("reason", StringType(), "In one word, see below."),
     ("why", StringType(), "In a sentence: why it was due, or what stood against it."),
@@ -177,7 +178,7 @@ def arrow_table(decisions: Sequence[Decision], version: str) -> pa.Table:
     """The rows as they are written."""
     rows = [
         {
-            **vars(decision),
+            **{name: _written(value) for name, value in vars(decision).items()},
             "decided_at": _moment(decision.at),
             "table_name": str(decision.table),
             "firnline_version": version,
@@ -199,6 +200,11 @@ def _missing(name: TableName) -> NoReturn:
 
 def _moment(seconds: float) -> dt.datetime:
     return dt.datetime.fromtimestamp(seconds, dt.UTC)
+
+
+def _written(value: Any) -> Any:
+    """What cannot be written as UTF-8 (half a surrogate pair in somebody's error) must not hold up a batch."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 
 def _of_partition(rows: pa.Table, text: str | None) -> pa.Table:

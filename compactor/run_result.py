@@ -134,4 +134,5 @@ def as_planned(plan: TablePlan, planned: PlannedGroup) -> GroupPlan:
         planned.engine.reason,
         len(group.files),
         group.bytes,
+        plan.table.ref,
     )

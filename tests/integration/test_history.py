@@ -66,14 +66,14 @@ def test_the_table_and_its_namespace_are_made_by_day_and_with_every_column(
 
 
 def test_what_is_appended_is_read_newest_first(kept: HistoryTable) -> None:
-    kept.append([done(NOON - DAY), done(NOON, why="è", rows_out=2**40)], "one")
+    kept.append([done(NOON - DAY, why="half \ud800"), done(NOON, why="è", rows_out=2**40)], "one")
     kept.append([done(NOON - 3600, decision="skipped", reason="switched_off", partition=None, spec_id=None)], "two")
     newest, whole, oldest = asked(kept)
     assert (newest["why"], newest["rows_out"], newest["partition_json"]) == ("è", 2**40, '{"day": 1}')
     assert (newest["table_name"], newest["firnline_version"]) == ("lake.db.events", "1.2.3")
     assert newest["decided_at"].timestamp() == NOON
     assert (whole["decision"], whole["partition"], whole["files_out"]) == ("skipped", None, None)
-    assert oldest["decided_at"].timestamp() == NOON - DAY
+    assert (oldest["decided_at"].timestamp(), oldest["why"]) == (NOON - DAY, "half \\ud800")
 
 
 def test_a_query_narrows_by_table_time_partition_and_decision(kept: HistoryTable) -> None:

@@ -7,7 +7,7 @@ from typing import get_args
 
 import pytest
 
-from compactor.decisions import TELLING, Decision, Repeats, decisions_of
+from compactor.decisions import MOST_OF_A_SENTENCE, TELLING, Decision, Repeats, decisions_of
 from compactor.events import (
     Event,
     GroupCommitted,
@@ -29,7 +29,7 @@ from tests.unit.test_metrics_recorder import EXAMPLES
 TABLE = TableName("lake", ("db",), "t")
 KEY = PartitionKey(3, '["2024-01-15",7]')
 PARTITION = {"day": "2024-01-15", "id_bucket": 7}
-PLAN = GroupPlan(PARTITION, "6 small files, due from 5", "tiered", 41, "splice", "row_groups_copied", 6, 600)
+PLAN = GroupPlan(PARTITION, "6 small files, due from 5", "tiered", 41, "splice", "row_groups_copied", 6, 600, "audit")
 REWRITTEN = GroupRewritten("r1", TABLE, KEY, "encode", "tiny_row_groups", 6, 1, 600, 500, 60, 2, 58, 1.5, 590, PLAN)
 
 
@@ -45,6 +45,7 @@ def test_a_committed_group_is_done_with_all_its_figures() -> None:
             spec_id=3,
             partition="day=2024-01-15, id_bucket=7",
             partition_json='{"day": "2024-01-15", "id_bucket": 7}',
+            branch="audit",
             strategy="tiered",
             engine="encode",
             engine_reason="tiny_row_groups",
@@ -93,6 +94,11 @@ def test_a_decision_about_a_whole_table_names_no_partition(
     (row,) = decisions_of(event, 5.0)
     assert (row.decision, row.reason, row.why, row.run_id) == (decision, reason, why, run_id)
     assert (row.at, row.table, row.partition, row.partition_json, row.spec_id) == (5.0, TABLE, None, None, None)
+
+
+def test_an_error_of_pages_is_cut() -> None:
+    (row,) = decisions_of(RunFailed("r1", TABLE, "commit", "conflict", "replan", "x" * 100_000), 5.0)
+    assert len(row.why) == MOST_OF_A_SENTENCE
 
 
 def test_each_partition_left_alone_is_a_row() -> None:
