@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from compactor.decisions import Decision
 from compactor.errors import InputError, RetryError
@@ -18,16 +20,16 @@ from compactor.history_settings import HistorySettings
 from compactor.history_table import BATCH_ID, COLUMNS, HistoryQuery, HistoryTable
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
-from streaming.history_command import moment
+from streaming.history_command import history as history_command
+from streaming.history_command import moment, show
 from tests.conftest import Lake
-from tests.integration.service_process import ROWS, Site, document, firnline
+from tests.integration.service_process import JVM_GREETING, ROWS, Site, document, firnline
 from tests.integration.table_kit import planned, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "history.md"
 NOON = 1_768_996_800.0  # 2026-01-21, 12:00 UTC
 DAY = 86_400.0
 EVENTS = TableName("lake", ("db",), "events")
-JVM_GREETING = "WARNING: Using incubator modules: jdk.incubator.vector"  # before there is any log
 NAME = TableName("lake", ("ops", "firn"), "history")
 
 
@@ -245,18 +247,30 @@ def test_one_run_id_leads_from_the_log_to_the_snapshot_the_history_and_the_spark
     assert {job["spark.jobGroup.id"] for job in jobs} == {run_id}
     assert all("lake.db.t" in job["spark.job.description"] for job in jobs)
 
-    shown = firnline(place.config, "history", "db.t", "--partition", "part=p01", "--decision", "done")
-    assert (shown.returncode, shown.stdout.count(run_id)) == (0, 1)
 
-
-def test_a_history_that_is_not_kept_or_cannot_be_says_so(tmp_path: Path) -> None:
+def test_a_history_that_is_not_kept_or_cannot_be_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = Site(tmp_path, "127.0.0.1:1")
     place.create("t")
-    without = firnline(place.config, "history", "db.t")
-    assert (without.returncode, "history.table is not set" in without.stderr) == (2, True)
     place.append("t", commits=5)
+    with pytest.raises(InputError, match=r"history\.table is not set"):
+        history_command.main(["db.t"], obj=place.config, standalone_mode=False)
+    monkeypatch.setenv("FIRNLINE_HISTORY__TABLE", "ops.h")
+    with pytest.raises(InputError, match="does not exist yet"):
+        history_command.main(["db.t"], obj=place.config, standalone_mode=False)
     refused = firnline(place.config, "compact", "db.t", FIRNLINE_HISTORY__TABLE="db.t")
     assert (refused.returncode, "is no history" in refused.stderr) == (2, True), refused.stderr
     assert "replace" not in place.operations("t")
-    empty = firnline(place.config, "history", "db.t", FIRNLINE_HISTORY__TABLE="ops.h")
-    assert (empty.returncode, "does not exist yet" in empty.stderr) == (2, True)
+
+
+def test_people_see_what_was_decided_and_why(kept: HistoryTable) -> None:
+    kept.append([done(NOON, files_out=1, bytes_in=6000, engine="splice")], "one")
+    kept.append([done(NOON - DAY, decision="skipped", reason="switched_off", partition=None, files_in=None)], "two")
+
+    def shown(**query: Any) -> str:
+        screen = io.StringIO()
+        show(Console(file=screen, width=200), EVENTS, asked(kept, **query))
+        return screen.getvalue()
+
+    assert re.search(r"2026-01-21 12:00:00 .*day=1 .*done: due .*6 small files .*6 -> 1 .*6.0 kB .*splice", shown())
+    assert "skipped: switched_off" in shown(partition="day=1")
+    assert "nothing was decided in this time" in shown(since=NOON + 1)
