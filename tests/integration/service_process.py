@@ -44,7 +44,11 @@ from streaming.commit_events.decoder import TableChanged
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = float(os.environ.get("FIRNLINE_TEST_PATIENCE", "120"))  # seconds; generous, for a busy machine
 STOP_PROMISE = 30.0  # seconds that SIGTERM may take
-JVM_GREETING = "WARNING: Using incubator modules: jdk.incubator.vector"  # before there is any log
+NOT_LOGGED = (
+    "WARNING: Using incubator modules: jdk.incubator.vector",
+    "Streaming TransformWithStateInPandas Python worker",
+)
+"""What the JVM says before it has a log, and what Spark's own Python worker prints."""
 PAYLOAD_BYTES = 120  # a row; files of 1000 rows are then worth copying, not decoding
 ROWS = pa.schema([pa.field("part", pa.string(), nullable=False), ("id", pa.int64()), ("payload", pa.string())])
 
@@ -189,6 +193,12 @@ class ServiceProcess:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
+
+
+def log_lines(text: str) -> list[dict[str, Any]]:
+    """A log as JSON objects; nothing else may be in it, apart from what no setting of Spark turns off."""
+    lines = [line for line in text.splitlines() if line and not any(known in line for known in NOT_LOGGED)]
+    return [json.loads(line) for line in lines]
 
 
 def group_members(group: int) -> list[int]:

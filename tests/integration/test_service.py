@@ -30,7 +30,6 @@ from metrics.dashboards import DASHBOARDS
 from streaming.commit_events import canonical
 from tests.conftest import Lake
 from tests.integration.service_process import (
-    JVM_GREETING,
     PATIENCE,
     STOP_PROMISE,
     ServiceProcess,
@@ -38,6 +37,7 @@ from tests.integration.service_process import (
     document,
     files_of,
     firnline,
+    log_lines,
     site,
     wait_for,
 )
@@ -262,7 +262,7 @@ def test_it_stops_when_idle_and_says_so(shared: Site, running: ServiceProcess) -
     log = running.log_text
     assert "Traceback" not in log
     assert "Exception" not in log
-    lines = [json.loads(line) for line in log.splitlines() if line != JVM_GREETING]
+    lines = log_lines(log)
     (committed,) = [line for line in lines if line["event"] == "committed" and line["table"] == "lake.db.in_loop"]
     assert (committed["files_in"], committed["files_out"], committed["groups"]) == (24, 4, 4)
     assert sum(line["event"] == "rewritten" and line["run_id"] == committed["run_id"] for line in lines) == 4
@@ -537,7 +537,7 @@ def test_observe_mode_writes_nothing_at_all(tmp_path: Path, broker: str) -> None
         assert service.wait_metric("firnline_dead_letters_total").total("firnline_dead_letters_total") == 1
         code, seconds = service.terminate()
         assert (code, seconds < STOP_PROMISE) == (0, True), service.log_text[-3000:]
-        lines = [json.loads(line) for line in service.log_text.splitlines() if line != JVM_GREETING]
+        lines = log_lines(service.log_text)
         (would,) = [line for line in lines if line["event"] == "would rewrite" and line["table"] == "lake.db.t"]
         assert (would["files_in"], would["files_out"]) == (24, 4)
         assert fingerprint(tmp_path) == before
