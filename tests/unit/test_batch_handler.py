@@ -13,7 +13,14 @@ import pytest
 from pyiceberg.types import IntegerType
 
 from compactor.debt import DebtBoard, PartitionCounts, TableDebt
-from compactor.events import DeadLettered, Event, LedgerUpdated, TableUnreadable
+from compactor.events import (
+    DeadLettered,
+    Event,
+    LedgerUpdated,
+    PartitionsSkipped,
+    SkippedPartition,
+    TableUnreadable,
+)
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.policy import Judgement
 from compactor.settings import Settings
@@ -193,6 +200,28 @@ def test_listeners_hear_how_old_the_news_is() -> None:
     scene.apply(counted(1, small(1), oldest=2_000_000))
     assert [event.event_to_ledger_seconds for event in scene.told if isinstance(event, LedgerUpdated)] == [1.5, None, 0]
     assert scene.told[0] == LedgerUpdated(TABLE, 1, {"canonical": 1}, "first_sight", 1.5)
+
+
+def test_listeners_hear_which_partitions_of_the_batch_are_left_and_why() -> None:
+    scene = Scene()
+    rows = partition(1, small(1)), partition(2, small(2), due=True), partition(3, PartitionCounts(data_files=1))
+    scene.apply(counted(1, small(3), whole=True), *rows)
+    scene.apply(counted(2, small(9)), partition(4, small(4)))
+    told = [event for event in scene.told if isinstance(event, PartitionsSkipped)]
+    assert told == [
+        PartitionsSkipped(TABLE, 1, "not_due", (SkippedPartition(LAYOUT.key((1,)), {"p": 1}, "so it is", 1, 1),)),
+        PartitionsSkipped(TABLE, 2, "not_due", (SkippedPartition(LAYOUT.key((4,)), {"p": 4}, "so it is", 4, 4),)),
+    ]
+
+
+def test_of_a_table_that_is_only_watched_they_hear_that_alone() -> None:
+    scene = Scene(tables={})
+    scene.apply(counted(1, small(3), whole=True), partition(1, small(1)))
+    assert not any(isinstance(event, PartitionsSkipped) for event in scene.told)
+    scene.apply(counted(2, small(3)), partition(2, small(5), due=True))
+    assert [event for event in scene.told if isinstance(event, PartitionsSkipped)] == [
+        PartitionsSkipped(TABLE, 2, "not_acted_on")
+    ]
 
 
 # --- tables that cannot be counted ------------------------------------------------------------------------------------
