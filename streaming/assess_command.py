@@ -21,7 +21,7 @@ from compactor.table_history import commits_of
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, file_sizes
 from compactor.tiered_policy import policy_of
-from streaming.command_options import OUTPUT, numbers
+from streaming.command_options import OUTPUT, for_people, numbers
 from streaming.run_settings import manifest_cache
 from streaming.table_resolution import watched_tables
 
@@ -75,7 +75,7 @@ def assess_tables(
         click.echo(json.dumps(documents, indent=2, ensure_ascii=False))
     else:
         for each in documents:
-            show(Console(), each)
+            show(for_people(), each)
     if failed:
         raise failed[0]
 

@@ -24,7 +24,7 @@ from compactor.table_names import TableName
 from compactor.tables import MAIN, Catalogs, TableView
 from streaming import reports
 from streaming.assess_command import assess_tables
-from streaming.command_options import OUTPUT
+from streaming.command_options import OUTPUT, for_people
 from streaming.event_log import LOG
 from streaming.history_command import history
 from streaming.jars_command import jars
@@ -162,7 +162,7 @@ def plan(config: Path | None, /, table: str, branch: str, output: str, explain: 
     made, _ = _plan(settings, table, branch, Request(**request))
     _show_plan(made, output)
     if explain and output != "json":
-        reports.print_planning(Console(), made)
+        reports.print_planning(for_people(), made)
 
 
 @main.command()
@@ -199,7 +199,7 @@ def compact(config: Path | None, /, table: str, branch: str, dry_run: bool, outp
     if output == "json":
         _print_json(reports.run_document(result))
     else:
-        reports.print_run(Console(), result)
+        reports.print_run(for_people(), result)
     if result.dropped:
         _fail(result.dropped[0].error, FAILED_SAFELY)
 
@@ -217,7 +217,7 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
     cache = manifest_cache(settings)
     documents, failed = reports.debt_documents(settings, catalogs, cache, names, why=why)
     if output != "json":
-        reports.print_debt(Console(), documents)
+        reports.print_debt(for_people(), documents)
     elif not table:
         _print_json(documents)
     elif documents:
@@ -295,7 +295,7 @@ def _show_plan(made: TablePlan, output: str) -> None:
     if output == "json":
         _print_json(reports.plan_document(made))
     else:
-        reports.print_plan(Console(), made)
+        reports.print_plan(for_people(), made)
 
 
 def _name(text: str, catalogs: Catalogs) -> TableName:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
 import click
+from rich.console import Console
+
+PIPED_WIDTH = 160
 
 OUTPUT = click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="For people or scripts."
@@ -25,3 +29,9 @@ def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str
         return found
 
     return read
+
+
+def for_people() -> Console:
+    """Standard output. In a file or a pipe, which have no width, tables are not folded as on a narrow terminal."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPED_WIDTH)

@@ -22,7 +22,7 @@ from compactor.history_table import HistoryQuery
 from compactor.settings import load_settings
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
-from streaming.command_options import OUTPUT
+from streaming.command_options import OUTPUT, for_people
 from streaming.run_settings import history_table
 
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -77,7 +77,7 @@ def history(
     if output == "json":
         click.echo(json.dumps([document(row) for row in found], indent=2, ensure_ascii=False))
     else:
-        show(Console(), name, found)
+        show(for_people(), name, found)
 
 
 def document(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def show(console: Console, name: TableName, rows: Iterable[Mapping[str, Any]]) -
     table = Table(title=f"{name}: what was decided, newest first", box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("decided at (UTC)", "partition", "decision", "why", "files", "size", "engine", "seconds", "run"):
         justify: Any = "right" if heading in {"files", "size", "seconds"} else "left"
-        table.add_column(heading, justify=justify, overflow="fold")
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=heading not in {"partition", "why"})
     for row in rows:
         table.add_row(
             row["decided_at"].strftime("%Y-%m-%d %H:%M:%S"),
@@ -101,7 +101,7 @@ def show(console: Console, name: TableName, rows: Iterable[Mapping[str, Any]]) -
             filesize.decimal(row["bytes_in"]) if row["bytes_in"] is not None else "",
             row["engine"] or "",
             f"{row['seconds']:.2f}" if row["seconds"] is not None else "",
-            row["run_id"] or "",
+            (row["run_id"] or "")[:8],
         )
     console.print(table if table.row_count else f"[bold]{name}[/]: nothing was decided in this time")
 

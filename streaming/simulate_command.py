@@ -22,7 +22,7 @@ from compactor.simulation import FOREVER, Arrival, Outcome, bursts, regular, rep
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, file_sizes
 from compactor.tiered_policy import TieredPolicy
-from streaming.command_options import OUTPUT, numbers
+from streaming.command_options import OUTPUT, for_people, numbers
 
 UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
@@ -103,7 +103,7 @@ def simulate(config: Path | None, /, table: str | None, plot: Path | None, outpu
     if output == "json":
         click.echo(json.dumps([document(name, outcome) for name, outcome in outcomes], indent=2))
     else:
-        show(Console(), outcomes)
+        show(for_people(), outcomes)
 
 
 def _growth(text: str) -> float:
