@@ -22,7 +22,7 @@ def test_dashboards_are_up_to_date(dashboard: Dashboard) -> None:
 
 
 def test_no_dashboard_is_left_over() -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {file_name(dashboard) for dashboard in DASHBOARDS}
+    assert {path.name for path in FOLDER.glob("*.json")} == {file_name(dashboard) for dashboard in DASHBOARDS}
 
 
 @pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.uid)

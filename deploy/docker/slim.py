@@ -1,0 +1,188 @@
+"""Leaves out of an installed firnline what it never loads, so that the image stays small: `slim.py PREFIX`.
+
+Run in the image's build stage. Every entry names something that is there, or the build fails: a new version of a
+package that moves its files is noticed here and not by the size of the image.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+# Jars of pyspark, by what they are for. Hive's: PyIceberg's own client for it is not among firnline's dependencies.
+UNUSED_JARS = {
+    "Spark Connect and its shell": ("connect-repl", "spark-connect_*"),
+    "machine learning and graphs": (
+        "spark-mllib*", "spark-graphx*", "breeze*", "spire*", "cats-kernel*", "algebra*", "JTransforms*",
+        "JLargeArrays*", "arpack*", "blas-*", "lapack-*",
+    ),
+    "the Scala shell": ("spark-repl*", "scala-compiler*", "jline*"),
+    "YARN, and a standalone master's election": ("spark-yarn*", "curator-*", "zookeeper*"),
+    "Hive, but for what Spark's own ORC reader takes of it": (
+        "spark-hive*", "hive-[!s]*", "hive-se*", "hive-shims*", "derby*", "datanucleus-*", "HikariCP*", "javax.jdo*",
+        "jdo-api*", "libfb303*", "libthrift*",
+    ),
+}  # fmt: skip
+
+# Of site-packages. Tests of packages are dropped wherever they are.
+UNUSED_FILES = {
+    "Arrow Flight, and what compiles against Arrow": (
+        "pyarrow/libarrow_flight*", "pyarrow/libarrow_python_flight*", "pyarrow/_flight*", "pyarrow/include",
+        "pyarrow/includes", "pyarrow/src", "pyarrow/*.pyx", "pyarrow/*.pxi",
+    ),
+    "Spark's examples, and a second copy of itself": (
+        "pyspark/examples", "pyspark/data", "pyspark/python/lib/pyspark.zip",
+    ),
+    "Hive's client": ("hive_metastore",),
+}  # fmt: skip
+
+# What catalogs and their credentials are asked of AWS; the descriptions of 400 other services are 25 MB.
+AWS_SERVICES = {"dynamodb", "glue", "kms", "lakeformation", "s3", "s3tables", "signin", "sso", "sso-oidc", "sts"}
+
+# Native libraries inside jars: jar → the folder or file that this platform loads, by machine.
+NATIVE = {
+    "rocksdbjni-*.jar": {"x86_64": "librocksdbjni-linux64.so", "aarch64": "librocksdbjni-linux-aarch64.so"},
+    "zstd-jni-*.jar": {"x86_64": "linux/amd64/", "aarch64": "linux/aarch64/"},
+    "sqlite-jdbc-*.jar": {
+        "x86_64": "org/sqlite/native/Linux/x86_64/",
+        "aarch64": "org/sqlite/native/Linux/aarch64/",
+    },
+    "snappy-java-*.jar": {
+        "x86_64": "org/xerial/snappy/native/Linux/x86_64/",
+        "aarch64": "org/xerial/snappy/native/Linux/aarch64/",
+    },
+    "iceberg-aws-bundle-*.jar": {"x86_64": "linux/x86_64/glibc/", "aarch64": "linux/armv8/glibc/"},
+}
+NATIVE_SUFFIXES = (".so", ".dll", ".jnilib", ".dylib", ".a")
+IMPORTS = """
+import importlib, pkgutil
+import compactor, metrics, streaming
+for package in compactor, metrics, streaming:
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+for lazily in (
+    "botocore.signers", "pyiceberg.catalog.glue", "pyiceberg.catalog.rest", "pyiceberg.catalog.sql",
+    "pyiceberg.io.pyarrow", "pyspark.daemon", "pyspark.sql.pandas.group_ops", "sqlalchemy.dialects.sqlite",
+):
+    importlib.import_module(lazily)
+"""
+NETTY_NATIVE = {"x86_64": "linux-x86_64", "aarch64": "linux-aarch_64"}
+
+
+def main(prefix: Path) -> None:
+    """Slim the virtual environment at `prefix`, in place."""
+    packages = next(prefix.glob("lib/python3.*/site-packages"))
+    jars = packages / "pyspark" / "jars"
+    for why, patterns in UNUSED_JARS.items():
+        drop(jars, patterns, why)
+    for why, patterns in UNUSED_FILES.items():
+        drop(packages, patterns, why)
+    drop_tests(packages)
+    keep_only(packages / "botocore" / "data", AWS_SERVICES)
+    drop_foreign_natives(jars, [jars, *prefix.glob("share/firnline/jars/*")])
+    link_duplicates(packages / "pyarrow")
+    strip_symbols(packages)
+    compile_what_is_loaded(prefix)
+
+
+def drop(folder: Path, patterns: Iterable[str], why: str) -> None:
+    """Remove what the patterns match.
+
+    Raises:
+        SystemExit: a pattern matches nothing.
+    """
+    for pattern in patterns:
+        found = list(folder.glob(pattern))
+        if not found:
+            sys.exit(f"slim: {pattern} ({why}) is not in {folder}; look where it went and correct slim.py")
+        for path in found:
+            remove(path)
+
+
+def remove(path: Path) -> None:
+    """A file or a whole folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def drop_tests(packages: Path) -> None:
+    """Packages' own tests."""
+    for folder in sorted(packages.glob("**/tests")):
+        if folder.is_dir() and not folder.is_relative_to(packages / "pyspark"):
+            remove(folder)
+
+
+def keep_only(folder: Path, names: set[str]) -> None:
+    """Of the folders in `folder`, only those named; its files stay."""
+    missing = names - {path.name for path in folder.iterdir()}
+    if missing:
+        sys.exit(f"slim: {folder} has no {', '.join(sorted(missing))}; correct slim.py")
+    for path in folder.iterdir():
+        if path.is_dir() and path.name not in names:
+            remove(path)
+
+
+def drop_foreign_natives(pyspark_jars: Path, folders: list[Path]) -> None:
+    """Native libraries that other systems and processors would load."""
+    machine = platform.machine()
+    for path in pyspark_jars.glob("netty-t*-native-*.jar"):
+        if NETTY_NATIVE[machine] not in path.name and "unix-common" not in path.name:
+            remove(path)
+    for path in pyspark_jars.glob("netty-tcnative-boringssl-*.jar"):
+        if NETTY_NATIVE[machine] not in path.name:
+            remove(path)
+    for pattern, kept in NATIVE.items():
+        found = [path for folder in folders for path in folder.glob(pattern)]
+        if not found:
+            sys.exit(f"slim: no {pattern}; correct slim.py")
+        for path in found:
+            keep_native(path, kept[machine])
+
+
+def keep_native(jar: Path, kept: str) -> None:
+    """Write a jar anew without the native libraries of other platforms."""
+    slim = jar.with_suffix(".slim")
+    with zipfile.ZipFile(jar) as old, zipfile.ZipFile(slim, "w", zipfile.ZIP_DEFLATED) as new:
+        if not any(name.startswith(kept) for name in old.namelist()):
+            sys.exit(f"slim: {jar.name} has no {kept}; correct slim.py")
+        for entry in old.infolist():
+            if entry.filename.startswith(kept) or not entry.filename.endswith(NATIVE_SUFFIXES):
+                new.writestr(entry, old.read(entry))
+    slim.replace(jar)
+
+
+def link_duplicates(folder: Path) -> None:
+    """Wheels cannot hold links: the same library is there under each of its names."""
+    for path in folder.glob("*.so"):
+        longest = max(folder.glob(f"{path.name}*"), key=lambda one: len(one.name))
+        for name in folder.glob(f"{path.name}*"):
+            if name != longest and name.read_bytes() == longest.read_bytes():
+                name.unlink()
+                name.symlink_to(longest.name)
+
+
+def strip_symbols(packages: Path) -> None:
+    """Debugging symbols. Not of libraries that auditwheel moved into `*.libs`: those do not survive it."""
+    libraries = [
+        path
+        for path in packages.glob("**/*.so")
+        if not path.is_symlink() and not path.parent.name.endswith(".libs") and os.access(path, os.R_OK)
+    ]
+    subprocess.run(["strip", "--strip-unneeded", *map(str, libraries)], check=True)
+
+
+def compile_what_is_loaded(prefix: Path) -> None:
+    """Byte code of the modules that firnline loads, and of no others: importing them writes it."""
+    subprocess.run([str(prefix / "bin" / "python"), "-c", IMPORTS], check=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
