@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-rest-s3 package test test-slow test-correctness test-chaos test-monitoring test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup demo demo-rest-s3 package test test-slow test-correctness test-chaos test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning clean
 
 help: ## List the targets
@@ -36,6 +36,9 @@ test-monitoring: setup ## Alerts and dashboards: promtool's tests, and a real Pr
 	@deploy/setup.sh prometheus
 	@$(PYTHON_IN_VENV) -m pytest -rs tests/unit/test_alerts.py tests/unit/test_dashboards.py \
 		tests/integration/test_service.py -k "alert or dashboard or promtool or expressions or runbook or waiting_events or prometheus"
+
+test-deploy: setup ## The image built, run beside a real broker and stopped (where docker is); compose file and manifests
+	@$(PYTHON_IN_VENV) -m pytest -s -rs tests/unit/test_deployment.py tests/unit/test_kubernetes.py tests/integration/test_image.py
 
 test-mutations: setup ## Break every rule on purpose, see that a test notices (ARGS="--rule 2,18")
 	@$(PYTHON_IN_VENV) -m tests.mutations $(ARGS)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fnmatch
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,18 @@ def test_the_compose_file_is_valid() -> None:
     parsed = PyCompose.from_yaml(yaml.safe_dump(compose()))  # merge keys are YAML's, and it does not know them
     parsed.validate()
     assert set(parsed.service_names()) >= {"firnline", "kafka", "catalog", "s3", "prometheus", "grafana"}
+
+
+@pytest.mark.parametrize("client", [["docker-compose"], ["docker", "compose"]], ids=" ".join)
+def test_compose_itself_agrees(client: list[str]) -> None:
+    if (
+        shutil.which(client[0]) is None
+        or subprocess.run([*client, "version"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip(f"{' '.join(client)} is not installed")
+    command = [*client, "-f", str(COMPOSE / "compose.yaml"), "config", "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_misspelt_key_is_noticed() -> None:
