@@ -18,6 +18,7 @@ from pathlib import Path
 # Jars of pyspark, by what they are for. Hive's: PyIceberg's own client for it is not among firnline's dependencies.
 UNUSED_JARS = {
     "Spark Connect and its shell": ("connect-repl", "spark-connect_*"),
+    "cryptography of HDFS' encryption zones": ("bcprov-*",),
     "machine learning and graphs": (
         "spark-mllib*", "spark-graphx*", "breeze*", "spire*", "cats-kernel*", "algebra*", "JTransforms*",
         "JLargeArrays*", "arpack*", "blas-*", "lapack-*",
@@ -36,14 +37,24 @@ UNUSED_FILES = {
         "pyarrow/libarrow_flight*", "pyarrow/libarrow_python_flight*", "pyarrow/_flight*", "pyarrow/include",
         "pyarrow/includes", "pyarrow/src", "pyarrow/*.pyx", "pyarrow/*.pxi",
     ),
-    "Spark's examples, and a second copy of itself": (
-        "pyspark/examples", "pyspark/data", "pyspark/python/lib/pyspark.zip",
+    "Spark's examples, a second copy of itself, and its APIs for other work": (
+        "pyspark/examples", "pyspark/data", "pyspark/python/lib/pyspark.zip", "pyspark/ml", "pyspark/mllib",
+        "pyspark/pandas", "pyspark/sql/connect",
     ),
+    "what type checkers and test suites read": ("**/*.pyi", "sqlalchemy/testing"),
     "Hive's client": ("hive_metastore",),
 }  # fmt: skip
 
 # What catalogs and their credentials are asked of AWS; the descriptions of 400 other services are 25 MB.
 AWS_SERVICES = {"dynamodb", "glue", "kms", "lakeformation", "s3", "s3tables", "signin", "sso", "sso-oidc", "sts"}
+
+# Parts of jars: jar → folders in it.
+UNUSED_CLASSES = {
+    "hadoop-client-api-*.jar": ("org/apache/hadoop/yarn/",),
+    "iceberg-aws-bundle-*.jar": tuple(
+        f"software/amazon/awssdk/services/{service}/" for service in ("cloudwatch", "iam", "s3control")
+    ),
+}
 
 # Native libraries inside jars: jar → the folder or file that this platform loads, by machine.
 NATIVE = {
@@ -85,7 +96,14 @@ def main(prefix: Path) -> None:
         drop(packages, patterns, why)
     drop_tests(packages)
     keep_only(packages / "botocore" / "data", AWS_SERVICES)
-    drop_foreign_natives(jars, [jars, *prefix.glob("share/firnline/jars/*")])
+    folders = [jars, *prefix.glob("share/firnline/jars/*")]
+    drop_foreign_natives(jars)
+    for pattern, natives in NATIVE.items():
+        for jar in matching(folders, pattern):
+            rewrite(jar, unless=NATIVE_SUFFIXES, within=natives[platform.machine()])
+    for pattern, classes in UNUSED_CLASSES.items():
+        for jar in matching(folders, pattern):
+            rewrite(jar, without=classes)
     link_duplicates(packages / "pyarrow")
     strip_symbols(packages)
     compile_what_is_loaded(prefix)
@@ -130,32 +148,34 @@ def keep_only(folder: Path, names: set[str]) -> None:
             remove(path)
 
 
-def drop_foreign_natives(pyspark_jars: Path, folders: list[Path]) -> None:
-    """Native libraries that other systems and processors would load."""
-    machine = platform.machine()
-    for path in pyspark_jars.glob("netty-t*-native-*.jar"):
-        if NETTY_NATIVE[machine] not in path.name and "unix-common" not in path.name:
-            remove(path)
-    for path in pyspark_jars.glob("netty-tcnative-boringssl-*.jar"):
-        if NETTY_NATIVE[machine] not in path.name:
-            remove(path)
-    for pattern, kept in NATIVE.items():
-        found = [path for folder in folders for path in folder.glob(pattern)]
-        if not found:
-            sys.exit(f"slim: no {pattern}; correct slim.py")
-        for path in found:
-            keep_native(path, kept[machine])
+def drop_foreign_natives(jars: Path) -> None:
+    """Netty's native libraries for other systems and processors, each a jar of its own."""
+    kept = NETTY_NATIVE[platform.machine()]
+    for pattern in ("netty-transport-native-[!u]*.jar", "netty-tcnative-boringssl-*.jar"):
+        for path in jars.glob(pattern):
+            if kept not in path.name:
+                remove(path)
 
 
-def keep_native(jar: Path, kept: str) -> None:
-    """Write a jar anew without the native libraries of other platforms."""
+def matching(folders: list[Path], pattern: str) -> list[Path]:
+    """The jars of that name, wherever they are: there is one at least."""
+    found = [path for folder in folders for path in folder.glob(pattern)]
+    if not found:
+        sys.exit(f"slim: no {pattern}; correct slim.py")
+    return found
+
+
+def rewrite(jar: Path, *, unless: tuple[str, ...] = (), within: str = "", without: tuple[str, ...] = ()) -> None:
+    """Write a jar anew: no files that end in `unless` but those below `within`, and nothing below `without`."""
     slim = jar.with_suffix(".slim")
     with zipfile.ZipFile(jar) as old, zipfile.ZipFile(slim, "w", zipfile.ZIP_DEFLATED) as new:
-        if not any(name.startswith(kept) for name in old.namelist()):
-            sys.exit(f"slim: {jar.name} has no {kept}; correct slim.py")
         entries = {entry.filename: entry for entry in old.infolist()}  # some jars hold a licence twice
+        for prefix in (*without, *([within] if within else [])):
+            if not any(name.startswith(prefix) for name in entries):
+                sys.exit(f"slim: {jar.name} has no {prefix}; correct slim.py")
         for name, entry in entries.items():
-            if name.startswith(kept) or not name.endswith(NATIVE_SUFFIXES):
+            foreign = name.endswith(unless) and not name.startswith(within)
+            if not foreign and not (without and name.startswith(without)):
                 new.writestr(entry, old.read(entry))
     slim.replace(jar)
 
