@@ -48,7 +48,7 @@ UNUSED_FILES = {
 # What catalogs and their credentials are asked of AWS; the descriptions of 400 other services are 25 MB.
 AWS_SERVICES = {"dynamodb", "glue", "kms", "lakeformation", "s3", "s3tables", "signin", "sso", "sso-oidc", "sts"}
 
-# Parts of jars: jar → folders in it.
+# Parts of jars, by folder: YARN, and AWS services that Iceberg calls for nothing but S3 Access Grants.
 UNUSED_CLASSES = {
     "hadoop-client-api-*.jar": ("org/apache/hadoop/yarn/",),
     "iceberg-aws-bundle-*.jar": tuple(
