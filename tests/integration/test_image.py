@@ -10,8 +10,9 @@ import pytest
 
 from compactor.java import KAFKA_BROKER_JARS, fetch_jars
 from streaming.demo.broker import PROPERTIES
-from tests.integration.service_process import site, wait_for
+from tests.integration.service_process import free_port, site, wait_for
 from tests.services.docker import Container, built_image, container, daemon_missing, docker, image_bytes, lonely_network
+from tests.services.rest_catalog import RestCatalog
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the first test builds the image
 
@@ -19,6 +20,7 @@ LARGEST_IMAGE = 900_000_000
 GRACE_SECONDS = 45  # of deploy/compose and deploy/kubernetes
 HARDENED = ("--read-only", "--tmpfs", "/tmp:exec", "--cap-drop", "ALL", "--security-opt", "no-new-privileges")  # noqa: S108
 KAFKA_ID = "MkU3OEVBNTcwNTJENDM2Qg"
+MASTER = "org.apache.spark.deploy.master.Master"
 
 
 @pytest.fixture(autouse=True)
@@ -111,3 +113,48 @@ def ready(service: Container) -> bool:
     assert running(service), service.log[-3000:]
     asked = "import urllib.request as r; r.urlopen('http://127.0.0.1:9464/readyz', timeout=4)"
     return service.execute("python", "-c", asked).returncode == 0
+
+
+def test_it_compacts_on_s3_behind_a_rest_catalog(tmp_path: Path, rest_catalog: RestCatalog) -> None:
+    with site(tmp_path / "data", "127.0.0.1:1", catalogs={"lake": rest_catalog.properties}) as place:
+        place.create("events")
+        place.append("events")
+        rows = place.rows("events")
+        writable_for_all(place.folder)
+        options = ("--network", "host", *HARDENED, "--volume", f"{place.folder}:{place.folder}")
+        command = (built_image(), "-c", str(place.config), "compact", "db.events", "--engine", "spark")
+        done = docker("run", "--rm", *options, *command, timeout=300)
+        assert done.returncode == 0, done.stderr[-3000:]
+        assert place.operations("events") == ["append"] * 6 + ["replace"]
+        assert place.rows("events") == rows
+
+
+def test_an_executor_of_the_image_does_the_work(tmp_path: Path) -> None:
+    """As Spark on Kubernetes starts one. The driver's master has no workers, so that nobody else can."""
+    master, driver = free_port(), free_port()
+    conf = {"spark.driver.port": str(driver), "spark.executor.memory": "512m", "spark.default.parallelism": "2"}
+    given = {
+        "DRIVER_URL": f"spark://CoarseGrainedScheduler@127.0.0.1:{driver}", "EXECUTOR_ID": "1", "EXECUTOR_CORES": "2",
+        "EXECUTOR_MEMORY": "512m", "APPLICATION_ID": "test", "RESOURCE_PROFILE_ID": "0", "EXECUTOR_POD_IP": "127.0.0.1",
+        "EXECUTOR_POD_NAME": "test", "JAVA_OPT_0": "-Dfirst=of", "JAVA_OPT_1": "-Dtwo=options",
+    }  # fmt: skip
+    spark = {"master": f"spark://127.0.0.1:{master}", "conf": {"spark.driver.host": "127.0.0.1", **conf}}
+    with site(tmp_path / "data", "127.0.0.1:1", spark=spark) as place:
+        place.create("events")
+        place.append("events")
+        rows = place.rows("events")
+        writable_for_all(place.folder)
+        options = ("--network", "host", *HARDENED, "--volume", f"{place.folder}:{place.folder}")
+        start = f'exec java -cp "$SPARK_HOME/jars/*" {MASTER} --host 127.0.0.1 --port {master} --webui-port 0'
+        variables = [part for name, value in given.items() for part in ("--env", f"SPARK_{name}={value}")]
+        with (
+            container(*options, "--no-healthcheck", "--entrypoint", "sh", command=("-c", start)),
+            container(
+                *options, *variables, "--no-healthcheck", "--restart", "always", command=("executor",)
+            ) as executor,
+        ):
+            command = (built_image(), "-c", str(place.config), "compact", "db.events")
+            done = docker("run", "--rm", *options, *command, timeout=300)
+            assert done.returncode == 0, done.stderr[-3000:] + executor.log[-3000:]
+        assert place.operations("events") == ["append"] * 6 + ["replace"]
+        assert place.rows("events") == rows
