@@ -11,7 +11,15 @@ import pytest
 from compactor.java import KAFKA_BROKER_JARS, fetch_jars
 from streaming.demo.broker import PROPERTIES
 from tests.integration.service_process import free_port, site, wait_for
-from tests.services.firnline_image import Container, built_image, container, daemon_missing, docker, image_bytes, lonely_network
+from tests.services.firnline_image import (
+    Container,
+    built_image,
+    container,
+    daemon_missing,
+    docker,
+    image_bytes,
+    lonely_network,
+)
 from tests.services.rest_catalog import RestCatalog
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # the first test builds the image
