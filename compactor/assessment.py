@@ -81,9 +81,17 @@ class Scenario:
 
 
 def assess(
-    commits: Sequence[Commit], values: PolicyValues, sizes: FileSizes, policy: Policy, cron_commits: Sequence[int]
+    commits: Sequence[Commit],
+    values: PolicyValues,
+    sizes: FileSizes,
+    policy: Policy,
+    cron_commits: Sequence[int],
+    sweep_seconds: float = 0.0,
 ) -> tuple[Scenario, ...]:
-    """The history as it was, under Spark's thresholds every so many commits, and under firnline's policy."""
+    """The history as it was, under Spark's thresholds every so many commits, and under firnline's policy.
+
+    `sweep_seconds`: how often the service looks for partitions that have gone idle; 0: it notices at once.
+    """
     arrived = arrivals(commits)
     days = (commits[-1].at - commits[0].at) / DAY if commits else 0.0
     spark = ThresholdPolicy(values, sizes)
@@ -91,7 +99,7 @@ def assess(
         Scenario(f"Spark every {every}", replay(arrived, spark, sizes.is_small, every=every), days)
         for every in cron_commits
     ]
-    ours = replay(arrived, policy, sizes.is_small, settle_after=values.settle_after_seconds)
+    ours = replay(arrived, policy, sizes.is_small, settle_after=values.settle_after_seconds, sweep=sweep_seconds)
     return (Scenario("as it was", as_it_was(commits, sizes), days), *crons, Scenario("firnline", ours, days))
 
 

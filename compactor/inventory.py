@@ -17,7 +17,7 @@ from compactor.manifest_cache import ManifestCache
 from compactor.manifests import FileEntry
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.stages import Stages
-from compactor.table_changes import writer_commits
+from compactor.table_changes import NO_COMMITS, CommitTimes
 from compactor.tables import TableView
 from compactor.where import Where
 
@@ -27,7 +27,7 @@ class Inventory:
     """Live files by partition, in arrival order (data sequence number, then path), at one snapshot.
 
     `deletes`: every live delete file, whether it still applies to a data file or not; under a filter only those of
-    which that can be told. `commits`: as `writer_commits`. `manifests`: all there are, read or not. Under a filter,
+    which that can be told. `manifests`: all there are, read or not. Under a filter,
     partitions outside it may be missing, or lack their deletes: nothing may be planned for them. `reads`: where the
     entries came from.
     """
@@ -38,17 +38,19 @@ class Inventory:
     partitions: Mapping[PartitionKey, LiveFiles]
     layouts: Mapping[int, PartitionLayout]
     deletes: tuple[FileEntry, ...] = ()
-    commits: Mapping[int, int] = field(default_factory=dict)
+    commits: CommitTimes = NO_COMMITS
     manifests: tuple[ManifestFile, ...] = ()
     rows: LiveRows = field(default_factory=lambda: LiveRows(()), repr=False)
     reads: tuple[ManifestsRead, ...] = ()
 
     def idle_seconds(self, key: PartitionKey, now: float) -> float:
-        """How long ago a writer last committed a file of this partition that is still live.
+        """How long ago a writer last committed rows that live in this partition, at least.
 
         Files whose snapshot has expired are as old as can be, so that a partition of these is idle since ever.
         """
-        changed = max((self.commits.get(file.entry.snapshot_id or 0, 0) for file in self.partitions[key]), default=0)
+        entries = (file.entry for file in self.partitions[key])
+        written = (self.commits.written_ms(each.snapshot_id, each.data_sequence_number) for each in entries)
+        changed = max(written, default=0)
         return now - changed / 1000
 
     def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
@@ -89,7 +91,7 @@ def take_inventory(
         partitions,
         layouts,
         _deletes_known(index.deletes, rows, where if len(read) < len(manifests) else None),
-        writer_commits(table.metadata),
+        CommitTimes.of(table.metadata),
         manifests,
         rows,
         tuple(reads),

@@ -6,6 +6,7 @@ bytes are added up. Idle time between commits lets it settle. Only sizes count, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -149,19 +150,21 @@ def _entry(number: int, size: int) -> FileEntry:
 class _Replay:
     """All buckets of a table while its commits arrive."""
 
-    def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float) -> None:
+    def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float, sweep: float) -> None:
         self._policy = policy
         self._is_small = is_small
         self._settle_after = settle_after
+        self._sweep = sweep
+        self._first_sweep: float | None = None
         self.buckets: dict[Hashable, _Bucket] = {}
         self._touched: dict[Hashable, None] = {}
         self._unsettled: dict[Hashable, float] = {}
         self.small_files = 0
         self.bytes_in = 0
-        self.arrived = 0
         self.rewrites = 0
 
     def arrive(self, arrival: Arrival) -> None:
+        self._first_sweep = arrival.at if self._first_sweep is None else self._first_sweep
         for key, sizes in arrival.files.items():
             bucket = self.buckets.setdefault(key, _Bucket(self._policy, self._is_small))
             before = len(bucket.open)
@@ -174,12 +177,27 @@ class _Replay:
             self._unsettled.pop(key, None)
             self._unsettled[key] = arrival.at  # the longest idle comes first
 
-    def look(self) -> None:
-        """What a run does: everything that is due, again until nothing is."""
-        self._act(list(self._touched), 0.0)
+    def look(self, now: float) -> None:
+        """What a run does: everything that is due, and what is idle besides, again until nothing is."""
+        if self._act(list(self._touched), 0.0):
+            self._settle(now)
         self._touched.clear()
 
-    def settle(self, now: float) -> None:
+    def sweep_until(self, now: float) -> None:
+        """The sweeps before `now` that find a bucket to which nobody has written for long enough."""
+        while self._unsettled:
+            sweep = self._sweep_at(next(iter(self._unsettled.values())) + self._settle_after)
+            if sweep > now:
+                return
+            self._settle(sweep)
+
+    def _sweep_at(self, moment: float) -> float:
+        """The first sweep from this moment on; they begin with the first commit."""
+        if not self._sweep or moment == FOREVER or self._first_sweep is None:
+            return moment
+        return self._first_sweep + math.ceil((moment - self._first_sweep) / self._sweep) * self._sweep
+
+    def _settle(self, now: float) -> None:
         """Tell the policy of buckets that nobody has written to for long enough."""
         idle = []
         for key, since in self._unsettled.items():
@@ -190,13 +208,15 @@ class _Replay:
             del self._unsettled[key]
         self._act(idle, self._settle_after)
 
-    def _act(self, keys: Sequence[Hashable], idle_seconds: float) -> None:
+    def _act(self, keys: Sequence[Hashable], idle_seconds: float) -> bool:
+        rewrites = self.rewrites
         while keys:
             self.small_files -= sum(len(self.buckets[key].open) for key in keys)
             acted = [key for key in keys if self.buckets[key].act(idle_seconds)]
             self.small_files += sum(len(self.buckets[key].open) for key in keys)
             self.rewrites += bool(acted)
             keys = acted
+        return self.rewrites > rewrites
 
 
 def replay(
@@ -206,6 +226,7 @@ def replay(
     *,
     every: int = 1,
     settle_after: float = FOREVER,
+    sweep: float = 0.0,
 ) -> Outcome:
     """Let commits arrive, and ask `policy` after every `every` of them until it has nothing to do.
 
@@ -215,14 +236,15 @@ def replay(
         is_small: Whether a file of so many bytes counts as small.
         every: 1 for a service that hears every commit; more for a cron.
         settle_after: Seconds without a commit after which the policy is told that a bucket is idle.
+        sweep: Seconds between two looks at what is idle; 0: it is noticed at once.
     """
-    table = _Replay(policy, is_small, settle_after)
+    table = _Replay(policy, is_small, settle_after, sweep)
     counts: list[int] = []
     for number, arrival in enumerate(arrivals, 1):
-        table.settle(arrival.at)
+        table.sweep_until(arrival.at)
         table.arrive(arrival)
         if number % every == 0:
-            table.look()
+            table.look(arrival.at)
         counts.append(table.small_files)
     buckets = table.buckets.values()
     commits = sum(bucket.commits for bucket in buckets)

@@ -87,7 +87,7 @@ def _assessed(
     values = settings.policy.for_table(name)
     sizes = file_sizes(values, view.properties)
     commits = commits_of(view, manifest_cache(settings), most)
-    return assess(commits, values, sizes, policy_of(values, sizes), crons)
+    return assess(commits, values, sizes, policy_of(values, sizes), crons, settings.service.sweep_seconds)
 
 
 def document(name: TableName, scenarios: tuple[Scenario, ...], prices: Prices | None) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -120,7 +120,13 @@ class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no t
         """Nothing is held open."""
 
 
-def look(settings: LedgerSettings, table: TableName, store: LedgerStore, events: pd.DataFrame) -> list[dict[str, Any]]:
+def look(
+    settings: LedgerSettings,
+    table: TableName,
+    store: LedgerStore,
+    events: pd.DataFrame,
+    clock: Callable[[], float] = time.time,
+) -> list[dict[str, Any]]:
     """Bring one table's counts up to date; every failure ends as a row that says so."""
     heard = _heard(events)
     if settings.tables.ignores(table):
@@ -147,7 +153,7 @@ def look(settings: LedgerSettings, table: TableName, store: LedgerStore, events:
     except Exception as error:  # noqa: BLE001 - whatever it is, the stream and the other tables go on
         message = f"{type(error).__name__}: {error}"
         return [table_row(table, "unreadable", heard, reason="unexpected", message=message)]
-    return _rows(table, view, sizes, policy_of(values, sizes), update, heard, manifests)
+    return _rows(table, view, sizes, policy_of(values, sizes), update, heard, manifests, clock())
 
 
 def _heard(events: pd.DataFrame) -> dict[str, Any]:
@@ -170,6 +176,7 @@ def _rows(
     update: LedgerUpdate,
     heard: dict[str, Any],
     manifests: ManifestCounts,
+    now: float,
 ) -> list[dict[str, Any]]:
     status = "counted" if update.counted else "counting"
     enabled = view.properties.get("firnline.enabled", "")
@@ -177,7 +184,6 @@ def _rows(
     if not update.counted:
         return rows
     layouts = view.layouts()
-    now = time.time()
 
     def one(key: PartitionKey) -> dict[str, Any]:
         counts = update.partitions[key]
@@ -191,8 +197,9 @@ def _rows(
 class DirectLedger:
     """The ledger without a stream: observe mode's sweep counts here, since it may not write to the topic."""
 
-    def __init__(self, settings: LedgerSettings) -> None:
+    def __init__(self, settings: LedgerSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
+        self._clock = clock
         self._stores: dict[TableName, DictionaryStore] = {}
 
     def rows(self, table: TableName, changed: TableChanged) -> list[dict[str, Any]]:
@@ -212,4 +219,4 @@ class DirectLedger:
             "offset": 0,
         }
         store = self._stores.setdefault(table, DictionaryStore())
-        return look(self._settings, table, store, pd.DataFrame([event]))
+        return look(self._settings, table, store, pd.DataFrame([event]), self._clock)

@@ -23,7 +23,7 @@ from compactor.plan_table import PlannedGroup, TablePlan, with_engine
 from compactor.rewrite.engine import Engine
 from compactor.run_result import GroupResult, RunResult
 from compactor.settings import Settings
-from compactor.table_changes import live_counts, writer_commits
+from compactor.table_changes import CommitTimes, live_counts
 from compactor.table_history import commits_of
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView, file_sizes
@@ -197,7 +197,7 @@ def _debt_document(settings: Settings, table: TableView, cache: ManifestCache) -
     sizes = file_sizes(values, table.properties)
     policy = policy_of(values, sizes)
     now = time.time()
-    counted = live_counts(cache.read(table, table.manifests()), sizes, writer_commits(table.metadata))
+    counted = live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
     partitions = []
     for key, counts in sorted(counted.items(), key=lambda item: (-item[1].small_files, item[0])):
         layout = table.layout(key.spec_id)

@@ -113,7 +113,7 @@ class Service:
         self._stop_by = 0.0
         self._http = self._make_http()
         self._progress = ProgressReader(self.tell)
-        self._direct = DirectLedger(ledger_settings(settings, self._catalogs))
+        self._direct = DirectLedger(ledger_settings(settings, self._catalogs), clock)
 
     @property
     def address(self) -> str:
@@ -377,7 +377,7 @@ class Service:
             act = wanted and not self._is_left_to_another(table)
             request = AS_THE_SERVICE if asked is None else replace(AS_THE_SERVICE, where=asked or None, force=True)
             policy = self._settings.policy.for_table(debt.table)
-            plan = plan_table(table, policy, self._cache, request) if act else None
+            plan = plan_table(table, policy, self._cache, request, wall_clock=self._clock) if act else None
             self._prefetcher.planned(debt.table)
         except FirnlineError as error:
             self.tell(RunFailed("", debt.table, "plan", error.reason, error.reaction, str(error)))
