@@ -14,8 +14,8 @@ from pydantic import Field
 
 from compactor.partitions import PartitionKey
 from compactor.policy import Policy, ThresholdPolicy
+from compactor.policy_settings import PolicyValues
 from compactor.section import Section
-from compactor.settings import PolicyValues
 from compactor.simulation import Outcome, replay
 from compactor.table_history import Commit, arrivals
 from compactor.tables import FileSizes

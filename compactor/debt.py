@@ -120,6 +120,7 @@ class TableDebt:
     Times are seconds since the epoch: `waiting_since` that of the oldest event not yet answered by a rewrite,
     `due_since` when the table was first seen due, `heard_at` when its last commit was counted; `commits_per_hour` is an
     average over about the last hour. `requested`: filters by which people asked for a rewrite, empty for everything.
+    `refused`: table properties in firnline's name that are not used, with the reason.
     """
 
     table: TableName
@@ -133,6 +134,7 @@ class TableDebt:
     commits_per_hour: float = 0.0
     heard_at: float | None = None
     requested: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     manifests: ManifestCounts | None = None
 
     @property

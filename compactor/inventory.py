@@ -12,7 +12,7 @@ from typing import Any
 from pyiceberg.manifest import ManifestFile
 
 from compactor.events import ManifestsRead
-from compactor.live_files import DeleteIndex, LiveFiles, LiveRows
+from compactor.live_files import DeleteIndex, LiveFile, LiveFiles, LiveRows
 from compactor.manifest_cache import ManifestCache
 from compactor.manifests import FileEntry
 from compactor.partitions import PartitionKey, PartitionLayout
@@ -48,10 +48,12 @@ class Inventory:
 
         Files whose snapshot has expired are as old as can be, so that a partition of these is idle since ever.
         """
-        entries = (file.entry for file in self.partitions[key])
-        written = (self.commits.written_ms(each.snapshot_id, each.data_sequence_number) for each in entries)
-        changed = max(written, default=0)
-        return now - changed / 1000
+        return min((self.age_seconds(file, now) for file in self.partitions[key]), default=now)
+
+    def age_seconds(self, file: LiveFile, now: float) -> float:
+        """How long ago the rows of a file were written, at least; of expired snapshots, since ever."""
+        entry = file.entry
+        return now - self.commits.written_ms(entry.snapshot_id, entry.data_sequence_number) / 1000
 
     def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
         """Which of the files are listed twice: readers see their rows twice, a commit would remove them all."""

@@ -77,6 +77,7 @@ class _File:
     first: int
     last: int
     rewrites: int
+    written: float
 
 
 class _Bucket:
@@ -95,24 +96,28 @@ class _Bucket:
         self.files_rewritten = 0
         self.files_written = 0
 
-    def add(self, size: int, first: int, last: int, rewrites: int) -> None:
+    def add(self, size: int, first: int, last: int, rewrites: int, written: float) -> None:
         self._serial += 1
         live = LiveFile(_entry(self._serial, size))
-        file = _File(live, first, last, rewrites)
+        file = _File(live, first, last, rewrites, written)
         (self.open if self._is_small(size) else self.done).append(file)
 
-    def act(self, idle_seconds: float) -> bool:
+    def act(self, idle_seconds: float, now: float) -> bool:
         """Ask the policy once, and do what it says. Files that are no longer small never come back."""
         self.open.sort(key=lambda file: file.first)
         by_path = {file.live.entry.path: file for file in self.open}
-        chosen = self._policy.choose([file.live for file in self.open], idle_seconds).files
+
+        def age_of(live: LiveFile) -> float:
+            return now - by_path[live.entry.path].written
+
+        chosen = self._policy.choose([file.live for file in self.open], idle_seconds, age_of).files
         runs = [chosen[start:end] for start, end in self._policy.cut(chosen)] if chosen else []
         runs = [run for run in runs if len(run) > 1]
         for run in runs:
-            self._merge([by_path[live.entry.path] for live in run], settling=idle_seconds > 0)
+            self._merge([by_path[live.entry.path] for live in run], now, settling=idle_seconds > 0)
         return bool(runs)
 
-    def _merge(self, files: Sequence[_File], *, settling: bool) -> None:
+    def _merge(self, files: Sequence[_File], now: float, *, settling: bool) -> None:
         size = sum(file.live.size for file in files)
         merged = {id(file) for file in files}
         self.open = [file for file in self.open if id(file) not in merged]
@@ -124,7 +129,7 @@ class _Bucket:
         else:
             self.rewritten += size
             self.most_rewrites = max(self.most_rewrites, rewrites)
-        self.add(size, min(file.first for file in files), max(file.last for file in files), rewrites)
+        self.add(size, min(file.first for file in files), max(file.last for file in files), rewrites, now)
 
 
 def _entry(number: int, size: int) -> FileEntry:
@@ -170,7 +175,7 @@ class _Replay:
             before = len(bucket.open)
             bucket.commits += 1
             for size in sizes:
-                bucket.add(size, bucket.commits, bucket.commits, 0)
+                bucket.add(size, bucket.commits, bucket.commits, 0, arrival.at)
             self.small_files += len(bucket.open) - before
             self.bytes_in += sum(sizes)
             self._touched[key] = None
@@ -179,7 +184,7 @@ class _Replay:
 
     def look(self, now: float) -> None:
         """What a run does: everything that is due, and what is idle besides, again until nothing is."""
-        if self._act(list(self._touched), 0.0):
+        if self._act(list(self._touched), 0.0, now):
             self._settle(now)
         self._touched.clear()
 
@@ -206,13 +211,13 @@ class _Replay:
             idle.append(key)
         for key in idle:
             del self._unsettled[key]
-        self._act(idle, self._settle_after)
+        self._act(idle, self._settle_after, now)
 
-    def _act(self, keys: Sequence[Hashable], idle_seconds: float) -> bool:
+    def _act(self, keys: Sequence[Hashable], idle_seconds: float, now: float) -> bool:
         rewrites = self.rewrites
         while keys:
             self.small_files -= sum(len(self.buckets[key].open) for key in keys)
-            acted = [key for key in keys if self.buckets[key].act(idle_seconds)]
+            acted = [key for key in keys if self.buckets[key].act(idle_seconds, now)]
             self.small_files += sum(len(self.buckets[key].open) for key in keys)
             self.rewrites += bool(acted)
             keys = acted

@@ -22,8 +22,9 @@ from compactor.manifest_debt import ManifestCounts, manifests_of
 from compactor.manifest_disk import ManifestDisk
 from compactor.partitions import PartitionKey
 from compactor.policy import Policy
+from compactor.policy_settings import PolicySettings, refused_properties
 from compactor.python_worker import light_between_tasks
-from compactor.settings import ManifestSettings, PolicySettings, Settings, TableRules
+from compactor.settings import ManifestSettings, Settings, TableRules
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
 from compactor.tiered_policy import policy_of
@@ -133,7 +134,7 @@ def look(
         return [table_row(table, "ignored", heard)]
     try:
         view = settings.catalogs.load(table)
-        values = settings.policy.for_table(table)
+        values = settings.policy.for_table(table, view.properties)
         sizes = file_sizes(values, view.properties)
         update = advance(
             view,
@@ -180,7 +181,19 @@ def _rows(
 ) -> list[dict[str, Any]]:
     status = "counted" if update.counted else "counting"
     enabled = view.properties.get("firnline.enabled", "")
-    rows = [table_row(table, status, heard, update=update, enabled=enabled, target=sizes.target, manifests=manifests)]
+    refused = refused_properties(view.properties)
+    rows = [
+        table_row(
+            table,
+            status,
+            heard,
+            update=update,
+            enabled=enabled,
+            target=sizes.target,
+            manifests=manifests,
+            refused=refused,
+        )
+    ]
     if not update.counted:
         return rows
     layouts = view.layouts()

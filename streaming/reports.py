@@ -182,7 +182,7 @@ def debt_documents(
 
 
 def _causes(settings: Settings, table: TableView, cache: ManifestCache) -> Document:
-    sizes = file_sizes(settings.policy.for_table(table.name), table.properties)
+    sizes = file_sizes(settings.policy.for_table(table.name, table.properties), table.properties)
     others = [asdict(other) for other in other_compactors(table.metadata, time.time())]
     arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT))
     if arrivals is None:
@@ -193,7 +193,7 @@ def _causes(settings: Settings, table: TableView, cache: ManifestCache) -> Docum
 
 
 def _debt_document(settings: Settings, table: TableView, cache: ManifestCache) -> Document:
-    values = settings.policy.for_table(table.name)
+    values = settings.policy.for_table(table.name, table.properties)
     sizes = file_sizes(values, table.properties)
     policy = policy_of(values, sizes)
     now = time.time()

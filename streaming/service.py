@@ -159,7 +159,10 @@ class Service:
         self._sweep_in_flight()
         self._start_work(self._parts.session, checkpoint)
         self._ready, self.starting = True, False
-        LOG.info("ready: %d rewrite slots, checkpoint %s", rewrite_slots(self._parts.session), checkpoint)
+        LOG.info("ready: %d rewrite slots, checkpoint %s", self._slots(self._parts.session), checkpoint)
+
+    def _slots(self, session: SparkSession) -> int:
+        return rewrite_slots(session, self._settings.service.max_concurrent_file_group_rewrites)
 
     def _start_work(self, session: SparkSession, checkpoint: str) -> None:
         """Dispatcher, streams and watcher, in this order."""
@@ -168,7 +171,7 @@ class Service:
             self._catalogs,
             self._cache,
             self._records,
-            slots=rewrite_slots(session),
+            slots=self._slots(session),
             lease_seconds=self._settings.service.lease_seconds,
             commit=self._settings.commit,
             check_seconds=self._settings.service.switch_check_seconds,
@@ -376,7 +379,7 @@ class Service:
             wanted = self._settings.tables.acts_on(debt.table, table.properties)
             act = wanted and not self._is_left_to_another(table)
             request = AS_THE_SERVICE if asked is None else replace(AS_THE_SERVICE, where=asked or None, force=True)
-            policy = self._settings.policy.for_table(debt.table)
+            policy = self._settings.policy.for_table(debt.table, table.properties)
             plan = plan_table(table, policy, self._cache, request, wall_clock=self._clock) if act else None
             self._prefetcher.planned(debt.table)
         except FirnlineError as error:

@@ -189,3 +189,8 @@ class FollowedTable:
     @property
     def bytes_rewritten(self) -> int:
         return sum(run.bytes_in for run in self.runs)
+
+    @property
+    def shrinkage(self) -> float:
+        """By how much rewritten files are smaller than what they were made from."""
+        return 1 - sum(run.bytes_out for run in self.runs) / self.bytes_rewritten

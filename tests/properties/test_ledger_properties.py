@@ -23,7 +23,7 @@ from compactor.manifest_cache import ManifestCache
 from compactor.manifest_columns import EntryColumns
 from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey, PartitionLayout
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.table_changes import CommitTimes, Deltas, add, counts_of, live_counts
 from compactor.tables import FileSizes, TableView, file_sizes
 from compactor.tiers import step_edges, step_of

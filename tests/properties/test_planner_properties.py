@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from compactor.debt import PartitionCounts
 from compactor.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey
-from compactor.planner import make_plan
+from compactor.planner import GroupLimits, make_plan
 from compactor.policy import ThresholdPolicy, output_count
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.table_changes import counts_of
 from compactor.tables import FileSizes
 from compactor.tiers import evenly
@@ -66,7 +66,7 @@ def test_every_share_is_a_run_of_files_in_arrival_order_and_no_file_is_in_two(
     found: tuple[LiveFile, ...], chosen_values: PolicyValues, target: int, force: bool
 ) -> None:
     rules = policy(chosen_values, target, force=force)
-    plan = make_plan(inventory_of(found), rules, chosen_values.max_file_group_size)
+    plan = make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size))
     chosen = rules.choose(found).files
     position = {file.entry.path: number for number, file in enumerate(chosen)}
     shares = [share for group in plan.groups for share in group.shares]
@@ -86,7 +86,7 @@ def test_a_group_is_larger_than_its_limit_only_when_one_file_is(
     found: tuple[LiveFile, ...], chosen_values: PolicyValues
 ) -> None:
     limit = chosen_values.max_file_group_size
-    plan = make_plan(inventory_of(found), policy(chosen_values), limit)
+    plan = make_plan(inventory_of(found), policy(chosen_values), GroupLimits(limit))
     for group in plan.groups:
         assert group.bytes <= limit or len(group.files) == 1
 
@@ -134,7 +134,7 @@ def _the_same_bytes_in_other_files(data: st.DataObject, sizes: list[int]) -> lis
 @example([740, 740, 80, 80, 80, 80, 80, 80, 80, 80, 80, 80, 740])
 def test_outputs_are_healthy_on_average_and_each_within_a_file_of_the_average(sizes: list[int]) -> None:
     found = tuple(data_file(number, size) for number, size in enumerate(sizes))
-    plan = make_plan(inventory_of(found), policy(PolicyValues(min_input_files=2)), NO_LIMIT)
+    plan = make_plan(inventory_of(found), policy(PolicyValues(min_input_files=2)), GroupLimits(NO_LIMIT))
     outputs = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
     fair = sum(sizes) / output_count(sum(sizes), TARGET)
     for number, end in enumerate(accumulate(sum(file.size for file in run) for run in cut(found, len(outputs))), 1):
@@ -152,7 +152,7 @@ def test_four_buckets_of_28_files_of_36_mb_become_four_files_of_a_gigabyte() -> 
         for bucket in range(4)
     }
     inventory = replace(inventory_of(()), partitions=partitions, layouts={0: LAYOUT})
-    plan = make_plan(inventory, policy(PolicyValues(), target), 100 * 1024 * MEBIBYTE)
+    plan = make_plan(inventory, policy(PolicyValues(), target), GroupLimits(100 * 1024 * MEBIBYTE))
     assert [(group.bucket, [len(share) for share in group.shares]) for group in plan.groups] == [
         (bucket, [28]) for bucket in range(4)
     ]
@@ -165,7 +165,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(
     rules = policy(chosen_values, force=force)
     serial = count(1000)
     for _ in range(len(found) + 2):
-        plan = make_plan(inventory_of(found), rules, chosen_values.max_file_group_size)
+        plan = make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size))
         if not plan.groups:
             break
         gone = {file.entry.path for group in plan.groups for file in group.files}
@@ -175,7 +175,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(
         found = tuple(file for file in found if file.entry.path not in gone) + outputs
     else:
         raise AssertionError("planning never ends")
-    assert make_plan(inventory_of(found), rules, chosen_values.max_file_group_size).groups == ()
+    assert make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size)).groups == ()
 
 
 # --- the policy, against Spark's filters ------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from compactor.debt import PartitionCounts
 from compactor.live_files import LiveFile
-from compactor.planner import make_plan
+from compactor.planner import GroupLimits, make_plan
 from compactor.policy import ThresholdPolicy
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.simulation import Arrival, Outcome, bursts, regular, replay
 from compactor.table_changes import counts_of
 from compactor.tables import FileSizes
@@ -182,7 +182,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(found: list[int], growt
     serial = count(1000)
     rules = TieredPolicy(PolicyValues(growth=growth, min_input_files=2), SIZES, force)
     for _ in range(len(found) + 2):
-        plan = make_plan(inventory_of(files), rules, 10**12)
+        plan = make_plan(inventory_of(files), rules, GroupLimits(10**12))
         if not plan.groups:
             return
         gone = {file.entry.path for group in plan.groups for file in group.files}

@@ -9,7 +9,7 @@ import pytest
 from compactor.assessment import Prices, as_it_was, assess
 from compactor.manifest_cache import ManifestCache
 from compactor.partitions import PartitionKey
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.table_history import Commit, commits_of
 from compactor.tables import FileSizes
 from compactor.tiered_policy import TieredPolicy
