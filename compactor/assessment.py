@@ -19,11 +19,8 @@ from compactor.section import Section
 from compactor.simulation import Outcome, replay
 from compactor.table_history import Commit, arrivals
 from compactor.tables import FileSizes
+from compactor.work_order import PART_BYTES, REQUESTS_PER_FILE
 
-PART_BYTES = 8 * 1024 * 1024
-"""Bytes of one request of a multipart upload."""
-GETS_PER_FILE = 2
-"""Requests that reading a file takes at least: its footer, its data."""
 DAY = 86_400.0
 
 
@@ -52,7 +49,7 @@ class Scenario:
     @property
     def gets(self) -> int:
         """Requests with which rewrites read."""
-        return GETS_PER_FILE * self.outcome.files_rewritten
+        return REQUESTS_PER_FILE * self.outcome.files_rewritten
 
     @property
     def puts(self) -> int:
@@ -62,7 +59,7 @@ class Scenario:
     @property
     def scan_gets(self) -> float:
         """Requests of one scan of the files that arrived, on average over the history."""
-        return GETS_PER_FILE * (self.outcome.mean_small_files + max(0, self.outcome.files - self.last_small_files))
+        return REQUESTS_PER_FILE * (self.outcome.mean_small_files + max(0, self.outcome.files - self.last_small_files))
 
     @property
     def last_small_files(self) -> int:

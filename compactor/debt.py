@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ class TableDebt:
             return self.counted
         return sum((debt.counts for debt in self.partitions.values()), PartitionCounts())
 
-    @property
+    @cached_property
     def due(self) -> tuple[PartitionDebt, ...]:
         """Partitions the policy calls due, most small files first."""
         chosen = [debt for debt in self.partitions.values() if debt.due]

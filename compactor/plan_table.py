@@ -21,6 +21,7 @@ from compactor.stages import Stages
 from compactor.tables import FileSizes, TableView, file_sizes
 from compactor.tiered_policy import policy_of
 from compactor.where import bind_where
+from compactor.work_order import NO_GRANT, Grant
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Request:
     `strategy`: by thresholds unless said otherwise, since a single run has no later one to leave work to; None is the
     table's own policy, as the service follows it. `rewrite_all`: every file,
     healthy ones too. `explained`: count what the filter selected, for who reads the plan.
+    `grant`: what the run may cost.
     """
 
     where: str | None = None
@@ -38,6 +40,7 @@ class Request:
     strategy: str | None = "threshold"
     rewrite_all: bool = False
     explained: bool = True
+    grant: Grant = NO_GRANT
 
 
 AS_THE_SERVICE = Request(strategy=None, explained=False)
@@ -135,6 +138,8 @@ def _group_limits(policy: PolicyValues, request: Request) -> GroupLimits:
         policy.max_file_group_size,
         policy.max_file_group_input_files,
         policy.max_files_to_rewrite,
+        request.grant.bytes,
+        request.grant.requests,
         policy.rewrite_job_order,
         single_files=request.rewrite_all,
     )

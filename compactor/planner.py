@@ -15,6 +15,7 @@ from compactor.live_files import LiveFile, LiveFiles
 from compactor.manifests import FileEntry
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.policy import Policy
+from compactor.work_order import requests_of
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class GroupLimits:
     bytes: int
     files: int | None = None
     files_of_run: int | None = None
+    bytes_of_run: int | None = None
+    requests_of_run: int | None = None
     order: str = "none"
     single_files: bool = False
 
@@ -103,7 +106,7 @@ def make_plan(
         groups.extend(made)
         if not made:
             left_alone[key] = choice.why
-    kept = _first_files(sorted(groups, key=_ORDERS[limits.order]), limits.files_of_run)
+    kept = _within(sorted(groups, key=_ORDERS[limits.order]), limits)
     return Plan(inventory.snapshot_id, inventory.sequence_number, tuple(kept), left_alone)
 
 
@@ -116,17 +119,19 @@ _ORDERS: Mapping[str, Callable[[Group], int]] = {
 }
 
 
-def _first_files(groups: Sequence[Group], most: int | None) -> list[Group]:
-    """The first groups with at most so many input files together; the last of them may lose shares."""
-    if most is None:
-        return list(groups)
-    kept, left = [], most
+def _within(groups: Sequence[Group], limits: GroupLimits) -> list[Group]:
+    """The groups, or shares of them, that a run may have: those that fit, in order, and the first in any case."""
+    most = [math.inf if each is None else each for each in (limits.files_of_run, limits.bytes_of_run)]
+    left = [*most, math.inf if limits.requests_of_run is None else limits.requests_of_run]
+    kept: list[Group] = []
     for group in groups:
-        shares = []
+        shares: list[tuple[LiveFile, ...]] = []
         for share in group.shares:
-            if len(share) <= left:
+            size = sum(file.size for file in share)
+            cost = (len(share), size, requests_of(len(share), 1, size))
+            if all(wanted <= there for wanted, there in zip(cost, left, strict=True)) or not (kept or shares):
                 shares.append(share)
-                left -= len(share)
+                left = [there - wanted for wanted, there in zip(cost, left, strict=True)]
         if shares:
             kept.append(replace(group, shares=tuple(shares)))
     return kept

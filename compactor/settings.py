@@ -147,8 +147,20 @@ class LimitSettings(Section):
     bytes_per_hour: int | None = Field(
         default=None,
         ge=1,
-        description="Bytes that runs of all tables may read in any hour; a table with more bytes due than that starts "
-        "when the hour is empty. Unset.",
+        description="Bytes that runs of all tables may read in any hour. A table with more bytes due than that starts "
+        "when the hour is empty, and does so much of it. Exceeded by one output file at most. Unset.",
+    )
+    requests_per_hour: int | None = Field(
+        default=None,
+        ge=1,
+        description="Requests to the store that runs of all tables may make in any hour, about: two a file read or "
+        "written, one for each 8 MiB. Unset.",
+    )
+    catalog_calls_per_hour: int | None = Field(
+        default=None,
+        ge=12,
+        description="Catalog calls that runs of all tables may make in any hour, about: 12 a run. What the ledger and "
+        "the sweeps ask, one call a table each time, is not counted. Unset.",
     )
     commits_per_table_and_hour: int | None = Field(
         default=None, ge=1, description="`replace` commits that one table may have in any hour. Unset."
@@ -164,7 +176,13 @@ class LimitSettings(Section):
     def as_limits(self) -> Limits:
         """For the dispatcher."""
         quiet = tuple(_span(span) for span in self.quiet_hours)
-        return Limits(quiet, self.bytes_per_hour, self.commits_per_table_and_hour)
+        return Limits(
+            quiet,
+            self.bytes_per_hour,
+            self.commits_per_table_and_hour,
+            self.requests_per_hour,
+            self.catalog_calls_per_hour,
+        )
 
 
 def _span(text: str) -> tuple[time, time]:

@@ -28,6 +28,7 @@ from compactor.manifests import Status
 from compactor.rewriter import Rewriter
 from compactor.settings import Settings
 from compactor.tables import file_sizes
+from compactor.work_order import Grant
 from streaming.batch_handler import BatchHandler
 from streaming.commit_events.decoder import TableChanged
 from streaming.service import Service
@@ -170,7 +171,7 @@ class FollowedTable:
         self._handler.apply(self.service._direct.rows(name, changed))
         for debt in waiting(self.service.board.tables(), {}, frozenset(), self.now):
             runs = len(self.runs)
-            self.service._rewrite(debt, lambda: False)
+            self.service._rewrite(debt, lambda: False, Grant())
             if len(self.runs) > runs:
                 self.clocked.stamp(self.now)
                 self._hear_of_table(report=False)

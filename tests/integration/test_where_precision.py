@@ -21,7 +21,7 @@ from tests.integration.test_where import partitions_of, planned_by_spark
 pytestmark = pytest.mark.spark
 
 ROWS = 60
-FILTERS, MANY_FILTERS = 24, 400
+FILTERS, MANY_FILTERS = 16, 400
 Constant = Callable[[random.Random], str]
 
 

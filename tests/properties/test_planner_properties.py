@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compactor.debt import PartitionCounts
+from compactor.inventory import Inventory
 from compactor.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey
 from compactor.planner import GroupLimits, make_plan
@@ -19,6 +20,7 @@ from compactor.policy import ThresholdPolicy, output_count
 from compactor.policy_settings import PolicyValues
 from compactor.table_changes import counts_of
 from compactor.tables import FileSizes
+from compactor.tiered_policy import policy_of
 from compactor.tiers import evenly
 from tests.properties.planning import KEY, LAYOUT, data_file, delete_file, inventory_of
 
@@ -89,6 +91,69 @@ def test_a_group_is_larger_than_its_limit_only_when_one_file_is(
     plan = make_plan(inventory_of(found), policy(chosen_values), GroupLimits(limit))
     for group in plan.groups:
         assert group.bytes <= limit or len(group.files) == 1
+
+
+@given(files(), values(), st.integers(2, 6))
+def test_a_group_has_no_more_files_than_it_may(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues, most: int
+) -> None:
+    plan = make_plan(inventory_of(found), policy(chosen_values, force=True), GroupLimits(NO_LIMIT, files=most))
+    assert all(len(group.files) <= most for group in plan.groups)
+
+
+def many_partitions(sizes: list[list[int]]) -> Inventory:
+    serial = count()
+    found = {
+        PartitionKey(0, f"[{number}]"): LiveFiles.of([data_file(next(serial), size) for size in each])
+        for number, each in enumerate(sizes)
+    }
+    return replace(inventory_of(()), partitions=found, layouts={0: LAYOUT})
+
+
+@given(st.lists(st.lists(small_sizes, max_size=12), max_size=8), st.integers(2, 20), st.integers(1, 9000))
+def test_a_run_has_no_more_than_it_may_and_what_it_leaves_stays_due(
+    sizes: list[list[int]], most_files: int, most_bytes: int
+) -> None:
+    inventory, rules = many_partitions(sizes), policy(PolicyValues(), force=True)
+    whole = make_plan(inventory, rules, GroupLimits(NO_LIMIT))
+    shares = [share for group in whole.groups for share in group.shares]
+    for limits in (GroupLimits(NO_LIMIT, files_of_run=most_files), GroupLimits(NO_LIMIT, bytes_of_run=most_bytes)):
+        plan = make_plan(inventory, rules, limits)
+        taken = [share for group in plan.groups for share in group.shares]
+        assert set(taken) <= set(shares)
+        assert bool(taken) == bool(shares)
+        if len(taken) > 1:
+            assert sum(map(len, taken)) <= most_files or limits.files_of_run is None
+            assert sum(group.bytes for group in plan.groups) <= most_bytes or limits.bytes_of_run is None
+        assert plan.left_alone == whole.left_alone, "nothing that was cut off is called not due"
+
+
+@given(st.lists(st.lists(small_sizes, min_size=2, max_size=12), max_size=8))
+def test_groups_come_in_the_order_asked_for(sizes: list[list[int]]) -> None:
+    inventory, rules = many_partitions(sizes), policy(PolicyValues(), force=True)
+    orders = {
+        order: make_plan(inventory, rules, GroupLimits(NO_LIMIT, order=order)).groups
+        for order in ("none", "bytes-asc", "bytes-desc", "files-asc", "files-desc")
+    }
+    assert len({frozenset(group.key for group in groups) for groups in orders.values()}) == 1
+    assert [group.key for group in orders["none"]] == sorted(group.key for group in orders["none"])
+    for way, of in (("asc", 1), ("desc", -1)):
+        assert [of * group.bytes for group in orders[f"bytes-{way}"]] == sorted(
+            of * group.bytes for group in orders["none"]
+        )
+        assert [of * len(group.files) for group in orders[f"files-{way}"]] == sorted(
+            of * len(group.files) for group in orders["none"]
+        )
+
+
+@given(files(), st.booleans())
+def test_everything_is_everything(found: tuple[LiveFile, ...], single_files: bool) -> None:
+    rules = policy_of(PolicyValues(), FileSizes(TARGET, TARGET * 3 // 4), everything=True)
+    plan = make_plan(inventory_of(found), rules, GroupLimits(NO_LIMIT, single_files=single_files))
+    taken = [file for group in plan.groups for file in group.files]
+    if single_files:
+        assert taken == list(found)
+    assert set(taken) <= set(found)
 
 
 @given(st.lists(st.integers(0, 4000), min_size=1, max_size=60), st.integers(1, 20))
