@@ -143,7 +143,7 @@ class BatchHandler:
             refused=tuple(body.get("refused", ())),
         )
         for refused in set(debt.refused) - set(known.refused if known else ()):
-            LOG.warning("%s: %s", rows.table, refused)
+            LOG.warning("table property refused", table=str(rows.table), reason=refused)
         now = self._clock()
         due_since = (known.due_since if known else None) or now
         debt = replace(debt, due_since=due_since if debt.has_work else None)

@@ -38,7 +38,6 @@ from streaming.simulate_command import simulate
 from streaming.table_resolution import watched_tables
 from streaming.version import VERSION
 
-LOG = logging.getLogger("firnline")
 BAD_INPUT, FAILED_SAFELY = 2, 3
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 WHERE = click.option(
@@ -331,7 +330,7 @@ def _plan(
     cache = manifest_cache(settings)
     table = _load(settings, text, branch)
     for refused in refused_properties(table.properties):
-        LOG.warning("%s: %s", table.name, refused)
+        LOG.warning("table property refused", table=str(table.name), reason=refused)
     values = options.values(settings.policy.for_table(table.name, table.properties))
     request = replace(request, rewrite_all=options.rewrite_all)
     return plan_table(table, values, cache, request), cache
