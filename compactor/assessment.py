@@ -14,16 +14,13 @@ from pydantic import Field
 
 from compactor.partitions import PartitionKey
 from compactor.policy import Policy, ThresholdPolicy
+from compactor.policy_settings import PolicyValues
 from compactor.section import Section
-from compactor.settings import PolicyValues
 from compactor.simulation import Outcome, replay
 from compactor.table_history import Commit, arrivals
 from compactor.tables import FileSizes
+from compactor.work_order import PART_BYTES, REQUESTS_PER_FILE
 
-PART_BYTES = 8 * 1024 * 1024
-"""Bytes of one request of a multipart upload."""
-GETS_PER_FILE = 2
-"""Requests that reading a file takes at least: its footer, its data."""
 DAY = 86_400.0
 
 
@@ -52,7 +49,7 @@ class Scenario:
     @property
     def gets(self) -> int:
         """Requests with which rewrites read."""
-        return GETS_PER_FILE * self.outcome.files_rewritten
+        return REQUESTS_PER_FILE * self.outcome.files_rewritten
 
     @property
     def puts(self) -> int:
@@ -62,7 +59,7 @@ class Scenario:
     @property
     def scan_gets(self) -> float:
         """Requests of one scan of the files that arrived, on average over the history."""
-        return GETS_PER_FILE * (self.outcome.mean_small_files + max(0, self.outcome.files - self.last_small_files))
+        return REQUESTS_PER_FILE * (self.outcome.mean_small_files + max(0, self.outcome.files - self.last_small_files))
 
     @property
     def last_small_files(self) -> int:
@@ -81,9 +78,17 @@ class Scenario:
 
 
 def assess(
-    commits: Sequence[Commit], values: PolicyValues, sizes: FileSizes, policy: Policy, cron_commits: Sequence[int]
+    commits: Sequence[Commit],
+    values: PolicyValues,
+    sizes: FileSizes,
+    policy: Policy,
+    cron_commits: Sequence[int],
+    sweep_seconds: float = 0.0,
 ) -> tuple[Scenario, ...]:
-    """The history as it was, under Spark's thresholds every so many commits, and under firnline's policy."""
+    """The history as it was, under Spark's thresholds every so many commits, and under firnline's policy.
+
+    `sweep_seconds`: how often the service looks for partitions that have gone idle; 0: it notices at once.
+    """
     arrived = arrivals(commits)
     days = (commits[-1].at - commits[0].at) / DAY if commits else 0.0
     spark = ThresholdPolicy(values, sizes)
@@ -91,7 +96,7 @@ def assess(
         Scenario(f"Spark every {every}", replay(arrived, spark, sizes.is_small, every=every), days)
         for every in cron_commits
     ]
-    ours = replay(arrived, policy, sizes.is_small, settle_after=values.settle_after_seconds)
+    ours = replay(arrived, policy, sizes.is_small, settle_after=values.settle_after_seconds, sweep=sweep_seconds)
     return (Scenario("as it was", as_it_was(commits, sizes), days), *crons, Scenario("firnline", ours, days))
 
 

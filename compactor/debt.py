@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -120,6 +121,7 @@ class TableDebt:
     Times are seconds since the epoch: `waiting_since` that of the oldest event not yet answered by a rewrite,
     `due_since` when the table was first seen due, `heard_at` when its last commit was counted; `commits_per_hour` is an
     average over about the last hour. `requested`: filters by which people asked for a rewrite, empty for everything.
+    `refused`: table properties in firnline's name that are not used, with the reason.
     """
 
     table: TableName
@@ -133,6 +135,7 @@ class TableDebt:
     commits_per_hour: float = 0.0
     heard_at: float | None = None
     requested: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     manifests: ManifestCounts | None = None
 
     @property
@@ -147,7 +150,7 @@ class TableDebt:
             return self.counted
         return sum((debt.counts for debt in self.partitions.values()), PartitionCounts())
 
-    @property
+    @cached_property
     def due(self) -> tuple[PartitionDebt, ...]:
         """Partitions the policy calls due, most small files first."""
         chosen = [debt for debt in self.partitions.values() if debt.due]

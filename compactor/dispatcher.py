@@ -1,6 +1,6 @@
 """The dispatcher: which due table is rewritten next. Bounded, fair, one commit lane per table, backs off on failure.
 
-`work` returns the bytes its run read, 0 when it committed nothing; the limits of work_order.py go by them.
+`work` is told what it may cost and returns what it has; the limits of work_order.py go by that.
 
 `waiting` is pure; `Dispatcher` holds the threads. A table that was looked at is not looked at again before the board
 says something new of it (a newer snapshot, or other partitions due); a failed one waits for its back-off.
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from compactor.debt import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, StoppedError
 from compactor.table_names import TableName
-from compactor.work_order import HOUR, Finished, Limits, rank
+from compactor.work_order import HOUR, Finished, Grant, Limits, Spent, Usage, rank, reserved
 
 LOG = logging.getLogger("firnline")
 LONGEST_BACKOFF_SECONDS = 600.0
@@ -73,12 +73,12 @@ def after_failure(attempt: Attempt, now: float, first_backoff: float) -> Attempt
 
 
 class Dispatcher:
-    """Runs `work(debt, stopping)` for due tables in a few threads of its own; it raises FirnlineError on failure."""
+    """Runs `work(debt, stopping, grant)` for due tables in a few threads; on failure it raises FirnlineError."""
 
     def __init__(
         self,
         board: DebtBoard,
-        work: Callable[[TableDebt, Callable[[], bool]], int],
+        work: Callable[[TableDebt, Callable[[], bool], Grant], Spent],
         *,
         concurrent_runs: int,
         first_backoff_seconds: float,
@@ -91,6 +91,7 @@ class Dispatcher:
         self._first_backoff = first_backoff_seconds
         self._limits = limits
         self._finished: deque[Finished] = deque()
+        self._reserved: dict[TableName, Finished] = {}
         self._clock = clock
         self._changed = threading.Condition()
         self._attempts: dict[TableName, Attempt] = {}
@@ -132,15 +133,17 @@ class Dispatcher:
 
     def _serve(self) -> None:
         while True:
-            debt = self._next()
-            if debt is None:
+            chosen = self._next()
+            if chosen is None:
                 return
+            debt, grant = chosen
             attempt = self._attempts.get(debt.table, Attempt())
             try:
-                read = self._work(debt, lambda: self._stopping)
+                spent = self._work(debt, lambda: self._stopping, grant)
                 attempt = Attempt(settled=debt)
-                if read:
-                    self._note(Finished(debt.table, self._clock(), read))
+                if spent.bytes:
+                    at = self._clock()
+                    self._note(Finished(debt.table, at, spent.bytes, spent.requests, spent.catalog_calls))
             except StoppedError:  # nothing is settled: switched on again, the same snapshot is due again
                 attempt = Attempt(not_before=self._clock() + self._first_backoff)
             except FirnlineError:  # reported as an event by whoever raised it
@@ -149,25 +152,39 @@ class Dispatcher:
                 LOG.exception("%s: the run failed for a reason nobody foresaw", debt.table)
                 attempt = after_failure(attempt, self._clock(), self._first_backoff)
             finally:
-                with self._changed:
-                    self._attempts[debt.table] = attempt
-                    self._running.discard(debt.table)
-                    self._changed.notify_all()
+                self._end(debt.table, attempt)
+
+    def _end(self, table: TableName, attempt: Attempt) -> None:
+        with self._changed:
+            self._attempts[table] = attempt
+            self._running.discard(table)
+            self._reserved.pop(table, None)
+            self._changed.notify_all()
 
     def _note(self, run: Finished) -> None:
         with self._changed:
+            self._reserved.pop(run.table, None)
             self._finished.append(run)
             while self._finished[0].at <= run.at - HOUR:
                 self._finished.popleft()
 
-    def _next(self) -> TableDebt | None:
+    def _next(self) -> tuple[TableDebt, Grant] | None:
         with self._changed:
             while not self._stopping:
-                now = self._clock()
-                tables = waiting(self._board.tables(), self._attempts, frozenset(self._running), now)
-                allowed = next((debt for debt in tables if self._limits.allow(debt, self._finished, now)), None)
-                if allowed is not None:
-                    self._running.add(allowed.table)
-                    return allowed
+                chosen = self._choose(self._clock())
+                if chosen is not None:
+                    return chosen
                 self._changed.wait(timeout=1.0)  # back-offs end by the clock, not by a notification
             return None
+
+    def _choose(self, now: float) -> tuple[TableDebt, Grant] | None:
+        """The first waiting table that the limits let start, from now on running with a grant; None: there is none."""
+        usage = Usage.of([*self._finished, *(replace(run, at=now) for run in self._reserved.values())], now)
+        tables = waiting(self._board.tables(), self._attempts, frozenset(self._running), now)
+        allowed = next((debt for debt in tables if self._limits.allow(debt, usage, now)), None)
+        if allowed is None:
+            return None
+        grant = self._limits.grant(allowed, usage)
+        self._running.add(allowed.table)
+        self._reserved[allowed.table] = reserved(allowed, grant, now)
+        return allowed, grant

@@ -12,12 +12,12 @@ from typing import Any
 from pyiceberg.manifest import ManifestFile
 
 from compactor.events import ManifestsRead
-from compactor.live_files import DeleteIndex, LiveFiles, LiveRows
+from compactor.live_files import DeleteIndex, LiveFile, LiveFiles, LiveRows
 from compactor.manifest_cache import ManifestCache
 from compactor.manifests import FileEntry
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.stages import Stages
-from compactor.table_changes import writer_commits
+from compactor.table_changes import NO_COMMITS, CommitTimes
 from compactor.tables import TableView
 from compactor.where import Where
 
@@ -27,7 +27,7 @@ class Inventory:
     """Live files by partition, in arrival order (data sequence number, then path), at one snapshot.
 
     `deletes`: every live delete file, whether it still applies to a data file or not; under a filter only those of
-    which that can be told. `commits`: as `writer_commits`. `manifests`: all there are, read or not. Under a filter,
+    which that can be told. `manifests`: all there are, read or not. Under a filter,
     partitions outside it may be missing, or lack their deletes: nothing may be planned for them. `reads`: where the
     entries came from.
     """
@@ -38,18 +38,22 @@ class Inventory:
     partitions: Mapping[PartitionKey, LiveFiles]
     layouts: Mapping[int, PartitionLayout]
     deletes: tuple[FileEntry, ...] = ()
-    commits: Mapping[int, int] = field(default_factory=dict)
+    commits: CommitTimes = NO_COMMITS
     manifests: tuple[ManifestFile, ...] = ()
     rows: LiveRows = field(default_factory=lambda: LiveRows(()), repr=False)
     reads: tuple[ManifestsRead, ...] = ()
 
     def idle_seconds(self, key: PartitionKey, now: float) -> float:
-        """How long ago a writer last committed a file of this partition that is still live.
+        """How long ago a writer last committed rows that live in this partition, at least.
 
         Files whose snapshot has expired are as old as can be, so that a partition of these is idle since ever.
         """
-        changed = max((self.commits.get(file.entry.snapshot_id or 0, 0) for file in self.partitions[key]), default=0)
-        return now - changed / 1000
+        return min((self.age_seconds(file, now) for file in self.partitions[key]), default=now)
+
+    def age_seconds(self, file: LiveFile, now: float) -> float:
+        """How long ago the rows of a file were written, at least; of expired snapshots, since ever."""
+        entry = file.entry
+        return now - self.commits.written_ms(entry.snapshot_id, entry.data_sequence_number) / 1000
 
     def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
         """Which of the files are listed twice: readers see their rows twice, a commit would remove them all."""
@@ -89,7 +93,7 @@ def take_inventory(
         partitions,
         layouts,
         _deletes_known(index.deletes, rows, where if len(read) < len(manifests) else None),
-        writer_commits(table.metadata),
+        CommitTimes.of(table.metadata),
         manifests,
         rows,
         tuple(reads),

@@ -8,18 +8,20 @@ from dataclasses import dataclass, field, replace
 
 from compactor.dangling_deletes import CoverableDelete, coverable_deletes
 from compactor.events import ManifestsRead
+from compactor.file_pruning import candidates
 from compactor.inventory import take_inventory
 from compactor.manifest_cache import ManifestCache
 from compactor.partitions import PartitionKey
-from compactor.planner import Group, Plan, make_plan
+from compactor.planner import Group, GroupLimits, Plan, make_plan
+from compactor.policy_settings import PolicyValues
 from compactor.pruning import partition_filter
 from compactor.rewrite.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.selection import Selection, count_selection
-from compactor.settings import PolicyValues
 from compactor.stages import Stages
 from compactor.tables import FileSizes, TableView, file_sizes
 from compactor.tiered_policy import policy_of
 from compactor.where import bind_where
+from compactor.work_order import NO_GRANT, Grant
 
 
 @dataclass(frozen=True)
@@ -27,14 +29,18 @@ class Request:
     """What is asked of a plan by a person: everything due (default), or what was narrowed or forced.
 
     `strategy`: by thresholds unless said otherwise, since a single run has no later one to leave work to; None is the
-    table's own policy, as the service follows it. `explained`: count what the filter selected, for who reads the plan.
+    table's own policy, as the service follows it. `rewrite_all`: every file,
+    healthy ones too. `explained`: count what the filter selected, for who reads the plan.
+    `grant`: what the run may cost.
     """
 
     where: str | None = None
     force: bool = False
     engine: str = "auto"
     strategy: str | None = "threshold"
+    rewrite_all: bool = False
     explained: bool = True
+    grant: Grant = NO_GRANT
 
 
 AS_THE_SERVICE = Request(strategy=None, explained=False)
@@ -101,8 +107,9 @@ def plan_table(
     keeps = partition_filter(table, where)
     inventory = take_inventory(table, cache, where, stages)
 
-    rules = policy_of(policy, sizes, force=request.force)
-    made = make_plan(inventory, rules, policy.max_file_group_size, keeps, wall_clock())
+    rules = policy_of(policy, sizes, force=request.force, everything=request.rewrite_all)
+    chosen_from = candidates(inventory, where) if policy.prune_files and not where.keeps_everything else None
+    made = make_plan(inventory, rules, _group_limits(policy, request), keeps, wall_clock(), chosen_from)
     plan = _possible(table, inventory.listed_twice(made.entries), made)
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
@@ -123,6 +130,18 @@ def plan_table(
         selection,
         stages.seconds,
         inventory.reads,
+    )
+
+
+def _group_limits(policy: PolicyValues, request: Request) -> GroupLimits:
+    return GroupLimits(
+        policy.max_file_group_size,
+        policy.max_file_group_input_files,
+        policy.max_files_to_rewrite,
+        request.grant.bytes,
+        request.grant.requests,
+        policy.rewrite_job_order,
+        single_files=request.rewrite_all,
     )
 
 

@@ -6,14 +6,16 @@ files that becomes one output file. Bytes and target decide the number of shares
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compactor.inventory import Inventory
-from compactor.live_files import LiveFile
+from compactor.live_files import LiveFile, LiveFiles
 from compactor.manifests import FileEntry
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.policy import Policy
+from compactor.work_order import requests_of
 
 
 @dataclass(frozen=True)
@@ -57,43 +59,89 @@ class Plan:
         return tuple(file.entry for group in self.groups for file in group.files)
 
 
+@dataclass(frozen=True)
+class GroupLimits:
+    """What a group and a run may hold, and which groups come first (`rewrite_job_order` of the settings).
+
+    `single_files`: also write a file by itself, although that makes none fewer.
+    """
+
+    bytes: int
+    files: int | None = None
+    files_of_run: int | None = None
+    bytes_of_run: int | None = None
+    requests_of_run: int | None = None
+    order: str = "none"
+    single_files: bool = False
+
+
 def make_plan(
     inventory: Inventory,
     policy: Policy,
-    max_group_size: int,
+    limits: GroupLimits,
     wanted: Callable[[PartitionKey], bool] = lambda _key: True,
     now: float = 0.0,
+    candidates: Mapping[PartitionKey, LiveFiles] | None = None,
 ) -> Plan:
     """Ask the policy about every wanted partition and cut what is due into groups and shares.
 
-    `now`: seconds since the epoch, for policies that wait until a partition is idle.
+    `now`: seconds since the epoch, for rules that go by time. `candidates`: what may be chosen, where that is not
+    all of the inventory.
     """
     groups: list[Group] = []
     left_alone: dict[PartitionKey, str] = {}
-    for key, files in inventory.partitions.items():
+    for key, files in (inventory.partitions if candidates is None else candidates).items():
         if not wanted(key):
             continue
         why_not = policy.glance(files)
         if why_not is not None:
             left_alone[key] = why_not
             continue
-        choice = policy.choose(files, inventory.idle_seconds(key, now))
+        choice = policy.choose(files, inventory.idle_seconds(key, now), lambda file: inventory.age_seconds(file, now))
         layout = inventory.layouts[key.spec_id]
         made = [
             Group(key, layout.readable(key), layout.bucket(key), shares, choice.why)
-            for shares in _shares(choice.files, policy, max_group_size)
+            for shares in _shares(choice.files, policy, limits)
         ]
         groups.extend(made)
         if not made:
             left_alone[key] = choice.why
-    return Plan(inventory.snapshot_id, inventory.sequence_number, tuple(groups), left_alone)
+    kept = _within(sorted(groups, key=_ORDERS[limits.order]), limits)
+    return Plan(inventory.snapshot_id, inventory.sequence_number, tuple(kept), left_alone)
 
 
-def _shares(files: tuple[LiveFile, ...], policy: Policy, max_group_size: int) -> list[tuple[tuple[LiveFile, ...], ...]]:
+_ORDERS: Mapping[str, Callable[[Group], int]] = {
+    "none": lambda _group: 0,
+    "bytes-asc": lambda group: group.bytes,
+    "bytes-desc": lambda group: -group.bytes,
+    "files-asc": lambda group: len(group.files),
+    "files-desc": lambda group: -len(group.files),
+}
+
+
+def _within(groups: Sequence[Group], limits: GroupLimits) -> list[Group]:
+    """The groups, or shares of them, that a run may have: those that fit, in order, and the first in any case."""
+    most = [math.inf if each is None else each for each in (limits.files_of_run, limits.bytes_of_run)]
+    left = [*most, math.inf if limits.requests_of_run is None else limits.requests_of_run]
+    kept: list[Group] = []
+    for group in groups:
+        shares: list[tuple[LiveFile, ...]] = []
+        for share in group.shares:
+            size = sum(file.size for file in share)
+            cost = (len(share), size, requests_of(len(share), 1, size))
+            if all(wanted <= there for wanted, there in zip(cost, left, strict=True)) or not (kept or shares):
+                shares.append(share)
+                left = [there - wanted for wanted, there in zip(cost, left, strict=True)]
+        if shares:
+            kept.append(replace(group, shares=tuple(shares)))
+    return kept
+
+
+def _shares(files: tuple[LiveFile, ...], policy: Policy, limits: GroupLimits) -> list[tuple[tuple[LiveFile, ...], ...]]:
     groups = []
-    for run in _runs_up_to(files, max_group_size):
+    for run in _runs_up_to(files, limits.bytes, limits.files):
         cut = (tuple(run[start:end]) for start, end in policy.cut(run))
-        shares = tuple(share for share in cut if _worth_writing(share))
+        shares = tuple(share for share in cut if limits.single_files or _worth_writing(share))
         if shares:
             groups.append(shares)
     return groups
@@ -104,11 +152,15 @@ def _worth_writing(share: tuple[LiveFile, ...]) -> bool:
     return len(share) > 1 or any(file.deletes for file in share)
 
 
-def batches(groups: Sequence[Group], most_groups: int, most_bytes: int) -> list[tuple[int, ...]]:
+def batches(
+    groups: Sequence[Group], most_groups: int, most_bytes: float, most_batches: int | None = None
+) -> list[tuple[int, ...]]:
     """Indexes of the groups that are committed together: consecutive, at most so many and of so many input bytes.
 
-    A group larger than `most_bytes` is committed by itself.
+    A group larger than `most_bytes` is committed by itself. `most_batches` goes before the other two.
     """
+    if most_batches is not None:
+        most_groups, most_bytes = max(1, math.ceil(len(groups) / most_batches)), math.inf
     made: list[list[int]] = []
     total = 0
     for index, group in enumerate(groups):
@@ -120,11 +172,11 @@ def batches(groups: Sequence[Group], most_groups: int, most_bytes: int) -> list[
     return [tuple(batch) for batch in made]
 
 
-def _runs_up_to(files: Sequence[LiveFile], limit: int) -> list[list[LiveFile]]:
+def _runs_up_to(files: Sequence[LiveFile], limit: int, most: int | None) -> list[list[LiveFile]]:
     runs: list[list[LiveFile]] = []
     size = 0
     for file in files:
-        if not runs or size + file.size > limit:
+        if not runs or size + file.size > limit or len(runs[-1]) == most:
             runs.append([])
             size = 0
         runs[-1].append(file)

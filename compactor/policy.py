@@ -8,13 +8,13 @@ or when deletes outgrow their thresholds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from compactor.debt import PartitionCounts
 from compactor.live_files import LiveFile, LiveFiles
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.tables import FileSizes
 from compactor.tiers import evenly
 
@@ -40,6 +40,14 @@ class Choice:
     why: str
 
 
+AgeOf = Callable[[LiveFile], float]
+
+
+def new(_file: LiveFile) -> float:
+    """The age of files whose age nobody knows: too young for anything to be due by it."""
+    return 0.0
+
+
 class Policy(Protocol):
     """What the debt board and the planner ask. Implementations are pure and frozen."""
 
@@ -54,8 +62,8 @@ class Policy(Protocol):
         """From sizes alone: why none of the files would be chosen, None if only a closer look can tell."""
         ...
 
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:
-        """From the files themselves: which are merged."""
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
+        """From the files themselves: which are merged. `age_of`: seconds since a file was written."""
         ...
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
@@ -109,31 +117,71 @@ class DeleteRules:
         return counts.deleted_records >= self.values.delete_ratio_threshold * rows
 
 
+LOOKS_PER_AGE = 4
+
+
+@dataclass(frozen=True)
+class AgeRule:
+    """When a partition's small files are due by the age of the oldest of them, under any policy."""
+
+    values: PolicyValues
+
+    def judge(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
+        """Why the files are to be looked at, None if the rule is off.
+
+        The ledger knows no ages. The reason changes four times an age, and with it a look that found nothing is over.
+        """
+        oldest = self.values.max_small_file_age_seconds
+        if oldest is None or counts.small_files < FEWEST_TO_MERGE:
+            return None
+        look = int((counts.changed_ms / 1000 + idle_seconds) / (oldest / LOOKS_PER_AGE))
+        return f"{counts.small_files} small files, to be looked at for one older than {oldest:g} s (look {look})"
+
+    def why(self, small: Sequence[LiveFile], age_of: AgeOf) -> str | None:
+        """Why these small files are merged, None if none of them is too old."""
+        oldest = self.values.max_small_file_age_seconds
+        if oldest is None or len(small) < FEWEST_TO_MERGE or max(map(age_of, small)) < oldest:
+            return None
+        return f"{len(small)} small files, the oldest older than {oldest:g} s"
+
+
 @dataclass(frozen=True)
 class ThresholdPolicy:
-    """Spark's thresholds. `force` merges every small file whatever the thresholds (two are enough)."""
+    """Spark's thresholds. `force` merges every small file whatever the thresholds (two are enough).
+
+    `everything` takes every file, healthy ones too, as Spark's `rewrite-all`.
+    """
 
     values: PolicyValues
     sizes: FileSizes
     force: bool = False
+    everything: bool = False
 
-    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:  # noqa: ARG002 - time is no rule
-        """Due by the count or bytes of small files, or by deletes."""
+    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
+        """Due by the count, bytes or age of small files, or by deletes."""
         small = counts.small_files
         if small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes):
             return Judgement(True, self._why_merge(small, counts.small_bytes))
-        deletes = DeleteRules(self.values, self.sizes).judge(counts)
-        if deletes is not None:
-            return Judgement(True, deletes)
+        other = DeleteRules(self.values, self.sizes).judge(counts) or AgeRule(self.values).judge(counts, idle_seconds)
+        if other is not None:
+            return Judgement(True, other)
         return Judgement(False, self._why_not(small))
 
     def glance(self, files: LiveFiles) -> str | None:
         """Without deletes, one small file cannot become fewer."""
         small = files.small(self.sizes.small_below)
-        return None if files.has_deletes or small >= FEWEST_TO_MERGE else self._why_not(small)
+        enough = self.everything or files.has_deletes or small >= FEWEST_TO_MERGE
+        return None if enough else self._why_not(small)
 
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:  # noqa: ARG002
+    def choose(
+        self,
+        files: Sequence[LiveFile],
+        idle_seconds: float = 0.0,  # noqa: ARG002 - idleness is no rule of Spark's
+        age_of: AgeOf = new,
+    ) -> Choice:
         """Small and delete-heavy files, when together they pass a threshold."""
+        if self.everything:
+            return Choice(tuple(files), f"all {len(files)} files, as asked for")
         is_heavy = DeleteRules(self.values, self.sizes).heavy
         heavy = [file for file in files if is_heavy(file)]
         chosen = tuple(file for file in files if self.sizes.is_small(file.size) or is_heavy(file))
@@ -142,7 +190,8 @@ class ThresholdPolicy:
             return Choice(chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all")
         if len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
             return Choice(chosen, self._why_merge(len(chosen), total))
-        return Choice((), self._why_not(len(chosen)))
+        too_old = AgeRule(self.values).why(chosen, age_of)
+        return Choice((), self._why_not(len(chosen))) if too_old is None else Choice(chosen, too_old)
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
         """Runs of about equal bytes, as many as bytes and target say."""

@@ -184,7 +184,9 @@ class Rewriter:
 
         watchman = Watchman(self._records, cancel, self._lease_seconds, self._check_seconds)
         settings = self._commit_settings
-        parts = batches([planned.group for planned in run.plan.groups], settings.groups, settings.bytes)
+        parts = batches(
+            [planned.group for planned in run.plan.groups], settings.groups, settings.bytes, settings.max_commits
+        )
         with self._noted(run, shares) as record, watchman.over(record, run.enabled, run.stopping) as watch:
             for part, numbers in enumerate(parts, 1):
                 self._one_commit(run, java_table, shares, record, watch, numbers, f"{part}/{len(parts)}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+MEBIBYTE = 1024 * 1024
+
 
 class Section(BaseModel):
     """Base of all sections: frozen, and an unknown key is an error rather than a silent default."""

@@ -26,14 +26,14 @@ from compactor.errors import InputError
 from compactor.history_settings import HistorySettings
 from compactor.hook_settings import HookSettings
 from compactor.log_settings import LogSettings
-from compactor.section import Section
+from compactor.policy_settings import PolicySettings
+from compactor.section import MEBIBYTE, Section
 from compactor.table_names import TableName
 from compactor.work_order import Limits
 
 ENVIRONMENT_PREFIX = "FIRNLINE_"
 CONFIG_FILE_VARIABLE = "FIRNLINE_CONFIG_FILE"  # names the settings file for the command line; no setting itself
 PROPERTY_MAPS = {("kafka", "options"), ("spark", "conf")}
-MEBIBYTE = 1024 * 1024
 
 
 def table_switch(properties: Mapping[str, str]) -> bool | None:
@@ -109,120 +109,6 @@ class SparkSettings(Section):
     conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration, passed on as it is.")
 
 
-class PolicyValues(Section):
-    """Thresholds of one table; names and defaults are those of Spark's `rewrite_data_files` where it has them."""
-
-    target_file_size: int | Literal["table"] = Field(
-        default="table",
-        description="Bytes of a healthy file, or `table`: the table's write.target-file-size-bytes (512 MiB unset).",
-    )
-    min_file_size_ratio: float = Field(
-        default=0.75, gt=0, le=1, description="A file smaller than this share of the target is small. 0.75 as in Spark."
-    )
-    min_input_files: int = Field(
-        default=5, ge=2, description="Small files in a partition that make it due. 5 as in Spark."
-    )
-    max_file_group_size: int = Field(
-        default=100 * 1024 * MEBIBYTE, ge=1, description="Most input bytes of one group. 100 GiB as in Spark."
-    )
-    delete_file_threshold: int = Field(
-        default=2**31 - 1, ge=1, description="Delete files applying to a data file that make it due. Off as in Spark."
-    )
-    delete_ratio_threshold: float = Field(
-        default=0.3, gt=0, le=1, description="Share of a file's rows deleted that makes it due. 0.3 as in Spark."
-    )
-    strategy: Literal["auto", "tiered", "threshold"] = Field(
-        default="auto",
-        description="How the service picks files. `tiered`: as a log-structured merge, each byte is rewritten a "
-        "bounded number of times. `threshold`: all small files once there are min_input_files, as Spark's action; "
-        "`compact` and `plan` do that unless told otherwise: a single run has no later one to leave work to. `auto`: "
-        "tiered, but threshold where min_input_files is set, since whoever sets it wants it to decide.",
-    )
-    growth: float = Field(
-        default=8.0,
-        gt=1,
-        description="Tiered: files are merged once they are so many times the largest of them. 8 spends few bytes; "
-        "take 4 where reads dominate: fewer open files, a third more bytes.",
-    )
-    settle_after_seconds: float = Field(
-        default=600.0,
-        ge=0,
-        description="Tiered: a partition without commits for so long has its last small files merged. Longer than the "
-        "interval of the writers' commits, or every commit is followed by a settling merge.",
-    )
-    settle_growth: float = Field(
-        default=2.0,
-        gt=1,
-        description="Tiered: as `growth`, for settling. 2 leaves out a file larger than all the others together.",
-    )
-    max_small_files: int | None = Field(
-        default=None,
-        ge=2,
-        description="Tiered: all small files of a partition are merged from so many. Off by default.",
-    )
-    max_small_bytes: int | None = Field(
-        default=None, ge=1, description="Tiered: all small files are merged from so many bytes of them. Unset."
-    )
-    where: str | None = Field(
-        default=None,
-        description="Only partitions that can hold rows matching this filter (docs/where.md) are rewritten, e.g. "
-        "`day >= '2024-01-01'`. Meant for single tables: `policy.tables.<name>.where`. Unset.",
-    )
-    skip_newer_than_seconds: float = Field(
-        default=0.0,
-        ge=0,
-        description="A partition with a commit in the last so many seconds is left alone, until a sweep finds it cool. "
-        "For partitions whose writers would conflict. Off by default.",
-    )
-    min_row_group_size: int = Field(
-        default=4 * MEBIBYTE,
-        ge=0,
-        description="Average row-group bytes below which row groups are decoded and joined instead of copied: copying "
-        "keeps row groups as they are, and tiny ones make every later scan slower.",
-    )
-
-
-class PolicyOverride(Section):
-    """The same keys for one table; whatever is left out falls back to `policy`."""
-
-    target_file_size: int | Literal["table"] | None = None
-    min_file_size_ratio: float | None = Field(default=None, gt=0, le=1)
-    min_input_files: int | None = Field(default=None, ge=2)
-    max_file_group_size: int | None = Field(default=None, ge=1)
-    delete_file_threshold: int | None = Field(default=None, ge=1)
-    delete_ratio_threshold: float | None = Field(default=None, gt=0, le=1)
-    strategy: Literal["auto", "tiered", "threshold"] | None = None
-    growth: float | None = Field(default=None, gt=1)
-    settle_after_seconds: float | None = Field(default=None, ge=0)
-    settle_growth: float | None = Field(default=None, gt=1)
-    max_small_files: int | None = Field(default=None, ge=2)
-    max_small_bytes: int | None = Field(default=None, ge=1)
-    where: str | None = None
-    skip_newer_than_seconds: float | None = Field(default=None, ge=0)
-    min_row_group_size: int | None = Field(default=None, ge=0)
-
-
-class PolicySettings(PolicyValues):
-    """When a partition is due, for all tables and per table."""
-
-    tables: dict[str, PolicyOverride] = Field(
-        default_factory=dict, description="Overrides by table name or glob; the first that matches wins."
-    )
-
-    def for_table(self, table: TableName) -> PolicyValues:
-        """The values in force for one table; `strategy` is never `auto`."""
-        values = self.model_dump(exclude={"tables"})
-        decides = "min_input_files" in self.model_fields_set
-        for glob, override in self.tables.items():
-            if table.matches(glob):
-                values.update(override.model_dump(exclude_none=True))
-                decides = decides or override.min_input_files is not None
-                break
-        if values["strategy"] == "auto":
-            values["strategy"] = "threshold" if decides else "tiered"
-        return PolicyValues(**values)
-
-
 class CommitSettings(Section):
     """How a run commits."""
 
@@ -234,6 +120,12 @@ class CommitSettings(Section):
         ge=1,
         description="Input bytes per commit: bounds what a crash or a lost race can cost a long run. 100 GiB, as the "
         "largest group.",
+    )
+    max_commits: int | None = Field(
+        default=None,
+        ge=1,
+        description="Most commits of one run: its groups are spread evenly over them, whatever `groups` and `bytes` "
+        "say. 1 commits all or nothing. Unset.",
     )
     polaris_rollback: Literal["auto", "always", "never"] = Field(
         default="auto",
@@ -255,8 +147,20 @@ class LimitSettings(Section):
     bytes_per_hour: int | None = Field(
         default=None,
         ge=1,
-        description="Bytes that runs of all tables may read in any hour; a table with more bytes due than that starts "
-        "when the hour is empty. Unset.",
+        description="Bytes that runs of all tables may read in any hour. A table with more bytes due than that starts "
+        "when the hour is empty, and does so much of it. Exceeded by one output file at most. Unset.",
+    )
+    requests_per_hour: int | None = Field(
+        default=None,
+        ge=1,
+        description="Requests to the store that runs of all tables may make in any hour, about: two a file read or "
+        "written, one for each 8 MiB. Unset.",
+    )
+    catalog_calls_per_hour: int | None = Field(
+        default=None,
+        ge=12,
+        description="Catalog calls that runs of all tables may make in any hour, about: 12 a run. What the ledger and "
+        "the sweeps ask, one call a table each time, is not counted. Unset.",
     )
     commits_per_table_and_hour: int | None = Field(
         default=None, ge=1, description="`replace` commits that one table may have in any hour. Unset."
@@ -272,7 +176,13 @@ class LimitSettings(Section):
     def as_limits(self) -> Limits:
         """For the dispatcher."""
         quiet = tuple(_span(span) for span in self.quiet_hours)
-        return Limits(quiet, self.bytes_per_hour, self.commits_per_table_and_hour)
+        return Limits(
+            quiet,
+            self.bytes_per_hour,
+            self.commits_per_table_and_hour,
+            self.requests_per_hour,
+            self.catalog_calls_per_hour,
+        )
 
 
 def _span(text: str) -> tuple[time, time]:
@@ -331,6 +241,12 @@ class ServiceSettings(Section):
         default=15.0, gt=0, le=60, description="How often a running rewrite looks at `firnline.enabled`; 60 at most."
     )
     concurrent_runs: int = Field(default=1, ge=1, description="Tables rewritten at once; one commit lane per table.")
+    max_concurrent_file_group_rewrites: int | None = Field(
+        default=None,
+        ge=1,
+        description="Output files that a run writes at once, and so its groups at work; named as in Spark's action, "
+        "where it is 5. Never more than there are rewrite slots (cores, less the stream's). Unset: as many.",
+    )
     retry_seconds: float = Field(default=10.0, gt=0, description="First back-off of a failed table; doubles to 10 min.")
     manifests_per_batch: int = Field(
         default=500, ge=1, description="Manifests one table may read in one micro-batch; a longer recount continues."

@@ -6,6 +6,7 @@ bytes are added up. Idle time between commits lets it settle. Only sizes count, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -76,6 +77,7 @@ class _File:
     first: int
     last: int
     rewrites: int
+    written: float
 
 
 class _Bucket:
@@ -94,24 +96,28 @@ class _Bucket:
         self.files_rewritten = 0
         self.files_written = 0
 
-    def add(self, size: int, first: int, last: int, rewrites: int) -> None:
+    def add(self, size: int, first: int, last: int, rewrites: int, written: float) -> None:
         self._serial += 1
         live = LiveFile(_entry(self._serial, size))
-        file = _File(live, first, last, rewrites)
+        file = _File(live, first, last, rewrites, written)
         (self.open if self._is_small(size) else self.done).append(file)
 
-    def act(self, idle_seconds: float) -> bool:
+    def act(self, idle_seconds: float, now: float) -> bool:
         """Ask the policy once, and do what it says. Files that are no longer small never come back."""
         self.open.sort(key=lambda file: file.first)
         by_path = {file.live.entry.path: file for file in self.open}
-        chosen = self._policy.choose([file.live for file in self.open], idle_seconds).files
+
+        def age_of(live: LiveFile) -> float:
+            return now - by_path[live.entry.path].written
+
+        chosen = self._policy.choose([file.live for file in self.open], idle_seconds, age_of).files
         runs = [chosen[start:end] for start, end in self._policy.cut(chosen)] if chosen else []
         runs = [run for run in runs if len(run) > 1]
         for run in runs:
-            self._merge([by_path[live.entry.path] for live in run], settling=idle_seconds > 0)
+            self._merge([by_path[live.entry.path] for live in run], now, settling=idle_seconds > 0)
         return bool(runs)
 
-    def _merge(self, files: Sequence[_File], *, settling: bool) -> None:
+    def _merge(self, files: Sequence[_File], now: float, *, settling: bool) -> None:
         size = sum(file.live.size for file in files)
         merged = {id(file) for file in files}
         self.open = [file for file in self.open if id(file) not in merged]
@@ -123,7 +129,7 @@ class _Bucket:
         else:
             self.rewritten += size
             self.most_rewrites = max(self.most_rewrites, rewrites)
-        self.add(size, min(file.first for file in files), max(file.last for file in files), rewrites)
+        self.add(size, min(file.first for file in files), max(file.last for file in files), rewrites, now)
 
 
 def _entry(number: int, size: int) -> FileEntry:
@@ -149,37 +155,54 @@ def _entry(number: int, size: int) -> FileEntry:
 class _Replay:
     """All buckets of a table while its commits arrive."""
 
-    def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float) -> None:
+    def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float, sweep: float) -> None:
         self._policy = policy
         self._is_small = is_small
         self._settle_after = settle_after
+        self._sweep = sweep
+        self._first_sweep: float | None = None
         self.buckets: dict[Hashable, _Bucket] = {}
         self._touched: dict[Hashable, None] = {}
         self._unsettled: dict[Hashable, float] = {}
         self.small_files = 0
         self.bytes_in = 0
-        self.arrived = 0
         self.rewrites = 0
 
     def arrive(self, arrival: Arrival) -> None:
+        self._first_sweep = arrival.at if self._first_sweep is None else self._first_sweep
         for key, sizes in arrival.files.items():
             bucket = self.buckets.setdefault(key, _Bucket(self._policy, self._is_small))
             before = len(bucket.open)
             bucket.commits += 1
             for size in sizes:
-                bucket.add(size, bucket.commits, bucket.commits, 0)
+                bucket.add(size, bucket.commits, bucket.commits, 0, arrival.at)
             self.small_files += len(bucket.open) - before
             self.bytes_in += sum(sizes)
             self._touched[key] = None
             self._unsettled.pop(key, None)
             self._unsettled[key] = arrival.at  # the longest idle comes first
 
-    def look(self) -> None:
-        """What a run does: everything that is due, again until nothing is."""
-        self._act(list(self._touched), 0.0)
+    def look(self, now: float) -> None:
+        """What a run does: everything that is due, and what is idle besides, again until nothing is."""
+        if self._act(list(self._touched), 0.0, now):
+            self._settle(now)
         self._touched.clear()
 
-    def settle(self, now: float) -> None:
+    def sweep_until(self, now: float) -> None:
+        """The sweeps before `now` that find a bucket to which nobody has written for long enough."""
+        while self._unsettled:
+            sweep = self._sweep_at(next(iter(self._unsettled.values())) + self._settle_after)
+            if sweep > now:
+                return
+            self._settle(sweep)
+
+    def _sweep_at(self, moment: float) -> float:
+        """The first sweep from this moment on; they begin with the first commit."""
+        if not self._sweep or moment == FOREVER or self._first_sweep is None:
+            return moment
+        return self._first_sweep + math.ceil((moment - self._first_sweep) / self._sweep) * self._sweep
+
+    def _settle(self, now: float) -> None:
         """Tell the policy of buckets that nobody has written to for long enough."""
         idle = []
         for key, since in self._unsettled.items():
@@ -188,15 +211,17 @@ class _Replay:
             idle.append(key)
         for key in idle:
             del self._unsettled[key]
-        self._act(idle, self._settle_after)
+        self._act(idle, self._settle_after, now)
 
-    def _act(self, keys: Sequence[Hashable], idle_seconds: float) -> None:
+    def _act(self, keys: Sequence[Hashable], idle_seconds: float, now: float) -> bool:
+        rewrites = self.rewrites
         while keys:
             self.small_files -= sum(len(self.buckets[key].open) for key in keys)
-            acted = [key for key in keys if self.buckets[key].act(idle_seconds)]
+            acted = [key for key in keys if self.buckets[key].act(idle_seconds, now)]
             self.small_files += sum(len(self.buckets[key].open) for key in keys)
             self.rewrites += bool(acted)
             keys = acted
+        return self.rewrites > rewrites
 
 
 def replay(
@@ -206,6 +231,7 @@ def replay(
     *,
     every: int = 1,
     settle_after: float = FOREVER,
+    sweep: float = 0.0,
 ) -> Outcome:
     """Let commits arrive, and ask `policy` after every `every` of them until it has nothing to do.
 
@@ -215,14 +241,15 @@ def replay(
         is_small: Whether a file of so many bytes counts as small.
         every: 1 for a service that hears every commit; more for a cron.
         settle_after: Seconds without a commit after which the policy is told that a bucket is idle.
+        sweep: Seconds between two looks at what is idle; 0: it is noticed at once.
     """
-    table = _Replay(policy, is_small, settle_after)
+    table = _Replay(policy, is_small, settle_after, sweep)
     counts: list[int] = []
     for number, arrival in enumerate(arrivals, 1):
-        table.settle(arrival.at)
+        table.sweep_until(arrival.at)
         table.arrive(arrival)
         if number % every == 0:
-            table.look()
+            table.look(arrival.at)
         counts.append(table.small_files)
     buckets = table.buckets.values()
     commits = sum(bucket.commits for bucket in buckets)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 
 import numpy as np
 import pandas as pd
@@ -22,7 +24,45 @@ from compactor.tiers import step_edges, step_of
 
 Deltas = dict[PartitionKey, PartitionCounts]
 _POSITION_DELETES = CONTENT.index(Content.POSITION_DELETES)
-NO_COMMITS: Mapping[int, int] = {}
+
+
+@dataclass(frozen=True)
+class CommitTimes:
+    """When writers committed, in milliseconds since the epoch; rewrites are no writers' commits.
+
+    What a rewrite wrote is as old as the newest commit it can hold: its files carry the sequence number of the snapshot
+    that the rewrite was planned at. Of files of expired snapshots nothing is known.
+
+    Attributes:
+        by_snapshot: Of retained snapshots that are not rewrites.
+        by_sequence: (sequence number, milliseconds) of the same, ascending.
+    """
+
+    by_snapshot: Mapping[int, int] = field(default_factory=dict)
+    by_sequence: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> CommitTimes:
+        """Those of a table."""
+        written = [
+            snapshot
+            for snapshot in metadata.snapshots
+            if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE
+        ]
+        by_sequence = {each.sequence_number: each.timestamp_ms for each in written if each.sequence_number}
+        by_snapshot = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in written}
+        return cls(by_snapshot, tuple(sorted(by_sequence.items())))
+
+    def written_ms(self, snapshot_id: int | None, data_sequence_number: int) -> int:
+        """When a file was written: exactly for files of writers, at the latest for those of rewrites; 0 if unknown."""
+        known = self.by_snapshot.get(snapshot_id or 0)
+        if known is not None:
+            return known
+        before = bisect_right(self.by_sequence, data_sequence_number, key=itemgetter(0))
+        return self.by_sequence[before - 1][1] if before else 0
+
+
+NO_COMMITS = CommitTimes()
 
 
 @dataclass(frozen=True)
@@ -80,14 +120,14 @@ def entries_changed(table: TableView, snapshots: Iterable[Snapshot], cache: Mani
 def deltas_of(table: TableView, snapshots: Iterable[Snapshot], sizes: FileSizes, cache: ManifestCache) -> Deltas:
     """Change in counts per partition over `snapshots`."""
     deltas: Deltas = {}
-    commits = writer_commits(table.metadata)
+    commits = CommitTimes.of(table.metadata)
     for entry in entries_changed(table, snapshots, cache):
-        counts = counts_of(entry, sizes, commits.get(entry.snapshot_id or 0, 0))
+        counts = counts_of(entry, sizes, commits.written_ms(entry.snapshot_id, entry.data_sequence_number))
         add(deltas, entry.key, counts if entry.status is Status.ADDED else -counts)
     return deltas
 
 
-def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: Mapping[int, int] = NO_COMMITS) -> Deltas:
+def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: CommitTimes = NO_COMMITS) -> Deltas:
     """Counts per partition of the live entries given: the recount, whole or a part of it; as `counts_of` for each."""
     rows = ManifestRows(manifests)
     changed_ms = _changed_ms(rows, commits)
@@ -122,10 +162,14 @@ def _partitions(rows: ManifestRows, chosen: Numbers) -> Iterator[tuple[Partition
         yield rows.key(part[0]), part
 
 
-def _changed_ms(rows: ManifestRows, commits: Mapping[int, int]) -> Numbers:
+def _changed_ms(rows: ManifestRows, commits: CommitTimes) -> Numbers:
     """Row by row, when a writer committed the file; 0 if unknown."""
-    codes, snapshot_ids = pd.factorize(rows.snapshot_ids())
-    changed: Numbers = np.array([commits.get(int(each), 0) for each in snapshot_ids], np.int64)[codes]
+    by_snapshot, snapshot_ids = pd.factorize(rows.snapshot_ids())
+    by_sequence, sequences = pd.factorize(rows.numbers("data_sequence_number"))
+    codes, distinct = pd.factorize(by_snapshot * max(1, len(sequences)) + by_sequence)
+    pairs = (divmod(int(each), len(sequences)) for each in distinct)
+    found = [commits.written_ms(int(snapshot_ids[one]), int(sequences[other])) for one, other in pairs]
+    changed: Numbers = np.array(found, np.int64)[codes]
     return changed
 
 
@@ -136,15 +180,6 @@ def _ladder(ascending: Numbers, edges: Numbers) -> SizeLadder:
     )
     total = np.add.reduceat(ascending, starts) if len(starts) else ()
     return tuple((int(step), int(count), int(size)) for step, count, size in zip(steps, files, total, strict=True))
-
-
-def writer_commits(metadata: TableMetadata) -> dict[int, int]:
-    """Snapshot id → milliseconds since the epoch, of retained snapshots that are not rewrites."""
-    return {
-        snapshot.snapshot_id: snapshot.timestamp_ms
-        for snapshot in metadata.snapshots
-        if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE
-    }
 
 
 def counts_of(entry: FileEntry, sizes: FileSizes, changed_ms: int = 0) -> PartitionCounts:

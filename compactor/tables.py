@@ -20,7 +20,7 @@ from pyiceberg.table.snapshots import Snapshot
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError
 from compactor.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
 from compactor.partitions import PartitionLayout
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.table_names import TableName
 
 MAIN = "main"
@@ -127,7 +127,8 @@ def file_sizes(policy: PolicyValues, properties: Mapping[str, str]) -> FileSizes
         if not re.fullmatch(r"\d+", text.strip()) or int(text) <= 0:
             raise InputError(f"table property write.target-file-size-bytes={text!r} must be a positive number of bytes")
         target = int(text)
-    return FileSizes(target, int(target * policy.min_file_size_ratio))
+    small_below = policy.min_file_size or int(target * policy.min_file_size_ratio)
+    return FileSizes(target, min(target, small_below))
 
 
 class Catalogs:

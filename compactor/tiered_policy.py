@@ -2,7 +2,7 @@
 
 Merging by tiers rewrites each byte a bounded number of times however files arrive; merging at a fixed count does not.
 On top of it, and outside its bounds: a settling merge of a partition that no writer has touched for a while, rewrites
-that apply deletes, and the caps that a user sets (`max_small_files`, `max_small_bytes`).
+that apply deletes, and the caps that a user sets (`max_small_files`, `max_small_bytes`, `max_small_file_age_seconds`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,18 @@ from dataclasses import dataclass
 
 from compactor.debt import PartitionCounts
 from compactor.live_files import LiveFile, LiveFiles
-from compactor.policy import FEWEST_TO_MERGE, Choice, DeleteRules, Judgement, Policy, ThresholdPolicy
-from compactor.settings import PolicyValues
+from compactor.policy import (
+    FEWEST_TO_MERGE,
+    AgeOf,
+    AgeRule,
+    Choice,
+    DeleteRules,
+    Judgement,
+    Policy,
+    ThresholdPolicy,
+    new,
+)
+from compactor.policy_settings import PolicyValues
 from compactor.tables import FileSizes
 from compactor.tiers import balanced, evenly, longest_prefix, may_have_prefix
 
@@ -36,9 +46,9 @@ class TieredPolicy:
             why = self._why_merge(small, counts.small_bytes) or self._tiers_say(counts, idle_seconds)
             if why is not None:
                 return Judgement(True, why)
-        deletes = DeleteRules(self.values, self.sizes).judge(counts)
-        if deletes is not None:
-            return Judgement(True, deletes)
+        other = DeleteRules(self.values, self.sizes).judge(counts) or AgeRule(self.values).judge(counts, idle_seconds)
+        if other is not None:
+            return Judgement(True, other)
         return Judgement(False, self._why_not(small))
 
     def glance(self, files: LiveFiles) -> str | None:
@@ -46,12 +56,13 @@ class TieredPolicy:
         small = files.small(self.sizes.small_below)
         return None if files.has_deletes or small >= FEWEST_TO_MERGE else self._why_not(small)
 
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
         """The files to merge, in arrival order: delete-heavy ones, and the small ones that the rules pick."""
         is_heavy = DeleteRules(self.values, self.sizes).heavy
         heavy = frozenset(index for index, file in enumerate(files) if is_heavy(file))
         small = [index for index, file in enumerate(files) if self.sizes.is_small(file.size)]
-        picked, why = self._pick([files[index].size for index in small], idle_seconds)
+        too_old = AgeRule(self.values).why([files[index] for index in small], age_of)
+        picked, why = self._pick([files[index].size for index in small], idle_seconds, too_old)
         chosen = heavy | {small[position] for position in picked}
         if heavy:
             why = f"{len(heavy)} files with too many deletes, {len(chosen)} files in all"
@@ -64,12 +75,12 @@ class TieredPolicy:
             return evenly(sizes, max(1, round(sum(sizes) / self.sizes.target)))
         return balanced(sizes, self.sizes.target, self.sizes.small_below)
 
-    def _pick(self, sizes: Sequence[int], idle_seconds: float) -> tuple[list[int], str]:
+    def _pick(self, sizes: Sequence[int], idle_seconds: float, too_old: str | None) -> tuple[list[int], str]:
         """Positions of the small files to merge, and why these or none."""
         everything = list(range(len(sizes)))
         if len(sizes) < FEWEST_TO_MERGE:
             return [], self._why_not(len(sizes))
-        why = self._why_merge(len(sizes), sum(sizes))
+        why = self._why_merge(len(sizes), sum(sizes)) or too_old
         if why is not None:
             return everything, why
         everything.sort(key=lambda position: (sizes[position], position))  # oldest first among equals
@@ -126,11 +137,11 @@ class LeaveHotPartitions:
         """As the other policy: where there is nothing to do, it does not matter when somebody committed."""
         return self.policy.glance(files)
 
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0) -> Choice:
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
         """As the other policy, once the partition has cooled down."""
         if idle_seconds < self.seconds:
             return Choice((), self._why())
-        return self.policy.choose(files, idle_seconds)
+        return self.policy.choose(files, idle_seconds, age_of)
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
         """As the other policy."""
@@ -140,8 +151,10 @@ class LeaveHotPartitions:
         return f"a commit less than {self.seconds:.0f} s ago (skip_newer_than_seconds)"
 
 
-def policy_of(values: PolicyValues, sizes: FileSizes, *, force: bool = False) -> Policy:
-    """The policy that a table's settings name."""
+def policy_of(values: PolicyValues, sizes: FileSizes, *, force: bool = False, everything: bool = False) -> Policy:
+    """The policy that a table's settings name. `everything`: one that takes every file, whatever they say."""
+    if everything:
+        return ThresholdPolicy(values, sizes, force=True, everything=True)
     kind = ThresholdPolicy if values.strategy == "threshold" else TieredPolicy
     policy = kind(values, sizes, force)
     hot = values.skip_newer_than_seconds

@@ -24,7 +24,7 @@ from pyiceberg.utils.datetime import date_to_days, datetime_to_micros, datetime_
 from compactor.errors import InputError
 from compactor.manifests import Content, FileEntry
 from compactor.partitions import PartitionKey, PartitionLayout
-from compactor.predicates import EVERYTHING, UNKNOWN_BOUNDS, Bounds, Predicate, matches, may_match
+from compactor.predicates import EVERYTHING, UNKNOWN_BOUNDS, Bounds, Predicate, matches, may_match, narrowed
 from compactor.projection import Projection, project
 from compactor.tables import TableView
 from compactor.where_binding import bind, from_expression
@@ -131,7 +131,7 @@ def bind_where(table: TableView, where: str | BooleanExpression | None) -> Where
     schema = table.metadata.schema()
     try:
         node = parse_filter(where) if isinstance(where, str) else from_expression(where)
-        return Where(table, text, bind(schema, node))
+        return Where(table, text, narrowed(bind(schema, node)))
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(
             f"where {text!r} is not a filter over {table.name}: {error or 'it is nested too deeply'}\n"

@@ -2,14 +2,16 @@
 
 Order: files removed per byte rewritten, weighted by how long the debt is due and how often the table commits. A table
 that has been due for an hour goes before all that have not, the oldest first, so that none starves.
-Limits: quiet hours, bytes per hour over all tables, `replace` commits per table and hour; the last hour slides.
+Limits: quiet hours; bytes, requests and catalog calls per hour over all tables; `replace` commits per table and hour.
+The last hour slides, and what is running counts with what it was granted, so that no hour has more than its cap.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 
 from compactor.debt import TableDebt
@@ -22,13 +24,73 @@ LEAST_BYTES = 1024 * 1024
 """A run costs about as much as rewriting this, however little it rewrites."""
 
 
+PART_BYTES = 8 * 1024 * 1024
+"""Bytes of one request of a multipart upload."""
+REQUESTS_PER_FILE = 2
+"""Requests that a file takes at least: its footer and its data when read, to open and to close it when written."""
+CATALOG_CALLS = 12
+"""Catalog calls of a run of one commit, about: look, plan, load, switch, check, commit, look again."""
+SHARE_OF_CAP = 0.1
+"""What a run is granted at least: what is due is known by estimate alone."""
+
+
+def requests_of(files_in: int, files_out: int, size: int) -> int:
+    """Requests to the store, about, of a rewrite of `size` bytes."""
+    return REQUESTS_PER_FILE * (files_in + files_out) + -(-size // PART_BYTES)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """What a run has cost: bytes it read, requests to the store and calls of the catalog, about. All 0: no commit."""
+
+    bytes: int = 0
+    requests: int = 0
+    catalog_calls: int = 0
+
+
+NOTHING = Spent()
+
+
 @dataclass(frozen=True)
 class Finished:
-    """A run that has committed: when (seconds since the epoch), and the bytes it read."""
+    """A run that has committed: when (seconds since the epoch), and what it cost; or one that is running, its grant."""
 
     table: TableName
     at: float
     bytes: int
+    requests: int = 0
+    catalog_calls: int = 0
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the runs of the last hour have cost together, and how many of them there were by table."""
+
+    spent: Spent = NOTHING
+    commits: Counter[TableName] = field(default_factory=Counter)
+
+    @classmethod
+    def of(cls, runs: Iterable[Finished], now: float) -> Usage:
+        """Of the runs given, those of the last hour."""
+        recent = [run for run in runs if run.at > now - HOUR]
+        spent = Spent(
+            sum(run.bytes for run in recent),
+            sum(run.requests for run in recent),
+            sum(run.catalog_calls for run in recent),
+        )
+        return cls(spent, Counter(run.table for run in recent))
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a run may cost; None: as much as it likes. One output file is written even if it costs more."""
+
+    bytes: int | None = None
+    requests: int | None = None
+
+
+NO_GRANT = Grant()
+"""A run without a cap."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +100,57 @@ class Limits:
     quiet_hours: tuple[tuple[time, time], ...] = ()
     bytes_per_hour: int | None = None
     commits_per_table_and_hour: int | None = None
+    requests_per_hour: int | None = None
+    catalog_calls_per_hour: int | None = None
 
     def is_quiet(self, now: float) -> bool:
         """Whether no run may start at this moment."""
         moment = datetime.fromtimestamp(now, UTC).time()
         return any(_within(moment, start, end) for start, end in self.quiet_hours)
 
-    def allow(self, debt: TableDebt, finished: Sequence[Finished], now: float) -> bool:
-        """Whether a run of this table may start now, given the runs of the last hour.
+    def allow(self, debt: TableDebt, usage: Usage, now: float) -> bool:
+        """Whether a run of this table may start now, given what the last hour has seen.
 
-        A table with more bytes due than an hour may have starts once the hour is empty: a cap must not stop it forever.
+        A table with more due than an hour may have starts once the hour is empty, and does as much as it is granted.
         """
         if self.is_quiet(now):
             return False
-        recent = [run for run in finished if run.at > now - HOUR]
-        commits = sum(run.table == debt.table for run in recent)
-        if self.commits_per_table_and_hour is not None and commits >= self.commits_per_table_and_hour:
+        most = self.commits_per_table_and_hour
+        if most is not None and usage.commits[debt.table] >= most:
             return False
-        spent = sum(run.bytes for run in recent)
-        return self.bytes_per_hour is None or spent == 0 or spent + bytes_due(debt) <= self.bytes_per_hour
+        need, spent = needed(debt), usage.spent
+        return all(
+            cap is None or used == 0 or used + wanted <= cap
+            for cap, used, wanted in (
+                (self.bytes_per_hour, spent.bytes, need.bytes),
+                (self.requests_per_hour, spent.requests, need.requests),
+                (self.catalog_calls_per_hour, spent.catalog_calls, need.catalog_calls),
+            )
+        )
+
+    def grant(self, debt: TableDebt, usage: Usage) -> Grant:
+        """What a run that `allow` lets start may cost: about what it needs, and no more than the hour has left."""
+        need = needed(debt)
+        return Grant(
+            _granted(self.bytes_per_hour, usage.spent.bytes, need.bytes),
+            _granted(self.requests_per_hour, usage.spent.requests, need.requests),
+        )
+
+
+def _granted(cap: int | None, spent: int, need: int) -> int | None:
+    return None if cap is None else max(0, min(cap - spent, max(need, int(cap * SHARE_OF_CAP))))
+
+
+def reserved(debt: TableDebt, grant: Grant, now: float) -> Finished:
+    """A running run as the limits see it."""
+    need = needed(debt)
+    return Finished(
+        debt.table,
+        now,
+        need.bytes if grant.bytes is None else grant.bytes,
+        need.requests if grant.requests is None else grant.requests,
+        need.catalog_calls,
+    )
 
 
 def _within(moment: time, start: time, end: time) -> bool:
@@ -66,6 +160,13 @@ def _within(moment: time, start: time, end: time) -> bool:
 def bytes_due(debt: TableDebt) -> int:
     """About how many bytes a run would read."""
     return sum(partition.counts.small_bytes for partition in debt.due)
+
+
+def needed(debt: TableDebt) -> Spent:
+    """About what a run of all that is due would cost."""
+    size = bytes_due(debt)
+    files = sum(partition.counts.small_files for partition in debt.due)
+    return Spent(size, requests_of(files, len(debt.due), size), CATALOG_CALLS)
 
 
 def rank(debt: TableDebt, now: float) -> tuple[float, float, TableName]:

@@ -110,6 +110,7 @@ def _table(one: TableSummary, now: float) -> Document:
         "manifests": debt.manifests.manifests if debt.manifests is not None else None,
         "waiting_seconds": round(max(0.0, now - waiting), 1) if waiting is not None else None,
         "stale": debt.stale,
+        "refused": list(debt.refused),
     }
 
 
@@ -214,12 +215,17 @@ def _tables_html(tables: Sequence[Mapping[str, Any]], known: int) -> str:
             one["due_partitions"],
             one["manifests"] if one["manifests"] is not None else "",
             _span(one["waiting_seconds"]),
-            _Trouble(one["stale"]) if one["stale"] else "rewritten" if one["rewritten"] else "watched",
+            _state(one),
         )
         for one in tables
     )
     heads = ("Table", "Files", "Small files", "Mean size", "Due partitions", "Manifests", "Waiting", "")
     return _section(heading, heads, rows)
+
+
+def _state(table: Mapping[str, Any]) -> _Trouble | str:
+    trouble = [table["stale"], *table["refused"]] if table["stale"] else table["refused"]
+    return _Trouble("; ".join(trouble)) if trouble else "rewritten" if table["rewritten"] else "watched"
 
 
 def _recent_html(recent: Sequence[Mapping[str, Any]]) -> str:

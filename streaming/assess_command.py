@@ -84,10 +84,10 @@ def _assessed(
     settings: Settings, catalogs: Catalogs, name: TableName, crons: tuple[int, ...], most: int | None
 ) -> tuple[Scenario, ...]:
     view = catalogs.load(name)
-    values = settings.policy.for_table(name)
+    values = settings.policy.for_table(name, view.properties)
     sizes = file_sizes(values, view.properties)
     commits = commits_of(view, manifest_cache(settings), most)
-    return assess(commits, values, sizes, policy_of(values, sizes), crons)
+    return assess(commits, values, sizes, policy_of(values, sizes), crons, settings.service.sweep_seconds)
 
 
 def document(name: TableName, scenarios: tuple[Scenario, ...], prices: Prices | None) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from compactor.table_names import TableName
 from compactor.work_order import commit_rate
 from streaming.commit_events.decoder import BadEvent, RawEvent
 from streaming.dead_letters import DeadLetter, dead_letter
+from streaming.event_log import LOG
 from streaming.ledger_rows import parse_table_key, partition_debt
 
 RETRY_SECONDS = 15.0
@@ -139,7 +140,10 @@ class BatchHandler:
             acted_on=self._settings.tables.acts_on(rows.table, {"firnline.enabled": body["enabled"]}),
             waiting_since=earliest(known.waiting_since if known else None, _seconds(heard)),
             manifests=ManifestCounts.from_list(body["manifests"]) if body.get("manifests") else None,
+            refused=tuple(body.get("refused", ())),
         )
+        for refused in set(debt.refused) - set(known.refused if known else ()):
+            LOG.warning("table property refused", table=str(rows.table), reason=refused)
         now = self._clock()
         due_since = (known.due_since if known else None) or now
         debt = replace(debt, due_since=due_since if debt.has_work else None)

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import uuid
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from compactor.errors import FirnlineError, InputError
 from compactor.log_settings import LogSettings
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
+from compactor.policy_settings import refused_properties
 from compactor.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, table_switch
+from compactor.spark_options import RunOptions, run_options
 from compactor.table_names import TableName
 from compactor.tables import MAIN, Catalogs, TableView
 from streaming import reports
@@ -60,6 +63,14 @@ STRATEGY = click.option(
     show_default=True,
     help="threshold merges all small files once there are min_input_files, as Spark's action. tiered is what the "
     "service does by default: fewer bytes over many runs.",
+)
+OPTION = click.option(
+    "--option",
+    "options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=lambda _context, _parameter, given: run_options(given),
+    help="An option of Spark's rewrite_data_files by its own name, e.g. min-input-files=3; docs/spark-options.md.",
 )
 
 
@@ -153,13 +164,16 @@ def run(config: Path | None, observe: bool) -> None:
 @FORCE
 @ENGINE
 @STRATEGY
+@OPTION
 @click.option("--explain", is_flag=True, help="Also say where the time went and where manifests were read from.")
 @OUTPUT
 @click.pass_obj
-def plan(config: Path | None, /, table: str, branch: str, output: str, explain: bool, **request: Any) -> None:
+def plan(
+    config: Path | None, /, table: str, branch: str, output: str, options: RunOptions, explain: bool, **request: Any
+) -> None:
     """Show what `compact` would do to TABLE (namespace.table or catalog.namespace.table). Writes nothing."""
     settings = load_settings(config)
-    made, _ = _plan(settings, table, branch, Request(**request))
+    made, _ = _plan(settings, table, branch, Request(**request), options)
     _show_plan(made, output)
     if explain and output != "json":
         reports.print_planning(for_people(), made)
@@ -172,15 +186,18 @@ def plan(config: Path | None, /, table: str, branch: str, output: str, explain: 
 @FORCE
 @ENGINE
 @STRATEGY
+@OPTION
 @click.option("--dry-run", is_flag=True, help="Only show the plan, as `plan` does.")
 @OUTPUT
 @click.pass_obj
-def compact(config: Path | None, /, table: str, branch: str, dry_run: bool, output: str, **request: Any) -> None:
+def compact(
+    config: Path | None, /, table: str, branch: str, dry_run: bool, output: str, options: RunOptions, **request: Any
+) -> None:
     """Rewrite what is due in TABLE now, as one `replace` commit. Needs no `tables.include` and no Kafka."""
     from streaming.compact_once import compact_once  # noqa: PLC0415 - see `run`
 
-    settings = load_settings(config)
-    made, cache = _plan(settings, table, branch, Request(**request))
+    settings = options.settings(load_settings(config))
+    made, cache = _plan(settings, table, branch, Request(**request), options)
     if dry_run:
         _show_plan(made, output)
         return
@@ -307,10 +324,16 @@ def _load(settings: Settings, text: str, branch: str) -> TableView:
     return catalogs.load(_name(text, catalogs), branch)
 
 
-def _plan(settings: Settings, text: str, branch: str, request: Request) -> tuple[TablePlan, ManifestCache]:
+def _plan(
+    settings: Settings, text: str, branch: str, request: Request, options: RunOptions
+) -> tuple[TablePlan, ManifestCache]:
     cache = manifest_cache(settings)
     table = _load(settings, text, branch)
-    return plan_table(table, settings.policy.for_table(table.name), cache, request), cache
+    for refused in refused_properties(table.properties):
+        LOG.warning("table property refused", table=str(table.name), reason=refused)
+    values = options.values(settings.policy.for_table(table.name, table.properties))
+    request = replace(request, rewrite_all=options.rewrite_all)
+    return plan_table(table, values, cache, request), cache
 
 
 def _print_json(document: Any) -> None:

@@ -65,7 +65,7 @@ def _run(
             catalogs,
             cache,
             records,
-            slots=rewrite_slots(session, beside_stream=False),
+            slots=rewrite_slots(session, settings.service.max_concurrent_file_group_rewrites, beside_stream=False),
             lease_seconds=settings.service.lease_seconds,
             check_seconds=settings.service.switch_check_seconds,
             commit=settings.commit,

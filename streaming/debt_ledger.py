@@ -19,6 +19,7 @@ from compactor.debt import PartitionCounts
 from compactor.manifest_cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.table_changes import (
+    CommitTimes,
     Deltas,
     Gap,
     deltas_of,
@@ -26,7 +27,6 @@ from compactor.table_changes import (
     manifests_added,
     total_data_files,
     unseen_snapshots,
-    writer_commits,
 )
 from compactor.tables import FileSizes, TableView
 
@@ -235,7 +235,7 @@ def _recount(
     counted_snapshot = table.metadata.snapshot_by_id(recount.snapshot_id)
     manifests = table.manifests(counted_snapshot)
     piece = manifests[recount.next_manifest : recount.next_manifest + budget]
-    deltas = live_counts(cache.read(table, piece), sizes, writer_commits(table.metadata))
+    deltas = live_counts(cache.read(table, piece), sizes, CommitTimes.of(table.metadata))
     _apply(store, deltas)
     totals = sum(deltas.values(), totals)
     done = recount.next_manifest + len(piece) >= len(manifests)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,9 @@ from compactor.manifest_debt import ManifestCounts, manifests_of
 from compactor.manifest_disk import ManifestDisk
 from compactor.partitions import PartitionKey
 from compactor.policy import Policy
+from compactor.policy_settings import PolicySettings, refused_properties
 from compactor.python_worker import light_between_tasks
-from compactor.settings import ManifestSettings, PolicySettings, Settings, TableRules
+from compactor.settings import ManifestSettings, Settings, TableRules
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
 from compactor.tiered_policy import policy_of
@@ -120,14 +121,20 @@ class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no t
         """Nothing is held open."""
 
 
-def look(settings: LedgerSettings, table: TableName, store: LedgerStore, events: pd.DataFrame) -> list[dict[str, Any]]:
+def look(
+    settings: LedgerSettings,
+    table: TableName,
+    store: LedgerStore,
+    events: pd.DataFrame,
+    clock: Callable[[], float] = time.time,
+) -> list[dict[str, Any]]:
     """Bring one table's counts up to date; every failure ends as a row that says so."""
     heard = _heard(events)
     if settings.tables.ignores(table):
         return [table_row(table, "ignored", heard)]
     try:
         view = settings.catalogs.load(table)
-        values = settings.policy.for_table(table)
+        values = settings.policy.for_table(table, view.properties)
         sizes = file_sizes(values, view.properties)
         update = advance(
             view,
@@ -147,7 +154,7 @@ def look(settings: LedgerSettings, table: TableName, store: LedgerStore, events:
     except Exception as error:  # noqa: BLE001 - whatever it is, the stream and the other tables go on
         message = f"{type(error).__name__}: {error}"
         return [table_row(table, "unreadable", heard, reason="unexpected", message=message)]
-    return _rows(table, view, sizes, policy_of(values, sizes), update, heard, manifests)
+    return _rows(table, view, sizes, policy_of(values, sizes), update, heard, manifests, clock())
 
 
 def _heard(events: pd.DataFrame) -> dict[str, Any]:
@@ -170,14 +177,26 @@ def _rows(
     update: LedgerUpdate,
     heard: dict[str, Any],
     manifests: ManifestCounts,
+    now: float,
 ) -> list[dict[str, Any]]:
     status = "counted" if update.counted else "counting"
     enabled = view.properties.get("firnline.enabled", "")
-    rows = [table_row(table, status, heard, update=update, enabled=enabled, target=sizes.target, manifests=manifests)]
+    refused = refused_properties(view.properties)
+    rows = [
+        table_row(
+            table,
+            status,
+            heard,
+            update=update,
+            enabled=enabled,
+            target=sizes.target,
+            manifests=manifests,
+            refused=refused,
+        )
+    ]
     if not update.counted:
         return rows
     layouts = view.layouts()
-    now = time.time()
 
     def one(key: PartitionKey) -> dict[str, Any]:
         counts = update.partitions[key]
@@ -191,8 +210,9 @@ def _rows(
 class DirectLedger:
     """The ledger without a stream: observe mode's sweep counts here, since it may not write to the topic."""
 
-    def __init__(self, settings: LedgerSettings) -> None:
+    def __init__(self, settings: LedgerSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
+        self._clock = clock
         self._stores: dict[TableName, DictionaryStore] = {}
 
     def rows(self, table: TableName, changed: TableChanged) -> list[dict[str, Any]]:
@@ -212,4 +232,4 @@ class DirectLedger:
             "offset": 0,
         }
         store = self._stores.setdefault(table, DictionaryStore())
-        return look(self._settings, table, store, pd.DataFrame([event]))
+        return look(self._settings, table, store, pd.DataFrame([event]), self._clock)

@@ -39,6 +39,7 @@ def table_row(
     reason: str | None = None,
     message: str = "",
     manifests: ManifestCounts | None = None,
+    refused: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """What became of one table in this batch. `status`: counted, counting, unknown, unreadable or ignored."""
     body = {
@@ -54,6 +55,7 @@ def table_row(
         "recount_reason": update.recount_reason if update else None,
         "totals": update.totals.to_list() if update else None,
         "manifests": manifests.to_list() if manifests else None,
+        "refused": refused,
     }
     return {"table_name": table_key(table), "kind": "table", "body": json.dumps(body), "value": None}
 

@@ -23,7 +23,7 @@ from compactor.plan_table import PlannedGroup, TablePlan, with_engine
 from compactor.rewrite.engine import Engine
 from compactor.run_result import GroupResult, RunResult
 from compactor.settings import Settings
-from compactor.table_changes import live_counts, writer_commits
+from compactor.table_changes import CommitTimes, live_counts
 from compactor.table_history import commits_of
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView, file_sizes
@@ -182,7 +182,7 @@ def debt_documents(
 
 
 def _causes(settings: Settings, table: TableView, cache: ManifestCache) -> Document:
-    sizes = file_sizes(settings.policy.for_table(table.name), table.properties)
+    sizes = file_sizes(settings.policy.for_table(table.name, table.properties), table.properties)
     others = [asdict(other) for other in other_compactors(table.metadata, time.time())]
     arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT))
     if arrivals is None:
@@ -193,11 +193,11 @@ def _causes(settings: Settings, table: TableView, cache: ManifestCache) -> Docum
 
 
 def _debt_document(settings: Settings, table: TableView, cache: ManifestCache) -> Document:
-    values = settings.policy.for_table(table.name)
+    values = settings.policy.for_table(table.name, table.properties)
     sizes = file_sizes(values, table.properties)
     policy = policy_of(values, sizes)
     now = time.time()
-    counted = live_counts(cache.read(table, table.manifests()), sizes, writer_commits(table.metadata))
+    counted = live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
     partitions = []
     for key, counts in sorted(counted.items(), key=lambda item: (-item[1].small_files, item[0])):
         layout = table.layout(key.spec_id)

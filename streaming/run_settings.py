@@ -41,10 +41,14 @@ def check_run_settings(settings: Settings, *, observe: bool) -> None:
         )
 
 
-def rewrite_slots(session: SparkSession, *, beside_stream: bool = True) -> int:
-    """Rewrite tasks at once: cores less those the ledger's state partitions need (FAIR does not preempt)."""
+def rewrite_slots(session: SparkSession, most: int | None = None, *, beside_stream: bool = True) -> int:
+    """Rewrite tasks at once: cores less those the ledger's state partitions need (FAIR does not preempt).
+
+    `most`: `service.max_concurrent_file_group_rewrites`.
+    """
     cores = int(session.sparkContext.defaultParallelism)
-    return max(1, cores - STATE_PARTITIONS) if beside_stream else cores
+    slots = max(1, cores - STATE_PARTITIONS) if beside_stream else cores
+    return slots if most is None else min(slots, most)
 
 
 def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:

@@ -42,6 +42,7 @@ from compactor.settings import Settings
 from compactor.spark_session import spark_session
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView
+from compactor.work_order import CATALOG_CALLS, NO_GRANT, Grant, Spent, requests_of
 from metrics.debt_collector import CollectorLimits, DebtCollector, WorkStatus
 from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
@@ -113,7 +114,7 @@ class Service:
         self._stop_by = 0.0
         self._http = self._make_http()
         self._progress = ProgressReader(self.tell)
-        self._direct = DirectLedger(ledger_settings(settings, self._catalogs))
+        self._direct = DirectLedger(ledger_settings(settings, self._catalogs), clock)
 
     @property
     def address(self) -> str:
@@ -159,7 +160,10 @@ class Service:
         self._sweep_in_flight()
         self._start_work(self._parts.session, checkpoint)
         self._ready, self.starting = True, False
-        LOG.info("ready: %d rewrite slots, checkpoint %s", rewrite_slots(self._parts.session), checkpoint)
+        LOG.info("ready: %d rewrite slots, checkpoint %s", self._slots(self._parts.session), checkpoint)
+
+    def _slots(self, session: SparkSession) -> int:
+        return rewrite_slots(session, self._settings.service.max_concurrent_file_group_rewrites)
 
     def _start_work(self, session: SparkSession, checkpoint: str) -> None:
         """Dispatcher, streams and watcher, in this order."""
@@ -168,7 +172,7 @@ class Service:
             self._catalogs,
             self._cache,
             self._records,
-            slots=rewrite_slots(session),
+            slots=self._slots(session),
             lease_seconds=self._settings.service.lease_seconds,
             commit=self._settings.commit,
             check_seconds=self._settings.service.switch_check_seconds,
@@ -280,10 +284,10 @@ class Service:
         if self._parts.dispatcher is not None and not self._parts.dispatcher.stop(self._stop_by - time.monotonic()):
             LOG.warning("a rewrite was still running at the end; its outputs are swept at the next start")
 
-    def _rewrite(self, debt: TableDebt, stopping: Callable[[], bool]) -> int:
-        """One run of one table: its files, then its manifests, if they are due; the bytes of the files it read."""
+    def _rewrite(self, debt: TableDebt, stopping: Callable[[], bool], grant: Grant) -> Spent:
+        """One run of one table: its files, then its manifests, if they are due; what the files have cost."""
         asked = debt.requested[0] if debt.requested else None
-        spent = self._rewrite_files(debt, asked, stopping) if debt.due or asked is not None else 0
+        spent = self._rewrite_files(debt, asked, stopping, grant) if debt.due or asked is not None else Spent()
         if debt.manifests is not None and debt.manifests.due and not stopping():
             self._rewrite_manifests(debt.table)
         return spent
@@ -319,17 +323,17 @@ class Service:
         except RetryError as error:
             LOG.warning("%s: the commit could not be announced, the sweep finds it: %s", table, error)
 
-    def _rewrite_files(self, debt: TableDebt, asked: str | None, stopping: Callable[[], bool]) -> int:
-        """The small and delete-heavy files that are due, from a fresh look at the table; the bytes it read."""
+    def _rewrite_files(self, debt: TableDebt, asked: str | None, stopping: Callable[[], bool], grant: Grant) -> Spent:
+        """The small and delete-heavy files that are due, from a fresh look at the table; what it has cost."""
         rules = self._settings.tables
         try:
-            plan = self._planned(debt, asked)
+            plan = self._planned(debt, asked, grant)
         except (InputError, StoppedError):
             self._served(debt, asked)  # a filter that this table does not take, or a table that is switched off
             raise
         if plan is None:
             self._served(debt, asked)
-            return 0
+            return Spent()
 
         def enabled() -> bool:
             return rules.acts_on(debt.table, self._catalogs.load(debt.table).properties)
@@ -344,7 +348,9 @@ class Service:
             self.board.decline(debt, {**self._left_alone(debt, plan), **given_up})
         if result.snapshot_after is not None:
             self._announce(debt.table, result.snapshot_after)
-        return sum(group.bytes_in for group in result.groups)
+        size = sum(group.bytes_in for group in result.groups)
+        files = sum(group.files_in for group in result.groups), sum(group.files_out for group in result.groups)
+        return Spent(size, requests_of(*files, size), CATALOG_CALLS * result.commits)
 
     @staticmethod
     def _left_alone(debt: TableDebt, plan: TablePlan) -> dict[PartitionKey, str]:
@@ -362,7 +368,7 @@ class Service:
         if asked is not None:
             self.board.served(debt.table, asked)
 
-    def _planned(self, debt: TableDebt, asked: str | None = None) -> TablePlan | None:
+    def _planned(self, debt: TableDebt, asked: str | None = None, grant: Grant = NO_GRANT) -> TablePlan | None:
         """A plan of the table as it is now; None (and counted) when nothing is due after all.
 
         `asked`: all small files of what this filter selects, since a person asked; empty for everything.
@@ -375,9 +381,11 @@ class Service:
             table = self._catalogs.load(debt.table)
             wanted = self._settings.tables.acts_on(debt.table, table.properties)
             act = wanted and not self._is_left_to_another(table)
-            request = AS_THE_SERVICE if asked is None else replace(AS_THE_SERVICE, where=asked or None, force=True)
-            policy = self._settings.policy.for_table(debt.table)
-            plan = plan_table(table, policy, self._cache, request) if act else None
+            request = replace(AS_THE_SERVICE, grant=grant)
+            if asked is not None:
+                request = replace(request, where=asked or None, force=True)
+            policy = self._settings.policy.for_table(debt.table, table.properties)
+            plan = plan_table(table, policy, self._cache, request, wall_clock=self._clock) if act else None
             self._prefetcher.planned(debt.table)
         except FirnlineError as error:
             self.tell(RunFailed("", debt.table, "plan", error.reason, error.reaction, str(error)))
@@ -399,17 +407,17 @@ class Service:
             return None
         return plan
 
-    def _would_rewrite(self, debt: TableDebt, _stopping: Callable[[], bool]) -> int:
+    def _would_rewrite(self, debt: TableDebt, _stopping: Callable[[], bool], _grant: Grant) -> Spent:
         """Observe mode: plan, report, and leave it at that."""
         asked = debt.requested[0] if debt.requested else None
         plan = self._planned(debt, asked)
         self._served(debt, asked)
         if plan is None:
-            return 0
+            return Spent()
         files = sum(len(group.group.files) for group in plan.groups)
         after = sum(len(group.group.shares) for group in plan.groups)
         self.tell(RunWouldRewrite(debt.table, len(plan.groups), files, after, plan.bytes))
-        return 0
+        return Spent()
 
     def _sweep_in_flight(self) -> None:
         if self._observe:

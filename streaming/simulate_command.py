@@ -17,7 +17,8 @@ from rich.table import Table
 
 from compactor.errors import InputError
 from compactor.policy import Policy, ThresholdPolicy
-from compactor.settings import PolicyValues, load_settings
+from compactor.policy_settings import PolicyValues
+from compactor.settings import load_settings
 from compactor.simulation import FOREVER, Arrival, Outcome, bursts, regular, replay
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, file_sizes
@@ -130,7 +131,7 @@ def _history(config: Path | None, text: str) -> tuple[Sequence[Arrival], PolicyV
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     view = catalogs.load(TableName.parse(text, catalogs.names))
-    values = settings.policy.for_table(view.name)
+    values = settings.policy.for_table(view.name, view.properties)
     arrivals = arrivals_of(view, manifest_cache(settings))
     if not arrivals:
         raise InputError(f"table {view.name} has no snapshot that added files; give --commits and --size instead")

@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from compactor.commit import ENGINES
 from compactor.errors import GiveUpError
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
 

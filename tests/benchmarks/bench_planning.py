@@ -28,7 +28,7 @@ from compactor.events import Event, ManifestsRead
 from compactor.manifest_cache import ManifestCache
 from compactor.manifest_disk import ManifestDisk
 from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.tables import TableView
 from tests.benchmarks.machine import description
 from tests.benchmarks.planning_table import PlanningTable

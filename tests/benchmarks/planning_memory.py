@@ -8,7 +8,7 @@ from pathlib import Path
 
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, plan_table
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
 

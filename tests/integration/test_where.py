@@ -9,10 +9,11 @@ import pytest
 from compactor.inventory import Inventory, take_inventory
 from compactor.manifest_cache import ManifestCache
 from compactor.partitions import PartitionKey
+from compactor.plan_table import Request, plan_table
 from compactor.selection import count_selection
 from compactor.where import bind_where
 from tests.conftest import Lake
-from tests.integration.table_kit import delete_equal
+from tests.integration.table_kit import delete_equal, run
 
 pytestmark = pytest.mark.spark
 
@@ -198,5 +199,35 @@ def test_a_filtered_run_leaves_deletes_that_may_apply_elsewhere(lake: Lake, tabl
     assert lake.rows(table_name) == rows
     deletes = lake.sql(f"SELECT content FROM lake.{table_name}.delete_files ORDER BY content")
     assert [row.content for row in deletes] == [1, 2]
+    lake.compact(table_name, force=True)
+    assert lake.rows(table_name) == rows
+
+
+def test_files_can_be_left_out_by_their_bounds_and_their_deletes_stay(lake: Lake, table_name: str) -> None:
+    """Six files of one partition, ids 10 apart; a delete applies to one inside the filter and to one outside."""
+    lake.sql(
+        f"CREATE TABLE lake.{table_name} (id int, p string) USING iceberg PARTITIONED BY (p) TBLPROPERTIES "
+        "('format-version' = '2', 'write.delete.mode' = 'merge-on-read', 'write.delete.granularity' = 'partition')"
+    )
+    for number in range(6):
+        lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ id + {number * 10}, 'a' FROM range(10)")
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 5 OR id = 55")
+    rows = lake.rows(table_name)
+    view, cache = lake.view(table_name), ManifestCache(1 << 24)
+    policy = lake.settings.policy.for_table(view.name)
+
+    def files_in(prune: bool) -> list[list[str]]:
+        values = policy.model_copy(update={"prune_files": prune})
+        plan = plan_table(view, values, cache, Request(where="id < 25", force=True))
+        return [[file.entry.path for file in group.group.files] for group in plan.groups]
+
+    ((*whole,),), ((*pruned,),) = files_in(prune=False), files_in(prune=True)
+    assert (len(whole), len(pruned)) == (6, 3)
+    matching = {row[0] for row in lake.sql(f"SELECT DISTINCT _file FROM lake.{table_name} WHERE id < 25")}
+    assert set(pruned) == matching
+    values = policy.model_copy(update={"prune_files": True})
+    run(lake, plan_table(view, values, cache, Request(where="id < 25", force=True)))
+    assert lake.rows(table_name) == rows
+    assert len(lake.live_files(table_name)) == 4
     lake.compact(table_name, force=True)
     assert lake.rows(table_name) == rows

@@ -134,7 +134,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "a file is small below another share of the target than 75 %",
-        "compactor/settings.py",
+        "compactor/policy_settings.py",
         "default=0.75, gt=0, le=1,",
         "default=0.7, gt=0, le=1,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",
@@ -150,7 +150,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "a partition is due from another number of small files than 5",
-        "compactor/settings.py",
+        "compactor/policy_settings.py",
         "default=5, ge=2,",
         "default=2, ge=2,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",
@@ -167,8 +167,8 @@ MUTATIONS: Final = (
         "defaults",
         "groups are larger than 100 GiB",
         "compactor/planner.py",
-        "        if not runs or size + file.size > limit:\n",
-        "        if not runs:\n",
+        "        if not runs or size + file.size > limit or len(runs[-1]) == most:\n",
+        "        if not runs or len(runs[-1]) == most:\n",
         f"{_PLANNER}::test_a_group_is_larger_than_its_limit_only_when_one_file_is",
     ),
     Mutation(
@@ -182,7 +182,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "a file is due from another share of deleted rows than 30 %",
-        "compactor/settings.py",
+        "compactor/policy_settings.py",
         "default=0.3, gt=0, le=1,",
         "default=0.5, gt=0, le=1,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",

@@ -23,8 +23,8 @@ from compactor.manifest_cache import ManifestCache
 from compactor.manifest_columns import EntryColumns
 from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey, PartitionLayout
-from compactor.settings import PolicyValues
-from compactor.table_changes import Deltas, add, counts_of, live_counts
+from compactor.policy_settings import PolicyValues
+from compactor.table_changes import CommitTimes, Deltas, add, counts_of, live_counts
 from compactor.tables import FileSizes, TableView, file_sizes
 from compactor.tiers import step_edges, step_of
 from streaming.debt_ledger import DictionaryStore, Head, LedgerStore, LedgerUpdate, advance, unpack
@@ -425,16 +425,20 @@ def test_a_recount_is_the_sum_of_its_entries(
     """Counted in columns, over any manifests, as if entry by entry."""
     sizes, layout = FileSizes(2**41, small_below), PartitionLayout(0, ("bucket",), (IntegerType(),), (0,))
     entries = [
-        FileEntry("m", status, 7 + bucket, 1, content, f"f{number}", "parquet", PartitionKey(0, f"[{bucket}]"),
+        FileEntry("m", status, 7 + bucket, number % 2, content, f"f{number}", "parquet", PartitionKey(0, f"[{bucket}]"),
                   (bucket,), number, size, None, False, (), None)
         for number, (status, content, bucket, size) in enumerate(rows)
     ]  # fmt: skip
-    commits = {7: 1_000, 9: 3_000}
+    commits = CommitTimes({7: 1_000, 9: 3_000}, ((1, 2_000),))
     manifests = [EntryColumns.of("m", layout, part) for part in (entries[:cut], entries[cut:])]
     expected: Deltas = {}
     for entry in entries:
         if entry.is_live:
-            add(expected, entry.key, counts_of(entry, sizes, commits.get(entry.snapshot_id or 0, 0)))
+            add(
+                expected,
+                entry.key,
+                counts_of(entry, sizes, commits.written_ms(entry.snapshot_id, entry.data_sequence_number)),
+            )
     counted = live_counts(manifests, sizes, commits)
     assert counted == expected
     assert {key: each.changed_ms for key, each in counted.items()} == {

@@ -12,13 +12,15 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from compactor.debt import PartitionCounts
+from compactor.inventory import Inventory
 from compactor.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey
-from compactor.planner import make_plan
+from compactor.planner import GroupLimits, make_plan
 from compactor.policy import ThresholdPolicy, output_count
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.table_changes import counts_of
 from compactor.tables import FileSizes
+from compactor.tiered_policy import policy_of
 from compactor.tiers import evenly
 from tests.properties.planning import KEY, LAYOUT, data_file, delete_file, inventory_of
 
@@ -66,7 +68,7 @@ def test_every_share_is_a_run_of_files_in_arrival_order_and_no_file_is_in_two(
     found: tuple[LiveFile, ...], chosen_values: PolicyValues, target: int, force: bool
 ) -> None:
     rules = policy(chosen_values, target, force=force)
-    plan = make_plan(inventory_of(found), rules, chosen_values.max_file_group_size)
+    plan = make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size))
     chosen = rules.choose(found).files
     position = {file.entry.path: number for number, file in enumerate(chosen)}
     shares = [share for group in plan.groups for share in group.shares]
@@ -86,9 +88,72 @@ def test_a_group_is_larger_than_its_limit_only_when_one_file_is(
     found: tuple[LiveFile, ...], chosen_values: PolicyValues
 ) -> None:
     limit = chosen_values.max_file_group_size
-    plan = make_plan(inventory_of(found), policy(chosen_values), limit)
+    plan = make_plan(inventory_of(found), policy(chosen_values), GroupLimits(limit))
     for group in plan.groups:
         assert group.bytes <= limit or len(group.files) == 1
+
+
+@given(files(), values(), st.integers(2, 6))
+def test_a_group_has_no_more_files_than_it_may(
+    found: tuple[LiveFile, ...], chosen_values: PolicyValues, most: int
+) -> None:
+    plan = make_plan(inventory_of(found), policy(chosen_values, force=True), GroupLimits(NO_LIMIT, files=most))
+    assert all(len(group.files) <= most for group in plan.groups)
+
+
+def many_partitions(sizes: list[list[int]]) -> Inventory:
+    serial = count()
+    found = {
+        PartitionKey(0, f"[{number}]"): LiveFiles.of([data_file(next(serial), size) for size in each])
+        for number, each in enumerate(sizes)
+    }
+    return replace(inventory_of(()), partitions=found, layouts={0: LAYOUT})
+
+
+@given(st.lists(st.lists(small_sizes, max_size=12), max_size=8), st.integers(2, 20), st.integers(1, 9000))
+def test_a_run_has_no_more_than_it_may_and_what_it_leaves_stays_due(
+    sizes: list[list[int]], most_files: int, most_bytes: int
+) -> None:
+    inventory, rules = many_partitions(sizes), policy(PolicyValues(), force=True)
+    whole = make_plan(inventory, rules, GroupLimits(NO_LIMIT))
+    shares = [share for group in whole.groups for share in group.shares]
+    for limits in (GroupLimits(NO_LIMIT, files_of_run=most_files), GroupLimits(NO_LIMIT, bytes_of_run=most_bytes)):
+        plan = make_plan(inventory, rules, limits)
+        taken = [share for group in plan.groups for share in group.shares]
+        assert set(taken) <= set(shares)
+        assert bool(taken) == bool(shares)
+        if len(taken) > 1:
+            assert sum(map(len, taken)) <= most_files or limits.files_of_run is None
+            assert sum(group.bytes for group in plan.groups) <= most_bytes or limits.bytes_of_run is None
+        assert plan.left_alone == whole.left_alone, "nothing that was cut off is called not due"
+
+
+@given(st.lists(st.lists(small_sizes, min_size=2, max_size=12), max_size=8))
+def test_groups_come_in_the_order_asked_for(sizes: list[list[int]]) -> None:
+    inventory, rules = many_partitions(sizes), policy(PolicyValues(), force=True)
+    orders = {
+        order: make_plan(inventory, rules, GroupLimits(NO_LIMIT, order=order)).groups
+        for order in ("none", "bytes-asc", "bytes-desc", "files-asc", "files-desc")
+    }
+    assert len({frozenset(group.key for group in groups) for groups in orders.values()}) == 1
+    assert [group.key for group in orders["none"]] == sorted(group.key for group in orders["none"])
+    for way, of in (("asc", 1), ("desc", -1)):
+        assert [of * group.bytes for group in orders[f"bytes-{way}"]] == sorted(
+            of * group.bytes for group in orders["none"]
+        )
+        assert [of * len(group.files) for group in orders[f"files-{way}"]] == sorted(
+            of * len(group.files) for group in orders["none"]
+        )
+
+
+@given(files(), st.booleans())
+def test_everything_is_everything(found: tuple[LiveFile, ...], single_files: bool) -> None:
+    rules = policy_of(PolicyValues(), FileSizes(TARGET, TARGET * 3 // 4), everything=True)
+    plan = make_plan(inventory_of(found), rules, GroupLimits(NO_LIMIT, single_files=single_files))
+    taken = [file for group in plan.groups for file in group.files]
+    if single_files:
+        assert taken == list(found)
+    assert set(taken) <= set(found)
 
 
 @given(st.lists(st.integers(0, 4000), min_size=1, max_size=60), st.integers(1, 20))
@@ -134,7 +199,7 @@ def _the_same_bytes_in_other_files(data: st.DataObject, sizes: list[int]) -> lis
 @example([740, 740, 80, 80, 80, 80, 80, 80, 80, 80, 80, 80, 740])
 def test_outputs_are_healthy_on_average_and_each_within_a_file_of_the_average(sizes: list[int]) -> None:
     found = tuple(data_file(number, size) for number, size in enumerate(sizes))
-    plan = make_plan(inventory_of(found), policy(PolicyValues(min_input_files=2)), NO_LIMIT)
+    plan = make_plan(inventory_of(found), policy(PolicyValues(min_input_files=2)), GroupLimits(NO_LIMIT))
     outputs = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
     fair = sum(sizes) / output_count(sum(sizes), TARGET)
     for number, end in enumerate(accumulate(sum(file.size for file in run) for run in cut(found, len(outputs))), 1):
@@ -152,7 +217,7 @@ def test_four_buckets_of_28_files_of_36_mb_become_four_files_of_a_gigabyte() -> 
         for bucket in range(4)
     }
     inventory = replace(inventory_of(()), partitions=partitions, layouts={0: LAYOUT})
-    plan = make_plan(inventory, policy(PolicyValues(), target), 100 * 1024 * MEBIBYTE)
+    plan = make_plan(inventory, policy(PolicyValues(), target), GroupLimits(100 * 1024 * MEBIBYTE))
     assert [(group.bucket, [len(share) for share in group.shares]) for group in plan.groups] == [
         (bucket, [28]) for bucket in range(4)
     ]
@@ -165,7 +230,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(
     rules = policy(chosen_values, force=force)
     serial = count(1000)
     for _ in range(len(found) + 2):
-        plan = make_plan(inventory_of(found), rules, chosen_values.max_file_group_size)
+        plan = make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size))
         if not plan.groups:
             break
         gone = {file.entry.path for group in plan.groups for file in group.files}
@@ -175,7 +240,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(
         found = tuple(file for file in found if file.entry.path not in gone) + outputs
     else:
         raise AssertionError("planning never ends")
-    assert make_plan(inventory_of(found), rules, chosen_values.max_file_group_size).groups == ()
+    assert make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size)).groups == ()
 
 
 # --- the policy, against Spark's filters ------------------------------------------------------------------------------

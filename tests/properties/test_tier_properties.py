@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from compactor.debt import PartitionCounts
 from compactor.live_files import LiveFile
-from compactor.planner import make_plan
+from compactor.planner import GroupLimits, make_plan
 from compactor.policy import ThresholdPolicy
-from compactor.settings import PolicyValues
+from compactor.policy_settings import PolicyValues
 from compactor.simulation import Arrival, Outcome, bursts, regular, replay
 from compactor.table_changes import counts_of
 from compactor.tables import FileSizes
@@ -182,7 +182,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(found: list[int], growt
     serial = count(1000)
     rules = TieredPolicy(PolicyValues(growth=growth, min_input_files=2), SIZES, force)
     for _ in range(len(found) + 2):
-        plan = make_plan(inventory_of(files), rules, 10**12)
+        plan = make_plan(inventory_of(files), rules, GroupLimits(10**12))
         if not plan.groups:
             return
         gone = {file.entry.path for group in plan.groups for file in group.files}
@@ -242,3 +242,39 @@ def test_bursts_are_settled_between_them() -> None:
     outcome = replay(pattern, tiered(8, LARGE, min_input_files=5), LARGE.is_small, settle_after=3600)
     assert outcome.write_amplification + outcome.settling < 5
     assert outcome.bytes_settled
+
+
+# --- the age of small files -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["tiered", "threshold"])
+def test_small_files_are_merged_once_the_oldest_is_too_old(strategy: str) -> None:
+    """A commit of one file every ten minutes, each twice the last: nothing else makes them due."""
+    sizes = [2**number for number in range(4)]
+    values = PolicyValues(max_small_file_age_seconds=3600, strategy=strategy, growth=100, min_input_files=100)
+    rules = policy_of(values, SIZES)
+    files = [data_file(number, size) for number, size in enumerate(sizes)]
+    for oldest, merged in ((3599.0, 0), (3600.0, 4)):
+        ages = {file.entry.path: oldest - 600 * number for number, file in enumerate(files)}
+        assert len(rules.choose(files, 0.0, lambda file, ages=ages: ages[file.entry.path]).files) == merged
+    assert rules.choose(files[:1], 0.0, lambda _: 10**6).files == ()
+    assert rules.choose(files).files == (), "of files of unknown age nothing is due"
+
+
+def test_a_look_that_found_nothing_too_old_is_over_after_a_quarter_of_the_age() -> None:
+    """The board lets a partition rest as long as its counts and the reason stand."""
+    values = PolicyValues(max_small_file_age_seconds=3600)
+    counts = PartitionCounts(2, 2, 2, 2, changed_ms=0)
+    rules = policy_of(values, SIZES)
+    found = [rules.judge(counts, idle) for idle in (0.0, 899.0, 900.0, 1800.0)]
+    assert all(each.due for each in found)
+    assert [each.why == found[0].why for each in found] == [True, True, False, False]
+    assert not rules.judge(PartitionCounts(1, 1, 1, 1), 10**6).due
+
+
+def test_the_replay_knows_the_age_of_files() -> None:
+    arriving = [Arrival(600.0 * number, {"": (2**number,)}) for number in range(8)]
+    outcome = replay(
+        arriving, policy_of(PolicyValues(max_small_file_age_seconds=3600, growth=100), SIZES), SIZES.is_small
+    )
+    assert outcome.small_files == (1, 2, 3, 4, 5, 6, 1, 2)

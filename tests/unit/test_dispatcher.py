@@ -16,6 +16,7 @@ from compactor.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, W
 from compactor.errors import RetryError, StoppedError
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
+from compactor.work_order import Grant, Spent
 
 KEY = PartitionKey(0, "[1]")
 PATIENCE = 10.0
@@ -106,7 +107,7 @@ class Bench:
             self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10, clock=lambda: self.now
         )
 
-    def _work(self, debt: TableDebt, stopping: Callable[[], bool]) -> None:
+    def _work(self, debt: TableDebt, stopping: Callable[[], bool], _grant: Grant) -> Spent:
         name = debt.table.name
         with self._changed:
             self.calls.append(name)
@@ -122,6 +123,7 @@ class Bench:
             self._changed.notify_all()
         if ending is not None:
             raise ending
+        return Spent()
 
     def put(self, *debts: TableDebt) -> None:
         for one in debts:

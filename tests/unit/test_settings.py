@@ -10,7 +10,8 @@ import pytest
 from pydantic import ValidationError
 
 from compactor.errors import InputError
-from compactor.settings import CommitSettings, PolicySettings, PolicyValues, Settings, TableRules, load_settings
+from compactor.policy_settings import PolicySettings, PolicyValues
+from compactor.settings import CommitSettings, Settings, TableRules, load_settings
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, file_sizes
 

@@ -13,7 +13,19 @@ from compactor.errors import InputError
 from compactor.partitions import PartitionKey
 from compactor.settings import LimitSettings, load_settings
 from compactor.table_names import TableName
-from compactor.work_order import HOUR, STARVING_SECONDS, Finished, Limits, bytes_due, commit_rate, rank
+from compactor.work_order import (
+    HOUR,
+    NO_GRANT,
+    STARVING_SECONDS,
+    Finished,
+    Grant,
+    Limits,
+    Usage,
+    bytes_due,
+    commit_rate,
+    rank,
+    reserved,
+)
 
 KEY = PartitionKey(0, "[1]")
 MEBIBYTE = 1024 * 1024
@@ -29,6 +41,10 @@ def debt(name: str, files: int = 10, size: int = 10 * MEBIBYTE, age: float = 0.0
 
 def order(*tables: TableDebt) -> list[str]:
     return [table.table.name for table in sorted(tables, key=lambda one: rank(one, NOW))]
+
+
+def allow(limits: Limits, one: TableDebt, finished: list[Finished], now: float) -> bool:
+    return limits.allow(one, Usage.of(finished, now), now)
 
 
 def at(clock: str) -> float:
@@ -94,7 +110,7 @@ def test_the_rate_of_commits_forgets() -> None:
 def test_quiet_hours_may_span_midnight(clock: str, quiet: bool) -> None:
     limits = LimitSettings(quiet_hours=("22:00-06:00",)).as_limits()
     assert limits.is_quiet(at(clock)) == quiet
-    assert limits.allow(debt("a"), [], at(clock)) != quiet
+    assert allow(limits, debt("a"), [], at(clock)) != quiet
 
 
 @pytest.mark.parametrize("span", ["22-", "22:00", "22:00-25:00", "night"])
@@ -109,23 +125,23 @@ def test_bytes_of_the_last_hour_hold_back_what_does_not_fit() -> None:
     one = debt("a")
     assert bytes_due(one) == 100 * MEBIBYTE
     spent = [Finished(debt("b").table, NOW - 10, 150 * MEBIBYTE)]
-    assert limits.allow(one, spent, NOW)
-    assert not limits.allow(one, [*spent, Finished(debt("c").table, NOW - 20, 1)], NOW)
-    assert limits.allow(one, [*spent, Finished(debt("c").table, NOW - HOUR, 1)], NOW)
+    assert allow(limits, one, spent, NOW)
+    assert not allow(limits, one, [*spent, Finished(debt("c").table, NOW - 20, 1)], NOW)
+    assert allow(limits, one, [*spent, Finished(debt("c").table, NOW - HOUR, 1)], NOW)
 
 
 def test_a_table_larger_than_the_cap_starts_in_an_empty_hour() -> None:
     limits = Limits(bytes_per_hour=MEBIBYTE)
-    assert limits.allow(debt("a"), [], NOW)
-    assert not limits.allow(debt("a"), [Finished(debt("b").table, NOW - 1, 1)], NOW)
+    assert allow(limits, debt("a"), [], NOW)
+    assert not allow(limits, debt("a"), [Finished(debt("b").table, NOW - 1, 1)], NOW)
 
 
 def test_a_table_has_so_many_commits_an_hour_and_the_others_theirs() -> None:
     limits = Limits(commits_per_table_and_hour=2)
     twice = [Finished(debt("a").table, NOW - 1, 1), Finished(debt("a").table, NOW - 2, 1)]
-    assert not limits.allow(debt("a"), twice, NOW)
-    assert limits.allow(debt("b"), twice, NOW)
-    assert limits.allow(debt("a"), twice, NOW + HOUR)
+    assert not allow(limits, debt("a"), twice, NOW)
+    assert allow(limits, debt("b"), twice, NOW)
+    assert allow(limits, debt("a"), twice, NOW + HOUR)
 
 
 @given(st.lists(st.tuples(st.integers(1, 80), st.integers(0, 600)), max_size=60))
@@ -134,8 +150,39 @@ def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[int, int]]) -> 
     for files, pause in wishes:
         now += pause
         one = debt("a", files=files)
-        if limits.allow(one, finished, now):
+        if allow(limits, one, finished, now):
             finished.append(Finished(one.table, now, bytes_due(one)))
     for run in finished:
         hour = [other.bytes for other in finished if run.at - HOUR < other.at <= run.at]
         assert sum(hour) <= 1000 * MEBIBYTE
+
+
+def test_what_is_running_counts_with_its_grant() -> None:
+    """Two lanes in an empty hour: the second may have what the first was not granted."""
+    limits = Limits(bytes_per_hour=250 * MEBIBYTE)
+    first, second = debt("a"), debt("b", files=16)
+    grant = limits.grant(first, Usage())
+    assert grant == Grant(bytes=100 * MEBIBYTE)
+    running = Usage.of([reserved(first, grant, NOW)], NOW)
+    assert running.spent.bytes == 100 * MEBIBYTE
+    assert limits.allow(debt("c"), running, NOW)
+    assert not limits.allow(second, running, NOW)
+
+
+def test_a_run_is_granted_what_the_hour_has_left() -> None:
+    limits = Limits(bytes_per_hour=30 * MEBIBYTE, requests_per_hour=1000)
+    large = debt("a")
+    assert limits.allow(large, Usage(), NOW)
+    assert limits.grant(large, Usage()).bytes == 30 * MEBIBYTE
+    small = debt("b", files=2, size=1000)
+    used = Usage.of([Finished(large.table, NOW, 29 * MEBIBYTE, 950)], NOW)
+    assert limits.grant(small, used) == Grant(MEBIBYTE, 50)
+    assert Limits().grant(large, used) == NO_GRANT
+
+
+@pytest.mark.parametrize("cap", [{"requests_per_hour": 100}, {"catalog_calls_per_hour": 30}])
+def test_requests_and_catalog_calls_have_caps_too(cap: dict[str, int]) -> None:
+    limits = Limits(**cap)  # type: ignore[arg-type]
+    once = [Finished(debt("b").table, NOW - 10, 1, 80, 24)]
+    assert not allow(limits, debt("a"), once, NOW)
+    assert allow(limits, debt("a"), once, NOW + HOUR)

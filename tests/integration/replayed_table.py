@@ -1,0 +1,197 @@
+"""Tables whose clock a test sets: real commits over hours of table time, and the service's own parts that follow it.
+
+A commit takes the machine's time; right after it the metadata file is given the table's, which always lies behind.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from pyiceberg.manifest import DataFile, ManifestEntryStatus
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import BinaryType, NestedField, StringType
+
+from compactor.dispatcher import waiting
+from compactor.events import Event, RunCommitted
+from compactor.in_flight import plain_path
+from compactor.manifest_cache import ManifestCache
+from compactor.manifests import Status
+from compactor.rewriter import Rewriter
+from compactor.settings import Settings
+from compactor.tables import file_sizes
+from compactor.work_order import Grant
+from streaming.batch_handler import BatchHandler
+from streaming.commit_events.decoder import TableChanged
+from streaming.service import Service
+from tests.conftest import Lake
+
+FIRST_MOMENT = 1_704_067_200.0
+"""2024-01-01, in seconds since the epoch: where the clocks of tables begin."""
+SCHEMA = Schema(
+    NestedField(1, "part", StringType(), required=False), NestedField(2, "payload", BinaryType(), required=False)
+)
+BY_PART = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "part"))
+ROWS = 4
+
+
+@dataclass(frozen=True)
+class Append:
+    """One commit of a writer: seconds of table time, and the bytes of the file that each partition gets, about."""
+
+    at: float
+    sizes: Mapping[str, int]
+
+
+@dataclass
+class ClockedTable:
+    """A table and its clock."""
+
+    lake: Lake
+    name: str
+    target: int
+
+    def __post_init__(self) -> None:
+        self.lake.catalog.create_table(
+            self.name,
+            SCHEMA,
+            partition_spec=BY_PART,
+            properties={"format-version": "2", "write.target-file-size-bytes": str(self.target)},
+        )
+
+    @property
+    def table(self) -> Table:
+        return self.lake.catalog.load_table(self.name)
+
+    def append(self, commit: Append, random_bytes: random.Random) -> None:
+        parts, payloads = [], []
+        for part, size in commit.sizes.items():
+            parts += [part] * ROWS
+            payloads += [random_bytes.randbytes(size // ROWS) for _ in range(ROWS)]
+        self.table.append(pa.table({"part": pa.array(parts, pa.string()), "payload": pa.array(payloads, pa.binary())}))
+        self.stamp(commit.at)
+
+    def add(self, files: list[DataFile], at: float) -> None:
+        """One commit that lists files which are there already."""
+        with self.table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+            for file in files:
+                append.append_data_file(file)
+        self.stamp(at)
+
+    def stamp(self, at: float) -> None:
+        """Whatever carries the machine's time carries `at` from now on."""
+        path = Path(plain_path(self.table.metadata_location))
+        tree = json.loads(path.read_text())
+        moment, today = int(at * 1000), int((time.time() - 86_400) * 1000)
+        for key in ("snapshots", "snapshot-log", "metadata-log"):
+            for entry in tree.get(key, ()):
+                entry["timestamp-ms"] = moment if entry["timestamp-ms"] > today else entry["timestamp-ms"]
+        tree["last-updated-ms"] = moment
+        path.write_text(json.dumps(tree))
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of what stood there before
+
+    def appended(self) -> list[tuple[float, list[DataFile]]]:
+        """What each `append` snapshot added."""
+        table = self.table
+        found = []
+        for snapshot in table.metadata.snapshots:
+            entries = [
+                entry.data_file
+                for manifest in snapshot.manifests(table.io)
+                if manifest.added_snapshot_id == snapshot.snapshot_id
+                for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
+                if entry.status == ManifestEntryStatus.ADDED
+            ]
+            if snapshot.summary is not None and snapshot.summary.operation.value == "append":
+                found.append((snapshot.timestamp_ms / 1000, entries))
+        return found
+
+
+class NobodyAsked:
+    """What the batch handler asks for is done by the test itself."""
+
+    def ask_again(self, *_: object, **__: object) -> None:
+        raise AssertionError("a small local table is counted in one go")
+
+
+@dataclass
+class FollowedTable:
+    """The ledger, board, policy, planner and rewriter of the service over one table, on the table's clock."""
+
+    clocked: ClockedTable
+    settings: Settings
+    now: float = FIRST_MOMENT
+    small_files: list[int] = field(default_factory=list)
+    bytes_in: int = 0
+    runs: list[RunCommitted] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        lake = self.clocked.lake
+        self.service = Service(self.settings, listener=self._hear, clock=lambda: self.now)
+        self.service._rewriter = Rewriter(
+            lake.session, lake.catalogs, self.service._cache, lake.in_flight(), slots=2, lease_seconds=60,
+            check_seconds=60, listener=self.service.tell, clock=lambda: self.now,
+        )  # fmt: skip
+        self._handler = BatchHandler(
+            self.settings, self.service.board, NobodyAsked(), lambda _: None, lambda: None, self.service.tell,
+            lambda: self.now,
+        )  # fmt: skip
+        self._name = lake.name(self.clocked.name)
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, RunCommitted):
+            self.runs.append(event)
+
+    def follow(self, commits: list[tuple[float, list[DataFile]]]) -> None:
+        """Commit by commit; in between, sweeps as the table watcher makes them."""
+        sweep_at = commits[0][0]
+        for at, files in commits:
+            while sweep_at < at:
+                self.now = sweep_at
+                self._hear_of_table(report=True)
+                sweep_at += self.settings.service.sweep_seconds
+            self.now = at
+            self.clocked.add(files, at)
+            self.bytes_in += sum(file.file_size_in_bytes for file in files)
+            self._hear_of_table(report=False)
+            self.small_files.append(self._count())
+
+    def _hear_of_table(self, *, report: bool) -> None:
+        """The ledger looks, and what is due is rewritten, until nothing is."""
+        name = self._name
+        changed = TableChanged("test", "", name.catalog, name.namespace, name.name, int(self.now * 1000), report=report)
+        self._handler.apply(self.service._direct.rows(name, changed))
+        for debt in waiting(self.service.board.tables(), {}, frozenset(), self.now):
+            runs = len(self.runs)
+            self.service._rewrite(debt, lambda: False, Grant())
+            if len(self.runs) > runs:
+                self.clocked.stamp(self.now)
+                self._hear_of_table(report=False)
+
+    def _count(self) -> int:
+        view = self.service._catalogs.load(self._name)
+        sizes = file_sizes(self.settings.policy.for_table(self._name), view.properties)
+        cache: ManifestCache = self.service._cache
+        return sum(
+            sizes.is_small(entry.size)
+            for entries in cache.read(view, view.manifests())
+            for entry in entries
+            if entry.status is not Status.DELETED
+        )
+
+    @property
+    def bytes_rewritten(self) -> int:
+        return sum(run.bytes_in for run in self.runs)
+
+    @property
+    def shrinkage(self) -> float:
+        """By how much rewritten files are smaller than what they were made from."""
+        return 1 - sum(run.bytes_out for run in self.runs) / self.bytes_rewritten

@@ -1,0 +1,122 @@
+"""`assess` foretells what the service does: three real histories, replayed through the service's own parts."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from compactor.assessment import Scenario, assess
+from compactor.manifest_cache import ManifestCache
+from compactor.settings import Settings
+from compactor.table_history import commits_of
+from compactor.tables import file_sizes
+from compactor.tiered_policy import policy_of
+from tests.conftest import Lake
+from tests.integration.replayed_table import FIRST_MOMENT, Append, ClockedTable, FollowedTable
+
+pytestmark = pytest.mark.spark
+
+KIBIBYTE = 1024
+TARGET = 8 * 1024 * KIBIBYTE
+"""Small as the sizes are, a footer is less than a hundredth of a file, as in files of a real table."""
+MINUTE = 60.0
+
+
+def steady(chance: random.Random) -> Iterator[Append]:
+    """A commit every 90 seconds into one partition, for three hours."""
+    for number in range(120):
+        yield Append(FIRST_MOMENT + number * 1.5 * MINUTE, {"all": chance.randrange(64, 320) * KIBIBYTE})
+
+
+def hourly(chance: random.Random) -> Iterator[Append]:
+    """A partition an hour, late files for the last two, and breaks after which the old hours have gone idle."""
+    at = FIRST_MOMENT
+    for number in range(90):
+        at += chance.choice([90, 120, 150, 180]) if number % 30 else 27 * MINUTE
+        hour = int((at - FIRST_MOMENT) // 3600)
+        late = [f"h{hour - back}" for back in (1, 2) if hour >= back and chance.random() < 0.15]
+        yield Append(at, {part: chance.randrange(32, 480) * KIBIBYTE for part in (f"h{hour}", *late)})
+
+
+def bursts(chance: random.Random) -> Iterator[Append]:
+    """Bursts into some of three partitions, sizes from 16 KiB to the target, pauses from minutes to three quarters."""
+    at = FIRST_MOMENT
+    for _ in range(10):
+        for _ in range(chance.randrange(4, 12)):
+            parts = chance.sample(["a", "b", "c"], chance.randrange(1, 4))
+            yield Append(at, {part: int(16 * KIBIBYTE * 2 ** (9 * chance.random() ** 2)) for part in parts})
+            at += 20
+        at += chance.choice([4, 8, 11, 13, 20, 45]) * MINUTE
+
+
+def pair(_: random.Random) -> Iterator[Append]:
+    """A partition that is merged twice, then another one that is merged once, within six minutes."""
+    for number in range(24):
+        yield Append(FIRST_MOMENT + number * 15, {"first" if number < 16 else "second": 64 * KIBIBYTE})
+
+
+def history(lake: Lake, appends: Callable[[random.Random], Iterator[Append]]) -> ClockedTable:
+    chance = random.Random(appends.__name__)
+    made = ClockedTable(lake, f"db.history_{uuid.uuid4().hex[:8]}", TARGET)
+    for append in appends(chance):
+        made.append(append, chance)
+    return made
+
+
+def foretold(table: ClockedTable, settings: Settings) -> Scenario:
+    view = table.lake.view(table.name)
+    values = settings.policy.for_table(view.name)
+    sizes = file_sizes(values, view.properties)
+    return assess(
+        commits_of(view, ManifestCache(1 << 24)),
+        values,
+        sizes,
+        policy_of(values, sizes),
+        [],
+        settings.service.sweep_seconds,
+    )[-1]
+
+
+@pytest.fixture
+def settings(lake: Lake) -> Settings:
+    """Everything may be rewritten; nothing is kept on the disk of this machine."""
+    tables = lake.settings.tables.model_copy(update={"include": ("*",)})
+    service = lake.settings.service.model_copy(update={"manifest_disk_bytes": 0})
+    return lake.settings.model_copy(update={"tables": tables, "service": service})
+
+
+@pytest.mark.parametrize("appends", [steady, hourly, bursts], ids=lambda appends: appends.__name__)
+def test_what_assess_foretells_is_what_the_service_does(
+    lake: Lake, settings: Settings, appends: Callable[[random.Random], Iterator[Append]]
+) -> None:
+    past = history(lake, appends)
+    followed = FollowedTable(ClockedTable(lake, past.name + "_replayed", TARGET), settings)
+    followed.follow(past.appended())
+    told = foretold(past, settings)
+
+    counts = followed.small_files
+    assert len(told.outcome.small_files) == len(counts)
+    mean = sum(counts) / len(counts)
+    amplification = followed.bytes_rewritten / followed.bytes_in
+    told_amplification = told.rewritten / told.outcome.bytes_in
+    apart = sum(abs(one - other) for one, other in zip(counts, told.outcome.small_files, strict=True)) / sum(counts)
+    print(
+        f"{appends.__name__}: {len(counts)} commits, {len(followed.runs)} runs ({told.outcome.rewrites} foretold), "
+        f"small files {mean:.2f} ({told.outcome.mean_small_files:.2f} foretold, {apart:.1%} apart), bytes rewritten "
+        f"per byte {amplification:.3f} ({told_amplification:.3f} foretold), outputs {followed.shrinkage:.2%} smaller"
+    )
+    assert told.outcome.mean_small_files == pytest.approx(mean, rel=0.1)
+    assert told_amplification == pytest.approx(amplification, rel=0.1)
+    assert apart <= 0.1
+
+
+def test_what_was_just_rewritten_is_not_idle(lake: Lake, settings: Settings) -> None:
+    """A run plans the whole table: it leaves alone what an earlier run has merged a minute ago."""
+    past = history(lake, pair)
+    followed = FollowedTable(ClockedTable(lake, past.name + "_replayed", TARGET), settings)
+    followed.follow(past.appended())
+    assert [run.files_in for run in followed.runs] == [8, 8, 8]
+    assert followed.small_files[-1] == 3
