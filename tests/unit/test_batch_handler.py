@@ -380,3 +380,14 @@ def test_every_sweep_asks_for_every_table_that_is_not_ignored(tmp_path: Path) ->
     watcher.stop()
     assert len(asked) >= 4
     assert set(asked) == {("t", True)}
+
+
+def test_table_properties_that_are_not_used_are_on_the_board() -> None:
+    scene = Scene()
+    row = table_row(
+        TABLE, "counted", heard(), update=LedgerUpdate(1, True, True, False, None, small(1)), refused=("growth is odd",)
+    )
+    debt = scene.apply(row)
+    assert debt is not None
+    assert debt.refused == ("growth is odd",)
+    assert scene.apply(counted(2, small(1), whole=True)).refused == ()  # type: ignore[union-attr]
