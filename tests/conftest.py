@@ -35,6 +35,7 @@ def pytest_report_header() -> str:
     return f"kafka broker: {kafka_source()}; S3: {s3_source()}; REST catalog: {rest_catalog_source()}"
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """With `-n 2 --dist loadgroup`: what shares Spark and servers runs in one process, the rest beside it."""
     for item in items:
