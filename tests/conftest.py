@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
+from xdist.scheduler import LoadScopeScheduling
 
 from compactor.in_flight import InFlightRecords, Owner
 from compactor.manifest_cache import ManifestCache
@@ -35,12 +36,15 @@ def pytest_report_header() -> str:
     return f"kafka broker: {kafka_source()}; S3: {s3_source()}; REST catalog: {rest_catalog_source()}"
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n 2 --dist loadgroup`: what shares Spark and servers runs in one process, the rest beside it."""
-    for item in items:
-        if item.path.parent.name in {"contracts", "integration"}:
-            item.add_marker(pytest.mark.xdist_group("services"))
+class _ServicesInOneProcess(LoadScopeScheduling):
+    """With `-n 2`: what shares Spark and servers runs in one process, all else beside it."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "services" if nodeid.startswith(("tests/contracts/", "tests/integration/")) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _ServicesInOneProcess(config, log)
 
 
 @dataclass
