@@ -34,7 +34,7 @@ test-chaos: setup ## Rewrites interleaved at random with other writers, against 
 
 test-monitoring: setup ## Alerts and dashboards: promtool's tests, and a real Prometheus that scrapes a working service
 	@deploy/setup.sh prometheus
-	@$(PYTHON_IN_VENV) -m pytest -rs tests/unit/test_alerts.py tests/unit/test_dashboards.py \
+	@$(PYTHON_IN_VENV) -m pytest -q -s -rs tests/unit/test_alerts.py tests/unit/test_dashboards.py \
 		tests/integration/test_service.py -k "alert or dashboard or promtool or expressions or runbook or waiting_events or prometheus"
 
 test-deploy: setup ## The image built, run beside a real broker and stopped (where docker is); compose file and manifests

@@ -41,7 +41,7 @@ from tests.integration.service_process import (
     site,
     wait_for,
 )
-from tests.services.prometheus import Prometheus, prometheus
+from tests.services.prometheus import Prometheus, prometheus, shown
 from tests.services.prometheus import installed as prometheus_installed
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -143,10 +143,13 @@ def test_a_real_prometheus_answers_every_panel_and_rule(shared: Site, running: S
         wait_for("two scrapes", lambda: float(_value(server, "count_over_time(firnline_build_info[1m])")) >= TWO)
         wait_for("the rules", lambda: all(rule["health"] == "ok" for rule in server.rules()))
         for dashboard in DASHBOARDS:
+            print(f"\n{dashboard.title}")
             for panel in dashboard.panels:
                 for legend, expression in panel.queries:
                     asked = expression.replace("$table", ".*").replace("$__rate_interval", "30s")
-                    assert server.query(asked), f"{dashboard.title}, {panel.title}, {legend}: {asked}"
+                    found = server.query(asked)
+                    assert found, f"{dashboard.title}, {panel.title}, {legend}: {asked}"
+                    print(f"  {panel.title:48} {shown(legend, found)}")
         assert float(_value(server, "firnline_commits_total")) >= 1
         firing = {rule["name"] for rule in server.rules() if rule.get("state") == "firing"}
         assert firing <= {"FirnlineDeadLetters", "FirnlineHookFails"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 import urllib.error
@@ -85,3 +86,13 @@ def _ready(url: str) -> bool:
             return bool(answer.status == 200)
     except OSError:
         return False
+
+
+def shown(legend: str, samples: list[dict[str, Any]]) -> str:
+    """A panel's series as its legend would name them, with their newest values; of many the first three."""
+    texts = [f"{_named(legend, each['metric'])} {float(each['value'][1]):.6g}".strip() for each in samples[:3]]
+    return "; ".join(texts) + ("" if len(samples) <= len(texts) else f"; {len(samples) - len(texts)} more")
+
+
+def _named(legend: str, labels: dict[str, str]) -> str:
+    return re.sub(r"\{\{(\w+)\}\}", lambda label: labels.get(label[1], ""), legend)

@@ -68,6 +68,9 @@ def test_each_alert_is_seen_silent_firing_and_recovered(alert: dict[str, Any]) -
         [bool(step.get("exp_alerts")) for step in test["alert_rule_test"] if step["alertname"] == alert["alert"]]
         for test in TESTS
     ]
+    for test, story in zip(TESTS, stories, strict=True):
+        if story:
+            print(f"{alert['alert']}: {test['name']}: {', '.join('fires' if fires else 'silent' for fires in story)}")
     assert any(story[0] is False and True in story and story[-1] is False for story in stories if story)
 
 
