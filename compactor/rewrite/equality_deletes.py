@@ -161,7 +161,8 @@ def positions_by_equality(
     """
     every = {delete for file in files for delete in file.deletes}
     for file in files:
-        if set(file.deletes) != {delete for delete in every if delete.sequence_number > file.sequence_number}:
+        newer = {delete.location for delete in every if delete.sequence_number > file.sequence_number}
+        if {delete.location for delete in file.deletes} != newer:
             raise refused("equality_deletes", f"{file.location} has other equality deletes than its neighbours")
     found: dict[str, Positions] = {}
     for part in _parts(reader, [file for file in files if file.deletes]):
