@@ -48,7 +48,8 @@ class Inventory:
 
         Files whose snapshot has expired are as old as can be, so that a partition of these is idle since ever.
         """
-        return min((self.age_seconds(file, now) for file in self.partitions[key]), default=now)
+        commits = {(file.entry.snapshot_id, file.entry.data_sequence_number) for file in self.partitions[key]}
+        return min((now - self.commits.written_ms(*commit) / 1000 for commit in commits), default=now)
 
     def age_seconds(self, file: LiveFile, now: float) -> float:
         """How long ago the rows of a file were written, at least; of expired snapshots, since ever."""

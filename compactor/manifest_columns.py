@@ -66,6 +66,17 @@ class Partitions:
         return found
 
 
+def _listed(column: pa.Array) -> list[Any]:
+    """A column as Python values; numbers without nulls, most of them, by way of NumPy, which is ten times faster."""
+    if column.null_count == 0 and pa.types.is_integer(column.type):
+        values: list[Any] = column.to_numpy().tolist()
+        return values
+    if column.null_count == len(column):
+        return [None] * len(column)
+    listed: list[Any] = column.to_pylist()
+    return listed
+
+
 def _hashes(spec_id: int, texts: Iterable[str]) -> npt.NDArray[np.uint64]:
     """One hash a partition, the same in every process."""
     digests = b"".join(hashlib.blake2b(f"{spec_id}:{text}".encode(), digest_size=8).digest() for text in texts)
@@ -79,7 +90,7 @@ class EntryColumns:
     a third of their bytes where a manifest's files are in one folder.
     """
 
-    __slots__ = ("manifest_path", "nbytes", "partitions", "prefix", "rows")
+    __slots__ = ("_numbers", "manifest_path", "nbytes", "partitions", "prefix", "rows")
 
     def __init__(
         self,
@@ -95,6 +106,7 @@ class EntryColumns:
         self.partitions = partitions
         self.prefix = prefix
         self.nbytes = int(rows.nbytes) if nbytes is None else nbytes
+        self._numbers: dict[str, npt.NDArray[Any]] = {}
 
     @classmethod
     def of(cls, manifest_path: str, layout: PartitionLayout, entries: Iterable[FileEntry]) -> EntryColumns:
@@ -122,19 +134,16 @@ class EntryColumns:
         return iter(self.entries())
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """One column without nulls as numbers."""
-        numbers: npt.NDArray[Any] = self.rows.column(name).to_numpy(zero_copy_only=False)
-        return numbers
-
-    def hashes(self) -> npt.NDArray[np.uint64]:
-        """The partition's hash, row by row."""
-        hashes: npt.NDArray[np.uint64] = self.partitions.hashes[self.numbers("partition")]
-        return hashes
+        """One column without nulls as numbers: the rows' own memory, seen by NumPy."""
+        found = self._numbers.get(name)
+        if found is None:  # kept, since a thousand manifests are asked at each plan
+            found = self._numbers[name] = self.rows.column(name).to_numpy()
+        return found
 
     def entries(self, rows: npt.NDArray[Any] | None = None) -> list[FileEntry]:
         """The given rows, or all, as objects."""
         chosen = self.rows if rows is None else self.rows.take(pa.array(rows, pa.int64()))
-        column = {name: chosen.column(name).to_pylist() for name in SCHEMA.names}
+        column = {name: _listed(chosen.column(name)) for name in SCHEMA.names}
         prefix = self.prefix
         keys = [self.partitions.key(index) for index in column["partition"]]
         path_of_manifest = self.manifest_path

@@ -42,16 +42,26 @@ class ManifestRows:
 
     def by_partition(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """The rows ordered by partition, and where each partition ends in that order."""
-        hashes = _joined([each.hashes() for each in self._manifests])[rows]
-        codes, distinct = pd.factorize(hashes)
-        ends: Numbers = np.cumsum(np.bincount(codes, minlength=len(distinct)))
+        codes = self._partition_codes()[rows]
+        counts = np.bincount(codes)
+        ends: Numbers = np.cumsum(counts[counts > 0])
         return rows[np.argsort(codes, kind="stable")], ends
+
+    def _partition_codes(self) -> Numbers:
+        """A number for each partition, row by row. Only distinct partitions are hashed, not rows."""
+        distinct = {id(each.partitions): each.partitions.hashes for each in self._manifests}
+        codes, found = pd.factorize(_joined([*distinct.values()]))
+        if len(found) <= np.iinfo(np.uint16).max:  # what NumPy sorts in linear time
+            codes = codes.astype(np.uint16)
+        starts = np.cumsum([0, *map(len, distinct.values())])
+        own = {name: codes[start:] for name, start in zip(distinct, starts.tolist(), strict=False)}
+        return _joined([own[id(each.partitions)][each.numbers("partition")] for each in self._manifests])
 
     def key(self, row: int) -> PartitionKey:
         """The partition of one row."""
         manifest = int(self._manifest[row])
         columns = self._manifests[manifest]
-        index = columns.rows.column("partition")[int(row - self._starts[manifest])].as_py()
+        index = int(columns.numbers("partition")[row - self._starts[manifest]])
         key: PartitionKey = columns.partitions.key(index)[0]
         return key
 

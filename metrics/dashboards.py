@@ -29,7 +29,8 @@ DECODED = (
 
 
 def _or_zero(expression: str) -> str:
-    return f"({expression}) or vector(0)"
+    """A zero where there is no series at all; without `on ()` it would be one more line beside those with labels."""
+    return f"({expression}) or on () vector(0)"
 
 
 def _rate(metric: str, by: str = "", window: str = RATE) -> str:

@@ -150,7 +150,7 @@ def test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it(scene
     after = Scene((*left, *kept)).live()
     for file in left:
         assert after[file.path].deletes == before[file.path].deletes
-    outputs = [replace(file, path=f"{file.path}-out", data_sequence_number=HEAD) for file in scene.data]
+    outputs = [file._replace(path=f"{file.path}-out", data_sequence_number=HEAD) for file in scene.data]
     with_outputs = Scene((*left, *outputs, *kept)).live()
     for file in outputs:
         assert not [each for each in with_outputs[file.path].deletes if each.content is Content.EQUALITY_DELETES]
@@ -177,7 +177,7 @@ def test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows(scene
     groups = [group for group in groups if group.files]
     changes = data.draw(
         st.lists(
-            st.sampled_from([replace(each, status=Status.DELETED) for each in scene.entries])
+            st.sampled_from([each._replace(status=Status.DELETED) for each in scene.entries])
             | st.builds(
                 lambda content, key, named, number: entry(
                     content, f"new-{number}", key, HEAD + number, applies_to=named
@@ -212,7 +212,7 @@ def test_vectors_that_share_a_puffin_file_are_told_apart() -> None:
     groups = [group_of([file], file.entry.key) for file in Scene((*data, *vectors)).live().values()]
     assert [len(group.files[0].deletes) for group in groups] == [1, 1]
     for number, vector in enumerate(vectors):
-        assert list(touched_groups(groups, [replace(vector, status=Status.DELETED)])) == [number]
+        assert list(touched_groups(groups, [vector._replace(status=Status.DELETED)])) == [number]
 
 
 def alters(change: FileEntry, group: Group) -> bool:

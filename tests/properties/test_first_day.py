@@ -22,7 +22,7 @@ KEY = PartitionKey(0, "[1]")
 CAPS = {
     "bytes": Limits(bytes_per_hour=60_000 * MEBIBYTE),
     "requests": Limits(requests_per_hour=60_000),
-    "catalog_calls": Limits(catalog_calls_per_hour=500 * CATALOG_CALLS),
+    "catalog_calls": Limits(catalog_calls_per_hour=300 * CATALOG_CALLS),  # below what one lane can use up
     "all": Limits((), 60_000 * MEBIBYTE, 2, 60_000, 500 * CATALOG_CALLS),
 }
 

@@ -282,15 +282,15 @@ CHOICES: dict[str, tuple[FileEntry, tuple[FileEntry, ...], Engine, str]] = {
     "encrypted": (entry(encrypted=True), (), Engine.SPARK, "encrypted"),
     "position deletes": (entry(), (BY_POSITION,), Engine.ENCODE, "position_deletes"),
     "position deletes in Avro": (
-        entry(), (replace(BY_POSITION, file_format="avro"),), Engine.SPARK, "delete_file_format",
+        entry(), (BY_POSITION._replace(file_format="avro"),), Engine.SPARK, "delete_file_format",
     ),
-    "encrypted deletes": (entry(), (replace(BY_POSITION, encrypted=True),), Engine.SPARK, "delete_file_format"),
+    "encrypted deletes": (entry(), (BY_POSITION._replace(encrypted=True),), Engine.SPARK, "delete_file_format"),
     "equality deletes": (entry(), (BY_VALUE,), Engine.ENCODE, "equality_deletes"),
     "equality deletes of a nested field": (
-        entry(), (replace(BY_VALUE, equality_ids=(1, 9)),), Engine.SPARK, "equality_deletes",
+        entry(), (BY_VALUE._replace(equality_ids=(1, 9)),), Engine.SPARK, "equality_deletes",
     ),
-    "equality deletes in Avro": (entry(), (replace(BY_VALUE, file_format="avro"),), Engine.SPARK, "delete_file_format"),
-    "deletion vectors": (entry(), (replace(BY_POSITION, file_format="puffin"),), Engine.SPARK, "deletion_vectors"),
+    "equality deletes in Avro": (entry(), (BY_VALUE._replace(file_format="avro"),), Engine.SPARK, "delete_file_format"),
+    "deletion vectors": (entry(), (BY_POSITION._replace(file_format="puffin"),), Engine.SPARK, "deletion_vectors"),
     "NaN": (entry(key=PartitionKey(0, "[NaN]")), (), Engine.SPARK, "partition_value"),
 }  # fmt: skip
 
@@ -326,7 +326,7 @@ def test_a_file_whose_row_ids_are_unknown_is_not_copied() -> None:
 
 def test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column() -> None:
     assert impossible(table_of(), KEY, (LiveFile(entry(), (BY_VALUE,)),)) is None
-    gone = replace(BY_VALUE, equality_ids=(1, 9))
+    gone = BY_VALUE._replace(equality_ids=(1, 9))
     assert "column 9" in (impossible(table_of(), KEY, (LiveFile(entry()), LiveFile(entry(), (gone,)))) or "")
     assert "lost its column" in (impossible(table_of(source_id=9), KEY, (LiveFile(entry()),)) or "")
 
