@@ -7,12 +7,13 @@ footers tell later, see `splice_checks.refusal`: what is not spliced then is enc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from compactor.errors import InputError
 from compactor.live_files import LiveFile
+from compactor.manifests import Content, FileEntry
 from compactor.partitions import PartitionKey
 from compactor.rewrite.equality_deletes import not_compared
 from compactor.tables import TableView
@@ -55,10 +56,11 @@ def choose_engine(
         raise InputError(f"there is no engine {requested!r}; use one of {', '.join(ENGINES_TO_ASK_FOR)}")
     if requested == "spark":
         return EngineChoice(Engine.SPARK, "requested", "asked for by the user")
-    foreign = _not_for_arrow(table, key, files)
+    delete_files = _delete_files(files)
+    foreign = _not_for_arrow(table, key, files, delete_files)
     if foreign is not None and requested == "auto":
         return EngineChoice(Engine.SPARK, *foreign)
-    deletes = _deletes(files)
+    deletes = _deletes(delete_files)
     obstacle = foreign or (deletes if requested == "splice" else None)
     if obstacle is not None:
         raise InputError(
@@ -72,11 +74,12 @@ def choose_engine(
     return EngineChoice(Engine.SPLICE, "row_groups_copied", "Parquet of one schema, nothing to decode")
 
 
-def _not_for_arrow(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> tuple[str, str] | None:
+def _not_for_arrow(
+    table: TableView, key: PartitionKey, files: Sequence[LiveFile], deletes: Collection[FileEntry]
+) -> tuple[str, str] | None:
     """The first thing metadata tells against everything but Iceberg's own code: slug and sentence."""
     formats = {file.entry.file_format for file in files}
-    deletes = {delete.path: delete for file in files for delete in file.deletes}.values()
-    compared = not_compared(table.metadata.schema(), _compared_ids(files))
+    compared = not_compared(table.metadata.schema(), _compared_ids(deletes))
     checks = (
         (formats != {"parquet"}, "file_format", f"data files are {', '.join(sorted(formats))}"),
         (any(file.entry.encrypted for file in files), "encrypted", "data files are encrypted"),
@@ -109,18 +112,23 @@ def _lost_row_ids(table: TableView, files: Sequence[LiveFile]) -> bool:
     return given and any(file.entry.first_row_id is None for file in files)
 
 
-def _deletes(files: Sequence[LiveFile]) -> tuple[str, str] | None:
+def _delete_files(files: Sequence[LiveFile]) -> Collection[FileEntry]:
+    """The delete files that may apply to any of these, each once."""
+    return {delete.path: delete for file in files for delete in file.deletes}.values()
+
+
+def _deletes(deletes: Collection[FileEntry]) -> tuple[str, str] | None:
     """What tells against copying whole row groups: slug and sentence."""
-    if _compared_ids(files):
+    if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
         return "equality_deletes", "equality deletes apply: rows are compared by value"
-    if any(file.deletes for file in files):
+    if deletes:
         return "position_deletes", "position deletes apply: rows must be left out"
     return None
 
 
-def _compared_ids(files: Sequence[LiveFile]) -> frozenset[int]:
+def _compared_ids(deletes: Collection[FileEntry]) -> frozenset[int]:
     """The fields that equality deletes compare."""
-    return frozenset(field_id for file in files for delete in file.deletes for field_id in delete.equality_ids)
+    return frozenset(field_id for delete in deletes for field_id in delete.equality_ids)
 
 
 def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> str | None:
@@ -129,7 +137,10 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
     fields = [field.name for field in table.spec(key.spec_id).fields if field.source_id not in columns]
     if fields:
         return f"partition field {fields[0]} lost its column: Iceberg cannot read the partition values any more"
-    ids = _compared_ids(files) - set(columns)
+    deletes = _delete_files(files)
+    if any(delete.content is Content.EQUALITY_DELETES and not delete.equality_ids for delete in deletes):
+        return "an equality delete names no column to compare: nobody can tell which rows it deletes"
+    ids = _compared_ids(deletes) - set(columns)
     if ids:
         return f"an equality delete compares column {min(ids)}, which was dropped: Iceberg cannot apply it any more"
     return None

@@ -327,6 +327,8 @@ def test_a_file_whose_row_ids_are_unknown_is_not_copied() -> None:
 def test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column() -> None:
     assert impossible(table_of(), KEY, (LiveFile(entry(), (BY_VALUE,)),)) is None
     gone = BY_VALUE._replace(equality_ids=(1, 9))
+    nothing = BY_VALUE._replace(equality_ids=())
+    assert "names no column" in (impossible(table_of(), KEY, (LiveFile(entry(), (nothing,)),)) or "")
     assert "column 9" in (impossible(table_of(), KEY, (LiveFile(entry()), LiveFile(entry(), (gone,)))) or "")
     assert "lost its column" in (impossible(table_of(source_id=9), KEY, (LiveFile(entry()),)) or "")
 
