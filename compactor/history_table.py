@@ -108,12 +108,27 @@ class HistoryTable:
             InputError: there is a table of that name, and it is none.
             RetryError: the catalog does not answer, or refuses to make it.
         """
+        if not self.exists():
+            try:
+                self._make()
+            except Exception as error:
+                raise RetryError(f"history table {self.name} cannot be made: {error}", reason="history") from error
+
+    def exists(self) -> bool:
+        """Whether there is a history.
+
+        Raises:
+            InputError: there is a table of that name, and it is none.
+            RetryError: the catalog does not answer.
+        """
         try:
-            table = self._load() or self._make()
+            table = self._load()
         except FirnlineError:
             raise
         except Exception as error:
-            raise RetryError(f"history table {self.name} cannot be made: {error}", reason="history") from error
+            raise RetryError(f"history table {self.name} cannot be loaded: {error}", reason="history") from error
+        if table is None:
+            return False
         found = {field.name: field.field_type for field in table.schema().fields}
         wrong = [name for name, kind, _ in COLUMNS if found.get(name) != kind]
         if wrong:
@@ -122,6 +137,7 @@ class HistoryTable:
                 "table that does not exist yet",
                 reason="bad_setting",
             )
+        return True
 
     def append(self, decisions: Sequence[Decision], batch_id: str) -> None:
         """One commit, the table made first if it is gone. Done twice with the same `batch_id`, it is done once.

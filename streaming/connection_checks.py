@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from compactor.errors import FirnlineError, InputError
+from compactor.history_table import HistoryTable
 from compactor.in_flight import plain_path
 from compactor.java import jars_folder, java_home
 from compactor.java_table import data_folder
@@ -28,7 +29,7 @@ from compactor.spark_session import jar_sets
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView
 from streaming.kafka_access import KafkaAccess
-from streaming.run_settings import in_flight_records
+from streaming.run_settings import history_table, in_flight_records
 
 PROBE = b"written by firnline check-config --connect; it may be deleted"
 TABLES_LOOKED_AT = 500  # to find one that may be rewritten; a catalog can have very many
@@ -37,6 +38,7 @@ REFUSED = re.compile(
     "authentication ?failed|InvalidAccessKeyId|SignatureDoesNotMatch",
     re.IGNORECASE,
 )
+HISTORY_REMEDY = "name a table in history.table that does not exist yet, or is a history, and may be written"
 OBSERVED = "not tried: `run --observe` writes nothing"
 
 
@@ -77,6 +79,9 @@ def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[
     catalogs = Catalogs(settings.catalogs)
     for name in catalogs.names:
         yield from _check_catalog(settings, catalogs, name, observe=observe)
+    history = history_table(settings, catalogs)
+    if history is not None:
+        yield _tried(f"history table {history.name}", _history(catalogs, history, observe=observe), HISTORY_REMEDY)
     yield _tried("in-flight folder", _in_flight(settings, observe=observe), "make state.checkpoint writable")
     yield from _check_kafka(settings, observe=observe)
 
@@ -193,6 +198,18 @@ def _folders_kept(location: str) -> Iterator[None]:
         with suppress(OSError):
             for parent in missing:
                 parent.rmdir()
+
+
+def _history(catalogs: Catalogs, history: HistoryTable, *, observe: bool) -> Attempt:
+    def look() -> str:
+        if not history.exists():
+            return "it does not exist yet; the service will make it"
+        if observe:
+            return "it is there"
+        view = catalogs.load(history.name)
+        return f"it is there; {_written(data_folder(view), view.io.properties)}"
+
+    return look
 
 
 def _in_flight(settings: Settings, *, observe: bool) -> Attempt:

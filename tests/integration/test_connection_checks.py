@@ -14,7 +14,10 @@ from kafka import KafkaProducer
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, NewTopic, ResourcePattern, ResourceType
 from pyiceberg.catalog import load_catalog
 
+from compactor.history_table import HistoryTable
 from compactor.settings import load_settings
+from compactor.table_names import TableName
+from compactor.tables import Catalogs
 from streaming.connection_checks import Check, Status, check_connections
 from streaming.demo.broker import embedded_broker
 from tests.integration.service_process import document, firnline
@@ -158,6 +161,26 @@ def test_an_empty_catalog_is_tried_at_its_warehouse(tree: dict[str, Any], tmp_pa
     (tmp_path / "wh").write_text("a file where a folder is wanted")
     (tmp_path / "state").write_text("likewise")
     assert failed(checks(tree, tmp_path)) == {"store of lake, write", "in-flight folder"}
+
+
+def test_the_history_is_looked_at_and_not_made(
+    tree: dict[str, Any], rest_catalog: RestCatalog, table: str, tmp_path: Path
+) -> None:
+    name = f"history_{uuid.uuid4().hex[:8]}"
+    catalog = load_catalog("lake", **rest_catalog.properties)
+    tree["history"] = {"table": f"ops.{name}"}
+    check = f"history table lake.ops.{name}"
+    assert "does not exist yet" in checks(tree, tmp_path)[check].detail
+    assert not catalog.table_exists(("ops", name))
+    HistoryTable(Catalogs(tree["catalogs"]), TableName("lake", ("ops",), name), "1").ensure()
+    found = checks(tree, tmp_path)
+    assert failed(found) == set()
+    assert f"{name}/data/.firnline-probe" in found[check].detail
+    assert checks(tree, tmp_path, observe=True)[check].detail == "it is there"
+    tree["history"] = {"table": f"db.{table}"}
+    found = checks(tree, tmp_path)
+    assert failed(found) == {f"history table lake.db.{table}"}
+    assert "is no history" in found[f"history table lake.db.{table}"].detail
 
 
 def test_topics_that_do_not_exist_are_not_made(tree: dict[str, Any], broker: str, tmp_path: Path) -> None:
