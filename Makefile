@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-rest-s3 package test test-slow test-correctness test-chaos test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup demo demo-rest-s3 package test test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning clean
 
 help: ## List the targets
@@ -31,6 +31,9 @@ test-correctness: setup ## Every kind of table, writer and engine, then 300 gene
 
 test-chaos: setup ## Rewrites interleaved at random with other writers, against a serial model (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.chaos $(ARGS)
+
+test-soak: setup ## Half an hour beside writers that never stop: rows, debt, memory, threads, open files (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.soak $(ARGS)
 
 test-monitoring: setup ## Alerts and dashboards: promtool's tests, and a real Prometheus that scrapes a working service
 	@deploy/setup.sh prometheus

@@ -1,9 +1,8 @@
 """The `encode` rewrite: the data files of one share → one Parquet file of full row groups, decoded and encoded once.
 
 Plain values in, plain values out, no Spark and no Java: it runs inside a Spark task on one core. Rows keep their order,
-columns are matched by field id, V2 position deletes and equality deletes are applied, V3 row lineage is carried. What
-cannot be done without changing a row is refused, with a reason; whatever goes wrong, nothing is left at the output's
-location.
+columns are matched by field id, deletes of every kind are applied, V3 row lineage is carried. What cannot be done
+without changing a row is refused, with a reason; whatever goes wrong, nothing is left at the output's location.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class EncodeInput:
         records: Rows, as the manifest says.
         data_sequence_number: Of its manifest entry: what `_last_updated_sequence_number` is where the file says none.
         first_row_id: The row id of its first row (V3); None if none was assigned.
-        position_deletes: The position delete files that apply to it.
+        position_deletes: The position delete files, or the deletion vector, that apply to it.
         equality_deletes: The equality delete files that apply to it.
     """
 
@@ -131,9 +130,8 @@ class EncodedFile:
 def encode_refusal(share: EncodeShare) -> Refusal | None:
     """Why the share cannot be encoded, as far as schema and delete files' formats tell; no byte is read.
 
-    Reasons: `type_not_supported`, `column_names_collide`, `deletion_vectors`, `delete_file_format`, `equality_deletes`
-    (of columns that are not compared here), `row_lineage_unknown` (lineage asked for below format version 3),
-    `duplicate_inputs`.
+    Reasons: `type_not_supported`, `column_names_collide`, `delete_file_format`, `equality_deletes` (of columns that are
+    not compared here), `row_lineage_unknown` (lineage asked for below format version 3), `duplicate_inputs`.
     """
     if share.keep_row_lineage and share.format_version < ROW_LINEAGE_VERSION:
         return Refusal("row_lineage_unknown", f"format version {share.format_version} has no row lineage")

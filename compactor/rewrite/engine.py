@@ -85,14 +85,9 @@ def _not_for_arrow(
         (any(file.entry.encrypted for file in files), "encrypted", "data files are encrypted"),
         (compared is not None, "equality_deletes", str(compared)),
         (
-            any(delete.file_format == "puffin" for delete in deletes),
-            "deletion_vectors",
-            "deletion vectors apply: rows must be left out",
-        ),
-        (
-            any(delete.file_format != "parquet" or delete.encrypted for delete in deletes),
+            any(delete.file_format not in {"parquet", "puffin"} or delete.encrypted for delete in deletes),
             "delete_file_format",
-            "delete files are not plain Parquet",
+            "delete files are neither plain Parquet nor deletion vectors",
         ),
         (
             _lost_row_ids(table, files),
@@ -121,6 +116,8 @@ def _deletes(deletes: Collection[FileEntry]) -> tuple[str, str] | None:
     """What tells against copying whole row groups: slug and sentence."""
     if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
         return "equality_deletes", "equality deletes apply: rows are compared by value"
+    if any(delete.file_format == "puffin" for delete in deletes):
+        return "deletion_vectors", "deletion vectors apply: rows must be left out"
     if deletes:
         return "position_deletes", "position deletes apply: rows must be left out"
     return None

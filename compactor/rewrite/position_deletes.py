@@ -1,4 +1,4 @@
-"""V2 position delete files in Parquet → the positions to drop from each data file.
+"""Position delete files in Parquet, and deletion vectors → the positions to drop from each data file.
 
 A delete file is read once, row group by row group; row groups whose statistics rule out every path asked for are
 skipped. A path counts only if it equals the data file's path to the byte (Iceberg spec, "Position Delete Files").
@@ -19,6 +19,7 @@ from pyiceberg.table.name_mapping import MappedField
 
 from compactor.errors import GiveUpError
 from compactor.rewrite.byte_ranges import ByteStore
+from compactor.rewrite.deletion_vectors import vector_positions
 from compactor.rewrite.encode_read import named_errors, open_parquet
 from compactor.rewrite.encode_source import SourceColumn, source_columns
 from compactor.rewrite.refusal import Refusal
@@ -51,12 +52,10 @@ class DeleteFile:
 
 
 def delete_refusal(files: Iterable[DeleteFile]) -> Refusal | None:
-    """Why these delete files cannot be applied here: `deletion_vectors`, `delete_file_format`, or None."""
+    """Why these delete files cannot be applied here: `delete_file_format`, or None."""
     for file in files:
         file_format = file.file_format.lower()
-        if file_format == PUFFIN:
-            return Refusal("deletion_vectors", "deletion vectors are left to Iceberg's own reader")
-        if file_format != PARQUET:
+        if file_format not in {PARQUET, PUFFIN}:
             return Refusal("delete_file_format", f"position deletes in {file_format} are left to Iceberg's own reader")
     return None
 
@@ -71,7 +70,7 @@ def deleted_positions(store: ByteStore, deletes: Mapping[str, Sequence[DeleteFil
 
     Raises:
         GiveUpError: `unreadable_delete_file`: not Parquet, without its two columns, or with nulls or negative
-            positions; or what the store raises.
+            positions; or as `vector_positions`; or what the store raises.
     """
     paths_of: dict[DeleteFile, list[str]] = {}
     for path, files in deletes.items():
@@ -79,7 +78,11 @@ def deleted_positions(store: ByteStore, deletes: Mapping[str, Sequence[DeleteFil
             paths_of.setdefault(file, []).append(path)
     found: dict[str, list[Positions]] = {}
     for file, paths in paths_of.items():
-        for path, positions in _positions(store, file, paths):
+        is_vector = file.file_format.lower() == PUFFIN
+        pieces = (
+            vector_positions(store, file.location, file.size, paths) if is_vector else _positions(store, file, paths)
+        )
+        for path, positions in pieces:
             found.setdefault(path, []).append(positions)
     return {path: np.unique(np.concatenate(pieces)) for path, pieces in found.items()}
 
@@ -92,6 +95,12 @@ def kept_rows(positions: Positions, start: int, length: int) -> pa.Array | None:
     kept = np.ones(length, dtype=np.bool_)
     kept[positions[first:last] - start] = False
     return pa.array(kept)
+
+
+def _read(store: ByteStore, file: DeleteFile, paths: Sequence[str]) -> Iterable[tuple[str, Positions]]:
+    if file.file_format.lower() == PUFFIN:
+        return vector_positions(store, file.location, file.size, paths)
+    return _positions(store, file, paths)
 
 
 def _positions(store: ByteStore, file: DeleteFile, paths: Sequence[str]) -> Iterable[tuple[str, Positions]]:

@@ -259,7 +259,7 @@ def test_position_deletes_leave_with_their_rows(
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (1, 4)")
     lake.sql(f"UPDATE lake.{table_name} SET a = 'changed' WHERE id = 3")
     columns = LINEAGE if version == 3 else "*"
-    expected = {("encode", "position_deletes")} if version == 2 else {("spark", "deletion_vectors")}
+    expected = {("encode", "position_deletes")} if version == 2 else {("encode", "deletion_vectors")}
     if engine == "spark":
         expected = REQUESTED
     compact_and_check(lake, table_name, 1, expected, columns=columns, engine=engine, in_duckdb=True, deleted=9)

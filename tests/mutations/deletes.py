@@ -266,6 +266,30 @@ MUTATIONS: Final = (
         "kept[(positions[first:last] - start + 1) % length] = False",
         "tests/unit/test_encode_output.py::test_position_deletes_are_applied_and_counted",
     ),
+    Mutation(
+        "8",
+        "a data file without a vector in its Puffin file loses no row",
+        "compactor/rewrite/deletion_vectors.py",
+        "if len(vectors) != 1:",
+        "if not vectors:\n            continue\n        if len(vectors) != 1:",
+        "tests/unit/test_deletion_vectors.py::test_what_cannot_be_trusted_is_no_vector",
+    ),
+    Mutation(
+        "8",
+        "a damaged deletion vector is applied as it is",
+        "compactor/rewrite/deletion_vectors.py",
+        'int.from_bytes(data[-_CHECKSUM:], "big") == zlib.crc32(body)',
+        "True",
+        "tests/unit/test_deletion_vectors.py::test_what_cannot_be_trusted_is_no_vector",
+    ),
+    Mutation(
+        "8",
+        "the first vector of a Puffin file is every data file's",
+        "compactor/rewrite/deletion_vectors.py",
+        'if blob.properties.get("referenced-data-file") == path]',
+        'if blob.properties.get("referenced-data-file")][:1]',
+        "tests/unit/test_deletion_vectors.py::test_every_position_of_the_files_asked_for",
+    ),
     # --- 4 dangling deletes, under a filter ---
     Mutation(
         "4",

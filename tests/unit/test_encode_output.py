@@ -89,12 +89,12 @@ def test_when_every_row_is_deleted_there_is_no_file(tmp_path: Path) -> None:
     assert not Path(work.output).exists()
 
 
-@pytest.mark.parametrize(("file_format", "reason"), [("PUFFIN", "deletion_vectors"), ("avro", "delete_file_format")])
-def test_delete_files_of_other_formats_are_refused(tmp_path: Path, file_format: str, reason: str) -> None:
+@pytest.mark.parametrize("file_format", ["ORC", "avro"])
+def test_delete_files_of_other_formats_are_refused(tmp_path: Path, file_format: str) -> None:
     source = EncodeInput("/nowhere", 1, 1, position_deletes=(DeleteFile("/nowhere", 1, file_format),))
     found = encode_refusal(share(tmp_path, IDS, [source]))
     assert found is not None
-    assert found.reason == reason
+    assert found.reason == "delete_file_format"
 
 
 # --- row lineage ------------------------------------------------------------------------------------------------------

@@ -290,7 +290,7 @@ CHOICES: dict[str, tuple[FileEntry, tuple[FileEntry, ...], Engine, str]] = {
         entry(), (BY_VALUE._replace(equality_ids=(1, 9)),), Engine.SPARK, "equality_deletes",
     ),
     "equality deletes in Avro": (entry(), (BY_VALUE._replace(file_format="avro"),), Engine.SPARK, "delete_file_format"),
-    "deletion vectors": (entry(), (BY_POSITION._replace(file_format="puffin"),), Engine.SPARK, "deletion_vectors"),
+    "deletion vectors": (entry(), (BY_POSITION._replace(file_format="puffin"),), Engine.ENCODE, "deletion_vectors"),
     "NaN": (entry(key=PartitionKey(0, "[NaN]")), (), Engine.SPARK, "partition_value"),
 }  # fmt: skip
 
