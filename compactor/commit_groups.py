@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from compactor.commit import Replacement, Stamp, commit_replacements
 from compactor.conflicts import changes_since, touched_groups
 from compactor.dangling_deletes import dangling_deletes
-from compactor.errors import ReplanError
+from compactor.errors import FirnlineError, ReplanError
 from compactor.java_table import JavaTable
 from compactor.manifest_cache import ManifestCache
 from compactor.manifests import Status
-from compactor.plan_table import TablePlan
+from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.run_result import DroppedGroup, FinishedGroup
 from compactor.tables import Catalogs
 
@@ -56,7 +56,7 @@ def commit_groups(
         table.check_unchanged()
         changes = changes_since(catalogs.load(plan.table.name, plan.table.ref), table.snapshot_id, cache)
         touched = touched_groups([group.planned.group for group in kept], changes)
-        dropped += [_dropped(plan, kept[index], what) for index, what in touched.items()]
+        dropped += [_dropped(plan, kept[index].planned, what) for index, what in touched.items()]
         kept = [group for index, group in enumerate(kept) if index not in touched]
         if not kept:
             return Committed(None, (), tuple(dropped), 0)
@@ -76,8 +76,27 @@ def commit_groups(
     raise AssertionError("unreachable: the last race returns or raises")
 
 
-def _dropped(plan: TablePlan, group: FinishedGroup, what: str) -> DroppedGroup:
-    planned = group.planned
+def truly_failed(
+    plan: TablePlan, failed: Sequence[DroppedGroup], catalogs: Catalogs, cache: ManifestCache
+) -> tuple[DroppedGroup, ...]:
+    """The same groups, those that others have touched meanwhile with that for a reason instead of their own error.
+
+    A data file that is gone from the store is damage if the table still has it. If it went with a rollback, or with
+    another compactor and an expiry, there is nothing to give up: the table is planned anew.
+    """
+    try:
+        changes = changes_since(catalogs.load(plan.table.name, plan.table.ref), plan.plan.snapshot_id or 0, cache)
+    except ReplanError as error:
+        return tuple(DroppedGroup(drop.planned, error) for drop in failed)
+    except FirnlineError:  # nobody knows what others have done
+        return tuple(failed)
+    touched = touched_groups([drop.planned.group for drop in failed], changes)
+    return tuple(
+        _dropped(plan, drop.planned, touched[index]) if index in touched else drop for index, drop in enumerate(failed)
+    )
+
+
+def _dropped(plan: TablePlan, planned: PlannedGroup, what: str) -> DroppedGroup:
     error = ReplanError(
         f"group {planned.group.partition} of {plan.table.name} was left out: {what} while it was being rewritten; it "
         "is planned anew by the next run",

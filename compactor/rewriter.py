@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from compactor.commit import Stamp
-from compactor.commit_groups import Committed, commit_groups
+from compactor.commit_groups import Committed, commit_groups, truly_failed
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, StoppedError
 from compactor.events import GroupCommitted, GroupDropped, Listener, RunCommitted, RunFailed, RunPlanned, ignore
 from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
@@ -295,6 +295,7 @@ class Rewriter:
     def _keep_sound(self, run: _Run, finished: Sequence[FinishedGroup]) -> list[tuple[FinishedGroup, GroupResult]]:
         """Groups whose rows add up, with their results; the others are dropped and told."""
         kept: list[tuple[FinishedGroup, GroupResult]] = []
+        failed: list[DroppedGroup] = []
         for group in finished:
             error = group.error
             if error is None:
@@ -306,7 +307,9 @@ class Rewriter:
                     kept.append((group, result))
                     self._listener(as_event(run.run_id, run.plan, result))
             if error is not None:
-                self._drop(run, [DroppedGroup(group.planned, error)])
+                failed.append(DroppedGroup(group.planned, error))
+        if failed:
+            self._drop(run, truly_failed(run.plan, failed, self._catalogs, self._cache))
         return kept
 
     def _drop(self, run: _Run, dropped: Sequence[DroppedGroup]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from compactor import commit_groups as commit_groups_module
 from compactor.commit import POLARIS_ROLLBACK, Replacement, Stamp, commit_replacements
-from compactor.errors import InputError, ReplanError, StoppedError
+from compactor.errors import GiveUpError, InputError, ReplanError, StoppedError
 from compactor.in_flight import plain_path
 from compactor.java_table import JavaTable
 from compactor.manifest_cache import ManifestCache
@@ -68,6 +68,34 @@ def before_java_commits(monkeypatch: pytest.MonkeyPatch, other: Callable[[], Non
         return real(*arguments)
 
     monkeypatch.setattr(commit_groups_module, "commit_replacements", late)
+
+
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_files_that_others_took_away_are_no_damage(lake: Lake, table_name: str, engine: str) -> None:
+    """Another compactor has replaced them, its snapshots expired and the files were deleted, all while we planned."""
+    create(lake, table_name, 2, "", BY_A)
+    insert(lake, table_name, 3)
+    plan = planned(lake, table_name, engine=engine)
+    only = [group.group.files[0].entry.path for group in plan.groups if group.group.partition == {"a": "p1"}]
+    every = "options => map('rewrite-all', 'true')"
+    lake.sql(f"CALL lake.system.rewrite_data_files(table => '{table_name}', where => 'a = \"p1\"', {every})")
+    Path(plain_path(only[0])).unlink()
+    result = run(lake, plan)
+    assert [group.planned.group.partition for group in result.groups] == [{"a": "p0"}]
+    assert [(drop.planned.group.partition, drop.error.reason) for drop in result.dropped] == [({"a": "p1"}, "conflict")]
+    assert "was removed from the table" in str(result.dropped[0].error)
+
+
+@pytest.mark.parametrize("engine", ["auto", "spark"])
+def test_a_file_that_the_table_still_has_is_damage(lake: Lake, table_name: str, engine: str) -> None:
+    create(lake, table_name, 2, "", BY_A)
+    insert(lake, table_name, 3)
+    plan = planned(lake, table_name, engine=engine)
+    for group in plan.groups:
+        Path(plain_path(group.group.files[0].entry.path)).unlink()
+    with pytest.raises(GiveUpError) as error:
+        run(lake, plan)
+    assert error.value.reason == ("input_missing" if engine == "auto" else "unexpected")
 
 
 @pytest.mark.parametrize("moment", ["before the check", "after the check"])
