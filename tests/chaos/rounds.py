@@ -12,6 +12,7 @@ from compactor import rewriter as rewriter_module
 from compactor.errors import FirnlineError, ReplanError
 from compactor.java_table import first_line
 from compactor.manifest_cache import ManifestCache
+from compactor.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.plan_table import Request, plan_table
 from compactor.rewriter import Rewriter
 from compactor.run_result import RunResult
@@ -64,6 +65,10 @@ class Chaos:
             "'write.merge.mode'='merge-on-read', 'write.distribution-mode'='none', 'commit.retry.num-retries'='4')"
         )
         self._partitioned = partitioned
+        # PyIceberg writes no format version 3.
+        self._operations = sorted(
+            name for name in OPERATIONS if version < ROW_LINEAGE_VERSION or "PyIceberg" not in name
+        )
         if partitioned:
             lake.sql(f"ALTER TABLE lake.{table} ADD PARTITION FIELD p")
 
@@ -96,7 +101,7 @@ class Chaos:
         def visit(moment: str) -> None:
             while moment in moments:
                 moments.remove(moment)
-                name = scene.rng.choice(sorted(OPERATIONS))
+                name = scene.rng.choice(self._operations)
                 self._apply(scene, done, moment, name, OPERATIONS[name])
 
         plan = self._plan()
