@@ -31,6 +31,7 @@ BATCH_ROWS: Final = 256 * 1024
 _FILE_PATH: Final = MappedField.model_validate({"field-id": 2147483546, "names": ["file_path"]})
 _POSITION: Final = MappedField.model_validate({"field-id": 2147483545, "names": ["pos"]})
 _NAMES: Final = (_FILE_PATH, _POSITION)
+_DELTA_ENCODINGS: Final = frozenset({"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
 
 Positions = npt.NDArray[np.int64]
 NO_POSITIONS: Final[Positions] = np.empty(0, dtype=np.int64)
@@ -107,6 +108,8 @@ def _positions(store: ByteStore, file: DeleteFile, paths: Sequence[str]) -> Iter
     """(path, positions) for those of `paths` that a delete file names, batch by batch."""
     location = file.location
     parquet = open_parquet(store, location, file.size, dictionaries=[_FILE_PATH.names[0]])
+    if _has_delta_encoding(parquet):  # Arrow makes no dictionaries of it
+        parquet = open_parquet(store, location, file.size)
     path_column, position_column = _columns(parquet, location)
     wanted = sorted(path.encode() for path in paths)
     groups = [
@@ -122,6 +125,13 @@ def _positions(store: ByteStore, file: DeleteFile, paths: Sequence[str]) -> Iter
             if positions.null_count or batch.column(path_column).null_count:
                 raise _unreadable(location, "it has rows without a path or a position")
             yield from _split(location, owners, positions.cast(pa.int64()).to_numpy(), wanted)
+
+
+def _has_delta_encoding(parquet: pq.ParquetFile) -> bool:
+    """Whether some column chunk has one of the encodings for bytes that came with data pages V2."""
+    groups = [parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups)]
+    columns = (group.column(index) for group in groups for index in range(group.num_columns))
+    return any(encoding in _DELTA_ENCODINGS for column in columns for encoding in column.encodings)
 
 
 def _columns(parquet: pq.ParquetFile, location: str) -> tuple[str, str]:

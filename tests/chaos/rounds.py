@@ -118,7 +118,7 @@ class Chaos:
 
     def _compact_under_a_writer(self, scene: Scene, done: Round) -> None:
         """A writer's commit has been sent; before it arrives, ours lands."""
-        name = scene.rng.choice(sorted(ROW_LEVEL))
+        name = scene.rng.choice(self._row_level)
         plan = self._plan()
         rolled_back = self._faulty.rolled_back
 

@@ -43,7 +43,15 @@ def test_paths_are_compared_to_the_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"use_dictionary": False}, {"store_schema": True}, {"write_statistics": False}]
+    "options",
+    [
+        {},
+        {"use_dictionary": False},
+        {"store_schema": True},
+        {"write_statistics": False},
+        {"use_dictionary": False, "column_encoding": {"file_path": "DELTA_BYTE_ARRAY"}, "data_page_version": "2.0"},
+        {"use_dictionary": False, "column_encoding": {"file_path": "DELTA_LENGTH_BYTE_ARRAY"}},
+    ],
 )
 def test_every_way_to_store_the_paths(tmp_path: Path, options: dict[str, Any]) -> None:
     rows = [(f"f{n % 7}-ü", n) for n in range(1000)]
