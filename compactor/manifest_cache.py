@@ -21,8 +21,8 @@ from compactor.manifest_disk import ManifestDisk
 from compactor.manifest_reads import Reader, Wanted, read_here, wanted_of
 from compactor.tables import TableView
 
-WEIGHT_OF_A_MANIFEST: Final = 4096
-"""Bytes that the objects around the columns of one manifest take, about."""
+WEIGHT_OF_A_MANIFEST: Final = 20_000
+"""Bytes that the objects around the columns of one manifest take, measured: far more than the rows of a small one."""
 
 
 class ManifestCache:

@@ -16,7 +16,7 @@ from pyiceberg.manifest import ManifestFile
 from compactor.errors import RetryError
 from compactor.events import ManifestsRead
 from compactor.live_files import DeleteIndex, LiveRows
-from compactor.manifest_cache import ManifestCache
+from compactor.manifest_cache import WEIGHT_OF_A_MANIFEST, ManifestCache
 from compactor.manifest_columns import EntryColumns
 from compactor.manifest_disk import ManifestDisk
 from compactor.manifests import file_entry, read_entries
@@ -94,7 +94,7 @@ def test_what_is_read_is_what_the_reference_reads(catalogs: Catalogs) -> None:
 def test_memory_is_bounded(catalogs: Catalogs) -> None:
     reads = Reads()
     view = append(catalogs, 5)
-    cache = ManifestCache(12_000, reads)  # room for two
+    cache = ManifestCache(WEIGHT_OF_A_MANIFEST * 5 // 2, reads)  # room for two
     read(cache, view, view.manifests())
     assert len(cache) == 2
     read(cache, view, view.manifests()[-2:])
