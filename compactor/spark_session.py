@@ -20,6 +20,10 @@ LOG_FOR_PEOPLE = Path(__file__).with_name("log4j2.properties")
 LOG_AS_JSON = Path(__file__).with_name("log4j2-json.properties")
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SMALL_BUFFERS = "-Djdk.nio.maxCachedBufferSize=1048576"
+WORKER_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}
+"""Of Spark's Python workers. An encode holds 2.6 row groups at its peak with jemalloc, 3.3 with Arrow's own choice, at
+the same speed; where Arrow was built without it, it says so and takes its own choice.
+"""
 STATE_PARTITIONS = 1
 """Shuffle partitions of the ledger: a warm batch takes 1.2 s at 1, 1.9 s at 4. Part of the checkpoint's path."""
 
@@ -60,6 +64,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # Threads that rewrite would each keep the direct buffers of their largest reads and writes for good.
         "spark.driver.extraJavaOptions": f"-Xss4m {SMALL_BUFFERS} -Dlog4j2.configurationFile={log.as_uri()}",
         "spark.executor.extraJavaOptions": SMALL_BUFFERS,
+        **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         "spark.driver.host": "127.0.0.1" if settings.spark.master.startswith("local") else "",
     }
     if not ({"spark.jars", "spark.jars.packages"} & set(settings.spark.conf)):

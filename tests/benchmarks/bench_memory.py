@@ -24,6 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from rich.console import Console
 
+from compactor.spark_session import WORKER_ENVIRONMENT
 from tests.benchmarks.machine import description
 
 COLUMNS = 20
@@ -76,7 +77,7 @@ def run_worker(work: object, folder: Path) -> dict[str, float | str]:
         capture_output=True,
         text=True,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        env={**os.environ, **WORKER_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     if done.returncode:
         raise RuntimeError(done.stderr[-3000:])

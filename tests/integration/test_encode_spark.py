@@ -238,3 +238,10 @@ def java_text(value: Any) -> str:
     if value is None:
         return "null"
     return bytes(value).hex() if isinstance(value, (bytes, bytearray)) else str(value)
+
+
+def test_workers_take_the_memory_pool_that_keeps_an_encode_small(lake: Lake) -> None:
+    def pool(_: int) -> str:
+        return pa.default_memory_pool().backend_name
+
+    assert lake.session.sparkContext.parallelize([0], 1).map(pool).collect() == ["jemalloc"]
