@@ -64,6 +64,8 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # Threads that rewrite would each keep the direct buffers of their largest reads and writes for good.
         "spark.driver.extraJavaOptions": f"-Xss4m {SMALL_BUFFERS} -Dlog4j2.configurationFile={log.as_uri()}",
         "spark.executor.extraJavaOptions": SMALL_BUFFERS,
+        # Where direct memory is short, Hadoop's asynchronous reads of local files are lost and waited for, 5 min each.
+        "spark.hadoop.parquet.hadoop.vectored.io.enabled": "false",
         **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         "spark.driver.host": "127.0.0.1" if settings.spark.master.startswith("local") else "",
     }
