@@ -320,8 +320,8 @@ MUTATIONS: Final = (
         "9",
         "an equality delete over a column that the schema lacks is not refused",
         "compactor/rewrite/engine.py",
-        "ids = _compared_ids(files) - set(columns)",
-        "ids = _compared_ids(files) - set(columns) - {*range(1000)}",
+        "ids = _compared_ids(deletes) - set(columns)",
+        "ids = _compared_ids(deletes) - set(columns) - {*range(1000)}",
         f"{_SHARES}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
     ),
 )

@@ -118,8 +118,8 @@ MUTATIONS: Final = (
         "14",
         "encrypted position deletes are read as they are",
         "compactor/rewrite/engine.py",
-        'any(delete.file_format != "parquet" or delete.encrypted for delete in deletes),',
-        'any(delete.file_format != "parquet" for delete in deletes),',
+        'any(delete.file_format not in {"parquet", "puffin"} or delete.encrypted for delete in deletes),',
+        'any(delete.file_format not in {"parquet", "puffin"} for delete in deletes),',
         f"{_SHARES}::test_the_engine_follows_from_what_manifests_say[encrypted deletes]",
     ),
     # --- defaults ---
