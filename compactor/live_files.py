@@ -81,6 +81,11 @@ class LiveFiles(Sequence[LiveFile]):
         return iter(self.files)
 
 
+def deletes_of(files: Sequence[LiveFile]) -> Collection[FileEntry]:
+    """The delete files that may apply to any of these, each once."""
+    return {delete.path: delete for file in files for delete in file.deletes}.values()
+
+
 class DeleteIndex:
     """Which delete files may apply to a data file (spec: scan planning).
 

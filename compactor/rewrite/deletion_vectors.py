@@ -9,7 +9,8 @@ Source: Puffin spec, file structure and blob type `deletion-vector-v1`; Iceberg'
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -51,20 +52,25 @@ def vector_positions(
     if tail[-4:] != MAGIC or tail[4] & _COMPRESSED_FOOTER:
         raise _unreadable(location, "it has no Puffin footer that can be read")
     length = int.from_bytes(tail[:4], "little")
-    blobs = _blobs(location, read(size - _TAIL - length, length))
+    found = _vectors(location, read(size - _TAIL - length, length))
     for path in paths:
-        vectors = [blob for blob in blobs if blob.properties.get("referenced-data-file") == path]
+        vectors = found[path]
         if len(vectors) != 1:
             raise _unreadable(location, f"it has {len(vectors)} deletion vectors for {path}")
         yield path, _positions(location, vectors[0], read(vectors[0].offset, vectors[0].length))
 
 
-def _blobs(location: str, payload: bytes) -> list[PuffinBlobMetadata]:
+def _vectors(location: str, payload: bytes) -> Mapping[str | None, list[PuffinBlobMetadata]]:
+    """The deletion vectors that a footer tells of, by data file; there may be thousands."""
     try:
         blobs = Footer.model_validate_json(payload).blobs
     except ValueError as error:
         raise _unreadable(location, f"its footer makes no sense: {error}") from error
-    return [blob for blob in blobs if blob.type == VECTOR_TYPE]
+    found: dict[str | None, list[PuffinBlobMetadata]] = defaultdict(list)
+    for blob in blobs:
+        if blob.type == VECTOR_TYPE:
+            found[blob.properties.get("referenced-data-file")].append(blob)
+    return found
 
 
 def _positions(location: str, blob: PuffinBlobMetadata, data: bytes) -> npt.NDArray[np.int64]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from compactor.errors import InputError
-from compactor.live_files import LiveFile
+from compactor.live_files import LiveFile, deletes_of
 from compactor.manifests import Content, FileEntry
 from compactor.partitions import PartitionKey
 from compactor.rewrite.equality_deletes import not_compared
@@ -56,7 +56,7 @@ def choose_engine(
         raise InputError(f"there is no engine {requested!r}; use one of {', '.join(ENGINES_TO_ASK_FOR)}")
     if requested == "spark":
         return EngineChoice(Engine.SPARK, "requested", "asked for by the user")
-    delete_files = _delete_files(files)
+    delete_files = deletes_of(files)
     foreign = _not_for_arrow(table, key, files, delete_files)
     if foreign is not None and requested == "auto":
         return EngineChoice(Engine.SPARK, *foreign)
@@ -107,11 +107,6 @@ def _lost_row_ids(table: TableView, files: Sequence[LiveFile]) -> bool:
     return given and any(file.entry.first_row_id is None for file in files)
 
 
-def _delete_files(files: Sequence[LiveFile]) -> Collection[FileEntry]:
-    """The delete files that may apply to any of these, each once."""
-    return {delete.path: delete for file in files for delete in file.deletes}.values()
-
-
 def _deletes(deletes: Collection[FileEntry]) -> tuple[str, str] | None:
     """What tells against copying whole row groups: slug and sentence."""
     if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
@@ -134,7 +129,7 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
     fields = [field.name for field in table.spec(key.spec_id).fields if field.source_id not in columns]
     if fields:
         return f"partition field {fields[0]} lost its column: Iceberg cannot read the partition values any more"
-    deletes = _delete_files(files)
+    deletes = deletes_of(files)
     if any(delete.content is Content.EQUALITY_DELETES and not delete.equality_ids for delete in deletes):
         return "an equality delete names no column to compare: nobody can tell which rows it deletes"
     ids = _compared_ids(deletes) - set(columns)

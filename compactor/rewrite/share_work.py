@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyiceberg.transforms import BucketTransform, IdentityTransform, UnknownTransform, VoidTransform
 
-from compactor.live_files import LiveFile
+from compactor.live_files import LiveFile, deletes_of
 from compactor.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.manifests import Content
 from compactor.plan_table import PlannedGroup, TablePlan
@@ -101,7 +101,7 @@ def _delete_files(share: tuple[LiveFile, ...]) -> dict[str, DeleteFile | Equalit
         )
         if delete.content is Content.EQUALITY_DELETES
         else DeleteFile(delete.path, delete.size, delete.file_format)
-        for delete in {delete.path: delete for file in share for delete in file.deletes}.values()
+        for delete in deletes_of(share)
     }
 
 

@@ -66,9 +66,8 @@ class Chaos:
         )
         self._partitioned = partitioned
         # PyIceberg writes no format version 3.
-        self._operations = sorted(
-            name for name in OPERATIONS if version < ROW_LINEAGE_VERSION or "PyIceberg" not in name
-        )
+        fits = [name for name in sorted(OPERATIONS) if version < ROW_LINEAGE_VERSION or "PyIceberg" not in name]
+        self._operations, self._row_level = fits, [name for name in fits if name in ROW_LEVEL]
         if partitioned:
             lake.sql(f"ALTER TABLE lake.{table} ADD PARTITION FIELD p")
 

@@ -286,8 +286,8 @@ MUTATIONS: Final = (
         "8",
         "the first vector of a Puffin file is every data file's",
         "compactor/rewrite/deletion_vectors.py",
-        'if blob.properties.get("referenced-data-file") == path]',
-        'if blob.properties.get("referenced-data-file")][:1]',
+        "vectors = found[path]",
+        "vectors = next(iter(found.values()))",
         "tests/unit/test_deletion_vectors.py::test_every_position_of_the_files_asked_for",
     ),
     # --- 4 dangling deletes, under a filter ---

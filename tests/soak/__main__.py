@@ -77,24 +77,19 @@ class Writer:
         while not stopped.wait(self.every):
             try:
                 self.site.publish(*self.site.append(self.table, commits=1, parts=PARTS, rows=ROWS))
+                self.rows += PARTS * ROWS
+                self.commits += 1
+                if self.commits % EXPIRE_EVERY == 0:
+                    self._expire()
             except CommitFailedException:
                 self.retried += 1
-                continue
             except Exception as error:  # noqa: BLE001 - whatever it is, it is told at the end
                 self.failures.append(f"{type(error).__name__}: {error}")
-                continue
-            self.rows += PARTS * ROWS
-            self.commits += 1
-            if self.commits % EXPIRE_EVERY == 0:
-                self._expire()
 
     def _expire(self) -> None:
         before = dt.datetime.now(dt.UTC).replace(tzinfo=None) - dt.timedelta(seconds=KEPT_SECONDS)
-        try:
-            table = self.site.catalogs.catalog("lake").load_table(("db", self.table))
-            table.maintenance.expire_snapshots().older_than(before).commit()
-        except CommitFailedException:
-            self.retried += 1
+        table = self.site.catalogs.catalog("lake").load_table(("db", self.table))
+        table.maintenance.expire_snapshots().older_than(before).commit()
 
 
 def look(site: Site, service: ServiceProcess, writers: list[Writer], started: float) -> Minute:
