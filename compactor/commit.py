@@ -92,16 +92,18 @@ def commit_replacements(
         sleep: Waits between attempts, in seconds.
 
     Raises:
-        ReplanError: a file to be replaced is gone, or a delete was committed against it; nothing was committed.
+        ReplanError: a file to be replaced is gone or was added again, a delete was committed against it, or the table
+            is not what it was (`check_unchanged`); nothing was committed.
         RetryError: the catalog kept refusing; nothing was committed.
         CommitUnknownError: nobody can say yet whether it was committed; delete nothing.
     """
     attempts = max(FEWEST_ATTEMPTS, 1 + _retries(table))
     for attempt in range(attempts):
         table.refresh()
-        table.check_unchanged()
         snapshot = _prepared(table, replacements, dangling, stamp)
         try:
+            table.check_unchanged()  # preparing has refreshed the table: what is looked at here is what is sent against
+            _check_counts(snapshot.summary(), replacements, stamp)
             about_to_send()
         except BaseException:
             _discard(table, snapshot)
@@ -222,6 +224,30 @@ def _sent(table: JavaTable, snapshot: Any, stamp: Stamp, sleep: Callable[[float]
     return True
 
 
+def _check_counts(summary: Mapping[str, str], replacements: Sequence[Replacement], stamp: Stamp) -> None:
+    """Iceberg names files by path: one that is listed twice would go twice.
+
+    Raises:
+        ReplanError: the snapshot takes away or adds other files than planned; it was not sent.
+    """
+    found, planned = _counts(summary), _planned_counts(replacements)
+    if found != planned:
+        raise ReplanError(
+            f"the commit of run {stamp.run_id} would replace {found[0]} files by {found[1]}, planned were {planned[0]} "
+            f"by {planned[1]}: the table lists a file twice by now",
+            reason="conflict",
+        )
+
+
+def _counts(summary: Mapping[str, str]) -> tuple[int, int]:
+    """Data files that a snapshot took away and added."""
+    return int(summary.get("deleted-data-files") or 0), int(summary.get("added-data-files") or 0)
+
+
+def _planned_counts(replacements: Sequence[Replacement]) -> tuple[int, int]:
+    return sum(each.files_in for each in replacements), sum(len(each.outputs) for each in replacements)
+
+
 def _landed(table: JavaTable, error: Py4JJavaError, stamp: Stamp, sleep: Callable[[float], None]) -> bool:
     kind, message, run_id = exception_class(error), first_line(error), stamp.run_id
     if not _may_have_landed(kind):
@@ -312,15 +338,11 @@ def _verified(table: JavaTable, replacements: Sequence[Replacement], stamp: Stam
         raise CommitUnknownError(f"run {run_id} was sent, reading it back failed: {first_line(error)}") from error
     if snapshot_id is None:
         raise CommitUnknownError(f"run {run_id} reported success, yet no snapshot carries it")
-    summary = table.handle.snapshot(snapshot_id).summary()
-    removed = int(summary.get("deleted-data-files") or 0)
-    added = int(summary.get("added-data-files") or 0)
-    expected_in = sum(replacement.files_in for replacement in replacements)
-    expected_out = sum(len(replacement.outputs) for replacement in replacements)
-    if (removed, added) != (expected_in, expected_out):
+    found, planned = _counts(table.handle.snapshot(snapshot_id).summary()), _planned_counts(replacements)
+    if found != planned:
         raise FirnlineError(
-            f"snapshot {snapshot_id} of run {run_id} replaced {removed} files by {added}, planned were "
-            f"{expected_in} by {expected_out}; roll the table back to {table.snapshot_id} and report this",
+            f"snapshot {snapshot_id} of run {run_id} replaced {found[0]} files by {found[1]}, planned were "
+            f"{planned[0]} by {planned[1]}; roll the table back to {table.snapshot_id} and report this",
             reason="commit_differs",
         )
     return snapshot_id

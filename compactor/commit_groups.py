@@ -8,16 +8,17 @@ again. Outputs are never written twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from compactor.commit import Replacement, Stamp, commit_replacements
 from compactor.conflicts import changes_since, touched_groups
 from compactor.dangling_deletes import dangling_deletes
-from compactor.errors import FirnlineError, ReplanError
+from compactor.errors import FirnlineError, GiveUpError, ReplanError
 from compactor.java_table import JavaTable
 from compactor.manifest_cache import ManifestCache
 from compactor.manifests import Status
 from compactor.plan_table import PlannedGroup, TablePlan
+from compactor.rewrite.share_job import DAMAGE
 from compactor.run_result import DroppedGroup, FinishedGroup
 from compactor.tables import Catalogs
 
@@ -76,30 +77,76 @@ def commit_groups(
     raise AssertionError("unreachable: the last race returns or raises")
 
 
+def without_strays(plan: TablePlan, cache: ManifestCache) -> tuple[TablePlan, tuple[DroppedGroup, ...]]:
+    """The plan without groups whose rows are deleted from where its filter did not look, and these groups.
+
+    A delete that names a file must have that file's partition (spec: scan planning). Some writers give it another, and
+    readers without a filter apply it all the same: of a file that is copied without it the deleted rows would come
+    back. So nothing is rewritten before the manifests that planning skipped have been read for the files' names.
+
+    Raises:
+        RetryError: a manifest cannot be read.
+    """
+    manifests = plan.skipped_deletes
+    entries = [entry for columns in cache.read(plan.table, manifests) for entry in columns if entry.is_live]
+    strays = touched_groups([planned.group for planned in plan.groups], entries)
+    dropped = tuple(_astray(plan, plan.groups[index], what) for index, what in strays.items())
+    kept = tuple(planned for index, planned in enumerate(plan.groups) if index not in strays)
+    return replace(plan, groups=kept), dropped
+
+
+def _astray(plan: TablePlan, planned: PlannedGroup, what: str) -> DroppedGroup:
+    error = GiveUpError(
+        f"group {planned.group.partition} of {plan.table.name} was left out: {what}, by a delete file of another "
+        "partition, which the table format forbids. Rewrite without a filter, which sees all deletes; mend the writer",
+        reason="stray_delete",
+    )
+    return DroppedGroup(planned, error)
+
+
 def truly_failed(
     plan: TablePlan, failed: Sequence[DroppedGroup], catalogs: Catalogs, cache: ManifestCache
 ) -> tuple[DroppedGroup, ...]:
-    """The same groups, those that others have touched meanwhile with that for a reason instead of their own error.
+    """The same groups, those whose files others have taken away meanwhile with that for a reason.
 
-    A data file that is gone from the store is damage if the table still has it. If it went with a rollback, or with
-    another compactor and an expiry, there is nothing to give up: the table is planned anew.
+    A file that is gone from the store is damage if the table still has it. If it went with a rollback, or with another
+    compactor and an expiry, there is nothing to give up: the table is planned anew. Rows that do not add up and damaged
+    pages are never others' doing.
     """
+    mine = [drop for drop in failed if drop.error.reason in DAMAGE]
+    others = [drop for drop in failed if drop.error.reason not in DAMAGE]
+    snapshot_id = plan.plan.snapshot_id or 0
     try:
-        changes = changes_since(catalogs.load(plan.table.name, plan.table.ref), plan.plan.snapshot_id or 0, cache)
+        now = catalogs.load(plan.table.name, plan.table.ref)
+        changes = changes_since(now, snapshot_id, cache)
     except ReplanError as error:
-        return tuple(DroppedGroup(drop.planned, error) for drop in failed)
+        return (*mine, *(_planned_anew(drop, str(error), error.reason) for drop in others))
     except FirnlineError:  # nobody knows what others have done
         return tuple(failed)
-    touched = touched_groups([drop.planned.group for drop in failed], changes)
-    return tuple(
-        _dropped(plan, drop.planned, touched[index]) if index in touched else drop for index, drop in enumerate(failed)
-    )
+    if now.metadata.snapshot_by_id(snapshot_id) is None:
+        what = f"the planned snapshot {snapshot_id} of {plan.table.name} expired, and its metadata with it"
+        return (*mine, *(_planned_anew(drop, what, "snapshot_expired") for drop in others))
+    taken_away = [entry for entry in changes if entry.status is Status.DELETED]
+    touched = touched_groups([drop.planned.group for drop in others], taken_away)
+    told = [
+        _planned_anew(drop, _left_out(plan, drop.planned, touched[index]), "conflict") if index in touched else drop
+        for index, drop in enumerate(others)
+    ]
+    return (*mine, *told)
+
+
+def _planned_anew(drop: DroppedGroup, what: str, reason: str) -> DroppedGroup:
+    error = ReplanError(f"{what}; the run itself saw: {drop.error}", reason=reason)
+    error.__cause__ = drop.error
+    return DroppedGroup(drop.planned, error)
 
 
 def _dropped(plan: TablePlan, planned: PlannedGroup, what: str) -> DroppedGroup:
-    error = ReplanError(
+    return DroppedGroup(planned, ReplanError(_left_out(plan, planned, what), reason="conflict"))
+
+
+def _left_out(plan: TablePlan, planned: PlannedGroup, what: str) -> str:
+    return (
         f"group {planned.group.partition} of {plan.table.name} was left out: {what} while it was being rewritten; it "
-        "is planned anew by the next run",
-        reason="conflict",
+        "is planned anew by the next run"
     )
-    return DroppedGroup(planned, error)

@@ -1,6 +1,7 @@
 """Which groups of a run other commits have touched since it was planned, told from the new manifests alone.
 
-A group is touched when one of its files was removed, when a position delete or deletion vector was added that may name
+A group is touched when one of its files was removed, or added a second time (a commit names files by path and would
+remove both: rows that count twice would count once), when a position delete or deletion vector was added that may name
 one of its rows, or when a delete that the rewrite has applied was taken away. New equality deletes touch nobody: the
 outputs carry the planned snapshot's data sequence number, so that newer ones still apply to them (spec: scan planning).
 """
@@ -54,8 +55,8 @@ def touched_groups(groups: Sequence[Group], changes: Iterable[FileEntry]) -> dic
     for entry in changes:
         removed = entry.status is Status.DELETED
         if entry.content is Content.DATA:
-            hit = [owner[entry.path]] if removed and entry.path in owner else []
-            what = f"{entry.path} was removed from the table"
+            hit = [owner[entry.path]] if entry.path in owner else []
+            what = f"{entry.path} was {'removed from' if removed else 'added once more to'} the table"
         elif removed:
             hit = using_delete.get((entry.path, entry.applies_to), [])
             what = f"delete file {entry.path}, which the rewrite had applied, was removed"

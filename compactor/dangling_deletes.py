@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from compactor.inventory import Inventory
 from compactor.manifests import FileEntry
 
-DELETION_VECTORS = "puffin"
-
 
 @dataclass(frozen=True)
 class CoverableDelete:
@@ -38,12 +36,12 @@ def coverable_deletes(inventory: Inventory, planned: AbstractSet[str]) -> tuple[
     applies_to: dict[str, set[str]] = defaultdict(set)
     for files in inventory.partitions.values():
         for file in files if files.has_deletes else ():
-            for delete in file.deletes:
+            for delete in (*file.deletes, *file.superseded):  # what was superseded applies again without its vector
                 applies_to[delete.path].add(file.entry.path)
     return tuple(
         CoverableDelete(delete, frozenset(applies_to[delete.path]))
         for delete in inventory.deletes
-        if delete.file_format != DELETION_VECTORS and delete.key.commits_as_json and applies_to[delete.path] <= planned
+        if not delete.is_deletion_vector and delete.key.commits_as_json and applies_to[delete.path] <= planned
     )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from compactor.debt import DebtBoard, TableDebt
-from compactor.errors import FirnlineError, StoppedError
+from compactor.errors import FirnlineError, LaterError, StoppedError
 from compactor.table_names import TableName
 from compactor.work_order import HOUR, Finished, Grant, Limits, Spent, Usage, rank, reserved
 
@@ -38,6 +38,10 @@ class Attempt:
         known = self.settled
         return known is not None and known.snapshot_id == debt.snapshot_id and known.due == debt.due
 
+    def backs_off(self, now: float) -> bool:
+        """Whether the pause after a failure lasts; a clock that was set back does not make it longer."""
+        return 0 < self.not_before - now <= LONGEST_BACKOFF_SECONDS
+
 
 @dataclass(frozen=True)
 class Work:
@@ -58,7 +62,7 @@ def waiting(
         return (
             debt.acted_on
             and debt.table not in running
-            and attempt.not_before <= now
+            and not attempt.backs_off(now)
             and (bool(debt.requested) or (debt.has_work and not attempt.settles(debt)))
         )
 
@@ -146,6 +150,8 @@ class Dispatcher:
                     self._note(Finished(debt.table, at, spent.bytes, spent.requests, spent.catalog_calls))
             except StoppedError:  # nothing is settled: switched on again, the same snapshot is due again
                 attempt = Attempt(not_before=self._clock() + self._first_backoff)
+            except LaterError:
+                attempt = Attempt(not_before=self._clock() + LONGEST_BACKOFF_SECONDS)
             except FirnlineError:  # reported as an event by whoever raised it
                 attempt = after_failure(attempt, self._clock(), self._first_backoff)
             except Exception:

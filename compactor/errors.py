@@ -53,6 +53,13 @@ class StoppedError(FirnlineError):
     reaction = "stop"
 
 
+class LaterError(FirnlineError):
+    """Reaction: **look again later**: the table is another compactor's for now. Nothing is wrong."""
+
+    reason = "other_compactor"
+    reaction = "later"
+
+
 class InputError(FirnlineError):
     """Reaction: **fix the input** (a setting, a table name, a filter expression). Exit code 2 on the command line."""
 

@@ -12,6 +12,7 @@ import json
 import logging
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -133,6 +134,7 @@ class InFlightRecords:
         self._owner = owner
         self._lease = lease_seconds
         self._clock = clock
+        self._lock = threading.RLock()  # a run's lease is renewed by its watch, and before its commit
 
     @property
     def location(self) -> str:
@@ -182,21 +184,23 @@ class InFlightRecords:
             StoppedError: a sweep has taken the run for dead (this process was suspended beyond its lease): what it
                 wrote may be gone.
         """
-        known = self._read(self._path(record.run_id))
-        if known is None or known.seen_at is not None:
-            raise StoppedError(f"run {record.run_id} lost its lease on {record.table}; nothing was committed")
-        renewed = replace(record, lease_until=self._clock() + self._lease)
-        self.save(renewed)
+        with self._lock:
+            known = self._read(self._path(record.run_id))
+            if known is None or known.seen_at is not None:
+                raise StoppedError(f"run {record.run_id} lost its lease on {record.table}; nothing was committed")
+            renewed = replace(record, lease_until=self._clock() + self._lease)
+            self.save(renewed)
         return renewed
 
     def save(self, record: Record) -> None:
         """Write a record whole."""
         try:
             self._fs.create_dir(self._folder, recursive=True)
-            aside = f"{self._folder}/{record.run_id}.tmp"
-            with self._fs.open_output_stream(aside) as stream:
-                stream.write(json.dumps(asdict(record)).encode())
-            self._fs.move(aside, self._path(record.run_id))
+            aside = f"{self._folder}/{record.run_id}-{uuid.uuid4().hex}.tmp"
+            with self._lock:
+                with self._fs.open_output_stream(aside) as stream:
+                    stream.write(json.dumps(asdict(record)).encode())
+                self._fs.move(aside, self._path(record.run_id))
         except OSError as error:
             raise RetryError(
                 f"in-flight record of run {record.run_id} cannot be written to {self._folder}: {error}; "
@@ -225,8 +229,11 @@ class InFlightRecords:
             for key in ("namespace", "files", "prefixes"):
                 tree[key] = tuple(tree[key])
             return Record(**{**tree, "owner": Owner(**tree["owner"])})
-        except (FileNotFoundError, ValueError, TypeError, KeyError):
-            return None  # removed meanwhile, or torn: the next sweep looks again
+        except FileNotFoundError:
+            return None  # removed meanwhile
+        except (ValueError, TypeError, KeyError) as error:
+            LOG.warning("%s is no in-flight record, what it noted is not cleaned up: %s", path, error)
+            return None
         except OSError as error:
             raise RetryError(
                 f"in-flight record {path} cannot be read: {error}; check state.checkpoint", reason="state_unreadable"
@@ -322,6 +329,7 @@ def referenced_paths(table: TableView, record: Record, cache: ManifestCache) -> 
     manifests = {
         manifest.manifest_path: manifest
         for snapshot in table.metadata.snapshots
+        if not snapshot.sequence_number or snapshot.sequence_number > record.parent_sequence_number
         for manifest in table.manifests(snapshot)
         if not manifest.sequence_number or manifest.sequence_number > record.parent_sequence_number
     }

@@ -5,11 +5,13 @@ Built from manifest entries, so that equality deletes, deletion vectors and fore
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import not_
 from typing import Any
 
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from compactor.events import ManifestsRead
 from compactor.live_files import DeleteIndex, LiveFile, LiveFiles, LiveRows
@@ -28,8 +30,8 @@ class Inventory:
 
     `deletes`: every live delete file, whether it still applies to a data file or not; under a filter only those of
     which that can be told. `manifests`: all there are, read or not. Under a filter,
-    partitions outside it may be missing, or lack their deletes: nothing may be planned for them. `reads`: where the
-    entries came from.
+    partitions outside it may be missing, or lack their deletes: nothing may be planned for them. `skipped_deletes`:
+    manifests of deletes that were not read. `reads`: where the entries came from.
     """
 
     table: TableView
@@ -40,6 +42,7 @@ class Inventory:
     deletes: tuple[FileEntry, ...] = ()
     commits: CommitTimes = NO_COMMITS
     manifests: tuple[ManifestFile, ...] = ()
+    skipped_deletes: tuple[ManifestFile, ...] = ()
     rows: LiveRows = field(default_factory=lambda: LiveRows(()), repr=False)
     reads: tuple[ManifestsRead, ...] = ()
 
@@ -78,7 +81,7 @@ def take_inventory(
     stages = stages or Stages()
     manifests = tuple(table.manifests())
     stages.done("list")
-    read = [manifest for manifest in manifests if where is None or where.keeps_manifest(manifest)]
+    read, skipped = _pruned(manifests, where)
     layouts = table.layouts()
     reads: list[Any] = []
     entries = cache.read(table, read, tell=reads.append)
@@ -93,12 +96,23 @@ def take_inventory(
         snapshot.sequence_number or 0,
         partitions,
         layouts,
-        _deletes_known(index.deletes, rows, where if len(read) < len(manifests) else None),
+        _deletes_known(index.deletes, rows, where if skipped else None),
         CommitTimes.of(table.metadata),
         manifests,
+        tuple(manifest for manifest in skipped if manifest.content == ManifestContent.DELETES),
         rows,
         tuple(reads),
     )
+
+
+def _pruned(
+    manifests: Sequence[ManifestFile], where: Where | None
+) -> tuple[Sequence[ManifestFile], Sequence[ManifestFile]]:
+    """The manifests to read, and the others."""
+    if where is None:
+        return manifests, ()
+    kept = [where.keeps_manifest(manifest) for manifest in manifests]
+    return list(compress(manifests, kept)), list(compress(manifests, map(not_, kept)))
 
 
 def _deletes_known(deletes: tuple[FileEntry, ...], rows: LiveRows, where: Where | None) -> tuple[FileEntry, ...]:

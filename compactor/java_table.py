@@ -69,12 +69,15 @@ class JavaTable:
         Iceberg validates a commit from the snapshots after it.
 
         Raises:
-            ReplanError: UUID or format version differ.
+            ReplanError: UUID or format version differ, or the branch is gone.
         """
         name = self.view.name
         if self.handle.uuid().toString() != self.view.uuid:
             raise ReplanError(f"{name} was replaced by another table since planning", reason="table_replaced")
-        version = self.handle.operations().current().formatVersion()
+        metadata = self.handle.operations().current()
+        version = metadata.formatVersion()
+        if metadata.ref(self.view.ref) is None:  # a commit would make the branch again
+            raise ReplanError(f"branch {self.view.ref} of {name} was dropped since planning", reason="branch_dropped")
         if version != self.view.metadata.format_version:
             raise ReplanError(f"{name} changed to format version {version} since planning", reason="format_changed")
 

@@ -22,10 +22,14 @@ from compactor.partitions import PartitionKey, PartitionLayout
 
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A data file and the delete files that may apply to it."""
+    """A data file and the delete files that may apply to it.
+
+    `superseded`: position deletes that would, had not a deletion vector taken their place.
+    """
 
     entry: FileEntry
     deletes: tuple[FileEntry, ...] = ()
+    superseded: tuple[FileEntry, ...] = ()
 
     @property
     def size(self) -> int:
@@ -90,7 +94,8 @@ class DeleteIndex:
     """Which delete files may apply to a data file (spec: scan planning).
 
     A position delete applies when data.seq <= delete.seq, within its partition or to the file it names; an equality
-    delete when data.seq < delete.seq, within its partition, or everywhere when its spec is unpartitioned.
+    delete when data.seq < delete.seq, within its partition, or everywhere when its spec is unpartitioned. A deletion
+    vector applies to the file it names and takes the place of all position deletes for it.
     """
 
     def __init__(self, deletes: Sequence[FileEntry], layouts: Mapping[int, PartitionLayout]) -> None:
@@ -106,22 +111,34 @@ class DeleteIndex:
             else:
                 self.by_partition[delete.key].append(delete)
 
-    def applying_to(self, file: FileEntry) -> tuple[FileEntry, ...]:
-        """The deletes that may apply to one data file."""
+    def live_file(self, file: FileEntry) -> LiveFile:
+        """One data file with the deletes that may apply to it."""
         if not self.deletes:
-            return ()
+            return LiveFile(file)
         candidates = (
             *self.by_path.get(file.path, ()),
             *self.by_partition.get(file.key, ()),
             *self.everywhere,
         )
-        return tuple(delete for delete in candidates if _applies(delete, file))
+        applying = tuple(delete for delete in candidates if _applies(delete, file))
+        if not any(delete.is_deletion_vector for delete in applying):
+            return LiveFile(file, applying)
+        return LiveFile(
+            file,
+            tuple(delete for delete in applying if not _is_position_delete_file(delete)),
+            tuple(delete for delete in applying if _is_position_delete_file(delete)),
+        )
 
 
 def _applies(delete: FileEntry, file: FileEntry) -> bool:
+    """By sequence number; of a deletion vector older than its data file, see `engine.impossible`."""
     if delete.content is Content.EQUALITY_DELETES:
         return file.data_sequence_number < delete.data_sequence_number
-    return file.data_sequence_number <= delete.data_sequence_number
+    return delete.is_deletion_vector or file.data_sequence_number <= delete.data_sequence_number
+
+
+def _is_position_delete_file(delete: FileEntry) -> bool:
+    return delete.content is Content.POSITION_DELETES and not delete.is_deletion_vector
 
 
 class LiveRows:
@@ -165,4 +182,4 @@ class LiveRows:
         """Files of one partition. Should two partitions ever share a hash, those of the other one are left alone."""
         entries = [entry for entry in self._rows.entries(rows) if entry.key == key]
         entries.sort(key=lambda entry: (entry.data_sequence_number, entry.path))
-        return tuple(LiveFile(entry, deletes.applying_to(entry)) for entry in entries)
+        return tuple(deletes.live_file(entry) for entry in entries)

@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import re
 import struct
 import threading
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ LOG = logging.getLogger(__name__)
 FORMAT: Final = 2  # raised whenever columns or partition texts change their meaning
 SUFFIX: Final = ".arrow"
 FLAGS_OF_A_PRIVATE_FOLDER: Final = 0o700  # paths and partition values are nobody else's business
+_OURS: Final = re.compile(r"[0-9a-f]{64}\.(arrow|\d+-\d+)")  # what others keep in the folder is none of our business
 _END: Final = struct.Struct("<8sQI")  # magic, length and checksum of what comes before
 _MAGIC: Final = b"firnline"
 _PARTITIONS: Final = b"partitions"
@@ -105,6 +107,8 @@ class ManifestDisk:
         found = []
         with os.scandir(self._folder) as listing:
             for each in listing:
+                if not _OURS.fullmatch(each.name):
+                    continue
                 try:
                     status = each.stat()
                 except FileNotFoundError:

@@ -58,6 +58,8 @@ def rewrite_manifests(
             _merge(java, run_id)
         else:
             for spec_id in specs:
+                java.refresh()
+                java.check_unchanged()  # after an upgrade to V3 this action would give every row a new id
                 _order_and_merge(java, spec_id, run_id)
         java.refresh()
         after = len(_manifests(java))

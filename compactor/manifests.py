@@ -29,6 +29,7 @@ from compactor.manifest_lists import first_row_id
 from compactor.partitions import PartitionKey, PartitionLayout
 
 DELETE_FILE_PATH_FIELD = 2147483546  # reserved field id of a position delete's file_path (spec, reserved field ids)
+DELETION_VECTORS = "puffin"  # the file format that manifests give them
 READ_VERSION = 3  # reads V1 and V2 manifests too: the fields they lack come back as None
 
 
@@ -79,6 +80,11 @@ class FileEntry(NamedTuple):
     def is_live(self) -> bool:
         """Whether the file belongs to the table as of this manifest."""
         return self.status is not Status.DELETED
+
+    @property
+    def is_deletion_vector(self) -> bool:
+        """Whether it is a bitmap of deleted positions (V3), not a file of deleted rows."""
+        return self.file_format == DELETION_VECTORS
 
 
 class _ExactDoubleReader(DoubleReader):

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from pyiceberg.manifest import ManifestFile
+
 from compactor.dangling_deletes import CoverableDelete, coverable_deletes
 from compactor.events import ManifestsRead
 from compactor.file_pruning import candidates
@@ -59,6 +61,7 @@ class TablePlan:
     """All that one run needs: the pinned view, the groups, the values they were planned with, and the time it took.
 
     `stages`: seconds of listing, reading, grouping, choosing and explaining. `reads`: where manifest entries came from.
+    `skipped_deletes`: manifests of deletes that a filter left unread.
     """
 
     table: TableView
@@ -72,6 +75,7 @@ class TablePlan:
     selection: Selection | None = None
     stages: Mapping[str, float] = field(default_factory=dict)
     reads: tuple[ManifestsRead, ...] = ()
+    skipped_deletes: tuple[ManifestFile, ...] = ()
 
     @property
     def bytes(self) -> int:
@@ -130,6 +134,7 @@ def plan_table(
         selection,
         stages.seconds,
         inventory.reads,
+        inventory.skipped_deletes,
     )
 
 

@@ -11,7 +11,7 @@ import threading
 from compactor.manifest_cache import ManifestCache
 from compactor.table_names import TableName
 from compactor.table_queue import TableQueue
-from compactor.tables import Catalogs
+from compactor.tables import MAIN, Catalogs
 
 LOG = logging.getLogger(__name__)
 
@@ -47,12 +47,13 @@ class Prefetcher:
 
     def _work(self) -> None:
         while (heard := self._heard.take()) is not None:
-            self.prefetch(heard[0])
+            prefetch(self._catalogs, self._cache, heard[0])
 
-    def prefetch(self, table: TableName) -> None:
-        """Read what is new of one table."""
-        try:
-            view = self._catalogs.load(table)
-            self._cache.read(view, view.manifests(), prefetch=True)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next plan meets it and says so
-            LOG.debug("manifests of %s could not be prefetched: %s", table, error)
+
+def prefetch(catalogs: Catalogs, cache: ManifestCache, table: TableName, ref: str = MAIN) -> None:
+    """Read what is new of one table."""
+    try:
+        view = catalogs.load(table, ref)
+        cache.read(view, view.manifests(), prefetch=True)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the next plan meets it and says so
+        LOG.debug("manifests of %s could not be prefetched: %s", table, error)

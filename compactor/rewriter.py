@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from compactor.commit import Stamp
-from compactor.commit_groups import Committed, commit_groups, truly_failed
+from compactor.commit_groups import Committed, commit_groups, truly_failed, without_strays
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, StoppedError
 from compactor.events import GroupCommitted, GroupDropped, Listener, RunCommitted, RunFailed, RunPlanned, ignore
 from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
@@ -27,6 +27,7 @@ from compactor.java_table import JavaTable, exception_class, first_line
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import TablePlan
 from compactor.planner import batches
+from compactor.prefetcher import prefetch
 from compactor.puffin_statistics import carry_statistics
 from compactor.rewrite.engine import Engine
 from compactor.rewrite.share import Place, RewrittenShare, ShareRewriter
@@ -34,6 +35,7 @@ from compactor.run_result import (
     DroppedGroup,
     FinishedGroup,
     GroupResult,
+    NoGroupLeftError,
     RunResult,
     as_event,
     as_planned,
@@ -172,10 +174,14 @@ class Rewriter:
             raise failure from error
         result = run.result()
         self._tell(result, waiting_since)
-        self._refresh_cache(plan)
+        prefetch(self._catalogs, self._cache, table, plan.table.ref)  # our own new manifests, before anybody asks
         return result
 
     def _carry_out(self, run: _Run, snapshot_id: int) -> None:
+        run.plan, strays = without_strays(run.plan, self._cache)
+        self._drop(run, strays)
+        if not run.plan.groups:
+            raise NoGroupLeftError(strays)
         java_table = JavaTable.load(self._session, run.plan.table, snapshot_id)
         shares = ShareRewriter(self._session, java_table, run.plan, run.run_id)
 
@@ -191,7 +197,7 @@ class Rewriter:
             for part, numbers in enumerate(parts, 1):
                 self._one_commit(run, java_table, shares, record, watch, numbers, f"{part}/{len(parts)}")
             if run.commits == 0:
-                raise run.dropped[0].error
+                raise _nothing_committed(run.dropped)
 
     def _one_commit(
         self,
@@ -388,13 +394,11 @@ class Rewriter:
             )
         )
 
-    def _refresh_cache(self, plan: TablePlan) -> None:
-        """Read our own new manifests now, before the next plan or count asks for them."""
-        try:
-            view = self._catalogs.load(plan.table.name, plan.table.ref)
-            self._cache.read(view, view.manifests(), prefetch=True)
-        except FirnlineError:
-            return  # the next plan reads them; the rewrite itself is done
+
+def _nothing_committed(dropped: Sequence[DroppedGroup]) -> FirnlineError:
+    """Why a run has come to nothing: another try may help unless each of its groups was given up."""
+    others = [drop.error for drop in dropped if not isinstance(drop.error, GiveUpError)]
+    return others[0] if others else NoGroupLeftError(dropped)
 
 
 def _costs_its_group(error: Exception) -> bool:

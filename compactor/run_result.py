@@ -41,6 +41,15 @@ class DroppedGroup:
     error: FirnlineError
 
 
+class NoGroupLeftError(GiveUpError):
+    """Reaction: **give up**, as for each of the groups in `dropped`: none of the run's groups can be rewritten."""
+
+    def __init__(self, dropped: Sequence[DroppedGroup]) -> None:
+        first = dropped[0].error
+        super().__init__(str(first), reason=first.reason)
+        self.dropped = tuple(dropped)
+
+
 @dataclass(frozen=True)
 class RunResult:
     """What one run did. `snapshot_after` is None when there was nothing to do; `commits` is 1 but for long runs."""

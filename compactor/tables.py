@@ -62,13 +62,23 @@ class TableView:
         return self.metadata.properties
 
     def manifests(self, snapshot: Snapshot | None = None) -> list[ManifestFile]:
-        """The manifest list of `snapshot` (default: the current one); empty for a table without data."""
+        """The manifest list of `snapshot` (default: the current one); empty for a table without data.
+
+        Raises:
+            RetryError: the list cannot be read.
+        """
         chosen = snapshot or self.snapshot
         if chosen is None:
             return []
-        if self.metadata.format_version >= ROW_LINEAGE_VERSION:
-            return read_manifest_list(self.io, chosen.manifest_list)
-        return list(chosen.manifests(self.io))
+        try:
+            if self.metadata.format_version >= ROW_LINEAGE_VERSION:
+                return read_manifest_list(self.io, chosen.manifest_list)
+            return list(chosen.manifests(self.io))
+        except Exception as error:  # any store's error: the table is marked and read again later
+            raise RetryError(
+                f"the manifest list {chosen.manifest_list} of {self.name} cannot be read: {error}",
+                reason="manifest_unreadable",
+            ) from error
 
     def layout(self, spec_id: int) -> PartitionLayout:
         """How to read partition tuples of one of the table's specs."""

@@ -76,8 +76,9 @@ class Where:
     def keeps_manifest(self, manifest: ManifestFile) -> bool:
         """Whether a manifest may list a file of a kept partition: told from its partition summaries alone.
 
-        Right for delete manifests too: a delete applies to data files of its own spec and partition, or is global, and
+        So for delete manifests too: a delete applies to data files of its own spec and partition, or is global, and
         global ones have a spec that nothing can be projected onto (spec: scan planning, as in Java's DeleteFileIndex).
+        Some writers do give a delete another partition than the file it names has: see `without_strays`.
         """
         if self.keeps_everything:
             return True

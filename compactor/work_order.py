@@ -185,4 +185,4 @@ def commit_rate(known: float, since_last: float | None) -> float:
     """Commits per hour after one more commit, `since_last` seconds after the last; forgets within hours."""
     if since_last is None:
         return max(known, 1.0)
-    return known * math.exp(-since_last / HOUR) + 1.0
+    return known * math.exp(-max(0.0, since_last) / HOUR) + 1.0

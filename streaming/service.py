@@ -10,7 +10,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 
 from compactor.debt import DebtBoard, TableDebt
 from compactor.dispatcher import Dispatcher
-from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, StoppedError
+from compactor.errors import FirnlineError, GiveUpError, InputError, LaterError, RetryError, StoppedError
 from compactor.events import (
     Event,
     LedgerUpdated,
@@ -38,6 +38,7 @@ from compactor.partitions import PartitionKey
 from compactor.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.prefetcher import Prefetcher
 from compactor.rewriter import Rewriter
+from compactor.run_result import DroppedGroup, NoGroupLeftError
 from compactor.settings import Settings
 from compactor.spark_session import spark_session
 from compactor.table_names import TableName
@@ -193,6 +194,7 @@ class Service:
             self._count_directly if self._observe else self._publish,
             self.tell,
             self._clock,
+            known=lambda: [debt.table for debt in self.board.tables()],
         )
         self._handler = handler = BatchHandler(
             self._settings, self.board, watcher, self._bury, dispatcher.wake, self.tell, self._clock
@@ -338,14 +340,17 @@ class Service:
         def enabled() -> bool:
             return rules.acts_on(debt.table, self._catalogs.load(debt.table).properties)
 
-        result = self._rewriter.run(plan, enabled=enabled, stopping=stopping, waiting_since=debt.waiting_since)
+        try:
+            result = self._rewriter.run(plan, enabled=enabled, stopping=stopping, waiting_since=debt.waiting_since)
+        except GiveUpError as error:  # asked for again it would fail again, and nothing else of the table be done
+            self._served(debt, asked)
+            if asked is None and isinstance(error, NoGroupLeftError):
+                self.board.decline(debt, {**self._left_alone(debt, plan), **_given_up(error.dropped)})
+            raise
         self.board.settled(debt.table)
         self._served(debt, asked)
-        given_up = {
-            drop.planned.group.key: str(drop.error) for drop in result.dropped if isinstance(drop.error, GiveUpError)
-        }
         if asked is None:
-            self.board.decline(debt, {**self._left_alone(debt, plan), **given_up})
+            self.board.decline(debt, {**self._left_alone(debt, plan), **_given_up(result.dropped)})
         if result.snapshot_after is not None:
             self._announce(debt.table, result.snapshot_after)
         size = sum(group.bytes_in for group in result.groups)
@@ -375,6 +380,7 @@ class Service:
 
         Raises:
             StoppedError: the table is switched off; also counted.
+            LaterError: another compactor works on it; also counted.
             FirnlineError: it cannot be planned; told as an event.
         """
         try:
@@ -396,7 +402,8 @@ class Service:
             raise failure from error
         if plan is None and wanted:
             self.tell(RunSkipped(debt.table, "other_compactor"))
-            return None
+            self._served(debt, asked)
+            raise LaterError(f"{debt.table} is left to another compactor")
         if plan is None:
             self.tell(RunSkipped(debt.table, "switched_off"))
             raise StoppedError(f"{debt.table} is switched off")
@@ -505,3 +512,8 @@ class Service:
             details["table watcher"] = watcher.trouble
         dead = any(name.startswith("stream") for name in details)
         return Health(live=not dead, ready=self._ready and not dead, details=details)
+
+
+def _given_up(dropped: Sequence[DroppedGroup]) -> dict[PartitionKey, str]:
+    """Why groups of a run will not be tried again as they are."""
+    return {drop.planned.group.key: str(drop.error) for drop in dropped if isinstance(drop.error, GiveUpError)}

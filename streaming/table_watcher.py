@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from compactor.errors import FirnlineError
 from compactor.events import Listener, TableUnreadable, ignore
@@ -38,8 +38,13 @@ class TableWatcher:
         publish: Publisher,
         listener: Listener = ignore,
         clock: Callable[[], float] = time.time,
+        *,
+        known: Callable[[], Iterable[TableName]] = tuple,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
+        self._known = known
+        self._ticks = ticks
         self._catalogs = catalogs
         self._publish = publish
         self._listener = listener
@@ -66,29 +71,37 @@ class TableWatcher:
     def ask_again(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None:
         """Have the ledger look at a table again: to go on with a long recount, or because it could not be read."""
         with self._lock:
-            self._soon.setdefault((table, continues), self._clock() + after_seconds)
+            self._soon.setdefault((table, continues), self._ticks() + after_seconds)
 
     def sweep(self) -> int:
-        """List every catalog and ask for a report of every table that is not ignored; returns how many there were."""
+        """List every catalog and ask for a report of every table that is not ignored; returns how many there were.
+
+        Asked for too are tables that are known but not listed: they were dropped, or events alone tell of them.
+        """
         asked = 0
         self.trouble = None
         for catalog in self._catalogs.names:
             try:
+                listed = set()
                 for table in self._catalogs.list_tables(catalog):
                     if self._stop.is_set():
                         return asked
+                    listed.add(table)
                     if not self._settings.tables.ignores(table):
                         self._send(table, report=True)
                         asked += 1
+                for table in self._known():
+                    if table.catalog == catalog and table not in listed:
+                        self._send(table, report=True)
             except FirnlineError as error:
                 self.trouble = str(error)
                 self._listener(TableUnreadable(TableName(catalog, (), "*"), error.reason, str(error)))
         return asked
 
     def _serve(self) -> None:
-        next_sweep = 0.0
+        next_sweep = self._ticks()
         while not self._stop.is_set():
-            now = self._clock()
+            now = self._ticks()
             if now >= next_sweep:
                 self._guarded(self.sweep)
                 next_sweep = now + self._settings.service.sweep_seconds
@@ -104,7 +117,7 @@ class TableWatcher:
             self.trouble = str(error)
 
     def _send_what_is_due(self) -> None:
-        now = self._clock()
+        now = self._ticks()
         with self._lock:
             due = [asked for asked, at in self._soon.items() if at <= now]
             for asked in due:

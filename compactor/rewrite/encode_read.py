@@ -27,6 +27,7 @@ WHOLE_FILE_BYTES: Final = 16 * 1024 * 1024
 TABLE_ROWS: Final = 64 * 1024
 TABLE_BYTES: Final = 32 * 1024 * 1024
 ARROW_SCHEMA_KEY: Final = b"ARROW:schema"
+CHECKSUM_FAILED: Final = "CRC checksum verification failed"
 
 
 @contextmanager
@@ -34,7 +35,7 @@ def named_errors(location: str, reason: str) -> Iterator[None]:
     """Arrow's errors as firnline's: bytes that are no Parquet are given up on, what Arrow cannot do is refused.
 
     Raises:
-        GiveUpError: with `reason`.
+        GiveUpError: with `reason`; `corrupt_page` where a page's checksum tells damage.
         RetryError: out of memory.
         RefusedError: `not_supported_by_arrow`.
     """
@@ -45,6 +46,8 @@ def named_errors(location: str, reason: str) -> Iterator[None]:
     except NotImplementedError as error:
         raise refused("not_supported_by_arrow", f"Arrow cannot read {location}: {error}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if CHECKSUM_FAILED in str(error):
+            raise GiveUpError(f"{location} is damaged: {error}", reason="corrupt_page") from error
         raise GiveUpError(f"{location} cannot be read: {error}", reason=reason) from error
 
 

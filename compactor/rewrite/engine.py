@@ -111,7 +111,7 @@ def _deletes(deletes: Collection[FileEntry]) -> tuple[str, str] | None:
     """What tells against copying whole row groups: slug and sentence."""
     if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
         return "equality_deletes", "equality deletes apply: rows are compared by value"
-    if any(delete.file_format == "puffin" for delete in deletes):
+    if any(delete.is_deletion_vector for delete in deletes):
         return "deletion_vectors", "deletion vectors apply: rows must be left out"
     if deletes:
         return "position_deletes", "position deletes apply: rows must be left out"
@@ -135,6 +135,19 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
     ids = _compared_ids(deletes) - set(columns)
     if ids:
         return f"an equality delete compares column {min(ids)}, which was dropped: Iceberg cannot apply it any more"
+    return next(filter(None, map(_contradiction, files)), None)
+
+
+def _contradiction(file: LiveFile) -> str | None:
+    """What the deletion vectors of a file leave open: Iceberg's readers refuse such a file."""
+    vectors = [delete for delete in file.deletes if delete.is_deletion_vector]
+    if len(vectors) > 1:
+        return f"{file.entry.path} has two deletion vectors: nobody can tell which of them holds"
+    for vector in vectors:
+        if vector.applies_to is None:
+            return f"the deletion vector in {vector.path} names no data file"
+        if vector.data_sequence_number < file.entry.data_sequence_number:
+            return f"the deletion vector of {file.entry.path} is older than the file"
     return None
 
 

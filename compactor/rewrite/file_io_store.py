@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from pyiceberg.io import FileIO, InputStream, OutputStream, load_file_io
+from pyspark import TaskContext
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.rewrite.byte_ranges import BUFFER_BYTES, OutputFile, check_range, errors_named, truncated
@@ -65,6 +66,14 @@ class FileIOByteStore:
             raise truncated(location, offset, length, 0) from None
 
     def create(self, location: str) -> OutputFile:
+        """As the contract says; a task that Spark has started again does not get so far.
+
+        These stores cannot keep an attempt that Spark has given up for lost from writing, or removing, what a later one
+        has written to the same place; a run planned anew writes elsewhere.
+        """
+        task = TaskContext.get()
+        if task is not None and task.attemptNumber() > 0:
+            raise RetryError(f"the task that wrote {location} was lost; the run is tried again", reason="task_lost")
         with errors_named(location, "creating"):
             stream = self.file_io(location).new_output(location).create(overwrite=False)
         return _FileIOOutputFile(self, location, stream)

@@ -98,12 +98,6 @@ def kept_rows(positions: Positions, start: int, length: int) -> pa.Array | None:
     return pa.array(kept)
 
 
-def _read(store: ByteStore, file: DeleteFile, paths: Sequence[str]) -> Iterable[tuple[str, Positions]]:
-    if file.file_format.lower() == PUFFIN:
-        return vector_positions(store, file.location, file.size, paths)
-    return _positions(store, file, paths)
-
-
 def _positions(store: ByteStore, file: DeleteFile, paths: Sequence[str]) -> Iterable[tuple[str, Positions]]:
     """(path, positions) for those of `paths` that a delete file names, batch by batch."""
     location = file.location

@@ -34,6 +34,8 @@ ENCODABLE = frozenset(
         "too_many_row_groups",
     }
 )
+# What another reader would read without a word, and write under sound checksums.
+DAMAGE = frozenset({"row_count_mismatch", "corrupt_page"})
 ENCODED_BY = b"parquet-cpp-arrow "  # how `created_by` begins in what `encode` writes
 
 
@@ -103,7 +105,7 @@ def write_share(work: ShareWork) -> WrittenShare | Refusal:
             return mixed
         encoded = encode(work.encode)
     except GiveUpError as error:
-        if error.reason == "row_count_mismatch":
+        if error.reason in DAMAGE:
             raise
         return Refusal(error.reason, str(error))  # what Arrow cannot read, Iceberg's own reader may
     if isinstance(encoded, Refusal):

@@ -204,8 +204,9 @@ def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
     assert unreferenced(lake, table_name) == set()
 
 
-def test_a_commit_of_other_files_than_planned_is_told(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("looked_at", "reason"), [(True, "conflict"), (False, "commit_differs")])
+def test_a_commit_of_other_files_than_planned_is_not_sent_and_if_it_were_would_be_told(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, looked_at: bool, reason: str
 ) -> None:
     create(lake, table_name)
     insert(lake, table_name, 3)
@@ -215,7 +216,10 @@ def test_a_commit_of_other_files_than_planned_is_told(
         return real(table, [replace(each, files_in=each.files_in + 1) for each in replacements], *more)
 
     monkeypatch.setattr(commit_groups_module, "commit_replacements", one_file_more)
+    if not looked_at:
+        monkeypatch.setattr("compactor.commit._check_counts", lambda *_: None)
     with pytest.raises(FirnlineError) as raised:
         run(lake, planned(lake, table_name))
-    assert raised.value.reason == "commit_differs"
+    assert raised.value.reason == reason
+    assert replaces(lake, table_name) == (0 if looked_at else 1)
     assert lake.rows(table_name) == rows

@@ -8,6 +8,7 @@ from tests.mutations.mutation import Mutation
 
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
 _KINDS: Final = "tests/integration/test_table_kinds.py"
+_RACES: Final = "tests/integration/test_commit_races.py"
 _STATE: Final = "tests/integration/test_commit_state.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
 _LEDGER: Final = "tests/properties/test_ledger_properties.py"
@@ -52,9 +53,33 @@ MUTATIONS: Final = (
         "1",
         "nobody looks whether the committed snapshot replaced the files that were planned",
         "compactor/commit.py",
-        "if (removed, added) != (expected_in, expected_out):",
-        "if added != expected_out:",
-        f"{_STATE}::test_a_commit_of_other_files_than_planned_is_told",
+        "planned = _counts(table.handle.snapshot(snapshot_id).summary()), _planned_counts(replacements)",
+        "planned = (), ()",
+        f"{_STATE}::test_a_commit_of_other_files_than_planned_is_not_sent_and_if_it_were_would_be_told",
+    ),
+    Mutation(
+        "8",
+        "nobody looks at the snapshot before it is sent: a file that was appended again meanwhile goes twice",
+        "compactor/commit.py",
+        "            _check_counts(snapshot.summary(), replacements, stamp)\n",
+        "",
+        f"{_RACES}::test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice",
+    ),
+    Mutation(
+        "8",
+        "a file that was appended again meanwhile touches nobody",
+        "compactor/conflicts.py",
+        "hit = [owner[entry.path]] if entry.path in owner else []",
+        "hit = [owner[entry.path]] if removed and entry.path in owner else []",
+        f"{_RACES}::test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice",
+    ),
+    Mutation(
+        "8",
+        "rows that do not add up are put down to other commits",
+        "compactor/commit_groups.py",
+        "mine = [drop for drop in failed if drop.error.reason in DAMAGE]",
+        "mine = []",
+        f"{_RACES}::test_damage_stays_damage_however_busy_the_table_is",
     ),
     # --- 6 format version ---
     Mutation(
@@ -65,7 +90,23 @@ MUTATIONS: Final = (
         "if version < self.view.metadata.format_version:",
         f"{_KINDS}::test_writers_that_conflict_win[format version-before the commit]",
     ),
+    Mutation(
+        "6",
+        "a table that is upgraded while the commit is made is committed to",
+        "compactor/commit.py",
+        "            table.check_unchanged()  # preparing",
+        "            # preparing",
+        f"{_RACES}::test_a_table_that_is_upgraded_while_the_commit_is_made_is_planned_anew",
+    ),
     # --- 12 branches and tags ---
+    Mutation(
+        "12",
+        "a branch that was dropped meanwhile is made again",
+        "compactor/java_table.py",
+        "if metadata.ref(self.view.ref) is None:",
+        "if False:",
+        f"{_RACES}::test_a_branch_that_is_dropped_while_the_commit_is_made_stays_dropped",
+    ),
     Mutation(
         "12",
         "a branch's rewrite is committed to main",
@@ -94,8 +135,8 @@ MUTATIONS: Final = (
         "12",
         "files that only another branch, a tag or an old snapshot holds are swept",
         "compactor/in_flight.py",
-        "for snapshot in table.metadata.snapshots\n        for manifest",
-        "for snapshot in [table.snapshot] if snapshot\n        for manifest",
+        "for snapshot in table.metadata.snapshots\n        if not snapshot",
+        "for snapshot in [table.snapshot]\n        if snapshot and not snapshot",
         f"{_IN_FLIGHT}::test_an_output_that_only_a_branch_or_an_old_snapshot_holds_is_kept",
     ),
     # --- 13 statistics ---

@@ -129,10 +129,16 @@ def applies(delete: FileEntry, file: FileEntry) -> bool:
 @settings(max_examples=400)
 @given(scenes())
 def test_a_delete_applies_when_and_only_when_the_spec_says_so(scene: Scene) -> None:
+    """A position delete file only where "there is no deletion vector that must be applied to the data file"."""
     live = scene.live()
     assert sorted(live) == sorted(file.path for file in scene.data)
     for file in scene.data:
-        assert set(live[file.path].deletes) == {delete for delete in scene.deletes if applies(delete, file)}
+        named = {delete for delete in scene.deletes if applies(delete, file)}
+        by_position = {each for each in named if each.content is Content.POSITION_DELETES}
+        vectors = {each for each in by_position if each.file_format == "puffin"}
+        superseded = by_position - vectors if vectors else set()
+        assert set(live[file.path].superseded) == superseded
+        assert set(live[file.path].deletes) == named - superseded
 
 
 @settings(max_examples=400)
@@ -155,7 +161,7 @@ def test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it(scene
     for file in outputs:
         assert not [each for each in with_outputs[file.path].deletes if each.content is Content.EQUALITY_DELETES]
     if planned:
-        needed = {each.path for file in after.values() for each in file.deletes}
+        needed = {each.path for file in after.values() for each in (*file.deletes, *file.superseded)}
         dangling = {each.path for each in kept if each.file_format != "puffin"} - needed - gone
         assert dangling == set()
     assert not {each.path for each in removed} & gone

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from compactor.settings import Settings
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
 from streaming.batch_handler import RETRY_SECONDS, BatchHandler
+from streaming.commit_events.decoder import TableChanged
 from streaming.dead_letters import MAX_VALUE_BYTES, DeadLetter
 from streaming.debt_ledger import LedgerUpdate
-from streaming.ledger_operator import _heard
+from streaming.ledger_operator import DirectLedger, _heard, ledger_settings
 from streaming.ledger_rows import partition_row, table_row, unknown_event_row
 from streaming.table_watcher import TableWatcher
 from tests.properties.table_history import TableHistory
@@ -370,7 +372,7 @@ def test_every_sweep_asks_for_every_table_that_is_not_ignored(tmp_path: Path) ->
         asked.append((event["identifier"]["name"], "firnline.report" in event["summary"]))
 
     clock = iter(range(0, 10**9, 301))  # a sweep interval passes between any two looks
-    watcher = TableWatcher(settings, Catalogs(settings.catalogs), publish, clock=lambda: float(next(clock)))
+    watcher = TableWatcher(settings, Catalogs(settings.catalogs), publish, ticks=lambda: float(next(clock)))
     assert watcher.sweep() == 1
     assert asked == [("t", True)]
     watcher.start()
@@ -380,6 +382,25 @@ def test_every_sweep_asks_for_every_table_that_is_not_ignored(tmp_path: Path) ->
     watcher.stop()
     assert len(asked) >= 4
     assert set(asked) == {("t", True)}
+
+
+def test_a_table_that_was_dropped_unannounced_is_asked_for_and_its_question_is_no_dead_letter(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    settings = Settings(catalogs={"lake": properties})
+    catalogs = Catalogs(settings.catalogs)
+    known, asked = [TABLE, TableName("lake", ("db",), "dropped"), TableName("elsewhere", ("db",), "t")], list[str]()
+
+    def publish(_key: bytes, value: bytes) -> None:
+        asked.append(json.loads(value)["identifier"]["name"])
+
+    TableWatcher(settings, catalogs, publish, known=lambda: known).sweep()
+    assert asked == ["t", "dropped"]
+    direct = DirectLedger(ledger_settings(settings, catalogs), lambda: 5.0)
+    changed = TableChanged("test", "1", "lake", ("db",), "dropped", 5)
+    assert [row["kind"] for row in direct.rows(known[1], changed)] == ["table", "dead"]
+    assert [row["kind"] for row in direct.rows(known[1], replace(changed, report=True))] == ["table"]
+    assert history.view().name == TABLE
 
 
 def test_table_properties_that_are_not_used_are_on_the_board() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
-from compactor.errors import RetryError, StoppedError
+from compactor.errors import LaterError, RetryError, StoppedError
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
 from compactor.work_order import Grant, Spent
@@ -50,6 +50,11 @@ def test_a_table_backs_off_until_its_moment() -> None:
     attempts = {debt("a").table: Attempt(failures=1, not_before=50)}
     assert waiting((debt("a"),), attempts, frozenset(), 49.9) == []
     assert names(waiting((debt("a"),), attempts, frozenset(), 50)) == ["a"]
+
+
+def test_a_clock_that_is_set_back_holds_nobody_up() -> None:
+    attempts = {debt("a").table: Attempt(failures=1, not_before=10_000)}
+    assert names(waiting((debt("a"),), attempts, frozenset(), 10_000 - LONGEST_BACKOFF_SECONDS - 1)) == ["a"]
 
 
 def test_a_settled_table_waits_until_the_board_says_something_new() -> None:
@@ -225,6 +230,18 @@ def test_a_stopped_table_pauses_and_then_is_due_again(bench: Bench) -> None:
     bench.end("a", StoppedError("switched off"))
     bench.nothing_more(1)
     bench.now += 10
+    bench.dispatcher.wake()
+    bench.called(2)
+
+
+def test_a_table_that_is_left_to_another_compactor_is_looked_at_again(bench: Bench) -> None:
+    """The other one may go and leave debt behind of which nothing on the board will ever change."""
+    bench.put(debt("a"))
+    bench.called(1)
+    bench.end("a", LaterError("another compactor works on it"))
+    bench.now += LONGEST_BACKOFF_SECONDS - 1
+    bench.nothing_more(1)
+    bench.now += 1
     bench.dispatcher.wake()
     bench.called(2)
 

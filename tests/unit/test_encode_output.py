@@ -26,6 +26,7 @@ from compactor.rewrite.encode import EncodeInput, encode, encode_refusal
 from compactor.rewrite.encode_schema import LAST_UPDATED_SEQUENCE_NUMBER, ROW_ID
 from compactor.rewrite.parquet_footer import read_footer
 from compactor.rewrite.position_deletes import DeleteFile
+from compactor.rewrite.share_job import ShareWork, write_share
 from compactor.rewrite.splice import SpliceInput, SpliceLimits, refusal, splice
 from tests.unit.encode_support import IDS, column, deletes, encoded, ids_file, share, write
 
@@ -338,7 +339,9 @@ def test_a_flipped_bit_in_a_page_is_noticed(tmp_path: Path, whole: bool, monkeyp
     work = share(tmp_path, IDS, [source])
     with pytest.raises(GiveUpError) as error:
         encode(work)
-    assert error.value.reason == "unreadable_data"
+    assert error.value.reason == "corrupt_page"
+    with pytest.raises(GiveUpError, match="damaged"):  # Spark would read it without a word
+        write_share(ShareWork(None, work))
     assert not Path(work.output).exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from compactor.in_flight import (
     Verdict,
     judge,
     plain_path,
+    referenced_paths,
     sweep,
     was_committed,
 )
@@ -91,6 +93,16 @@ def test_torn_records_and_strange_files_are_passed_over(tmp_path: Path) -> None:
     for name, text in {"a.json": '{"run_id": ', "b.json": "[]", "c.json.tmp": "{}", "d.json": '{"files": []}'}.items():
         (tmp_path / name).write_text(text)
     assert InFlightRecords(str(tmp_path), DEAD, 60, lambda: 0).all() == []
+
+
+def test_a_lease_is_renewed_by_two_threads_at_once(tmp_path: Path, scene: Scene) -> None:
+    """By the run's watch and before its commit: neither may lose its write, or the record."""
+    folder = InFlightRecords(str(tmp_path / "records"), DEAD, 60, lambda: 0)
+    record = folder.open("run", scene.history.view(), ["one"])
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: folder.renew(record).run_id, range(200))) == ["run"] * 200
+    assert folder.all() == [folder.renew(record)]
+    assert [path.name for path in (tmp_path / "records").iterdir()] == ["run.json"]
 
 
 def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path, scene: Scene) -> None:
@@ -317,6 +329,19 @@ def test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head(scen
     for ref, said in (("keep", "is a tag"), ("nowhere", "its branches: main, side")):
         with pytest.raises(InputError, match=said):
             scene.catalogs.load(name, ref)
+
+
+def test_snapshots_from_before_the_run_are_not_read_again(scene: Scene) -> None:
+    """Of thousands of retained snapshots, those of before the plan cannot hold what it wrote."""
+    for _ in range(3):
+        scene.history.append_unreal("a", [1])
+    kept = scene.run()
+    scene.commit(scene.outputs[0])
+    (record,) = kept.all()
+    view = scene.history.view()
+    for snapshot in view.metadata.snapshots[:-1]:
+        Path(plain_path(snapshot.manifest_list)).unlink()
+    assert f"file://{scene.outputs[0]}" in referenced_paths(view, record, ManifestCache(2**20))
 
 
 def test_nothing_is_deleted_while_references_cannot_be_read(scene: Scene) -> None:

@@ -21,7 +21,7 @@ from compactor.manifest_columns import EntryColumns
 from compactor.manifest_disk import ManifestDisk
 from compactor.manifests import file_entry, read_entries
 from compactor.partitions import PartitionLayout
-from compactor.prefetcher import Prefetcher
+from compactor.prefetcher import Prefetcher, prefetch
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView
 
@@ -154,16 +154,20 @@ def test_disk_is_bounded_and_forgets_what_was_not_wanted_for_longest(catalogs: C
     disk = ManifestDisk(folder, 2**24)
     read(ManifestCache(0, disk=disk), view, [oldest])
     (size,) = (file.stat().st_size for file in folder.iterdir())
+    others_own = folder / "of somebody else.parquet"
+    others_own.write_bytes(bytes(10 * size))
+    os.utime(others_own, (0, 0))
     small = ManifestDisk(folder, 4 * size)
     cache = ManifestCache(0, disk=small)
     for number, manifest in enumerate(others):
-        for age, file in enumerate(sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime)):
+        for age, file in enumerate(sorted(folder.glob("*.arrow"), key=lambda file: file.stat().st_mtime)):
             os.utime(file, (age, number + age))
         reads = Reads()
         read(ManifestCache(0, reads, disk=small), view, [oldest])
         assert reads.last == (0, 1, 0)  # wanted again and again
         read(cache, view, [manifest])
-    assert sum(file.stat().st_size for file in folder.iterdir()) <= 4 * size
+    assert sum(file.stat().st_size for file in folder.glob("*.arrow")) <= 4 * size
+    assert others_own.stat().st_size == 10 * size
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(catalogs: Catalogs, tmp_path: Path) -> None:
@@ -174,6 +178,16 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(catalogs: Catalogs, tmp_
     for _ in range(2):
         assert len(paths(read(cache, view, view.manifests()))) == 1
         assert reads.last == (0, 0, 1)
+
+
+def test_a_manifest_list_that_is_gone_is_named(catalogs: Catalogs) -> None:
+    view = append(catalogs, 2)
+    assert view.snapshot is not None
+    lost = view.snapshot.manifest_list
+    Path(lost.removeprefix("file://")).unlink()
+    with pytest.raises(RetryError, match=lost) as caught:
+        view.manifests()
+    assert caught.value.reason == "manifest_unreadable"
 
 
 def test_a_manifest_that_is_gone_is_named(catalogs: Catalogs) -> None:
@@ -188,14 +202,13 @@ def test_a_manifest_that_is_gone_is_named(catalogs: Catalogs) -> None:
 def test_prefetched_manifests_are_counted_once_when_they_are_wanted(catalogs: Catalogs) -> None:
     reads = Reads()
     cache = ManifestCache(2**24, reads)
-    prefetcher = Prefetcher(catalogs, cache)
     view = append(catalogs, 2)
-    prefetcher.prefetch(NAME)
+    prefetch(catalogs, cache, NAME)
     assert (reads[-1].prefetched, reads[-1].foreseen) == (2, 0)
     for foreseen in (2, 0):
         read(cache, view, view.manifests())
         assert (reads.last, reads[-1].prefetched, reads[-1].foreseen) == ((2, 0, 0), 0, foreseen)
-    prefetcher.prefetch(TableName("lake", ("db",), "nothing"))  # no obstacle
+    prefetch(catalogs, cache, TableName("lake", ("db",), "nothing"))  # no obstacle
 
 
 def test_only_tables_that_were_planned_are_prefetched(catalogs: Catalogs) -> None:

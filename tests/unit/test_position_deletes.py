@@ -91,7 +91,7 @@ def test_row_groups_that_cannot_hold_the_path_are_not_read(tmp_path: Path) -> No
     assert found({"a": [file], "b": [file]}) == {"a": [1], "b": [2]}
     with pytest.raises(GiveUpError) as error:
         found({"c": [file]})
-    assert error.value.reason == "unreadable_delete_file"
+    assert error.value.reason == "corrupt_page"
 
 
 @pytest.mark.parametrize(

@@ -276,6 +276,7 @@ def table_of(version: int = 2, *, ordered: bool = False, source_id: int = 1) -> 
 
 BY_POSITION = entry(Content.POSITION_DELETES, "deletes")
 BY_VALUE = entry(Content.EQUALITY_DELETES, "deletes", equality_ids=(1,))
+VECTOR = BY_POSITION._replace(file_format="puffin", applies_to=entry().path, data_sequence_number=2)
 CHOICES: dict[str, tuple[FileEntry, tuple[FileEntry, ...], Engine, str]] = {
     "plain": (entry(), (), Engine.SPLICE, "row_groups_copied"),
     "orc": (entry(file_format="orc"), (), Engine.SPARK, "file_format"),
@@ -290,7 +291,7 @@ CHOICES: dict[str, tuple[FileEntry, tuple[FileEntry, ...], Engine, str]] = {
         entry(), (BY_VALUE._replace(equality_ids=(1, 9)),), Engine.SPARK, "equality_deletes",
     ),
     "equality deletes in Avro": (entry(), (BY_VALUE._replace(file_format="avro"),), Engine.SPARK, "delete_file_format"),
-    "deletion vectors": (entry(), (BY_POSITION._replace(file_format="puffin"),), Engine.ENCODE, "deletion_vectors"),
+    "deletion vectors": (entry(), (VECTOR,), Engine.ENCODE, "deletion_vectors"),
     "NaN": (entry(key=PartitionKey(0, "[NaN]")), (), Engine.SPARK, "partition_value"),
 }  # fmt: skip
 

@@ -98,6 +98,7 @@ def test_the_rate_of_commits_forgets() -> None:
     assert rate == pytest.approx(60, rel=0.02)
     assert commit_rate(rate, 10 * HOUR) == pytest.approx(1, rel=0.01)
     assert commit_rate(0.0, None) == 1.0
+    assert commit_rate(5.0, -1e9) == 6.0  # a clock that was set back
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------

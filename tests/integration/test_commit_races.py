@@ -1,0 +1,171 @@
+"""What may happen to a table between a plan and its commit, and is noticed before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from compactor import commit as commit_module
+from compactor.commit_groups import truly_failed
+from compactor.errors import GiveUpError, ReplanError
+from compactor.manifest_cache import ManifestCache
+from compactor.plan_table import Request, TablePlan, plan_table
+from compactor.rewrite.share import ShareRewriter
+from compactor.run_result import DroppedGroup
+from tests.conftest import Lake
+from tests.integration.table_kit import (
+    MERGE_ON_READ,
+    append,
+    create,
+    expire,
+    insert,
+    java_table,
+    planned,
+    run,
+    unreferenced,
+    upgrade,
+)
+
+pytestmark = pytest.mark.spark
+
+BY_A = "PARTITIONED BY (a)"
+
+
+def while_preparing(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
+    """Let another writer in after the last refresh: Iceberg refreshes once more when it makes the snapshot."""
+    real, calls = commit_module._prepared, list[None]()
+
+    def late(*arguments: Any) -> Any:
+        calls.append(None)
+        if len(calls) == 1:
+            other()
+        return real(*arguments)
+
+    monkeypatch.setattr(commit_module, "_prepared", late)
+
+
+def append_again(lake: Lake, plan: TablePlan) -> None:
+    """A writer repeats its append of a file of partition p1: readers see its rows twice from now on."""
+    table = f"{plan.table.name.namespace[0]}.{plan.table.name.name}"
+    group = next(each.group for each in plan.groups if each.group.partition == {"a": "p1"})
+    path, loaded = group.files[0].entry.path, java_table(lake, table)
+    tasks = loaded.newScan().planFiles().iterator()
+    while (file := tasks.next().file()).location() != path:
+        pass
+    loaded.newAppend().appendFile(file).commit()
+
+
+@pytest.mark.parametrize("moment", ["before the check", "while the commit is made"])
+def test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    create(lake, table_name, by=BY_A)
+    insert(lake, table_name, 3)
+    plan, calls = planned(lake, table_name), list[None]()
+
+    def enabled() -> bool:
+        calls.append(None)
+        if len(calls) == 1:
+            append_again(lake, plan)
+        return True
+
+    if moment == "before the check":
+        result = run(lake, plan, enabled=enabled)
+    else:
+        while_preparing(monkeypatch, lambda: append_again(lake, plan))
+        result = run(lake, plan)
+    assert [drop.planned.group.partition for drop in result.dropped] == [{"a": "p1"}]
+    assert "was added once more" in str(result.dropped[0].error)
+    lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert len(lake.rows(table_name)) == 35
+    assert unreferenced(lake, table_name) == set()
+
+
+def test_a_table_that_is_upgraded_while_the_commit_is_made_is_planned_anew(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Committed on V3, every row would get a new id with the next snapshot."""
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    plan = planned(lake, table_name)
+
+    def other() -> None:
+        upgrade(lake, table_name)
+        append(lake, table_name)
+
+    while_preparing(monkeypatch, other)
+    with pytest.raises(ReplanError) as error:
+        run(lake, plan)
+    assert error.value.reason == "format_changed"
+    lake.sql(f"REFRESH TABLE lake.{table_name}")
+    before = lake.rows(table_name, "_row_id, *")
+    assert len(before) == 31
+    assert unreferenced(lake, table_name) == set()
+    lake.compact(table_name, force=True)
+    assert lake.rows(table_name, "_row_id, *") == before
+
+
+def test_a_branch_that_is_dropped_while_the_commit_is_made_stays_dropped(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Write, audit, publish: main moves to the branch, and the branch goes."""
+    create(lake, table_name)
+    insert(lake, table_name)
+    lake.sql(f"ALTER TABLE lake.{table_name} CREATE BRANCH audit")
+    for _ in range(3):
+        lake.sql(f"INSERT INTO lake.{table_name}.branch_audit VALUES (100, 'p0', 1)")
+    name = lake.name(table_name)
+    view = lake.catalogs.load(name, "audit")
+    plan = plan_table(view, lake.settings.policy.for_table(name), ManifestCache(1 << 24), Request(force=True))
+
+    def publish() -> None:
+        lake.sql(f"CALL lake.system.fast_forward('{table_name}', 'main', 'audit')")
+        lake.sql(f"ALTER TABLE lake.{table_name} DROP BRANCH audit")
+
+    while_preparing(monkeypatch, publish)
+    with pytest.raises(ReplanError) as error:
+        run(lake, plan)
+    assert error.value.reason == "branch_dropped"
+    assert list(lake.view(table_name).metadata.refs) == ["main"]
+    assert len(lake.rows(table_name)) == 13
+
+
+def test_a_snapshot_that_expires_while_spark_is_to_read_it_is_no_damage(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    plan, real = planned(lake, table_name, engine="spark"), ShareRewriter.write_ahead
+
+    def late(*arguments: Any) -> None:
+        expire(lake, table_name)
+        real(*arguments)
+
+    monkeypatch.setattr(ShareRewriter, "write_ahead", late)
+    with pytest.raises(ReplanError) as error:
+        run(lake, plan)
+    assert error.value.reason == "snapshot_expired"
+    assert isinstance(error.value.__cause__, GiveUpError)
+    assert "the run itself saw" in str(error.value)
+
+
+@pytest.mark.parametrize("reason", ["row_count_mismatch", "corrupt_page", "unreadable_data"])
+def test_damage_stays_damage_however_busy_the_table_is(lake: Lake, table_name: str, reason: str) -> None:
+    """Deletes and appends of others take no file away; rows that do not add up are not even a rollback's doing."""
+    create(lake, table_name, 2, MERGE_ON_READ, BY_A)
+    insert(lake, table_name, 3)
+    plan = planned(lake, table_name)
+    drops = [DroppedGroup(group, GiveUpError("as it was", reason=reason)) for group in plan.groups]
+    cache = ManifestCache(1 << 24)
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 5)")
+    append(lake, table_name)
+    assert truly_failed(plan, drops, lake.catalogs, cache) == tuple(drops)
+    first = lake.view(table_name).metadata.snapshots[0].snapshot_id
+    java_table(lake, table_name).manageSnapshots().rollbackTo(first).commit()
+    told = truly_failed(plan, drops, lake.catalogs, cache)
+    assert {each.error.reason for each in told} == {"history_gap" if reason == "unreadable_data" else reason}
+    unknown = replace(plan, table=replace(plan.table, name=lake.name("db.nothing")))
+    assert truly_failed(unknown, drops, lake.catalogs, cache) == tuple(drops)
