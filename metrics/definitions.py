@@ -346,8 +346,8 @@ RUNS_SKIPPED = counter(
 DROPPED_GROUPS = counter(
     "firnline_dropped_groups_total",
     "Groups that could not be rewritten and were left as they were, while the rest of their run went on.",
-    "The log names table, partition and cause. After a conflict the partition is planned anew, given up it is left alone "
-    "until its files change.",
+    "The log names table, partition and cause. After a conflict the partition is planned anew; given up, it is left "
+    "alone until its files change.",
     labels=("reason",),
 )
 WOULD_REWRITE_RUNS = counter(
