@@ -207,7 +207,13 @@ def _discard(table: JavaTable, snapshot: Any) -> None:
 
 
 def _sent(table: JavaTable, snapshot: Any, stamp: Stamp, sleep: Callable[[float], None]) -> bool:
-    """Send the snapshot once. True: it has landed; False: another commit came first, it certainly has not."""
+    """Send the snapshot once. True: it has landed; False: another commit came first, it certainly has not.
+
+    Raises:
+        ReplanError: it has landed and was rolled back.
+        RetryError: it was refused.
+        CommitUnknownError: nobody can say.
+    """
     run_id = stamp.run_id
     try:
         operations = table.handle.operations()
@@ -215,7 +221,7 @@ def _sent(table: JavaTable, snapshot: Any, stamp: Stamp, sleep: Callable[[float]
         builder = table.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
         operations.commit(base, builder.setBranchSnapshot(snapshot, table.view.ref).build())
     except Py4JJavaError as error:
-        return _landed(table, error, stamp, sleep)
+        return _landed(table, snapshot, error, stamp, sleep)
     except BaseException as error:  # an interrupt, a lost JVM: the request may be on its way
         raise CommitUnknownError(
             f"the commit of run {run_id} was interrupted ({type(error).__name__}: {error}); nothing is deleted, the "
@@ -248,7 +254,9 @@ def _planned_counts(replacements: Sequence[Replacement]) -> tuple[int, int]:
     return sum(each.files_in for each in replacements), sum(len(each.outputs) for each in replacements)
 
 
-def _landed(table: JavaTable, error: Py4JJavaError, stamp: Stamp, sleep: Callable[[float], None]) -> bool:
+def _landed(
+    table: JavaTable, snapshot: Any, error: Py4JJavaError, stamp: Stamp, sleep: Callable[[float], None]
+) -> bool:
     kind, message, run_id = exception_class(error), first_line(error), stamp.run_id
     if not _may_have_landed(kind):
         raise RetryError(f"run {run_id} could not be committed: {message}", reason="commit_failed") from error
@@ -262,6 +270,10 @@ def _landed(table: JavaTable, error: Py4JJavaError, stamp: Stamp, sleep: Callabl
         raise unknown from second
     if found is Search.UNANSWERED or (found is Search.MISSING and kind != COMMIT_FAILED):
         raise unknown from error
+    if found is Search.MISSING and table.handle.snapshot(snapshot.snapshotId()) is not None:
+        raise ReplanError(  # the table retains the snapshot: its metadata files must stay
+            f"the commit of run {run_id} has landed and was rolled back at once by another", reason="conflict"
+        )
     return found is Search.FOUND
 
 

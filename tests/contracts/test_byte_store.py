@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark import TaskContext
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.rewrite import byte_ranges, file_io_store, s3_store
@@ -450,3 +451,19 @@ def test_what_only_a_file_io_can_reach_is_left_to_it(properties: dict[str, str])
 def test_only_s3_has_uploads_to_abort(tmp_path: Path) -> None:
     assert abort_uploads(f"file:{tmp_path}/", {}) == 0
     assert abort_uploads("gs://bucket/key", {}) == 0
+
+
+def test_a_task_that_was_started_again_writes_nothing_where_attempts_cannot_be_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An attempt that Spark took for lost could still overwrite, or remove, what the next one wrote."""
+    store, location = FileIOByteStore({}), f"file:{tmp_path}/x.parquet"
+    attempt = TaskContext()
+    monkeypatch.setattr(TaskContext, "_taskContext", attempt)
+    attempt._attemptNumber = 0
+    write(store, location, CONTENT)
+    attempt._attemptNumber = 1
+    with pytest.raises(RetryError) as error:
+        write(store, f"{location}.again", CONTENT)
+    assert error.value.reason == "task_lost"
+    assert [path.name for path in tmp_path.iterdir()] == ["x.parquet"]

@@ -68,6 +68,31 @@ def test_a_commit_that_landed_although_an_error_was_answered_is_found(
     assert unreferenced(rest_lake, table_name) == set()
 
 
+def test_a_commit_that_was_rolled_back_before_its_answer_keeps_its_metadata(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The HTTP client's retry of a commit that had landed is answered 409; meanwhile somebody rolls the table back."""
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan, real = rest_lake.rows(table_name), planned(rest_lake, table_name), commit_module.find_commit
+    landed: list[int] = []
+
+    def late(table: Any, *more: Any, **options: Any) -> commit_module.Search:
+        if not landed:
+            table.refresh()
+            landed.append(table.handle.currentSnapshot().snapshotId())
+            table.handle.manageSnapshots().rollbackTo(plan.plan.snapshot_id).commit()
+        return real(table, *more, **options)
+
+    monkeypatch.setattr(commit_module, "find_commit", late)
+    with faulty.failing(Fault.ANSWER_LOST, 409):
+        result = run(rest_lake, plan)
+    assert result.snapshot_after != landed[0]
+    assert rest_lake.rows(table_name) == rows
+    then = rest_lake.sql(f"SELECT * FROM lake.{table_name} VERSION AS OF {landed[0]}")
+    assert sorted((tuple(row) for row in then), key=repr) == rows
+
+
 @pytest.mark.parametrize(
     "status",
     [500, pytest.param(502, marks=pytest.mark.slow), 503, pytest.param(504, marks=pytest.mark.slow)],
