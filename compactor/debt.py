@@ -248,10 +248,14 @@ class DebtBoard:
             self._declined.pop(table, None)
             self._requested.pop(table, None)
 
-    def mark_stale(self, table: TableName, reason: str, waiting_since: float | None = None) -> None:
-        """Keep the last counts, and say that they may be old. `waiting_since`: an event heard but not yet counted."""
+    def mark_stale(
+        self, table: TableName, reason: str, waiting_since: float | None = None, *, acted_on: bool = False
+    ) -> None:
+        """Keep the last counts, and say that they may be old. `waiting_since`: an event heard but not yet counted.
+        `acted_on`: whether the table is to be rewritten as far as the settings tell; where nothing is known yet.
+        """
         with self._lock:
-            known = self._tables.get(table) or TableDebt(table)
+            known = self._tables.get(table) or TableDebt(table, acted_on=acted_on)
             waiting = earliest(known.waiting_since, waiting_since)
             self._tables[table] = replace(known, stale=reason, waiting_since=waiting)
 

@@ -127,13 +127,20 @@ class Dispatcher:
 
     @property
     def status(self) -> Work:
-        """Queue depth, running work, and how long the longest-waiting due table has waited."""
-        now = self._clock()
+        """Queue depth, running work, and how long the longest-waiting due table has waited: those that fail over and
+        over are among them, although they are backing off or running again most of the time.
+        """
+        now, tables = self._clock(), self._board.tables()
         with self._changed:
-            tables = waiting(self._board.tables(), self._attempts, frozenset(self._running), now)
+            queued = len(waiting(tables, self._attempts, frozenset(self._running), now))
             running = len(self._running)
-        oldest = max((now - (debt.due_since or now) for debt in tables), default=0.0)
-        return Work(len(tables), running, oldest)
+            unsettled = [
+                debt
+                for debt in tables
+                if debt.acted_on and debt.has_work and not self._attempts.get(debt.table, Attempt()).settles(debt)
+            ]
+        oldest = max((now - (debt.due_since or now) for debt in unsettled), default=0.0)
+        return Work(queued, running, oldest)
 
     def _serve(self) -> None:
         while True:

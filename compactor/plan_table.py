@@ -14,7 +14,7 @@ from compactor.file_pruning import candidates
 from compactor.inventory import take_inventory
 from compactor.manifest_cache import ManifestCache
 from compactor.partitions import PartitionKey
-from compactor.planner import Group, GroupLimits, Plan, make_plan
+from compactor.planner import Group, GroupLimits, Plan, make_plan, within_limits
 from compactor.policy_settings import PolicyValues
 from compactor.pruning import partition_filter
 from compactor.rewrite.engine import Engine, EngineChoice, choose_engine, impossible
@@ -113,8 +113,9 @@ def plan_table(
 
     rules = policy_of(policy, sizes, force=request.force, everything=request.rewrite_all)
     chosen_from = candidates(inventory, where) if policy.prune_files and not where.keeps_everything else None
-    made = make_plan(inventory, rules, _group_limits(policy, request), keeps, wall_clock(), chosen_from)
-    plan = _possible(table, inventory.listed_twice(made.entries), made)
+    limits = _group_limits(policy, request)
+    made = make_plan(inventory, rules, limits, keeps, wall_clock(), chosen_from)
+    plan = within_limits(_possible(table, inventory.listed_twice(made.entries), made), limits)
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )

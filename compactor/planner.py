@@ -7,6 +7,7 @@ files that becomes one output file. Bytes and target decide the number of shares
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -86,7 +87,7 @@ def make_plan(
     """Ask the policy about every wanted partition and cut what is due into groups and shares.
 
     `now`: seconds since the epoch, for rules that go by time. `candidates`: what may be chosen, where that is not
-    all of the inventory.
+    all of the inventory. What a run may hold is for `within_limits` to say.
     """
     groups: list[Group] = []
     left_alone: dict[PartitionKey, str] = {}
@@ -106,8 +107,8 @@ def make_plan(
         groups.extend(made)
         if not made:
             left_alone[key] = choice.why
-    kept = _within(sorted(groups, key=_ORDERS[limits.order]), limits)
-    return Plan(inventory.snapshot_id, inventory.sequence_number, tuple(kept), left_alone)
+    ordered = sorted(groups, key=_ORDERS[limits.order])
+    return Plan(inventory.snapshot_id, inventory.sequence_number, tuple(ordered), left_alone)
 
 
 _ORDERS: Mapping[str, Callable[[Group], int]] = {
@@ -119,22 +120,42 @@ _ORDERS: Mapping[str, Callable[[Group], int]] = {
 }
 
 
-def _within(groups: Sequence[Group], limits: GroupLimits) -> list[Group]:
-    """The groups, or shares of them, that a run may have: those that fit, in order, and the first in any case."""
+def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
+    """What one run may have of a plan: shares in their order, the first in any case, as long as there is room.
+
+    A share that does not fit is cut to what does: left out whole, run after run, it would only grow.
+    """
     most = [math.inf if each is None else each for each in (limits.files_of_run, limits.bytes_of_run)]
     left = [*most, math.inf if limits.requests_of_run is None else limits.requests_of_run]
     kept: list[Group] = []
-    for group in groups:
+    for group in plan.groups:
         shares: list[tuple[LiveFile, ...]] = []
         for share in group.shares:
-            size = sum(file.size for file in share)
-            cost = (len(share), size, requests_of(len(share), 1, size))
-            if all(wanted <= there for wanted, there in zip(cost, left, strict=True)) or not (kept or shares):
-                shares.append(share)
-                left = [there - wanted for wanted, there in zip(cost, left, strict=True)]
+            fitting = share if not (kept or shares) else _fitting(share, left)
+            if fitting:
+                shares.append(fitting)
+                left = [there - wanted for wanted, there in zip(_cost(fitting), left, strict=True)]
         if shares:
             kept.append(replace(group, shares=tuple(shares)))
-    return kept
+    return replace(plan, groups=tuple(kept))
+
+
+def _fitting(share: tuple[LiveFile, ...], left: Sequence[float]) -> tuple[LiveFile, ...]:
+    """The share if there is room for it, else as many of its first files as there is room for, at least two."""
+    if _fits(share, left):
+        return share
+    files = bisect_left(range(len(share)), True, key=lambda files: not _fits(share[: files + 1], left))
+    return share[:files] if files > 1 else ()
+
+
+def _fits(files: Sequence[LiveFile], left: Sequence[float]) -> bool:
+    return all(wanted <= there for wanted, there in zip(_cost(files), left, strict=True))
+
+
+def _cost(files: Sequence[LiveFile]) -> tuple[int, int, int]:
+    """Files, bytes and requests of a run over these files."""
+    size = sum(file.size for file in files)
+    return len(files), size, requests_of(len(files), 1, size)
 
 
 def _shares(files: tuple[LiveFile, ...], policy: Policy, limits: GroupLimits) -> list[tuple[tuple[LiveFile, ...], ...]]:

@@ -34,6 +34,7 @@ class Prefetcher:
 
     def stop(self) -> None:
         """End after the table that is being read; a daemon thread, so nobody waits for it."""
+        self._heard.drained()
         self._heard.close()
 
     def planned(self, table: TableName) -> None:

@@ -25,16 +25,23 @@ class TableQueue(Generic[Word]):
             self._changed.notify()
 
     def take(self) -> tuple[TableName, Word] | None:
-        """Wait for the next one; None after `close`."""
+        """Wait for the next one; None after `close`, once nothing waits any more."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._waiting)
-            if self._closed:
+            if not self._waiting:
                 return None
             table = next(iter(self._waiting))
             return table, self._waiting.pop(table)
 
     def close(self) -> None:
-        """Nothing more is taken."""
+        """Nobody waits for more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
+
+    def drained(self) -> list[TableName]:
+        """Take all that waits at once."""
+        with self._changed:
+            tables = list(self._waiting)
+            self._waiting.clear()
+            return tables

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -21,6 +21,7 @@ from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError
 from compactor.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
 from compactor.partitions import PartitionLayout
 from compactor.policy_settings import PolicyValues
+from compactor.rest_catalog import open_catalog
 from compactor.table_names import TableName
 
 MAIN = "main"
@@ -170,7 +171,7 @@ class Catalogs:
         with self._lock:
             if name not in self._open:
                 try:
-                    self._open[name] = load_catalog(name, **self._properties[name])
+                    self._open[name] = open_catalog(name, self._properties[name])
                 except Exception as error:
                     raise RetryError(
                         f"catalog {name} cannot be opened: {error}", reason="catalog_unavailable"

@@ -176,6 +176,7 @@ LEDGER_UPDATES = counter(
     "Times that the ledger has counted a table up to a snapshot.",
     "Flat while events arrive: see batch seconds, unreadable tables and the stream's log.",
 )
+RECOUNT_REASONS = ("first_sight", "history_gap", "table_replaced", "summary_mismatch", "thresholds_changed")
 RECOUNTS = counter(
     "firnline_ledger_recounts_total",
     "Full recounts of a table, where walking the new snapshots was not enough.",

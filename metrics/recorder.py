@@ -69,6 +69,12 @@ class Recorder:
         self._gauges = {
             one.name: Gauge(one.name, one.meaning, one.labels, registry=registry) for one in RECORDED_GAUGES
         }
+        for reason in d.RECOUNT_REASONS:  # an increase is seen only where there was a zero before
+            self._counters[d.RECOUNTS.name].labels(reason)
+
+    def stream_started(self, query: str) -> None:
+        """From now on a batch is expected: one that never ends shows like one that has not ended for long."""
+        self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
 
     def __call__(self, event: Event) -> None:
         """Count one event. An event of a type unknown to the catalogue of events is a programming error."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -60,7 +60,7 @@ class BatchHandler:
         settings: Settings,
         board: DebtBoard,
         asker: Asker,
-        bury: Callable[[DeadLetter], None],
+        bury: Callable[[DeadLetter], bool],
         wake: Callable[[], None],
         listener: Listener,
         clock: Callable[[], float] = time.time,
@@ -107,7 +107,7 @@ class BatchHandler:
         if body["requests"]:
             self._board.request(table, body["requests"])
         if status == "unreadable":
-            self._board.mark_stale(table, body["message"], _seconds(body["oldest_event_ms"]))
+            self._mark_stale(table, body, body["message"])
             self._listener(TableUnreadable(table, body["reason"] or "unexpected", body["message"]))
             self._asker.ask_again(table, continues=False, after_seconds=RETRY_SECONDS)
             return
@@ -115,12 +115,16 @@ class BatchHandler:
             self._asker.ask_again(table, continues=True)
         if status == "counting":
             reason = f"a recount is under way ({body['recount_reason']})"
-            self._board.mark_stale(table, reason, _seconds(body["oldest_event_ms"]))
+            self._mark_stale(table, body, reason)
         else:
             debt = self._debt(rows)
             self._board.put(debt)
             self._tell_skipped(rows, debt)
         self._tell(rows)
+
+    def _mark_stale(self, table: TableName, body: Mapping[str, Any], reason: str) -> None:
+        acted_on = self._settings.tables.acts_on(table, {})
+        self._board.mark_stale(table, reason, _seconds(body["oldest_event_ms"]), acted_on=acted_on)
 
     def _debt(self, rows: TableRows) -> TableDebt:
         known = self._board.get(rows.table)
@@ -184,7 +188,8 @@ class BatchHandler:
             event = RawEvent(key, value, headers, body["timestamp_ms"])
             bad = BadEvent(body["reason"], body["message"])
             place = {key: body[key] for key in ("topic", "partition", "offset")}
-            self._bury(dead_letter(event, bad, **place))
+            if not self._bury(dead_letter(event, bad, **place)):
+                break  # each try may take seconds, and the batch must end
         for reason, count in Counter(body["reason"] for body, _ in dead).items():
             self._listener(DeadLettered(reason, count))
 

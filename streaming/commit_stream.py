@@ -19,7 +19,15 @@ from compactor.python_worker import light_between_tasks
 from compactor.settings import KafkaSettings, Settings
 from compactor.tables import Catalogs
 from streaming.commit_events.canonical import CanonicalDecoder
-from streaming.commit_events.decoder import REASONS, BadEvent, RawEvent, TableChanged, decode, in_detection_order
+from streaming.commit_events.decoder import (
+    REASONS,
+    TIMESTAMP_MS_MAX,
+    BadEvent,
+    RawEvent,
+    TableChanged,
+    decode,
+    in_detection_order,
+)
 from streaming.commit_events.kafka_connect import KafkaConnectDecoder
 from streaming.dead_letters import dead_letter
 from streaming.debt_ledger import STATE_VERSION
@@ -92,7 +100,7 @@ def raw_event(record: Any) -> RawEvent:
         _bytes(record.key),
         _bytes(record.value),
         tuple((header["key"], bytes(header["value"] or b"")) for header in headers),
-        int(pd.Timestamp(record.timestamp).timestamp() * 1000),
+        min(max(0, int(record.timestamp_ms)), TIMESTAMP_MS_MAX),
     )
 
 
@@ -106,7 +114,10 @@ def records(session: SparkSession, kafka: KafkaSettings) -> DataFrame:
         session.readStream.format("kafka")
         .options(**source_options(kafka))
         .load()
-        .select("key", "value", "headers", "timestamp", "topic", "partition", "offset")
+        # Milliseconds as a number: pandas' timestamps end in 2262, and a producer may write what it likes.
+        .select(
+            "key", "value", "headers", F.unix_millis("timestamp").alias("timestamp_ms"), "topic", "partition", "offset"
+        )
     )
 
 

@@ -69,17 +69,26 @@ class RefreshHooks:
         self._pause = first_pause_seconds
         self._stopped = threading.Event()
         self._lanes = [(hook, TableQueue[RunCommitted]()) for hook in hooks]
+        self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """One thread a hook."""
         for hook, lane in self._lanes:
-            threading.Thread(target=self._work, args=(hook, lane), name=f"hook-{hook.name}", daemon=True).start()
+            thread = threading.Thread(target=self._work, args=(hook, lane), name=f"hook-{hook.name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
-    def stop(self) -> None:
-        """Begin nothing new; a call under way is not waited for."""
-        self._stopped.set()
+    def stop(self, seconds: float = 0.0) -> None:
+        """Call for what waits, for at most so long; of what is left then it is told that nobody was called."""
         for _, lane in self._lanes:
             lane.close()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._stopped.set()
+        for hook, lane in self._lanes:
+            for table in lane.drained():
+                self._listener(HookFinished(hook.name, table, 0.0, "the service stopped before its turn"))
 
     def committed(self, event: RunCommitted) -> None:
         """A table has a new snapshot. Returns at once."""

@@ -69,6 +69,8 @@ if TYPE_CHECKING:
 
 STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for the history and for Spark to stop
 HISTORY_SECONDS = 4.0
+HOOK_SECONDS = 2.0
+DEAD_LETTERS_AGAIN_SECONDS = 30.0
 IN_FLIGHT_SWEEP_SECONDS = 15.0
 
 
@@ -80,6 +82,7 @@ class Parts:
     dispatcher: Dispatcher | None = None
     watcher: TableWatcher | None = None
     queries: list[StreamingQuery] = field(default_factory=list)
+    checkpoint: str = ""
 
 
 class Service:
@@ -208,9 +211,15 @@ class Service:
         dispatcher.start()
         self._parts.queries = [
             start_ledger(session, self._settings, self._catalogs, checkpoint, handler),
-            start_dead_letters(session, self._settings, self._catalogs, checkpoint, write=not self._observe),
+            self._start_dead_letters(session, checkpoint),
         ]
+        self._parts.checkpoint = checkpoint
+        for query in self._parts.queries:
+            self._recorder.stream_started(str(query.name))
         watcher.start()
+
+    def _start_dead_letters(self, session: SparkSession, checkpoint: str) -> StreamingQuery:
+        return start_dead_letters(session, self._settings, self._catalogs, checkpoint, write=not self._observe)
 
     def _named_hooks(self, session: SparkSession) -> list[NamedHook]:
         """Nobody is told anything in observe mode: nothing is committed."""
@@ -221,25 +230,38 @@ class Service:
         ]
 
     def run_until(self, stop: threading.Event) -> None:
-        """Watch over the parts until `stop` is set or a query dies.
+        """Watch over the parts until `stop` is set or the ledger dies.
 
         Raises:
-            FirnlineError: a streaming query ended by itself; its cause is in the message.
+            FirnlineError: the ledger's query ended by itself; its cause is in the message.
         """
-        next_sweep = 0.0
+        next_sweep = dead_letters_again = 0.0
         while not stop.wait(1.0):
-            for query in self._parts.queries:
-                self._progress.poll(query)
-                failure = query.exception()
-                if failure is not None or not query.isActive:
-                    self._ready = False
-                    raise FirnlineError(
-                        f"the stream {query.name} ended: {failure}; start the service again, it resumes where it was",
-                        reason="stream_ended",
-                    )
+            ledger, dead_letters = self._parts.queries
+            self._progress.poll(ledger)
+            self._progress.poll(dead_letters)
+            if not ledger.isActive:
+                self._ready = False
+                raise FirnlineError(
+                    f"the stream ledger ended: {ledger.exception()}; start the service again, it resumes where it was",
+                    reason="stream_ended",
+                )
+            if not dead_letters.isActive and time.monotonic() >= dead_letters_again:
+                dead_letters_again = time.monotonic() + DEAD_LETTERS_AGAIN_SECONDS
+                self._resume_dead_letters(dead_letters)
             if time.monotonic() >= next_sweep:
                 self._sweep_in_flight()
                 next_sweep = time.monotonic() + IN_FLIGHT_SWEEP_SECONDS
+
+    def _resume_dead_letters(self, ended: StreamingQuery) -> None:
+        """A dead-letter topic that refuses stops nothing else; what it has not taken comes again."""
+        LOG.warning("the stream %s ended and is started again: %s", ended.name, ended.exception())
+        session = self._parts.session
+        try:
+            if session is not None:
+                self._parts.queries[1] = self._start_dead_letters(session, self._parts.checkpoint)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is tried again
+            LOG.warning("the stream %s could not be started: %s", ended.name, error)
 
     def stop(self) -> None:
         """Stop everything, in reverse order; running rewrites end before their commit or finish it.
@@ -253,9 +275,9 @@ class Service:
         if parts.watcher is not None:
             steps.append(("table watcher", parts.watcher.stop))
             steps.append(("prefetcher", self._prefetcher.stop))
-            steps.append(("refresh hooks", self._hooks.stop))
         if parts.dispatcher is not None:
             steps.append(("dispatcher", self._stop_dispatcher))
+            steps.append(("refresh hooks", lambda: self._hooks.stop(HOOK_SECONDS)))
         if parts.queries:
             steps.append(("streams", self._finish_batches))
         steps.extend((f"stream {index}", query.stop) for index, query in enumerate(parts.queries))
@@ -459,11 +481,14 @@ class Service:
     def _publish(self, key: bytes, value: bytes) -> None:
         self._send(self._settings.kafka.commit_topic, key, value)
 
-    def _bury(self, letter: DeadLetter) -> None:
+    def _bury(self, letter: DeadLetter) -> bool:
+        """False: it cannot be sent, nor can others just now."""
         try:
             self._send(self._settings.kafka.dead_letter_topic, letter.key, letter.value, letter.headers)
         except RetryError as error:  # called within a batch, which an unwell dead-letter topic must not end
-            LOG.warning("a dead letter is lost: %s", error)
+            LOG.warning("a dead letter is lost, and those after it in its batch: %s", error)
+            return False
+        return True
 
     def _send(
         self, topic: str, key: bytes | None, value: bytes | None, headers: tuple[tuple[str, bytes], ...] = ()
@@ -510,7 +535,7 @@ class Service:
         watcher = self._parts.watcher
         if watcher is not None and watcher.trouble:
             details["table watcher"] = watcher.trouble
-        dead = any(name.startswith("stream") for name in details)
+        dead = "stream ledger" in details
         return Health(live=not dead, ready=self._ready and not dead, details=details)
 
 

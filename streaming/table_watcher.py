@@ -22,6 +22,7 @@ from streaming.commit_events.decoder import TableChanged
 
 LOG = logging.getLogger("firnline")
 SOURCE = "firnline-watcher"
+SWEEP_AGAIN_SECONDS = 15.0
 
 
 Publisher = Callable[[bytes, bytes], None]
@@ -103,18 +104,21 @@ class TableWatcher:
         while not self._stop.is_set():
             now = self._ticks()
             if now >= next_sweep:
-                self._guarded(self.sweep)
-                next_sweep = now + self._settings.service.sweep_seconds
+                swept = self._guarded(self.sweep)
+                pause = self._settings.service.sweep_seconds
+                next_sweep = now + (pause if swept else min(pause, SWEEP_AGAIN_SECONDS))
             self._guarded(self._send_what_is_due)
             self._stop.wait(0.5)
 
-    def _guarded(self, step: Callable[[], object]) -> None:
+    def _guarded(self, step: Callable[[], object]) -> bool:
         try:
             step()
         except Exception as error:  # noqa: BLE001 - the thread must outlive a broker's bad minute
             if self.trouble is None:
                 LOG.warning("the table watcher could not do its work, it tries again: %s", error)
             self.trouble = str(error)
+            return False
+        return True
 
     def _send_what_is_due(self) -> None:
         now = self._ticks()
@@ -122,8 +126,15 @@ class TableWatcher:
             due = [asked for asked, at in self._soon.items() if at <= now]
             for asked in due:
                 del self._soon[asked]
-        for table, continues in due:
-            self._send(table, continues=continues, report=not continues)
+        while due:
+            table, continues = due[0]
+            try:
+                self._send(table, continues=continues, report=not continues)
+            except BaseException:
+                for asked in due:  # none is lost when the broker has a bad minute
+                    self.ask_again(asked[0], continues=asked[1])
+                raise
+            del due[0]
 
     def _send(
         self,

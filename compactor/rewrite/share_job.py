@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.python_worker import light_between_tasks
 from compactor.rewrite.byte_ranges import ByteStore, byte_store_for
@@ -34,9 +36,11 @@ ENCODABLE = frozenset(
         "too_many_row_groups",
     }
 )
+FOREIGN_FOOTER = frozenset({"footer_too_large", "unreadable_footer"})
 # What another reader would read without a word, and write under sound checksums.
 DAMAGE = frozenset({"row_count_mismatch", "corrupt_page"})
-ENCODED_BY = b"parquet-cpp-arrow "  # how `created_by` begins in what `encode` writes
+OUTPUT_EXISTS = "output_exists"
+ENCODED_BY = f"parquet-cpp-arrow version {pa.__version__}".encode()  # `created_by` of what `encode` writes
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,7 @@ def write_share(work: ShareWork) -> WrittenShare | Refusal:
             return mixed
         encoded = encode(work.encode)
     except GiveUpError as error:
-        if error.reason in DAMAGE:
+        if error.reason in DAMAGE or error.reason == OUTPUT_EXISTS:
             raise
         return Refusal(error.reason, str(error))  # what Arrow cannot read, Iceberg's own reader may
     if isinstance(encoded, Refusal):
@@ -153,7 +157,12 @@ def _judged(share: SpliceShare) -> list[Footer] | Refusal:
     refused = files_too_small([each.size for each in share.inputs], share.limits)
     if refused is not None:
         return refused
-    footers = _footers(byte_store_for(share.output, dict(share.storage)), share.inputs)
+    try:
+        footers = _footers(byte_store_for(share.output, dict(share.storage)), share.inputs)
+    except GiveUpError as error:
+        if error.reason not in FOREIGN_FOOTER:
+            raise
+        return Refusal(error.reason, str(error))  # Arrow, or Iceberg's own reader, may read it
     return refusal(footers, share.limits, lineage=carries_lineage(share.inputs)) or footers
 
 
@@ -230,6 +239,8 @@ def attempt_share(run: Callable[[ShareWork], WrittenShare | Refusal], work: Shar
         outcome: WrittenShare | Refusal | FirnlineError = run(work)
     except FirnlineError as error:
         outcome = error
+        if error.reason == OUTPUT_EXISTS:  # names are new for each run: an attempt that was taken for lost has written
+            outcome = RetryError(f"the task was lost and started again: {error}", reason="task_lost")
     except MemoryError as error:
         outcome = RetryError(f"a rewrite task ran out of memory: {error}", reason="out_of_memory")
     except Exception as error:  # noqa: BLE001 - raised here it would fail the shares of other groups too

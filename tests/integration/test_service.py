@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
+from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.in_flight import InFlightRecords, Owner, Record, plain_path, sweep
 from compactor.java_table import JavaTable
@@ -728,13 +729,34 @@ def test_a_request_is_done_once_whatever_the_thresholds(place: Site) -> None:
     wait_for("the last answer", lambda: service.metrics().total("firnline_runs_skipped_total") >= 1)
     assert place.operations("t").count("replace") == 2
     assert place.rows("t") == rows
-    sound = place.live_files("t")
-    place.publish(*place.append("t", commits=2, parts=3))
-    next(Path(plain_path(path)) for path in place.live_files("t") - sound if "part=p01" in path).unlink()
+    place.create("damaged")
+    place.publish(*place.append("damaged", commits=2, parts=3))
+    next(Path(plain_path(path)) for path in place.live_files("damaged") if "part=p01" in path).unlink()
     for part in ("p01", "p02"):  # what cannot be done is told, and stands in nobody's way
-        assert firnline(place.config, "request", "db.t", "--where", f"part = '{part}'").returncode == 0
-    wait_for("the part that is sound", lambda: len(place.live_files("t")) == 7)
+        assert firnline(place.config, "request", "db.damaged", "--where", f"part = '{part}'").returncode == 0
+    wait_for("the part that is sound", lambda: len(place.live_files("damaged")) == 5)
     assert service.metrics().total("firnline_run_failures_total", reason="input_missing", reaction="give_up") == 1
+
+
+def test_a_dead_letter_topic_that_refuses_stops_nothing_else(place: Site) -> None:
+    """Nor does a record with a timestamp in another unit, beyond what pandas can hold."""
+    admin = KafkaAdminClient(bootstrap_servers=place.broker)
+    refusing = NewTopic(f"{place.topic}-dead", 1, 1, topic_configs={"max.message.bytes": "70"})
+    lenient = NewTopic(place.topic, 1, 1, topic_configs={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    admin.create_topics([refusing, lenient], wait_for_metadata=True)
+    admin.close()
+    service = place.start()
+    service.wait_ready()
+    place.send(b"\x00\xff" * 200)
+    wait_for("the stream's end", lambda: "dead-letters ended and is started again" in service.log_text)
+    place.producer.send(place.topic, b"rubbish", timestamp_ms=10**13).get(30)
+    place.create("t")
+    place.publish(*place.append("t"))
+    wait_for("the rewrite", lambda: "replace" in place.operations("t"))
+    health = service.get("/healthz")
+    assert health is not None
+    assert health[0] == 200, health
+    service.must_run()
 
 
 def test_what_lies_outside_the_tables_filter_is_left_alone_and_said_so(tmp_path: Path, broker: str) -> None:

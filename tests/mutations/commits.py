@@ -259,7 +259,7 @@ MUTATIONS: Final = (
         "16",
         "tables are listed at the start only",
         "streaming/table_watcher.py",
-        "next_sweep = now + self._settings.service.sweep_seconds",
+        "next_sweep = now + (pause if swept else min(pause, SWEEP_AGAIN_SECONDS))",
         'next_sweep = float("inf")',
         "tests/unit/test_batch_handler.py::test_every_sweep_asks_for_every_table_that_is_not_ignored",
     ),

@@ -15,7 +15,7 @@ from compactor.debt import PartitionCounts
 from compactor.inventory import Inventory
 from compactor.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey
-from compactor.planner import GroupLimits, make_plan
+from compactor.planner import GroupLimits, make_plan, within_limits
 from compactor.policy import ThresholdPolicy, output_count
 from compactor.policy_settings import PolicyValues
 from compactor.table_changes import counts_of
@@ -118,14 +118,25 @@ def test_a_run_has_no_more_than_it_may_and_what_it_leaves_stays_due(
     whole = make_plan(inventory, rules, GroupLimits(NO_LIMIT))
     shares = [share for group in whole.groups for share in group.shares]
     for limits in (GroupLimits(NO_LIMIT, files_of_run=most_files), GroupLimits(NO_LIMIT, bytes_of_run=most_bytes)):
-        plan = make_plan(inventory, rules, limits)
+        plan = within_limits(make_plan(inventory, rules, limits), limits)
         taken = [share for group in plan.groups for share in group.shares]
-        assert set(taken) <= set(shares)
+        for share in taken:
+            (whole_share,) = [each for each in shares if share[0] in each]
+            assert share == whole_share[: len(share)]
+            assert len(share) > 1 or share == whole_share
         assert bool(taken) == bool(shares)
         if len(taken) > 1:
             assert sum(map(len, taken)) <= most_files or limits.files_of_run is None
             assert sum(group.bytes for group in plan.groups) <= most_bytes or limits.bytes_of_run is None
         assert plan.left_alone == whole.left_alone, "nothing that was cut off is called not due"
+
+
+def test_a_share_that_does_not_fit_beside_others_is_cut_and_not_left_for_good() -> None:
+    """One partition gets five files between any two runs, the other has ninety-seven and a run may have a hundred."""
+    inventory, rules = many_partitions([[10] * 5, [10] * 97]), policy(PolicyValues(), force=True)
+    limits = GroupLimits(NO_LIMIT, files_of_run=100)
+    plan = within_limits(make_plan(inventory, rules, limits), limits)
+    assert [len(group.files) for group in plan.groups] == [5, 95]
 
 
 @given(st.lists(st.lists(small_sizes, min_size=2, max_size=12), max_size=8))

@@ -50,15 +50,20 @@ class Scene:
         self.board = DebtBoard()
         self.asked: list[tuple[TableName, bool, float]] = []
         self.buried: list[DeadLetter] = []
+        self.topic_is_well = True
         self.told: list[Event] = []
         self.wakes = 0
         self.now = 1000.0
         self.handler = BatchHandler(
-            self.settings, self.board, self, self.buried.append, self._wake, self.told.append, lambda: self.now
+            self.settings, self.board, self, self._bury, self._wake, self.told.append, lambda: self.now
         )
 
     def ask_again(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None:
         self.asked.append((table, continues, after_seconds))
+
+    def _bury(self, letter: DeadLetter) -> bool:
+        self.buried.append(letter)
+        return self.topic_is_well
 
     def _wake(self) -> None:
         self.wakes += 1
@@ -300,6 +305,23 @@ def test_dead_letters_are_counted_by_reason_and_never_too_large_to_send() -> Non
     assert len(first.value) == MAX_VALUE_BYTES
     assert ("firnline.truncated", b"true") in first.headers
     assert (second.key, second.value) == (None, None)
+
+
+def test_a_dead_letter_topic_that_refuses_is_tried_once_a_batch() -> None:
+    """Each try may take seconds, and the batch must end."""
+    scene = Scene()
+    scene.topic_is_well = False
+    scene.apply(*(dead(b"x") for _ in range(500)))
+    assert len(scene.buried) == 1
+    assert scene.told == [DeadLettered("unknown_table", 500)]
+
+
+def test_an_unreadable_table_of_which_nothing_was_known_counts_as_one_to_be_rewritten() -> None:
+    """Else no alert would tell of a table that is unreadable since the start."""
+    scene = Scene()
+    debt = scene.apply(table_row(TABLE, "unreadable", heard(), reason="table_unreadable", message="no metadata"))
+    assert debt is not None
+    assert (debt.stale, debt.acted_on) == ("no metadata", True)
 
 
 def test_rows_survive_the_way_through_spark() -> None:

@@ -176,7 +176,7 @@ def test_one_lane_per_table_and_at_most_two_tables_at_once(bench: Bench) -> None
     bench.put(debt("a", snapshot=2, since=1))
     bench.nothing_more(2)
     assert sorted(bench.running) == ["a", "b"]
-    assert bench.dispatcher.status == Work(queued=1, running=2, oldest_due_seconds=97.0)
+    assert bench.dispatcher.status == Work(queued=1, running=2, oldest_due_seconds=99.0)
     bench.end("b")
     bench.called(3)
     assert bench.calls[2] == "c"
@@ -244,6 +244,20 @@ def test_a_table_that_is_left_to_another_compactor_is_looked_at_again(bench: Ben
     bench.now += 1
     bench.dispatcher.wake()
     bench.called(2)
+
+
+def test_a_table_that_fails_over_and_over_counts_as_waiting(bench: Bench) -> None:
+    """It backs off or runs again most of the time; who is alerted by the oldest due table must hear of it."""
+    bench.put(debt("a", since=40))
+    bench.called(1)
+    assert bench.dispatcher.status.oldest_due_seconds == 60
+    bench.end("a", RetryError("no"))
+    assert bench.dispatcher.status == Work(queued=0, running=0, oldest_due_seconds=60.0)
+    bench.now += 10
+    bench.dispatcher.wake()
+    bench.called(2)
+    bench.end("a")
+    assert bench.dispatcher.status.oldest_due_seconds == 0
 
 
 def test_stop_tells_the_running_work_and_waits_for_it() -> None:
