@@ -458,8 +458,8 @@ def test_a_task_that_was_started_again_writes_nothing_where_attempts_cannot_be_t
 ) -> None:
     """An attempt that Spark took for lost could still overwrite, or remove, what the next one wrote."""
     store, location = FileIOByteStore({}), f"file:{tmp_path}/x.parquet"
-    attempt = TaskContext()
-    monkeypatch.setattr(TaskContext, "_taskContext", attempt)
+    monkeypatch.setattr(TaskContext, "_taskContext", None)
+    attempt = TaskContext()  # notes itself as this process's; it must be gone before Spark is started here
     attempt._attemptNumber = 0
     write(store, location, CONTENT)
     attempt._attemptNumber = 1
