@@ -219,7 +219,7 @@ def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
         else:
             nothing = lake.session.sparkContext._gateway.new_array(jvm.java.lang.Object, 0)
             error = jvm.org.apache.iceberg.exceptions.CommitFailedException(cause, "conflict", nothing)
-        return commit_module._landed(table, Py4JJavaError("commit", error), stamp, lambda _: None)
+        return commit_module._landed(table, snapshot, Py4JJavaError("commit", error), stamp, lambda _: None)
 
     monkeypatch.setattr(commit_module, "_sent", answered_by_an_error)
     result = run(lake, planned(lake, table_name))
