@@ -40,7 +40,8 @@ class _ServicesInOneProcess(LoadScopeScheduling):
     """With `-n 2`: what shares Spark and servers runs in one process, all else beside it."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return "services" if nodeid.startswith(("tests/contracts/", "tests/integration/")) else nodeid
+        shared = (folder for folder in ("tests/contracts/", "tests/integration/") if nodeid.startswith(folder))
+        return next(shared, nodeid)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

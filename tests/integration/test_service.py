@@ -613,7 +613,8 @@ GROUP_KEYS = {
 
 
 @pytest.mark.parametrize(
-    ("table", "cores"), [("one", 1), ("two", TWO), pytest.param("eight", 8, marks=pytest.mark.slow)]
+    ("table", "cores"),
+    [("one", 1), *(pytest.param(name, cores, marks=pytest.mark.slow) for name, cores in (("two", TWO), ("eight", 8)))],
 )
 def test_compact_prints_its_contract_whatever_the_cores(shelf: Site, table: str, cores: int) -> None:
     before, rows = shelf.view(table).snapshot.snapshot_id, shelf.rows(table)
@@ -738,6 +739,7 @@ def test_a_request_is_done_once_whatever_the_thresholds(place: Site) -> None:
     assert service.metrics().total("firnline_run_failures_total", reason="input_missing", reaction="give_up") == 1
 
 
+@pytest.mark.slow
 def test_a_dead_letter_topic_that_refuses_stops_nothing_else(place: Site) -> None:
     """Nor does a record with a timestamp in another unit, beyond what pandas can hold."""
     admin = KafkaAdminClient(bootstrap_servers=place.broker)
