@@ -87,8 +87,10 @@ def without_strays(plan: TablePlan, cache: ManifestCache) -> tuple[TablePlan, tu
     Raises:
         RetryError: a manifest cannot be read.
     """
-    manifests = plan.skipped_deletes
-    entries = [entry for columns in cache.read(plan.table, manifests) for entry in columns if entry.is_live]
+    if not plan.skipped_deletes:
+        return plan, ()
+    read = cache.read(plan.table, plan.skipped_deletes)
+    entries = [entry for columns in read for entry in columns if entry.is_live]
     strays = touched_groups([planned.group for planned in plan.groups], entries)
     dropped = tuple(_astray(plan, plan.groups[index], what) for index, what in strays.items())
     kept = tuple(planned for index, planned in enumerate(plan.groups) if index not in strays)

@@ -147,10 +147,8 @@ def look(
         manifests = manifests_of(view, settings.manifests)
     except TableMissingError as error:
         store.clear()
-        told = events[
-            ~(events["report"] | events["continues"]).astype(bool)
-        ]  # the watcher's own questions are no letters
-        unknown = [unknown_event_row(table, event, str(error)) for event in told.to_dict("records")]
+        asked = (events["report"] | events["continues"]).astype(bool)  # the watcher's own questions are no letters
+        unknown = [unknown_event_row(table, event, str(error)) for event in events[~asked].to_dict("records")]
         return [table_row(table, "unknown", heard, message=str(error)), *unknown]
     except FirnlineError as error:
         return [table_row(table, "unreadable", heard, reason=error.reason, message=str(error))]

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from pyiceberg.table.name_mapping import MappedField
 
 from compactor.errors import GiveUpError
+from compactor.manifests import DELETION_VECTORS
 from compactor.rewrite.byte_ranges import ByteStore
 from compactor.rewrite.deletion_vectors import vector_positions
 from compactor.rewrite.encode_read import named_errors, open_parquet
@@ -25,7 +26,6 @@ from compactor.rewrite.encode_source import SourceColumn, source_columns
 from compactor.rewrite.refusal import Refusal
 
 PARQUET: Final = "parquet"
-PUFFIN: Final = "puffin"
 BATCH_ROWS: Final = 256 * 1024
 
 _FILE_PATH: Final = MappedField.model_validate({"field-id": 2147483546, "names": ["file_path"]})
@@ -56,7 +56,7 @@ def delete_refusal(files: Iterable[DeleteFile]) -> Refusal | None:
     """Why these delete files cannot be applied here: `delete_file_format`, or None."""
     for file in files:
         file_format = file.file_format.lower()
-        if file_format not in {PARQUET, PUFFIN}:
+        if file_format not in {PARQUET, DELETION_VECTORS}:
             return Refusal("delete_file_format", f"position deletes in {file_format} are left to Iceberg's own reader")
     return None
 
@@ -79,7 +79,7 @@ def deleted_positions(store: ByteStore, deletes: Mapping[str, Sequence[DeleteFil
             paths_of.setdefault(file, []).append(path)
     found: dict[str, list[Positions]] = {}
     for file, paths in paths_of.items():
-        is_vector = file.file_format.lower() == PUFFIN
+        is_vector = file.file_format.lower() == DELETION_VECTORS
         pieces = (
             vector_positions(store, file.location, file.size, paths) if is_vector else _positions(store, file, paths)
         )
