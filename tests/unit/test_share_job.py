@@ -17,19 +17,28 @@ from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from compactor.errors import GiveUpError, InputError
+from compactor.errors import GiveUpError, InputError, RetryError
 from compactor.live_files import LiveFile
 from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey
 from compactor.plan_table import PlannedGroup
 from compactor.planner import Group
+from compactor.rewrite import parquet_footer
 from compactor.rewrite.encode import EncodedFile, EncodeInput, EncodeShare, encode
 from compactor.rewrite.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.rewrite.lineage_chunks import RowLineage
 from compactor.rewrite.position_deletes import DeleteFile
 from compactor.rewrite.refusal import Refusal
 from compactor.rewrite.share import RewrittenShare
-from compactor.rewrite.share_job import MixedFile, ShareWork, SpliceShare, WrittenShare, foreseen, write_share
+from compactor.rewrite.share_job import (
+    MixedFile,
+    ShareWork,
+    SpliceShare,
+    WrittenShare,
+    attempt_share,
+    foreseen,
+    write_share,
+)
 from compactor.rewrite.splice import SplicedFile, SpliceInput
 from compactor.rewrite.splice_checks import SpliceLimits
 from compactor.run_result import checked_result
@@ -201,6 +210,31 @@ def test_files_of_one_kind_are_spliced_whole(tmp_path: Path) -> None:
     assert isinstance(written.file, SplicedFile)
     assert (written.decoded_bytes, written.not_spliced) == (0, None)
     assert foreseen(replace(files.work(), splice=files.work().splice)) == (None, None)
+
+
+def test_a_footer_that_is_too_large_to_splice_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What only our own reader of footers dislikes is nothing to give a group up for."""
+    files = Files(tmp_path)
+    files.add(LARGE)
+    files.add(LARGE)
+    monkeypatch.setattr(parquet_footer, "MAX_FOOTER_BYTES", 10)
+    written = write_share(replace(files.work(), aside=None))
+    assert isinstance(written, WrittenShare)
+    assert isinstance(written.file, EncodedFile)
+    assert written.not_spliced is not None
+    assert written.not_spliced.reason == "footer_too_large"
+
+
+def test_an_output_of_an_attempt_that_was_taken_for_lost_is_tried_again_elsewhere(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.add(LARGE)
+    files.add(LARGE)
+    (tmp_path / "output.parquet").write_bytes(b"half of it")
+    for work in (files.work(), replace(files.work(), splice=None, aside=None)):
+        outcome = attempt_share(write_share, work).outcome
+        assert isinstance(outcome, RetryError)
+        assert outcome.reason == "task_lost"
+    assert (tmp_path / "output.parquet").read_bytes() == b"half of it"
 
 
 @pytest.mark.parametrize("ids", [True, False])
