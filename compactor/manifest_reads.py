@@ -12,6 +12,7 @@ from typing import Final
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
+from compactor.avro_columns import WORTH_COMPILING, available
 from compactor.errors import RetryError
 from compactor.manifest_avro import RawManifest, UnusualManifestError, decode_manifests
 from compactor.manifest_columns import EntryColumns
@@ -92,19 +93,21 @@ def fetch(io: FileIO, manifest: ManifestFile) -> RawManifest:
         ) from error
 
 
-def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest]) -> Decoded:
+def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest], *, compiled: bool = False) -> Decoded:
     """All at once; if that cannot be, one by one, and what is unusual by PyIceberg.
+
+    `compiled`: see `decode_manifests`.
 
     Raises:
         RetryError: one of them is damaged.
     """
     layouts = {each.layout.spec_id: each.layout for each in wanted}
     try:
-        return Decoded(wanted, decode_manifests(raws, layouts))
+        return Decoded(wanted, decode_manifests(raws, layouts, compiled=compiled))
     except UnusualManifestError:
         if len(wanted) == 1:
             return Decoded(wanted, [_by_reference(io, wanted[0])], unusual=1)
-    single = [decode(io, [each], [raw]) for each, raw in zip(wanted, raws, strict=True)]
+    single = [decode(io, [each], [raw], compiled=compiled) for each, raw in zip(wanted, raws, strict=True)]
     return Decoded(wanted, [one.entries[0] for one in single], sum(one.unusual for one in single))
 
 
@@ -126,6 +129,7 @@ def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
     """
     if not wanted:
         return
+    compiled = sum(each.manifest.manifest_length for each in wanted) >= WORTH_COMPILING and available()
     with (
         ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers,
         ThreadPoolExecutor(cores() + 1, "manifest-decode") as decoders,
@@ -135,7 +139,7 @@ def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
         for batch in batches(wanted):
             raws = [fetchers.submit(fetch, io, each.manifest) for each in batch]
             size = sum(each.manifest.manifest_length for each in batch)
-            under_way.append((decoders.submit(_decode_fetched, io, batch, raws), size))
+            under_way.append((decoders.submit(_decode_fetched, io, batch, raws, compiled), size))
             ahead += size
             while ahead > BYTES_AHEAD:
                 decoded, size = under_way.popleft()
@@ -145,8 +149,10 @@ def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
             yield decoded.result()
 
 
-def _decode_fetched(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[Future[RawManifest]]) -> Decoded:
-    return decode(io, wanted, [raw.result() for raw in raws])
+def _decode_fetched(
+    io: FileIO, wanted: Sequence[Wanted], raws: Sequence[Future[RawManifest]], compiled: bool
+) -> Decoded:
+    return decode(io, wanted, [raw.result() for raw in raws], compiled=compiled)
 
 
 def cores() -> int:

@@ -167,9 +167,14 @@ def reference(manifest: ManifestFile, layout: PartitionLayout) -> list[Any]:
     return [file_entry(each, manifest.manifest_path, layout) for each in read_entries(load_file_io({}), manifest)]
 
 
+@pytest.fixture(params=[False, True], ids=["skipping", "compiled"])
+def compiled(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(given_manifests=st.lists(manifests(), min_size=1, max_size=3))
-def test_decoders_agree_on_any_manifest(tmp_path: Path, given_manifests: list[Any]) -> None:
+def test_decoders_agree_on_any_manifest(tmp_path: Path, compiled: bool, given_manifests: list[Any]) -> None:
     """Alone and joined with others, as columns of objects, and after a stay on disk. Texts: NaN equals NaN."""
     disk = ManifestDisk(tmp_path / "disk", 10**9)
     kinds = given_manifests[0][1]
@@ -177,7 +182,7 @@ def test_decoders_agree_on_any_manifest(tmp_path: Path, given_manifests: list[An
     same = [each for each in given_manifests if each[1] == kinds]
     made = [written(tmp_path / f"{uuid.uuid4()}.avro", *each) for each in same]
     raws = [RawManifest(manifest, Path(manifest.manifest_path).read_bytes()) for manifest in made]
-    for manifest, columns in zip(made, decode_manifests(raws, {4: layout}), strict=True):
+    for manifest, columns in zip(made, decode_manifests(raws, {4: layout}, compiled=compiled), strict=True):
         expected = reference(manifest, layout)
         assert repr(list(columns)) == repr(expected)
         assert repr(list(EntryColumns.of(manifest.manifest_path, layout, expected))) == repr(expected)
@@ -200,7 +205,9 @@ def test_decoders_agree_on_any_manifest(tmp_path: Path, given_manifests: list[An
     ],
     ids=["empty", "half", "no Avro", "without ids", "its end lost"],
 )
-def test_what_is_damaged_or_unusual_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_what_is_damaged_or_unusual_is_refused(
+    tmp_path: Path, compiled: bool, damage: Callable[[bytes], bytes]
+) -> None:
     file = {"content": DataFileContent.DATA, "file_path": "f" * 100, "file_format": FileFormat.PARQUET}
     file |= {"partition": Record(), "record_count": 1, "file_size_in_bytes": 1}
     entry = {"status": ManifestEntryStatus.ADDED, "snapshot_id": 1, "sequence_number": None, "file": file}
@@ -208,4 +215,4 @@ def test_what_is_damaged_or_unusual_is_refused(tmp_path: Path, damage: Callable[
     manifest = written(tmp_path / "m.avro", line, (), [entry])
     content = damage((tmp_path / "m.avro").read_bytes())
     with pytest.raises(UnusualManifestError):
-        decode_manifests([RawManifest(manifest, content)], {4: PartitionLayout(4, (), (), ())})
+        decode_manifests([RawManifest(manifest, content)], {4: PartitionLayout(4, (), (), ())}, compiled=compiled)

@@ -1,0 +1,187 @@
+"""Compiled code reads from Avro records what fastavro wrote; damaged bytes are never followed."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import fastavro
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor import avro_walk
+from compactor.avro_columns import NotSuchRecordsError, UnknownTypeError, _Records, read_columns
+from compactor.avro_container import Container
+from compactor.avro_walk import find_values
+
+LONGS = st.integers(-(2**63), 2**63 - 1)
+INTS = st.integers(-(2**31), 2**31 - 1)
+
+
+def items(*kinds: str) -> dict[str, Any]:
+    return {"type": "record", "fields": [{"name": f"f{at}", "type": kind} for at, kind in enumerate(kinds)]}
+
+
+def array(of: Any) -> dict[str, Any]:
+    return {"type": "array", "items": of}
+
+
+PAIRS = st.lists(st.fixed_dictionaries({"f0": INTS, "f1": LONGS}), max_size=80)
+BOUNDS = st.lists(st.fixed_dictionaries({"f0": INTS, "f1": st.binary(max_size=200)}), max_size=5)
+VALUES: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    ("boolean", st.booleans()),
+    ("int", INTS),
+    ("long", LONGS),
+    ("float", st.floats(width=32, allow_nan=False)),
+    ("double", st.floats(allow_nan=False)),
+    ("string", st.text(max_size=100)),
+    ("bytes", st.binary(max_size=100)),
+    ({"type": "fixed", "size": 5}, st.binary(min_size=5, max_size=5)),
+]
+STATISTICS: list[tuple[Any, st.SearchStrategy[Any]]] = [
+    (array("long"), st.lists(LONGS, max_size=80)),
+    (array("bytes"), st.lists(st.binary(max_size=3), max_size=5)),
+    (array(items("int", "long")), PAIRS),
+    (array(items("int", "bytes")), BOUNDS),
+]
+
+
+@st.composite
+def records(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[str], list[dict[str, Any]]]:
+    """Fields, the wanted ones among them, and records."""
+    fields, values, wanted = [], {}, []
+    for at in range(draw(st.integers(1, 6))):
+        name = f"field_{at}"
+        kind, of_kind = draw(st.sampled_from([*VALUES, *STATISTICS]))
+        nullable = draw(st.sampled_from([None, "first", "last"]))
+        fields.append({"name": name, "type": {None: kind, "first": ["null", kind], "last": [kind, "null"]}[nullable]})
+        values[name] = st.none() | of_kind if nullable else of_kind
+        if (kind, of_kind) in VALUES and draw(st.booleans()):
+            wanted.append(name)
+    rows = draw(st.lists(st.fixed_dictionaries(values), max_size=4))
+    return fields, draw(st.permutations(wanted)), rows
+
+
+def named(kind: Any, name: str) -> Any:
+    """fastavro wants names; the walk does not look at them."""
+    if isinstance(kind, list):
+        return [named(each, name) for each in kind]
+    if isinstance(kind, dict):
+        made = {key: named(value, name) if key == "items" else value for key, value in kind.items()}
+        return made if kind["type"] == "array" else {**made, "name": name}
+    return kind
+
+
+def written(fields: list[dict[str, Any]], rows: list[dict[str, Any]]) -> bytes:
+    schema = {
+        "type": "record",
+        "name": "entry",
+        "fields": [{**field, "type": named(field["type"], f"of_{field['name']}")} for field in fields],
+    }
+    out = io.BytesIO()
+    for row in rows:
+        fastavro.schemaless_writer(out, schema, row)
+    return out.getvalue()
+
+
+def blocks(*given_blocks: tuple[int, bytes]) -> Container:
+    return Container("", given_blocks)
+
+
+@given(given_records=records(), cut=st.integers(0, 4))
+def test_what_was_written_is_read(given_records: Any, cut: int) -> None:
+    """Of the wanted fields, from blocks of one file and from several files."""
+    fields, wanted, rows = given_records
+    parts = [(len(part), written(fields, part)) for part in (rows[:cut], rows[cut:])]
+    expected = [{name: row[name] for name in wanted} for row in rows if wanted]
+    assert read_columns(fields, [blocks(*parts)], wanted).to_pylist() == expected
+    assert read_columns(fields, [blocks(part) for part in parts], wanted).to_pylist() == expected
+
+
+@given(given_records=records(), data=st.data())
+def test_nothing_is_read_beyond_the_end(given_records: Any, data: st.DataObject) -> None:
+    """Damaged bytes: the answer does not depend on what lies behind them, and every value lies before the end."""
+    fields, wanted, rows = given_records
+    content = bytearray(written(fields, rows))
+    for at in data.draw(st.lists(st.integers(0, max(0, len(content) - 1)), max_size=3)):
+        if content:
+            content[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
+    content = content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
+    made = _Records.of(fields, wanted)
+    answers = []
+    for behind in (0x00, 0xFF):
+        source = np.full(len(content) + 64, behind, np.uint8)
+        source[: len(content)] = np.frombuffer(bytes(content), np.uint8)
+        starts = np.full((len(wanted), len(rows)), -2, np.int64)
+        sound = find_values(
+            source[: len(content)], made.kinds, made.arguments, made.null_branches, made.rows, starts
+        )  # fmt: skip
+        answers.append((sound, starts.tolist()))
+        assert starts.size == 0 or starts.max() <= len(content)
+    assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    "block",
+    [b"", b"\x02", b"\x02\x08abc", b"\x02\x06abc\x00", b"\x02\x07abc", b"\x04\x06abc", b"\x02" + b"\xff" * 12],
+    ids=["empty", "half a record", "ends in bytes", "too long", "negative length", "no such branch", "endless number"],
+)
+def test_what_is_not_such_a_record_is_refused(block: bytes) -> None:
+    fields = [{"name": "text", "type": ["null", "string"]}]
+    assert read_columns(fields, [blocks((1, b"\x02\x06abc"))], ["text"]).to_pylist() == [{"text": "abc"}]
+    with pytest.raises(NotSuchRecordsError):
+        read_columns(fields, [blocks((1, block))], ["text"])
+
+
+def test_a_text_that_is_none_and_a_number_that_is_too_large_are_refused() -> None:
+    for kind, value in (("string", b"\x04\xc3\x28"), ("int", b"\x80\x80\x80\x80\x80\x01")):
+        with pytest.raises(ValueError, match=r"UTF8|not in range"):
+            read_columns([{"name": "one", "type": kind}], [blocks((1, value))], ["one"])
+
+
+def test_a_block_of_an_array_may_say_its_length() -> None:
+    fields = [{"name": "ids", "type": array("int")}, {"name": "n", "type": "int"}]
+    ids = b"\x03\x04\x02\x04" + b"\x02\x06" + b"\x00"  # two items in two bytes, one more, the end
+    assert read_columns(fields, [blocks((1, ids + b"\x0e"))], ["n"]).to_pylist() == [{"n": 7}]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        ["int", "long"],
+        ["null", "int", "long"],
+        {"type": "map", "values": "int"},
+        array(array("int")),
+        array(items("bytes", "int")),
+        array(items()),
+        array(["null", "int"]),
+        items("int"),
+        "null",
+    ],
+    ids=["union", "of three", "map", "arrays", "bytes first", "of nothing", "nullable items", "record", "null"],
+)
+def test_a_type_that_cannot_be_stepped_over_is_named(kind: Any) -> None:
+    with pytest.raises(UnknownTypeError):
+        read_columns([{"name": "one", "type": kind}], [blocks((0, b""))], [])
+
+
+def test_lists_are_left_to_others_unless_there_are_none() -> None:
+    fields = [{"name": "ids", "type": ["null", array("int")]}]
+    assert read_columns(fields, [blocks((1, b"\x00"))], ["ids"]).to_pylist() == [{"ids": None}]
+    with pytest.raises(UnknownTypeError):
+        read_columns(fields, [blocks((1, b"\x02\x02\x02\x00"))], ["ids"])
+
+
+def test_without_a_folder_for_machine_code_it_is_made_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numba refuses to keep code where it can write nowhere: a container whose root is read-only."""
+    compile_it = avro_walk.njit
+
+    def refusing(*, cache: bool = False, nogil: bool) -> Any:
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return compile_it(nogil=nogil)
+
+    monkeypatch.setattr(avro_walk, "njit", refusing)
+    assert avro_walk._compiled(lambda number: number + 1)(1) == 2
