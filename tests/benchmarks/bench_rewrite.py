@@ -83,6 +83,8 @@ class Bench:
         """What must be the same after a rewrite: counts and checksums by Spark's own read, lineage included."""
         lineage = ", _row_id, _last_updated_sequence_number" if self.case.lineage else ""
         row = f"struct(*{lineage})"
+        # Iceberg 1.11's vectorized reader of row ids does not free its memory (apache/iceberg 17296).
+        self.session.conf.set("spark.sql.iceberg.vectorization.enabled", str(not lineage).lower())
         return self.session.sql(f"SELECT count(*), sum(crc32(to_json({row}))) FROM {self.name}").collect()
 
     def copy(self) -> None:
