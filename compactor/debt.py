@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from compactor.manifest_debt import ManifestCounts
     from compactor.partitions import JsonValue, PartitionKey
@@ -193,6 +193,7 @@ class DebtBoard:
         self._tables: dict[TableName, TableDebt] = {}
         self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
         self._requested: dict[TableName, tuple[str, ...]] = {}
+        self._keep: Callable[[Mapping[TableName, tuple[str, ...]]], None] = lambda _requests: None
 
     def get(self, table: TableName) -> TableDebt | None:
         """The newest debt of `table`, or None when nothing has been heard of it."""
@@ -228,25 +229,37 @@ class DebtBoard:
     def request(self, table: TableName, filters: Iterable[str]) -> None:
         """People ask for a rewrite of what these filters select. Asking again before it is done changes nothing."""
         with self._lock:
-            self._requested[table] = tuple(dict.fromkeys((*self._requested.get(table, ()), *filters)))
-            if table in self._tables:
-                self._tables[table] = replace(self._tables[table], requested=self._requested[table])
+            self._ask(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
+
+    def resume(
+        self,
+        requests: Mapping[TableName, tuple[str, ...]],
+        keep: Callable[[Mapping[TableName, tuple[str, ...]]], None],
+    ) -> None:
+        """What the last process left undone; `keep` is told from now on of all that is open whenever that changes."""
+        with self._lock:
+            self._requested, self._keep = dict(requests), keep
+
+    def _ask(self, table: TableName, filters: tuple[str, ...]) -> None:
+        before = self._requested.pop(table, ())
+        if filters:
+            self._requested[table] = filters
+        if table in self._tables:
+            self._tables[table] = replace(self._tables[table], requested=filters)
+        if filters != before:
+            self._keep(self._requested)
 
     def served(self, table: TableName, filter_text: str) -> None:
         """What was asked for has been done, or cannot be."""
         with self._lock:
-            left = tuple(text for text in self._requested.pop(table, ()) if text != filter_text)
-            if left:
-                self._requested[table] = left
-            if table in self._tables:
-                self._tables[table] = replace(self._tables[table], requested=left)
+            self._ask(table, tuple(text for text in self._requested.get(table, ()) if text != filter_text))
 
     def forget(self, table: TableName) -> None:
         """Drop a table that no longer exists."""
         with self._lock:
             self._tables.pop(table, None)
             self._declined.pop(table, None)
-            self._requested.pop(table, None)
+            self._ask(table, ())
 
     def mark_stale(
         self, table: TableName, reason: str, waiting_since: float | None = None, *, acted_on: bool = False

@@ -130,7 +130,7 @@ class InFlightRecords:
     """The folder of records. Writes are atomic (write aside, then rename)."""
 
     def __init__(self, folder_uri: str, owner: Owner, lease_seconds: float, clock: Callable[[], float]) -> None:
-        self._fs, self._folder = _file_system(folder_uri)
+        self._fs, self._folder = state_file_system(folder_uri)
         self._owner = owner
         self._lease = lease_seconds
         self._clock = clock
@@ -243,7 +243,8 @@ class InFlightRecords:
         return f"{self._folder}/{run_id}.json"
 
 
-def _file_system(uri: str) -> tuple[fs.FileSystem, str]:
+def state_file_system(uri: str) -> tuple[fs.FileSystem, str]:
+    """The file system of a checkpoint, and the path in it."""
     if "://" not in uri and not uri.startswith("file:"):
         return fs.LocalFileSystem(), uri
     if uri.startswith("file:"):

@@ -33,6 +33,7 @@ from compactor.in_flight import sweep
 from compactor.manifest_debt import manifests_of
 from compactor.manifest_job import ReadOnExecutors
 from compactor.manifest_rewrite import rewrite_manifests
+from compactor.open_requests import OpenRequests
 from compactor.other_compactors import other_compactors
 from compactor.partitions import PartitionKey
 from compactor.plan_table import AS_THE_SERVICE, TablePlan, plan_table
@@ -160,6 +161,8 @@ class Service:
         if self._history is not None:
             self._history.start()
         self._records = in_flight_records(self._settings, checkpoint, self._clock)
+        requests = OpenRequests(checkpoint)
+        self.board.resume(requests.load(), requests.save)
         self._parts.session = spark_session(self._settings)
         self._sweep_in_flight()
         self._start_work(self._parts.session, checkpoint)
