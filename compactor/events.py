@@ -110,6 +110,7 @@ class GroupDropped:
     table: TableName
     key: PartitionKey
     reason: str
+    reaction: str
     message: str
     plan: GroupPlan = field(default_factory=GroupPlan)
 

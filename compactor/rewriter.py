@@ -322,7 +322,8 @@ class Rewriter:
         run.dropped += dropped
         for drop in dropped:
             key, error, planned = drop.planned.group.key, drop.error, as_planned(run.plan, drop.planned)
-            self._listener(GroupDropped(run.run_id, run.plan.table.name, key, error.reason, str(error), planned))
+            told = GroupDropped(run.run_id, run.plan.table.name, key, error.reason, error.reaction, str(error), planned)
+            self._listener(told)
 
     def _commit(
         self, run: _Run, java_table: JavaTable, groups: Sequence[FinishedGroup], part: str, record: Record

@@ -347,9 +347,9 @@ RUNS_SKIPPED = counter(
 DROPPED_GROUPS = counter(
     "firnline_dropped_groups_total",
     "Groups that could not be rewritten and were left as they were, while the rest of their run went on.",
-    "The log names table, partition and cause. After a conflict the partition is planned anew; given up, it is left "
+    "The log names table, partition and cause. Reaction `replan`: the partition is planned anew; `give_up`: it is left "
     "alone until its files change.",
-    labels=("reason",),
+    labels=("reason", "reaction"),
 )
 WOULD_REWRITE_RUNS = counter(
     "firnline_would_rewrite_runs_total",

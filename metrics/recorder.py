@@ -118,7 +118,7 @@ class Recorder:
             case GroupRewritten():
                 self._rewritten(event)
             case GroupDropped():
-                self._count(d.DROPPED_GROUPS, 1, event.reason, run_id=event.run_id)
+                self._count(d.DROPPED_GROUPS, 1, event.reason, event.reaction, run_id=event.run_id)
             case RunCommitted():
                 self._committed(event)
             case RunFailed():

@@ -86,13 +86,17 @@ def test_every_event_is_at_most_one_line_and_with_verbose_one(event: Event, stde
 def test_what_goes_wrong_is_a_warning_with_its_reason(stderr: Callable[[], str]) -> None:
     set_up_logging(LogSettings(level="WARNING"))
     log_event(FAILED)
-    log_event(GroupDropped("r1", TABLE, KEY, "conflict", "a delete\ncame first", GroupPlan({"p": "é"})))
+    log_event(GroupDropped("r1", TABLE, KEY, "conflict", "replan", "a delete\ncame first", GroupPlan({"p": "é"})))
     log_event(RunWouldRewrite(TABLE, 1, 6, 1, 600))
     failed, dropped = lines(stderr)
     assert (failed["level"], failed["run_id"], failed["reason"], failed["stage"]) == (
         "warning", "r1", "conflict", "commit",
     )  # fmt: skip
-    assert (dropped["partition"], dropped["reason"], dropped["error"]) == ("p=é", "conflict", "a delete\ncame first")
+    assert (dropped["partition"], dropped["reason"], dropped["error"]) == (
+        "p=é",
+        "conflict",
+        "a delete\ncame first",
+    )
 
 
 def test_lines_of_other_libraries_warnings_and_ended_threads_look_the_same(stderr: Callable[[], str]) -> None:

@@ -40,7 +40,7 @@ TABLE = TableName("lake", ("db",), "t")
 
 # Every number is another one, so that a metric fed from a wrong field shows.
 PLANNED = RunPlanned("r1", TABLE, groups=2, files=30, bytes=4_000, seconds=0.5)
-DROPPED = GroupDropped("run-1", TABLE, PartitionKey(0, "[1]"), "row_count_mismatch", "10 rows in, 9 written")
+DROPPED = GroupDropped("run-1", TABLE, PartitionKey(0, "[1]"), "row_count_mismatch", "give_up", "10 rows in, 9 written")
 SKIPPED = RunSkipped(TABLE, "backing_off")
 REWRITTEN = GroupRewritten(
     "r1",
@@ -112,7 +112,7 @@ EXPECTED = {
         "history_dropped_rows_total": 3,
         "history_failed_appends_total": 1,
     },
-    GroupDropped: {'dropped_groups_total{reason="row_count_mismatch"}': 1},
+    GroupDropped: {'dropped_groups_total{reaction="give_up",reason="row_count_mismatch"}': 1},
     RunSkipped: {'runs_skipped_total{reason="backing_off"}': 1},
     GroupRewritten: {
         f"rewrite_groups_total{SPLICE}": 1,
