@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from compactor.commit import Stamp
-from compactor.commit_groups import Committed, commit_groups, truly_failed, without_strays
+from compactor.commit_groups import Committed, commit_groups
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, StoppedError
 from compactor.events import GroupCommitted, GroupDropped, Listener, RunCommitted, RunFailed, RunPlanned, ignore
+from compactor.failed_groups import truly_failed
 from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
 from compactor.java_table import JavaTable, exception_class, first_line
 from compactor.manifest_cache import ManifestCache
@@ -43,6 +44,7 @@ from compactor.run_result import (
 )
 from compactor.run_watch import RunWatch, Watchman
 from compactor.settings import CommitSettings
+from compactor.stray_deletes import without_strays
 from compactor.tables import Catalogs
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from compactor.errors import FirnlineError, GiveUpError
+from compactor.errors import FirnlineError, GiveUpError, ReplanError
 from compactor.events import GroupPlan, GroupRewritten
 from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.engine import EngineChoice, costliest
@@ -39,6 +39,16 @@ class DroppedGroup:
 
     planned: PlannedGroup
     error: FirnlineError
+
+
+def overtaken(planned: PlannedGroup, table: TableName, what: str) -> DroppedGroup:
+    """A group that another commit has touched; `what` says how."""
+    error = ReplanError(
+        f"group {planned.group.partition} of {table} was left out: {what} while it was being rewritten; it is planned "
+        "anew by the next run",
+        reason="conflict",
+    )
+    return DroppedGroup(planned, error)
 
 
 class NoGroupLeftError(GiveUpError):

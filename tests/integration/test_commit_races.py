@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from compactor import commit as commit_module
-from compactor.commit_groups import truly_failed
 from compactor.errors import GiveUpError, ReplanError
+from compactor.failed_groups import truly_failed
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.share import ShareRewriter
