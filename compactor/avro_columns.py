@@ -59,8 +59,8 @@ def read_columns(
         UnknownTypeError: a field cannot be stepped over, or a wanted one not be read.
         NotSuchRecordsError: the blocks hold something else.
     """
-    records = _Records.of(fields, wanted)
-    return pa.Table.from_batches([records.read(container) for container in containers])
+    blocks = [block for container in containers for block in container.blocks]
+    return _Records.of(fields, wanted).read(sum(count for count, _ in blocks), b"".join(block for _, block in blocks))
 
 
 @dataclass(frozen=True)
@@ -82,15 +82,15 @@ class _Records:
         types = {field["name"]: _arrow_type(field["type"]) for field in fields}
         return cls(kinds, arguments, null_branches, rows, tuple((name, types[name]) for name in wanted))
 
-    def read(self, container: Container) -> pa.RecordBatch:
-        content = np.frombuffer(b"".join(block for _, block in container.blocks), np.uint8)
-        if not container.count <= len(content) <= _MOST_BYTES:
+    def read(self, count: int, block: bytes) -> pa.Table:
+        content = np.frombuffer(block, np.uint8)
+        if not count <= len(content) <= _MOST_BYTES:
             raise NotSuchRecordsError("more records than bytes, or more bytes than Arrow's texts may have")
-        starts = np.empty((len(self.wanted), container.count), np.int64)
+        starts = np.empty((len(self.wanted), count), np.int64)
         if not _walk().find_values(content, self.kinds, self.arguments, self.null_branches, self.rows, starts):
             raise NotSuchRecordsError("the bytes are not records of the schema")
         columns = [_column(content, own, kind) for own, (_, kind) in zip(starts, self.wanted, strict=True)]
-        return pa.record_batch(columns, [name for name, _ in self.wanted])
+        return pa.table(columns, [name for name, _ in self.wanted])
 
 
 def _column(content: npt.NDArray[np.uint8], starts: Numbers, kind: Any) -> Any:
