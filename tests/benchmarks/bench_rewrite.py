@@ -232,9 +232,13 @@ def scans(bench: Bench, console: Console) -> None:
     for heading in ("reader", "firnline's files s", "Spark's files s", f"ratio (<= {SCAN_GOAL})"):
         table.add_column(heading, justify="left" if heading == "reader" else "right")
     for name, read in readers.items():
-        rounds = [(timed(read, ours)[0], timed(read, theirs)[0]) for _ in range(SCAN_ROUNDS + 1)][1:]
-        mine = statistics.median(first for first, _ in rounds)
-        other = statistics.median(second for _, second in rounds)
+        seconds: dict[str, list[float]] = {"ours": [], "theirs": []}
+        for number in range(SCAN_ROUNDS + 1):  # in turn the first, after one that warms up
+            both = (("ours", ours), ("theirs", theirs))
+            for whose, files in both if number % 2 else both[::-1]:
+                taken, _ = timed(read, files)
+                seconds[whose] += [taken] if number else []
+        mine, other = (statistics.median(seconds[whose]) for whose in ("ours", "theirs"))
         table.add_row(name, f"{mine:.3f}", f"{other:.3f}", f"{mine / other:.2f}")
     console.print(table)
     sizes = [sum(Path(path).stat().st_size for path in files) for files in (ours, theirs)]
