@@ -6,6 +6,7 @@ walk less than one. Needs Numba (`pip install 'firnline[jit]'`).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from compactor.avro_container import Container
 
+LOG = logging.getLogger("firnline")
 WORTH_COMPILING: Final = 256 * 1024 * 1024
 """Bytes of manifests, compressed, from which on one read saves more than Numba takes to load (0.5 s, first 1.5 s)."""
 _NUMBERS: Final = {"int": pa.int32(), "long": pa.int64()}
@@ -38,9 +40,18 @@ class NotSuchRecordsError(Exception):
     """Reaction: **read it with another library**, whose message says more: the bytes are not records of the schema."""
 
 
+@cache
 def available() -> bool:
-    """Whether Numba is installed."""
-    return find_spec("numba") is not None
+    """Whether Numba is installed and works here, found out by reading one record: that compiles everything."""
+    if find_spec("numba") is None:
+        return False
+    fields: list[dict[str, Any]] = [{"name": "number", "type": "int"}, {"name": "text", "type": ["null", "string"]}]
+    try:
+        read_columns(fields, [Container("", ((1, b"\x02\x02\x02a"),))], ["number", "text"])
+    except Exception as error:  # noqa: BLE001 - compilers fail in many ways, and there is another decoder
+        LOG.warning("manifests are decoded without Numba, which is installed but does not work here: %s", error)
+        return False
+    return True
 
 
 @cache
@@ -59,8 +70,7 @@ def read_columns(
         UnknownTypeError: a field cannot be stepped over, or a wanted one not be read.
         NotSuchRecordsError: the blocks hold something else.
     """
-    blocks = [block for container in containers for block in container.blocks]
-    return _Records.of(fields, wanted).read(sum(count for count, _ in blocks), b"".join(block for _, block in blocks))
+    return _Records.of(fields, wanted).read([block for container in containers for block in container.blocks])
 
 
 @dataclass(frozen=True)
@@ -82,12 +92,15 @@ class _Records:
         types = {field["name"]: _arrow_type(field["type"]) for field in fields}
         return cls(kinds, arguments, null_branches, rows, tuple((name, types[name]) for name in wanted))
 
-    def read(self, count: int, block: bytes) -> pa.Table:
-        content = np.frombuffer(block, np.uint8)
-        if not count <= len(content) <= _MOST_BYTES:
+    def read(self, blocks: Sequence[tuple[int, bytes]]) -> pa.Table:
+        content = np.frombuffer(b"".join(block for _, block in blocks), np.uint8)
+        if any(not 0 <= count <= len(block) for count, block in blocks) or len(content) > _MOST_BYTES:
             raise NotSuchRecordsError("more records than bytes, or more bytes than Arrow's texts may have")
-        starts = np.empty((len(self.wanted), count), np.int64)
-        if not _walk().find_values(content, self.kinds, self.arguments, self.null_branches, self.rows, starts):
+        ends = np.cumsum([len(block) for _, block in blocks], dtype=np.int64)
+        counts = np.array([count for count, _ in blocks], np.int64)
+        starts = np.empty((len(self.wanted), counts.sum()), np.int64)
+        places = np.column_stack([counts, ends])
+        if not _walk().find_values(content, places, self.kinds, self.arguments, self.null_branches, self.rows, starts):
             raise NotSuchRecordsError("the bytes are not records of the schema")
         columns = [_column(content, own, kind) for own, (_, kind) in zip(starts, self.wanted, strict=True)]
         return pa.table(columns, [name for name, _ in self.wanted])
@@ -118,6 +131,8 @@ def _column(content: npt.NDArray[np.uint8], starts: Numbers, kind: Any) -> Any:
     size = 1 if pa.types.is_boolean(kind) else kind.byte_width
     out = np.empty(len(starts) * size, np.uint8)
     walk.copy_values(content, starts, np.arange(1, len(starts) + 1) * size, out, False)
+    if pa.types.is_boolean(kind) and (out > 1).any():
+        raise NotSuchRecordsError("a boolean is neither 0 nor 1")
     data = np.packbits(out != 0, bitorder="little") if pa.types.is_boolean(kind) else out
     return pa.Array.from_buffers(kind, len(starts), [validity, pa.py_buffer(data)])
 

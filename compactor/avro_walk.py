@@ -55,6 +55,8 @@ def _long(content: Bytes, at: int, end: int) -> tuple[int, int]:
     while at < end and shift <= _LAST_SHIFT:
         byte = np.uint64(content[at])
         at += 1
+        if shift == _LAST_SHIFT and byte > 1:  # more than 64 bits
+            return 0, _WRONG
         value |= (byte & np.uint64(0x7F)) << np.uint64(shift)
         if byte < 0x80:  # noqa: PLR2004 - seven bits a byte
             number: Any = np.int64(value >> np.uint64(1))
@@ -117,33 +119,53 @@ def _past(content: Bytes, at: int, end: int, kind: int, argument: int) -> int:
 
 
 @_compiled
-def find_values(
-    content: Bytes, kinds: Numbers, arguments: Numbers, null_branches: Numbers, rows: Numbers, starts: Any
-) -> bool:
-    """Where the wanted values of as many records begin as `starts` has columns, or `NULL`, and that all are whole.
+def _value(
+    content: Bytes, at: int, end: int, kind: int, argument: int, null_branch: int, wanted: bool
+) -> tuple[int, int]:
+    """Where a field's value begins, or `NULL`, and the position behind it. Of a number that is wanted, all is read."""
+    if null_branch != NOT_NULLABLE:
+        if at >= end or content[at] & 0xFD != 0:
+            return NULL, _WRONG
+        at += 1
+        if content[at - 1] == null_branch:
+            return NULL, at
+    if wanted and kind == VARINT:
+        return at, _long(content, at, end)[1]
+    return at, _past(content, at, end, kind, argument)
 
-    `null_branches`: the byte by which a union of a type with null says that it is null, or `NOT_NULLABLE`. `rows`: of
-    `starts`, for each field, or `NOT_WANTED`. False: the content is not so many records of these fields.
+
+@_compiled
+def find_values(
+    content: Bytes,
+    blocks: Numbers,
+    kinds: Numbers,
+    arguments: Numbers,
+    null_branches: Numbers,
+    rows: Numbers,
+    starts: Any,
+) -> bool:
+    """Where the wanted values of all records begin, or `NULL`, and that all are whole.
+
+    `blocks`: of each the number of its records and where it ends. `null_branches`: the byte by which a union of a type
+    with null says that it is null, or `NOT_NULLABLE`. `rows`: of `starts`, for each field, or `NOT_WANTED`. `starts`
+    has a column for each record. False: the blocks are not so many records of these fields.
     """
-    end = len(content)
     at = 0
-    for record in range(starts.shape[1]):
-        for field in range(len(kinds)):
-            start = NULL
-            is_null = False
-            if null_branches[field] != NOT_NULLABLE:
-                if at >= end or content[at] & 0xFD != 0:
-                    return False
-                is_null = content[at] == null_branches[field]
-                at += 1
-            if not is_null:
-                start = at
-                at = _past(content, at, end, kinds[field], arguments[field])
+    record = 0
+    for block in range(len(blocks)):
+        end = blocks[block, 1]
+        for _ in range(blocks[block, 0]):
+            for field in range(len(kinds)):
+                wanted = rows[field] != NOT_WANTED
+                start, at = _value(content, at, end, kinds[field], arguments[field], null_branches[field], wanted)
                 if at < 0:
                     return False
-            if rows[field] != NOT_WANTED:
-                starts[rows[field], record] = start
-    return at == end
+                if wanted:
+                    starts[rows[field], record] = start
+            record += 1
+        if at != end:
+            return False
+    return True
 
 
 @_compiled

@@ -193,6 +193,7 @@ class DebtBoard:
         self._tables: dict[TableName, TableDebt] = {}
         self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
         self._requested: dict[TableName, tuple[str, ...]] = {}
+        self._keeping = threading.Lock()
         self._keep: Callable[[Mapping[TableName, tuple[str, ...]]], None] = lambda _requests: None
 
     def get(self, table: TableName) -> TableDebt | None:
@@ -229,7 +230,13 @@ class DebtBoard:
     def request(self, table: TableName, filters: Iterable[str]) -> None:
         """People ask for a rewrite of what these filters select. Asking again before it is done changes nothing."""
         with self._lock:
-            self._ask(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
+            changed = self._ask(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
+        self._keep_if(changed)
+
+    def known(self) -> tuple[TableName, ...]:
+        """Tables of which something is known, or asked for."""
+        with self._lock:
+            return tuple(dict.fromkeys((*self._tables, *self._requested)))
 
     def resume(
         self,
@@ -240,26 +247,36 @@ class DebtBoard:
         with self._lock:
             self._requested, self._keep = dict(requests), keep
 
-    def _ask(self, table: TableName, filters: tuple[str, ...]) -> None:
+    def _ask(self, table: TableName, filters: tuple[str, ...]) -> bool:
         before = self._requested.pop(table, ())
         if filters:
             self._requested[table] = filters
         if table in self._tables:
             self._tables[table] = replace(self._tables[table], requested=filters)
-        if filters != before:
-            self._keep(self._requested)
+        return filters != before
+
+    def _keep_if(self, changed: bool) -> None:
+        """Outside the board's lock, which everybody waits for: the store may be slow. The last to keep keeps all."""
+        if changed:
+            with self._keeping:
+                with self._lock:
+                    requests = dict(self._requested)
+                self._keep(requests)
 
     def served(self, table: TableName, filter_text: str) -> None:
         """What was asked for has been done, or cannot be."""
         with self._lock:
-            self._ask(table, tuple(text for text in self._requested.get(table, ()) if text != filter_text))
+            left = tuple(text for text in self._requested.get(table, ()) if text != filter_text)
+            changed = self._ask(table, left)
+        self._keep_if(changed)
 
     def forget(self, table: TableName) -> None:
         """Drop a table that no longer exists."""
         with self._lock:
             self._tables.pop(table, None)
             self._declined.pop(table, None)
-            self._ask(table, ())
+            changed = self._ask(table, ())
+        self._keep_if(changed)
 
     def mark_stale(
         self, table: TableName, reason: str, waiting_since: float | None = None, *, acted_on: bool = False

@@ -14,6 +14,7 @@ import os
 import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from os.path import commonprefix
@@ -29,7 +30,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.types import DecimalType, PrimitiveType, UUIDType
 from pyiceberg.utils.decimal import bytes_to_decimal
 
-from compactor.avro_columns import UnknownTypeError, read_columns
+from compactor.avro_columns import NotSuchRecordsError, UnknownTypeError, read_columns
 from compactor.avro_container import Container, ContainerError, join_containers, open_container
 from compactor.manifest_columns import CONTENT, SCHEMA, EntryColumns, Partitions
 from compactor.manifest_lists import first_row_id
@@ -115,25 +116,24 @@ def _open(raw: RawManifest) -> _Blocks:
 
 def _decode(members: Sequence[_Blocks], schema: str, layout: PartitionLayout, *, compiled: bool) -> list[EntryColumns]:
     counts = [blocks.container.count for blocks in members]
-    flat = _FlatSchema.of(schema)
-    if len(flat.partition) != len(layout.types) or not flat.has(_REQUIRED):
-        raise UnusualManifestError("fields are missing or do not fit the partition spec")
-    wanted = flat.wanted(members)
     try:
-        table = _table(flat, [blocks.container for blocks in members], wanted, compiled=compiled)
+        flat = _FlatSchema.of(schema)
+        if len(flat.partition) != len(layout.types) or not flat.has(_REQUIRED):
+            raise UnusualManifestError("fields are missing or do not fit the partition spec")  # noqa: TRY301
+        table = _table(flat, [blocks.container for blocks in members], flat.wanted(members), compiled=compiled)
+        if table.num_rows != sum(counts):
+            raise UnusualManifestError("not as many entries as the blocks say")  # noqa: TRY301
+        return _columns(_Read(flat, table), [blocks.raw.manifest for blocks in members], counts, layout)
+    except UnusualManifestError:
+        raise
     except Exception as error:  # DataFusion raises what it likes: the reference decides whether it is damage
         raise UnusualManifestError(str(error)) from error
-    if table.num_rows != sum(counts):
-        raise UnusualManifestError("not as many entries as the blocks say")
-    return _columns(_Read(flat, table), [blocks.raw.manifest for blocks in members], counts, layout)
 
 
 def _table(flat: _FlatSchema, containers: Sequence[Container], wanted: Sequence[str], *, compiled: bool) -> pa.Table:
     if compiled:
-        try:
+        with suppress(UnknownTypeError, NotSuchRecordsError, pa.ArrowException):  # DataFusion's word is the last
             return read_columns(flat.fields, containers, wanted)
-        except UnknownTypeError:
-            pass  # DataFusion knows more types
     return _read(join_containers(flat.text, containers), wanted)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
-import uuid
 from collections.abc import Mapping
+from typing import Any
 
+from compactor.errors import RetryError
 from compactor.in_flight import state_file_system
 from compactor.table_names import TableName
 
@@ -19,37 +20,54 @@ Requests = Mapping[TableName, tuple[str, ...]]
 
 
 class OpenRequests:
-    """One JSON file, written aside and moved. What cannot be read or written is logged and stops nothing."""
+    """One JSON file with one writer, written aside and moved."""
 
     def __init__(self, checkpoint: str) -> None:
         self._fs, self._folder = state_file_system(checkpoint)
         self._path = f"{self._folder}/requests.json"
 
     def load(self) -> Requests:
-        """What the last process left undone."""
+        """What the last process left undone. A damaged file is moved aside and told.
+
+        Raises:
+            RetryError: the store does not answer.
+        """
         try:
             with self._fs.open_input_stream(self._path) as stream:
-                rows = json.loads(stream.readall())
-            return {
-                TableName(row["catalog"], tuple(row["namespace"]), row["name"]): tuple(row["filters"]) for row in rows
-            }
+                content = stream.readall()
+            try:
+                return dict(map(_request, json.loads(content)))
+            except (ValueError, TypeError, KeyError) as error:
+                LOG.warning("%s is damaged, what it asked for has to be asked for again: %s", self._path, error)
+                self._fs.move(self._path, f"{self._path}.damaged")
+                return {}
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            LOG.warning("%s cannot be read, what it asked for has to be asked for again: %s", self._path, error)
-            return {}
+        except OSError as error:
+            raise RetryError(
+                f"open requests cannot be read from {self._path}: {error}; check state.checkpoint",
+                reason="state_unreadable",
+            ) from error
 
     def save(self, requests: Requests) -> None:
-        """All that is open now."""
+        """All that is open now. Trouble is logged and stops nothing: the requests are done all the same."""
         rows = [
             {"catalog": table.catalog, "namespace": table.namespace, "name": table.name, "filters": filters}
             for table, filters in requests.items()
         ]
-        aside = f"{self._folder}/requests-{uuid.uuid4().hex}.tmp"
         try:
             self._fs.create_dir(self._folder, recursive=True)
-            with self._fs.open_output_stream(aside) as stream:
+            with self._fs.open_output_stream(f"{self._path}.tmp") as stream:
                 stream.write(json.dumps(rows).encode())
-            self._fs.move(aside, self._path)
-        except OSError as error:
+            self._fs.move(f"{self._path}.tmp", self._path)
+        except Exception as error:  # noqa: BLE001 - whatever a store raises
             LOG.warning("%s cannot be written, a restart would forget open requests: %s", self._path, error)
+
+
+def _request(row: Mapping[str, Any]) -> tuple[TableName, tuple[str, ...]]:
+    lists, texts = (row["namespace"], row["filters"]), (row["catalog"], row["name"])
+    if not all(isinstance(each, list) for each in lists) or not all(
+        isinstance(text, str) for text in (*texts, *lists[0], *lists[1])
+    ):
+        raise ValueError(f"not a request: {row}")
+    return TableName(row["catalog"], tuple(row["namespace"]), row["name"]), tuple(row["filters"])

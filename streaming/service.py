@@ -200,7 +200,7 @@ class Service:
             self._count_directly if self._observe else self._publish,
             self.tell,
             self._clock,
-            known=lambda: [debt.table for debt in self.board.tables()],
+            known=self.board.known,
         )
         self._handler = handler = BatchHandler(
             self._settings, self.board, watcher, self._bury, dispatcher.wake, self.tell, self._clock

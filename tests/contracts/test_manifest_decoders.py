@@ -201,9 +201,10 @@ def test_decoders_agree_on_any_manifest(tmp_path: Path, compiled: bool, given_ma
         lambda content: content[: len(content) // 2],
         lambda content: content.replace(b"Obj", b"Obi", 1),
         lambda content: content.replace(b'"field-id"', b'"fields_id"'),
+        lambda content: content.replace(b'"field-id"', b'"field-id ', 1),
         lambda content: content[:-40] + bytes(40),
     ],
-    ids=["empty", "half", "no Avro", "without ids", "its end lost"],
+    ids=["empty", "half", "no Avro", "without ids", "no JSON", "its end lost"],
 )
 def test_what_is_damaged_or_unusual_is_refused(
     tmp_path: Path, compiled: bool, damage: Callable[[bytes], bytes]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import avro_walk
-from compactor.avro_columns import NotSuchRecordsError, UnknownTypeError, _Records, read_columns
+from compactor.avro_columns import NotSuchRecordsError, UnknownTypeError, _Records, available, read_columns
 from compactor.avro_container import Container
 from compactor.avro_walk import find_values
 
@@ -110,17 +110,27 @@ def test_nothing_is_read_beyond_the_end(given_records: Any, data: st.DataObject)
             content[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
     content = content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
     made = _Records.of(fields, wanted)
+    places = np.array([[len(rows), len(content)]], np.int64)
     answers = []
     for behind in (0x00, 0xFF):
         source = np.full(len(content) + 64, behind, np.uint8)
         source[: len(content)] = np.frombuffer(bytes(content), np.uint8)
         starts = np.full((len(wanted), len(rows)), -2, np.int64)
-        sound = find_values(
-            source[: len(content)], made.kinds, made.arguments, made.null_branches, made.rows, starts
-        )  # fmt: skip
+        sound = find_values(source, places, made.kinds, made.arguments, made.null_branches, made.rows, starts)
         answers.append((sound, starts.tolist()))
         assert starts.size == 0 or starts.max() <= len(content)
     assert answers[0] == answers[1]
+
+
+@given(given_records=records(), moved=st.integers(-2, 2).filter(bool))
+def test_a_record_in_the_wrong_block_is_refused(given_records: Any, moved: int) -> None:
+    """Two wrong counts that add up would give one manifest's file to another."""
+    fields, wanted, rows = given_records
+    first, second = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    counts = (len(first) + moved, len(second) - moved)
+    parts = zip(counts, (written(fields, first), written(fields, second)), strict=True)
+    with pytest.raises(NotSuchRecordsError):
+        read_columns(fields, [blocks(part) for part in parts], wanted)
 
 
 @pytest.mark.parametrize(
@@ -135,10 +145,20 @@ def test_what_is_not_such_a_record_is_refused(block: bytes) -> None:
         read_columns(fields, [blocks((1, block))], ["text"])
 
 
-def test_a_text_that_is_none_and_a_number_that_is_too_large_are_refused() -> None:
-    for kind, value in (("string", b"\x04\xc3\x28"), ("int", b"\x80\x80\x80\x80\x80\x01")):
-        with pytest.raises(ValueError, match=r"UTF8|not in range"):
-            read_columns([{"name": "one", "type": kind}], [blocks((1, value))], ["one"])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("string", b"\x04\xc3\x28"),
+        ("int", b"\x80\x80\x80\x80\x80\x01"),
+        ("long", b"\xff" * 11 + b"\x01"),
+        ("long", b"\xff" * 9 + b"\x02"),
+        ("boolean", b"\x02"),
+    ],
+    ids=["no text", "larger than an int", "endless", "more than 64 bits", "no boolean"],
+)
+def test_a_wanted_value_that_is_none_is_refused(kind: str, value: bytes) -> None:
+    with pytest.raises((NotSuchRecordsError, ValueError)):
+        read_columns([{"name": "one", "type": kind}], [blocks((1, value))], ["one"])
 
 
 def test_a_block_of_an_array_may_say_its_length() -> None:
@@ -172,6 +192,18 @@ def test_lists_are_left_to_others_unless_there_are_none() -> None:
     assert read_columns(fields, [blocks((1, b"\x00"))], ["ids"]).to_pylist() == [{"ids": None}]
     with pytest.raises(UnknownTypeError):
         read_columns(fields, [blocks((1, b"\x02\x02\x02\x00"))], ["ids"])
+
+
+def test_a_numba_that_does_not_work_is_as_good_as_none(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert available()
+    available.cache_clear()
+    monkeypatch.setattr(avro_walk, "find_values", None)
+    assert not available()
+    assert "does not work here" in caplog.text
+    monkeypatch.undo()
+    available.cache_clear()
 
 
 def test_without_a_folder_for_machine_code_it_is_made_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import threading
 from pathlib import Path
 
 import pytest
 
 from compactor.debt import DebtBoard, TableDebt
-from compactor.open_requests import OpenRequests
+from compactor.errors import RetryError
+from compactor.open_requests import OpenRequests, Requests
 from compactor.table_names import TableName
 
 ONE, OTHER = TableName("lake", ("a", "b"), "t"), TableName("lake", ("db",), "ü")
@@ -53,7 +55,10 @@ def test_asking_again_writes_nothing(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"catalog": "lake"}]'])
+ODD = '[{"catalog": "lake", "namespace": "db", "name": "t", "filters": "abc"}]'
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"catalog": "lake"}]', ODD, ODD.replace('"abc"', "[1]")])
 def test_a_damaged_file_is_told_and_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
 ) -> None:
@@ -63,13 +68,51 @@ def test_a_damaged_file_is_told_and_stops_nothing(
     with caplog.at_level(logging.WARNING):
         given_board = board(tmp_path)
     assert "has to be asked for again" in caplog.text
+    assert file.with_name("requests.json.damaged").read_text() == content
     given_board.request(ONE, [""])
     assert asked(board(tmp_path), ONE) == ("",)
 
 
+def test_a_store_that_does_not_answer_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint" / "requests.json").mkdir(parents=True)  # what cannot be opened, and is there
+    with pytest.raises(RetryError, match=r"check state\.checkpoint"):
+        board(tmp_path)
+
+
+def test_nobody_waits_for_the_store(tmp_path: Path) -> None:
+    """The board is what everybody reads; the newest state is kept last, however slow the store."""
+    given_board, kept = DebtBoard(), []
+    may_go_on = threading.Event()
+
+    def keep(requests: Requests) -> None:
+        assert may_go_on.wait(10)
+        kept.append(dict(requests))
+
+    given_board.resume({}, keep)
+    asking = [threading.Thread(target=given_board.request, args=(table, [""])) for table in (ONE, OTHER)]
+    for thread in asking:
+        thread.start()
+    assert given_board.tables() == ()
+    may_go_on.set()
+    for thread in asking:
+        thread.join(10)
+    assert kept[-1] == {ONE: ("",), OTHER: ("",)}
+
+
+def test_a_table_that_was_only_asked_for_is_known(tmp_path: Path) -> None:
+    """It may be gone since: somebody has to look, or the request would wait for a table of that name to come."""
+    first = board(tmp_path)
+    first.request(ONE, [""])
+    second = board(tmp_path)
+    assert second.known() == (ONE,)
+    second.forget(ONE)
+    assert second.known() == ()
+    assert OpenRequests(str(tmp_path / "checkpoint")).load() == {}
+
+
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "checkpoint").write_text("a file, no folder")
     given_board = board(tmp_path)
+    (tmp_path / "checkpoint").write_text("a file, no folder")
     with caplog.at_level(logging.WARNING):
         given_board.request(ONE, [""])
     assert "a restart would forget" in caplog.text
