@@ -740,6 +740,21 @@ def test_a_request_is_done_once_whatever_the_thresholds(place: Site) -> None:
 
 
 @pytest.mark.slow
+def test_a_request_outlives_the_service(place: Site) -> None:
+    place.create("t")
+    place.publish(*place.append("t", commits=2, parts=1))
+    first = place.start(FIRNLINE_LIMITS__QUIET_HOURS='["00:00-12:00", "12:00-00:00"]')
+    first.wait_ready()
+    assert firnline(place.config, "request", "db.t").returncode == 0
+    wait_for("the file", lambda: list(place.folder.rglob("requests.json")))
+    assert first.terminate()[0] == 0
+    assert len(place.live_files("t")) == 2
+    place.start().wait_ready()
+    wait_for("the rewrite", lambda: len(place.live_files("t")) == 1)
+    wait_for("its end", lambda: [path.read_text() for path in place.folder.rglob("requests.json")] == ["[]"])
+
+
+@pytest.mark.slow
 def test_a_dead_letter_topic_that_refuses_stops_nothing_else(place: Site) -> None:
     """Nor does a record with a timestamp in another unit, beyond what pandas can hold."""
     admin = KafkaAdminClient(bootstrap_servers=place.broker)
