@@ -225,8 +225,8 @@ class StateSettings(Section):
 
     checkpoint: str = Field(
         default="",
-        description="URI of the stream's checkpoint; in-flight records and open requests are kept beside it. Needed by `run`. Use a "
-        "volume: on plain object stores Spark's checkpoint needs an abortable file manager.",
+        description="URI of the stream's checkpoint; in-flight records and open requests are kept beside it. Needed by "
+        "`run`. Use a volume: on plain object stores Spark's checkpoint needs an abortable file manager.",
     )
 
 
