@@ -49,7 +49,7 @@ NOT_LOGGED = (
     "Streaming TransformWithStateInPandas Python worker",
 )
 """What the JVM says before it has a log, and what Spark's own Python worker prints."""
-PAYLOAD_BYTES = 120  # a row; files of 1000 rows are then worth copying, not decoding
+PAYLOAD_BYTES = 120  # a row, which does not compress
 ROWS = pa.schema([pa.field("part", pa.string(), nullable=False), ("id", pa.int64()), ("payload", pa.string())])
 
 Found = TypeVar("Found")

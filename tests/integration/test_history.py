@@ -222,7 +222,7 @@ def test_one_run_id_leads_from_the_log_to_the_snapshot_the_history_and_the_spark
     rewritten = [line for line in lines if line["event"] == "rewritten"]
     assert {(line["run_id"], line["table"]) for line in rewritten} == {(run_id, "lake.db.t")}
     assert {line["partition"] for line in rewritten} == {"part=p00", "part=p01"}
-    assert all(line["reason"] and line["bytes_in"] > line["bytes_out"] > 0 < line["seconds"] for line in rewritten)
+    assert all(line["reason"] and min(line["bytes_in"], line["bytes_out"], line["seconds"]) > 0 for line in rewritten)
     assert [line["run_id"] for line in lines if line["event"] == "committed"] == [run_id]
 
     snapshot = place.view("t").snapshot
