@@ -41,14 +41,19 @@ class DroppedGroup:
     error: FirnlineError
 
 
+def left_out(
+    planned: PlannedGroup, table: TableName, why: str, error: type[FirnlineError], reason: str
+) -> DroppedGroup:
+    """A group that is not rewritten; `error` names the reaction."""
+    return DroppedGroup(
+        planned, error(f"group {planned.group.partition} of {table} was left out: {why}", reason=reason)
+    )
+
+
 def overtaken(planned: PlannedGroup, table: TableName, what: str) -> DroppedGroup:
     """A group that another commit has touched; `what` says how."""
-    error = ReplanError(
-        f"group {planned.group.partition} of {table} was left out: {what} while it was being rewritten; it is planned "
-        "anew by the next run",
-        reason="conflict",
-    )
-    return DroppedGroup(planned, error)
+    why = f"{what} while it was being rewritten; it is planned anew by the next run"
+    return left_out(planned, table, why, ReplanError, "conflict")
 
 
 class NoGroupLeftError(GiveUpError):

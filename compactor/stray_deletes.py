@@ -8,7 +8,7 @@ from compactor.conflicts import touched_groups
 from compactor.errors import GiveUpError
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import PlannedGroup, TablePlan
-from compactor.run_result import DroppedGroup
+from compactor.run_result import DroppedGroup, left_out
 
 
 def without_strays(plan: TablePlan, cache: ManifestCache) -> tuple[TablePlan, tuple[DroppedGroup, ...]]:
@@ -32,9 +32,8 @@ def without_strays(plan: TablePlan, cache: ManifestCache) -> tuple[TablePlan, tu
 
 
 def _astray(plan: TablePlan, planned: PlannedGroup, what: str) -> DroppedGroup:
-    error = GiveUpError(
-        f"group {planned.group.partition} of {plan.table.name} was left out: {what}, by a delete file of another "
-        "partition, which the table format forbids. Rewrite without a filter, which sees all deletes; mend the writer",
-        reason="stray_delete",
+    why = (
+        f"{what}, by a delete file of another partition, which the table format forbids. Rewrite without a filter, "
+        "which sees all deletes; mend the writer"
     )
-    return DroppedGroup(planned, error)
+    return left_out(planned, plan.table.name, why, GiveUpError, "stray_delete")

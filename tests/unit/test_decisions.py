@@ -72,12 +72,7 @@ def test_a_group_is_not_done_before_its_commit() -> None:
 
 def test_a_dropped_group_says_what_was_planned_and_what_stood_against_it() -> None:
     (row,) = decisions_of(GroupDropped("r1", TABLE, KEY, "conflict", "replan", "a delete came first", PLAN), 5.0)
-    assert (row.decision, row.reason, row.why, row.run_id) == (
-        "dropped",
-        "conflict",
-        "a delete came first",
-        "r1",
-    )
+    assert (row.decision, row.reason, row.why, row.run_id) == ("dropped", "conflict", "a delete came first", "r1")
     assert (row.partition, row.spec_id, row.engine) == ("day=2024-01-15, id_bucket=7", 3, "splice")
     assert (row.files_in, row.bytes_in, row.files_out, row.planned_snapshot_id) == (6, 600, None, 41)
     assert row.committed_snapshot_id is None

@@ -92,11 +92,7 @@ def test_what_goes_wrong_is_a_warning_with_its_reason(stderr: Callable[[], str])
     assert (failed["level"], failed["run_id"], failed["reason"], failed["stage"]) == (
         "warning", "r1", "conflict", "commit",
     )  # fmt: skip
-    assert (dropped["partition"], dropped["reason"], dropped["error"]) == (
-        "p=é",
-        "conflict",
-        "a delete\ncame first",
-    )
+    assert (dropped["partition"], dropped["reason"], dropped["error"]) == ("p=é", "conflict", "a delete\ncame first")
 
 
 def test_lines_of_other_libraries_warnings_and_ended_threads_look_the_same(stderr: Callable[[], str]) -> None:
