@@ -5,7 +5,7 @@ Source: Avro specification 1.12, "Object Container Files".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,12 +17,15 @@ _MAGIC: Final = b"Obj\x01"
 _SYNC: Final = bytes(16)
 
 
+Inflate = Callable[[bytes], bytes]
+
+
 def _inflate(content: bytes) -> bytes:
     """Twice as fast as zlib; of decoding a manifest, inflating is the largest part."""
     return bytes(isal_zlib.decompress(content, _RAW_DEFLATE))
 
 
-_CODECS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
+_CODECS: Final[Mapping[str, Inflate]] = {
     **{str(name): codec.decompress if codec else bytes for name, codec in KNOWN_CODECS.items()},
     "deflate": _inflate,
 }
@@ -34,19 +37,38 @@ class ContainerError(Exception):
 
 @dataclass(frozen=True)
 class Container:
-    """A file's schema as it stands in its header, and its blocks, inflated: (number of records, bytes) each."""
+    """A file: the schema as it stands in its header, (number of records, bytes as they are stored) of each block."""
 
     schema: str
-    blocks: tuple[tuple[int, bytes], ...]
+    stored: tuple[tuple[int, bytes], ...]
+    inflate: Inflate = bytes
 
     @property
     def count(self) -> int:
         """Number of records."""
-        return sum(count for count, _ in self.blocks)
+        return sum(count for count, _ in self.stored)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks as they are stored."""
+        return sum(len(content) for _, content in self.stored)
+
+    def blocks(self) -> Iterator[tuple[int, bytes]]:
+        """(number of records, bytes) of each block, inflated one after the other: the last one is still in the cache.
+
+        Raises:
+            ContainerError: one cannot be inflated.
+        """
+        for count, content in self.stored:
+            try:
+                inflated = self.inflate(content)
+            except Exception as error:  # each codec has errors of its own
+                raise ContainerError(str(error)) from error
+            yield count, inflated
 
 
 def open_container(content: bytes) -> Container:
-    """Take a file apart.
+    """Take a file apart; nothing is inflated yet.
 
     Raises:
         ContainerError: it is damaged, or compressed by an unknown codec.
@@ -55,30 +77,33 @@ def open_container(content: bytes) -> Container:
     try:
         source.expect(_MAGIC)
         metadata = source.metadata()
-        inflated = _CODECS[metadata.get("avro.codec", b"null").decode()]
+        inflate = _CODECS[metadata.get("avro.codec", b"null").decode()]
         sync = source.take(len(_SYNC))
-        blocks = []
+        stored = []
         while not source.at_end:
             count, length = source.long(), source.long()
-            compressed = source.take(length)
-            blocks.append((count, inflated(compressed)))
+            stored.append((count, source.take(length)))
             source.expect(sync)
-        return Container(metadata["avro.schema"].decode(), tuple(blocks))
+        return Container(metadata["avro.schema"].decode(), tuple(stored), inflate)
     except ContainerError:
         raise
-    except Exception as error:  # each codec has errors of its own
+    except Exception as error:  # a codec that nobody knows, a header that is no text
         raise ContainerError(str(error)) from error
 
 
 def join_containers(schema: str, containers: Sequence[Container]) -> bytes:
-    """One uncompressed file of all blocks, under another schema that describes the same bytes."""
+    """One uncompressed file of all blocks, under another schema that describes the same bytes.
+
+    Raises:
+        ContainerError: a block cannot be inflated.
+    """
     metadata = {"avro.schema": schema.encode(), "avro.codec": b"null"}
     parts = [_MAGIC, _long(len(metadata))]
     for key, value in metadata.items():
         parts += [_long(len(key)), key.encode(), _long(len(value)), value]
     parts += [_long(0), _SYNC]
     for container in containers:
-        for count, content in container.blocks:
+        for count, content in container.blocks():
             parts += [_long(count), _long(len(content)), content, _SYNC]
     return b"".join(parts)
 

@@ -26,7 +26,6 @@ ARRAY_ENDING_IN_BYTES: Final = 4
 
 NOT_NULLABLE: Final = -1
 NOT_WANTED: Final = -1
-NULL: Final = -1
 _WRONG: Final = -1
 _LAST_SHIFT: Final = 63
 _SHORT: Final = 16
@@ -119,90 +118,103 @@ def _past(content: Bytes, at: int, end: int, kind: int, argument: int) -> int:
 
 
 @_compiled
-def _value(
-    content: Bytes, at: int, end: int, kind: int, argument: int, null_branch: int, wanted: bool
-) -> tuple[int, int]:
-    """Where a field's value begins, or `NULL`, and the position behind it. Of a number that is wanted, all is read."""
-    if null_branch != NOT_NULLABLE:
-        if at >= end or content[at] & 0xFD != 0:
-            return NULL, _WRONG
-        at += 1
-        if content[at - 1] == null_branch:
-            return NULL, at
-    if wanted and kind == VARINT:
-        return at, _long(content, at, end)[1]
-    return at, _past(content, at, end, kind, argument)
+def _branch(content: Bytes, at: int, end: int, null_branch: int) -> tuple[bool, int]:
+    """Whether a field is null, and the position of its value."""
+    if null_branch == NOT_NULLABLE:
+        return False, at
+    if at >= end or content[at] & 0xFD != 0:
+        return True, _WRONG
+    return content[at] == null_branch, at + 1
+
+
+@_compiled
+def _copy(content: Bytes, start: int, end: int, out: Bytes, to: int) -> None:
+    if end - start > _SHORT:
+        out[to : to + end - start] = content[start:end]
+    else:  # what a slice costs is more than a few bytes do
+        for place in range(end - start):
+            out[to + place] = content[start + place]
 
 
 @_compiled
 def find_values(
     content: Bytes,
-    blocks: Numbers,
     kinds: Numbers,
     arguments: Numbers,
     null_branches: Numbers,
     rows: Numbers,
-    starts: Any,
-) -> bool:
-    """Where the wanted values of all records begin, or `NULL`, and that all are whole.
+    found: Any,
+    there: Any,
+    records: tuple[int, int],
+    values: Bytes,
+    filled: int,
+) -> int:
+    """The wanted values of some records: numbers in `found`, others as they are encoded in `values`.
 
-    `blocks`: of each the number of its records and where it ends. `null_branches`: the byte by which a union of a type
-    with null says that it is null, or `NOT_NULLABLE`. `rows`: of `starts`, for each field, or `NOT_WANTED`. `starts`
-    has a column for each record. False: the blocks are not so many records of these fields.
+    `null_branches`: the byte by which a union of a type with null says that it is null, or `NOT_NULLABLE`. `rows`: of
+    `found` and `there`, for each field, or `NOT_WANTED`. Both have a column for each record, of which those from the
+    first of `records` to before the second are filled: a number, or where in `values` a value begins, 0 where there is
+    none; and whether there is one. `values`: filled from `filled` on, with at least so much room as `content` has
+    bytes. Returns up to where it is filled then, negative where the content is not so many records of these fields.
     """
     at = 0
-    record = 0
-    for block in range(len(blocks)):
-        end = blocks[block, 1]
-        for _ in range(blocks[block, 0]):
-            for field in range(len(kinds)):
-                wanted = rows[field] != NOT_WANTED
-                start, at = _value(content, at, end, kinds[field], arguments[field], null_branches[field], wanted)
-                if at < 0:
-                    return False
-                if wanted:
-                    starts[rows[field], record] = start
-            record += 1
-        if at != end:
-            return False
-    return True
+    end = len(content)
+    for record in range(records[0], records[1]):
+        for field in range(len(kinds)):
+            row = rows[field]
+            is_null, at = _branch(content, at, end, null_branches[field])
+            if row != NOT_WANTED:
+                there[row, record] = not is_null
+                found[row, record] = 0
+            if is_null or at < 0:
+                start = at
+            elif row != NOT_WANTED and kinds[field] == VARINT:
+                found[row, record], at = _long(content, at, end)
+                start = at
+            else:
+                start, at = at, _past(content, at, end, kinds[field], arguments[field])
+            if at < 0:
+                return _WRONG
+            if row != NOT_WANTED and at > start:
+                found[row, record] = filled
+                _copy(content, start, at, values, filled)
+                filled += at - start
+    return filled if at == end else _WRONG
 
 
 @_compiled
-def read_numbers(content: Bytes, starts: Numbers, values: Numbers) -> None:
-    """`values`: 0 where there is none."""
-    for record in range(len(starts)):
-        values[record] = 0
-        if starts[record] != NULL:
-            values[record] = _long(content, starts[record], len(content))[0]
-
-
-@_compiled
-def read_ends(content: Bytes, starts: Numbers, ends: Numbers) -> None:
+def read_ends(content: Bytes, starts: Numbers, there: Any, ends: Numbers) -> None:
     """`ends`: where the values of `starts` would end if they lay behind each other. For texts and bytes."""
     total = 0
     for record in range(len(starts)):
-        if starts[record] != NULL:
+        if there[record]:
             total += _long(content, starts[record], len(content))[0]
         ends[record] = total
 
 
 @_compiled
-def copy_values(content: Bytes, starts: Numbers, ends: Numbers, out: Bytes, has_length: bool) -> None:
+def copy_values(content: Bytes, starts: Numbers, there: Any, ends: Numbers, out: Bytes, has_length: bool) -> None:
     """The values of `starts` to their `ends` in `out`."""
     filled = 0
     for record in range(len(starts)):
-        at = starts[record]
-        if at == NULL:
-            for place in range(filled, ends[record]):
-                out[place] = 0
-        else:
+        if there[record]:
+            at = starts[record]
             if has_length:
                 _, at = _long(content, at, len(content))
-            length = ends[record] - filled
-            if length > _SHORT:
-                out[filled : filled + length] = content[at : at + length]
-            else:  # what a slice costs is more than a few bytes do
-                for place in range(length):
-                    out[filled + place] = content[at + place]
+            _copy(content, at, at + ends[record] - filled, out, filled)
+        else:
+            for place in range(filled, ends[record]):
+                out[place] = 0
         filled = ends[record]
+
+
+@_compiled
+def drop_first(content: Bytes, ends: Any, count: int, out: Bytes, new_ends: Any) -> None:
+    """Texts without their first bytes. `ends`: of all but the first it is where one ends, and the next begins."""
+    filled = 0
+    new_ends[0] = 0
+    for text in range(len(ends) - 1):
+        start = ends[text] + count
+        _copy(content, start, ends[text + 1], out, filled)
+        filled += ends[text + 1] - start
+        new_ends[text + 1] = filled

@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -30,7 +30,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.types import DecimalType, PrimitiveType, UUIDType
 from pyiceberg.utils.decimal import bytes_to_decimal
 
-from compactor.avro_columns import NotSuchRecordsError, UnknownTypeError, read_columns
+from compactor.avro_columns import NotSuchRecordsError, UnknownTypeError, read_columns, without_prefix
 from compactor.avro_container import Container, ContainerError, join_containers, open_container
 from compactor.manifest_columns import CONTENT, SCHEMA, EntryColumns, Partitions
 from compactor.manifest_lists import first_row_id
@@ -123,7 +123,8 @@ def _decode(members: Sequence[_Blocks], schema: str, layout: PartitionLayout, *,
         table = _table(flat, [blocks.container for blocks in members], flat.wanted(members), compiled=compiled)
         if table.num_rows != sum(counts):
             raise UnusualManifestError("not as many entries as the blocks say")  # noqa: TRY301
-        return _columns(_Read(flat, table), [blocks.raw.manifest for blocks in members], counts, layout)
+        cut = without_prefix if compiled else _without_prefix
+        return _columns(_Read(flat, table), [blocks.raw.manifest for blocks in members], counts, layout, cut)
     except UnusualManifestError:
         raise
     except Exception as error:  # DataFusion raises what it likes: the reference decides whether it is damage
@@ -271,7 +272,11 @@ class _Read:
 
 
 def _columns(
-    read: _Read, manifests: Sequence[ManifestFile], counts: Sequence[int], layout: PartitionLayout
+    read: _Read,
+    manifests: Sequence[ManifestFile],
+    counts: Sequence[int],
+    layout: PartitionLayout,
+    cut: Callable[[Any, str], Any],
 ) -> list[EntryColumns]:
     status = read.column(0).cast(pa.int8())
     content = pc.fill_null(read.column(134), 0).cast(pa.int8())
@@ -296,22 +301,28 @@ def _columns(
     rows = pa.record_batch([columns[name] for name in SCHEMA.names], SCHEMA)
     made, start = [], 0
     for manifest, count in zip(manifests, counts, strict=True):
-        prefix, own = _without_prefix(rows.slice(start, count))
+        prefix, own = _shortened(rows.slice(start, count), cut)
         made.append(EntryColumns(manifest.manifest_path, own, partitions, prefix=prefix))
         start += count
     return made
 
 
-def _without_prefix(rows: pa.RecordBatch) -> tuple[str, pa.RecordBatch]:
-    """What all paths begin with, and the rows with what follows: told from the first and last path in their order."""
+def _shortened(rows: pa.RecordBatch, cut: Callable[[Any, str], Any]) -> tuple[str, pa.RecordBatch]:
+    """What all paths begin with, and the rows with what follows: told from the first and last path in their order.
+
+    `cut`: texts without a prefix that all have.
+    """
     paths = rows.column("path")
     ends = pc.min_max(paths)
     prefix = commonprefix([ends["min"].as_py() or "", ends["max"].as_py() or ""])  # noqa: RUF071 - characters are meant
-    if not prefix:
+    if not prefix or paths.null_count:
         return "", rows
-    return prefix, rows.set_column(
-        SCHEMA.get_field_index("path"), SCHEMA.field("path"), pc.utf8_slice_codeunits(paths, len(prefix))
-    )
+    place = SCHEMA.get_field_index("path")
+    return prefix, rows.set_column(place, SCHEMA.field("path"), cut(paths, prefix))
+
+
+def _without_prefix(texts: Any, prefix: str) -> Any:
+    return pc.utf8_slice_codeunits(texts, len(prefix))
 
 
 def _repeated(values: Sequence[int | None], counts: Sequence[int]) -> Any:

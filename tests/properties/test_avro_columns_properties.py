@@ -7,12 +7,20 @@ from typing import Any
 
 import fastavro
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor import avro_walk
-from compactor.avro_columns import NotSuchRecordsError, UnknownTypeError, _Records, available, read_columns
+from compactor.avro_columns import (
+    NotSuchRecordsError,
+    UnknownTypeError,
+    _Records,
+    available,
+    read_columns,
+    without_prefix,
+)
 from compactor.avro_container import Container
 from compactor.avro_walk import find_values
 
@@ -90,6 +98,15 @@ def blocks(*given_blocks: tuple[int, bytes]) -> Container:
     return Container("", given_blocks)
 
 
+@given(texts=st.lists(st.text(max_size=30), max_size=8), prefix=st.text(max_size=30), start=st.integers(0, 3))
+def test_texts_lose_what_all_begin_with(texts: list[str], prefix: str, start: int) -> None:
+    """Also of a part of an array, and where characters take several bytes."""
+    whole = pa.array([prefix + text for text in ["", *texts]], pa.string())
+    left = without_prefix(whole.slice(start), prefix)
+    left.validate(full=True)
+    assert left.to_pylist() == ["", *texts][start:]
+
+
 @given(given_records=records(), cut=st.integers(0, 4))
 def test_what_was_written_is_read(given_records: Any, cut: int) -> None:
     """Of the wanted fields, from blocks of one file and from several files."""
@@ -110,15 +127,20 @@ def test_nothing_is_read_beyond_the_end(given_records: Any, data: st.DataObject)
             content[at] = data.draw(st.sampled_from([0, 1, 2, 0x7F, 0x80, 0xFF]))
     content = content[: data.draw(st.integers(0, len(content)))] if data.draw(st.booleans()) else content
     made = _Records.of(fields, wanted)
-    places = np.array([[len(rows), len(content)]], np.int64)
     answers = []
     for behind in (0x00, 0xFF):
         source = np.full(len(content) + 64, behind, np.uint8)
         source[: len(content)] = np.frombuffer(bytes(content), np.uint8)
-        starts = np.full((len(wanted), len(rows)), -2, np.int64)
-        sound = find_values(source, places, made.kinds, made.arguments, made.null_branches, made.rows, starts)
-        answers.append((sound, starts.tolist()))
-        assert starts.size == 0 or starts.max() <= len(content)
+        found = np.full((len(wanted), len(rows)), -2, np.int64)
+        there = np.zeros((len(wanted), len(rows)), np.bool_)
+        values = np.zeros(len(source), np.uint8)
+        filled = find_values(
+            source[: len(content)], made.kinds, made.arguments, made.null_branches, made.rows,
+            found, there, (0, len(rows)), values, 0,
+        )  # fmt: skip
+        answers.append((filled, found.tolist(), there.tolist(), values.tolist()))
+        assert filled <= len(content)
+        assert not values[len(content) :].any()
     assert answers[0] == answers[1]
 
 
