@@ -58,6 +58,16 @@ def available() -> bool:
     return True
 
 
+def loaded() -> bool:
+    """Whether the compiled code has been looked for in this process: from then on using it costs nothing."""
+    return available.cache_info().currsize > 0
+
+
+def worth_compiling(size: int) -> bool:
+    """Whether so many bytes of manifests are read by compiled code: a large read loads it, small ones use it then."""
+    return (loaded() or size >= WORTH_COMPILING) and available()
+
+
 @cache
 def _walk() -> ModuleType:
     from compactor import avro_walk  # noqa: PLC0415 - loads Numba

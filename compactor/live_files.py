@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import overload
+from operator import attrgetter
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -20,9 +20,8 @@ from compactor.manifests import Content, FileEntry
 from compactor.partitions import PartitionKey, PartitionLayout
 
 
-@dataclass(frozen=True, slots=True)
-class LiveFile:
-    """A data file and the delete files that may apply to it.
+class LiveFile(NamedTuple):
+    """A data file and the delete files that may apply to it; a named tuple as `FileEntry` is, for the same reason.
 
     `superseded`: position deletes that would, had not a deletion vector taken their place.
     """
@@ -113,8 +112,6 @@ class DeleteIndex:
 
     def live_file(self, file: FileEntry) -> LiveFile:
         """One data file with the deletes that may apply to it."""
-        if not self.deletes:
-            return LiveFile(file)
         candidates = (
             *self.by_path.get(file.path, ()),
             *self.by_partition.get(file.key, ()),
@@ -165,7 +162,7 @@ class LiveRows:
             load = partial(self._load, rows, key, deletes)
             found[key] = LiveFiles(self._sizes[start:end], load, has_deletes=has_deletes)
             start = end
-        return dict(sorted(found.items()))
+        return {key: found[key] for key in sorted(found)}
 
     def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
         """Which of the files are listed by more than one entry. Only entries of the same sizes are looked at."""
@@ -181,5 +178,5 @@ class LiveRows:
     def _load(self, rows: Numbers, key: PartitionKey, deletes: DeleteIndex) -> tuple[LiveFile, ...]:
         """Files of one partition. Should two partitions ever share a hash, those of the other one are left alone."""
         entries = [entry for entry in self._rows.entries(rows) if entry.key == key]
-        entries.sort(key=lambda entry: (entry.data_sequence_number, entry.path))
-        return tuple(deletes.live_file(entry) for entry in entries)
+        entries.sort(key=attrgetter("data_sequence_number", "path"))
+        return tuple(map(deletes.live_file if deletes.deletes else LiveFile, entries))

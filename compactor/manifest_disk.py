@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-from isal.isal_zlib import crc32
+from deflate import crc32
 
 from compactor.manifest_columns import SCHEMA, EntryColumns, Partitions
 from compactor.partitions import PartitionLayout

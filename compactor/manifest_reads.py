@@ -12,7 +12,7 @@ from typing import Final
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
-from compactor.avro_columns import WORTH_COMPILING, available
+from compactor.avro_columns import worth_compiling
 from compactor.errors import RetryError
 from compactor.manifest_avro import RawManifest, UnusualManifestError, decode_manifests
 from compactor.manifest_columns import EntryColumns
@@ -25,6 +25,8 @@ FETCH_THREADS: Final = 32
 """Reads that wait for the store at once: at 50 ms an object, 640 manifests a second."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Manifests decoded by one call: enough to make its fixed cost small, few enough to hold inflated (about 5 times)."""
+BATCH_BYTES_COMPILED: Final = 2 * BATCH_BYTES
+"""Compiled code holds one block inflated, not all of them."""
 BATCH_MANIFESTS: Final = 256
 BYTES_AHEAD: Final = 32 * 1024 * 1024
 """Bytes fetched or being fetched before they are decoded: with a store far away, what keeps all fetch threads busy."""
@@ -63,13 +65,13 @@ def wanted_of(table: TableView, manifests: Sequence[ManifestFile]) -> list[Wante
     ]
 
 
-def batches(wanted: Sequence[Wanted]) -> Iterator[list[Wanted]]:
+def batches(wanted: Sequence[Wanted], most_bytes: int = BATCH_BYTES) -> Iterator[list[Wanted]]:
     """Manifests to decode together, in order."""
     batch: list[Wanted] = []
     size = 0
     for each in wanted:
         length = each.manifest.manifest_length
-        if batch and (size + length > BATCH_BYTES or len(batch) >= BATCH_MANIFESTS):
+        if batch and (size + length > most_bytes or len(batch) >= BATCH_MANIFESTS):
             yield batch
             batch, size = [], 0
         batch.append(each)
@@ -129,14 +131,16 @@ def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
     """
     if not wanted:
         return
-    compiled = sum(each.manifest.manifest_length for each in wanted) >= WORTH_COMPILING and available()
+    total = sum(each.manifest.manifest_length for each in wanted)
+    compiled = worth_compiling(total)
+    most_bytes = min(BATCH_BYTES_COMPILED if compiled else BATCH_BYTES, total // cores() + 1)  # something for each core
     with (
         ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers,
-        ThreadPoolExecutor(cores() + 1, "manifest-decode") as decoders,
+        ThreadPoolExecutor(cores(), "manifest-decode") as decoders,
     ):
         under_way: deque[tuple[Future[Decoded], int]] = deque()
         ahead = 0
-        for batch in batches(wanted):
+        for batch in batches(wanted, most_bytes):
             raws = [fetchers.submit(fetch, io, each.manifest) for each in batch]
             size = sum(each.manifest.manifest_length for each in batch)
             under_way.append((decoders.submit(_decode_fetched, io, batch, raws, compiled), size))

@@ -24,12 +24,12 @@ class ManifestRows:
     def __init__(self, manifests: Sequence[EntryColumns]) -> None:
         self._manifests = [each for each in manifests if len(each)]
         counts = [len(each) for each in self._manifests]
-        self._manifest = np.repeat(np.arange(len(counts)), counts)
+        self._count = sum(counts)
         self._starts = np.cumsum([0, *counts])[:-1]
         live = self.numbers("status") != Status.DELETED.value
         is_data = self.numbers("content") == _DATA
-        self.live_data: Numbers = np.flatnonzero(live & is_data)
-        self.live_deletes: Numbers = np.flatnonzero(live & ~is_data)
+        self.live_data: Numbers = _places(live & is_data)
+        self.live_deletes: Numbers = _places(live & ~is_data)
 
     def numbers(self, name: str) -> Numbers:
         """A column without nulls, row by row."""
@@ -42,10 +42,12 @@ class ManifestRows:
 
     def by_partition(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """The rows ordered by partition, and where each partition ends in that order."""
-        codes = self._partition_codes()[rows]
+        codes = self._partition_codes()
+        codes = codes if len(rows) == self._count else codes[rows]  # of all rows there is nothing to pick
         counts = np.bincount(codes)
         ends: Numbers = np.cumsum(counts[counts > 0])
-        return rows[np.argsort(codes, kind="stable")], ends
+        order = np.argsort(codes, kind="stable")
+        return order if len(rows) == self._count else rows[order], ends
 
     def _partition_codes(self) -> Numbers:
         """A number for each partition, row by row. Only distinct partitions are hashed, not rows."""
@@ -59,7 +61,7 @@ class ManifestRows:
 
     def key(self, row: int) -> PartitionKey:
         """The partition of one row."""
-        manifest = int(self._manifest[row])
+        manifest = int(self._manifest_of(row))
         columns = self._manifests[manifest]
         index = int(columns.numbers("partition")[row - self._starts[manifest]])
         key: PartitionKey = columns.partitions.key(index)[0]
@@ -77,16 +79,23 @@ class ManifestRows:
     def named(self, paths: Collection[str]) -> npt.NDArray[np.bool_]:
         """Row by row, whether the path is one of these."""
         if not paths:
-            return np.zeros(len(self._manifest), dtype=np.bool_)
+            return np.zeros(self._count, dtype=np.bool_)
         return _joined([each.named(paths) for each in self._manifests]).astype(np.bool_)
+
+    def _manifest_of(self, rows: Any) -> Any:
+        return np.searchsorted(self._starts, rows, side="right") - 1
 
     def _by_manifest(self, rows: Numbers) -> Iterator[tuple[EntryColumns, Numbers]]:
         rows = np.sort(rows)
-        manifests = self._manifest[rows]
+        manifests = self._manifest_of(rows)
         for part in np.split(rows, np.flatnonzero(np.diff(manifests)) + 1):
             if len(part):
-                manifest = int(self._manifest[part[0]])
+                manifest = int(self._manifest_of(part[0]))
                 yield self._manifests[manifest], part - self._starts[manifest]
+
+
+def _places(flags: npt.NDArray[np.bool_]) -> Numbers:
+    return np.arange(len(flags)) if flags.all() else np.flatnonzero(flags)
 
 
 def _joined(arrays: Sequence[Numbers]) -> Numbers:

@@ -10,6 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from compactor.inventory import Inventory
 from compactor.live_files import LiveFile, LiveFiles
@@ -29,12 +30,12 @@ class Group:
     shares: tuple[tuple[LiveFile, ...], ...]
     why: str
 
-    @property
+    @cached_property
     def files(self) -> tuple[LiveFile, ...]:
         """All input files, in arrival order."""
         return tuple(file for share in self.shares for file in share)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Input bytes."""
         return sum(file.size for file in self.files)
@@ -197,9 +198,10 @@ def _runs_up_to(files: Sequence[LiveFile], limit: int, most: int | None) -> list
     runs: list[list[LiveFile]] = []
     size = 0
     for file in files:
-        if not runs or size + file.size > limit or len(runs[-1]) == most:
+        own = file.size
+        if not runs or size + own > limit or len(runs[-1]) == most:
             runs.append([])
             size = 0
         runs[-1].append(file)
-        size += file.size
+        size += own
     return runs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import signal
 import sys
@@ -120,6 +121,7 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
     """  # noqa: D301 - \b keeps click from re-wrapping
     context.obj = config
     set_up_logging(_log_settings(config), verbose=verbose)
+    gc.freeze()  # what is imported by now stays: looking through it takes a full collection 0.15 s
 
 
 def _log_settings(config: Path | None) -> LogSettings:

@@ -135,7 +135,7 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
     ids = _compared_ids(deletes) - set(columns)
     if ids:
         return f"an equality delete compares column {min(ids)}, which was dropped: Iceberg cannot apply it any more"
-    return next(filter(None, map(_contradiction, files)), None)
+    return next(filter(None, (_contradiction(file) for file in files if file.deletes)), None)
 
 
 def _contradiction(file: LiveFile) -> str | None:

@@ -6,7 +6,7 @@ import resource
 import sys
 from pathlib import Path
 
-from compactor import avro_columns, manifest_reads
+from compactor import avro_columns
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, plan_table
 from compactor.policy_settings import PolicyValues
@@ -35,9 +35,7 @@ def main() -> None:
     ManifestCache(int(limit)).read(view, view.manifests()[:1])
     without = resident()
     if avro_columns.available():
-        manifest_reads.WORTH_COMPILING = 0  # Numba and the code it makes are no part of the table
-        ManifestCache(int(limit)).read(view, view.manifests()[:1])
-        manifest_reads.WORTH_COMPILING = avro_columns.WORTH_COMPILING
+        ManifestCache(int(limit)).read(view, view.manifests()[:1])  # Numba and its code are no part of the table
     before = resident()
     made = plan_table(view, PolicyValues(), ManifestCache(int(limit)), Request(explained=False))
     after, peak = resident(), highest()

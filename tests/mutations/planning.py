@@ -167,7 +167,7 @@ MUTATIONS: Final = (
         "defaults",
         "groups are larger than 100 GiB",
         "compactor/planner.py",
-        "        if not runs or size + file.size > limit or len(runs[-1]) == most:\n",
+        "        if not runs or size + own > limit or len(runs[-1]) == most:\n",
         "        if not runs or len(runs[-1]) == most:\n",
         f"{_PLANNER}::test_a_group_is_larger_than_its_limit_only_when_one_file_is",
     ),

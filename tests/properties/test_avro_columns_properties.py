@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import zlib
 from typing import Any
 
 import fastavro
@@ -21,7 +23,7 @@ from compactor.avro_columns import (
     read_columns,
     without_prefix,
 )
-from compactor.avro_container import Container
+from compactor.avro_container import Container, ContainerError, join_containers, open_container
 from compactor.avro_walk import find_values
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
@@ -239,3 +241,22 @@ def test_without_a_folder_for_machine_code_it_is_made_in_memory(monkeypatch: pyt
 
     monkeypatch.setattr(avro_walk, "njit", refusing)
     assert avro_walk._compiled(lambda number: number + 1)(1) == 2
+
+
+@pytest.mark.parametrize("repeated", [1, 100_000])
+def test_blocks_are_inflated_whatever_they_become(repeated: int) -> None:
+    """Also when they become larger than expected; what is no deflated block is refused."""
+    content = b"\x02\x06abc" * repeated
+    packer = zlib.compressobj(wbits=-15)
+    stored = packer.compress(content) + packer.flush()
+    fields = [{"name": "text", "type": ["null", "string"]}]
+    container = open_container(avro_file(fields, [(repeated, stored)]))
+    assert list(container.blocks()) == [(repeated, content)]
+    with pytest.raises(ContainerError):
+        list(open_container(avro_file(fields, [(repeated, b"\xff" + stored)])).blocks())
+
+
+def avro_file(fields: list[dict[str, Any]], stored: list[tuple[int, bytes]]) -> bytes:
+    """A container of blocks that are said to be deflated."""
+    plain = join_containers(json.dumps({"type": "record", "name": "r", "fields": fields}), [blocks(*stored)])
+    return plain.replace(b"\x08null", b"\x0edeflate", 1)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestFile
 
-from compactor import manifest_avro, manifest_reads
+from compactor import avro_columns, manifest_avro
 from compactor.errors import RetryError
 from compactor.events import ManifestsRead
 from compactor.live_files import DeleteIndex, LiveRows
@@ -72,17 +72,23 @@ def paths(columns: list[EntryColumns]) -> list[str]:
 def test_large_reads_are_decoded_by_compiled_code(
     catalogs: Catalogs, monkeypatch: pytest.MonkeyPatch, installed: bool
 ) -> None:
-    """Only large ones, only where Numba is installed, and to the same entries."""
+    """Small ones once it is loaded; only where Numba is installed, and to the same entries."""
     view = append(catalogs, 3)
     size = sum(each.manifest_length for each in view.manifests())
     asked = []
     walk = manifest_avro.read_columns
     monkeypatch.setattr(manifest_avro, "read_columns", lambda *given: (asked.append(1), walk(*given))[1])
-    monkeypatch.setattr(manifest_reads, "available", lambda: installed)
-    monkeypatch.setattr(manifest_reads, "WORTH_COMPILING", size + 1)
+    monkeypatch.setattr(avro_columns, "available", lambda: installed)
+    monkeypatch.setattr(avro_columns, "loaded", lambda: False)
+    monkeypatch.setattr(avro_columns, "WORTH_COMPILING", size + 1)
     expected = [list(each) for each in ManifestCache(2**24).read(view, view.manifests())]
     assert not asked
-    monkeypatch.setattr(manifest_reads, "WORTH_COMPILING", size)
+    monkeypatch.setattr(avro_columns, "WORTH_COMPILING", size)
+    assert [list(each) for each in ManifestCache(2**24).read(view, view.manifests())] == expected
+    assert bool(asked) == installed
+    asked.clear()
+    monkeypatch.setattr(avro_columns, "WORTH_COMPILING", size + 1)
+    monkeypatch.setattr(avro_columns, "loaded", lambda: True)
     assert [list(each) for each in ManifestCache(2**24).read(view, view.manifests())] == expected
     assert bool(asked) == installed
 
