@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from pyiceberg.io import FileIO
@@ -30,6 +31,10 @@ BATCH_BYTES_COMPILED: Final = 2 * BATCH_BYTES
 BATCH_MANIFESTS: Final = 256
 BYTES_AHEAD: Final = 32 * 1024 * 1024
 """Bytes fetched or being fetched before they are decoded: with a store far away, what keeps all fetch threads busy."""
+
+
+LOCAL: Final = ("file:", "/")
+"""Files that are here at once: who decodes them reads them."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +139,7 @@ def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
     total = sum(each.manifest.manifest_length for each in wanted)
     compiled = worth_compiling(total)
     most_bytes = min(BATCH_BYTES_COMPILED if compiled else BATCH_BYTES, total // cores() + 1)  # something for each core
+    local = all(each.manifest.manifest_path.startswith(LOCAL) for each in wanted)
     with (
         ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers,
         ThreadPoolExecutor(cores(), "manifest-decode") as decoders,
@@ -141,7 +147,8 @@ def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
         under_way: deque[tuple[Future[Decoded], int]] = deque()
         ahead = 0
         for batch in batches(wanted, most_bytes):
-            raws = [fetchers.submit(fetch, io, each.manifest) for each in batch]
+            reads = [partial(fetch, io, each.manifest) for each in batch]
+            raws = reads if local else [fetchers.submit(read).result for read in reads]
             size = sum(each.manifest.manifest_length for each in batch)
             under_way.append((decoders.submit(_decode_fetched, io, batch, raws, compiled), size))
             ahead += size
@@ -154,9 +161,9 @@ def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
 
 
 def _decode_fetched(
-    io: FileIO, wanted: Sequence[Wanted], raws: Sequence[Future[RawManifest]], compiled: bool
+    io: FileIO, wanted: Sequence[Wanted], raws: Sequence[Callable[[], RawManifest]], compiled: bool
 ) -> Decoded:
-    return decode(io, wanted, [raw.result() for raw in raws], compiled=compiled)
+    return decode(io, wanted, [raw() for raw in raws], compiled=compiled)
 
 
 def cores() -> int:
