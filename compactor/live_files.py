@@ -152,13 +152,15 @@ class LiveRows:
 
     def by_partition(self, deletes: DeleteIndex) -> dict[PartitionKey, LiveFiles]:
         """The live data files by partition, ordered by key."""
-        named = self._rows.named(deletes.by_path)[self._order]
+        named = self._rows.named(deletes.by_path)[self._order] if deletes.by_path else None
         found: dict[PartitionKey, LiveFiles] = {}
         start = 0
         for end in self._ends.tolist():
             rows = self._order[start:end]
             key = self._rows.key(rows[0])
-            has_deletes = bool(deletes.everywhere or key in deletes.by_partition or named[start:end].any())
+            has_deletes = bool(deletes.everywhere) or key in deletes.by_partition
+            if named is not None and not has_deletes:
+                has_deletes = bool(named[start:end].any())
             load = partial(self._load, rows, key, deletes)
             found[key] = LiveFiles(self._sizes[start:end], load, has_deletes=has_deletes)
             start = end
@@ -166,9 +168,14 @@ class LiveRows:
 
     def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
         """Which of the files are listed by more than one entry. Only entries of the same sizes are looked at."""
-        same_size = np.isin(self._sizes, np.unique([file.size for file in files]))
+        if not files:
+            return frozenset()
+        sizes = np.unique([file.size for file in files])
+        near = np.flatnonzero((self._sizes >= sizes[0]) & (self._sizes <= sizes[-1]))
+        same_size = near[np.isin(self._sizes[near], sizes)]
         counts = Counter(self._rows.paths(self._order[same_size]))
-        return frozenset(file.path for file in files if counts[file.path] > 1)
+        twice = {path for path, count in counts.items() if count > 1}
+        return frozenset(file.path for file in files if file.path in twice) if twice else frozenset()
 
     def which_are_there(self, paths: Collection[str]) -> frozenset[str]:
         """Those of the paths that are live data files."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import logging
 import os
 import re
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 from deflate import crc32
 
@@ -26,15 +28,16 @@ from compactor.partitions import PartitionLayout
 
 LOG = logging.getLogger(__name__)
 
-FORMAT: Final = 2  # raised whenever columns or partition texts change their meaning
+FORMAT: Final = 3  # raised whenever columns or partition texts change their meaning
 SUFFIX: Final = ".arrow"
 FLAGS_OF_A_PRIVATE_FOLDER: Final = 0o700  # paths and partition values are nobody else's business
 _OURS: Final = re.compile(r"[0-9a-f]{64}\.(arrow|\d+-\d+)")  # what others keep in the folder is none of our business
 _END: Final = struct.Struct("<8sQI")  # magic, length and checksum of what comes before
 _MAGIC: Final = b"firnline"
 _PARTITIONS: Final = b"partitions"
+_HASHES: Final = b"hashes"
+_LITTLE_ENDIAN: Final = np.dtype("<u8")
 _PREFIX: Final = b"prefix"
-_PARTITION_SCHEMA: Final = pa.schema([("text", pa.string()), ("hash", pa.uint64())])
 ROOM_AFTER_TRIMMING: Final = 0.9
 """Trimming goes below the bound by a tenth, so that it is not for every file that the folder is listed."""
 
@@ -130,20 +133,17 @@ class ManifestDisk:
 def packed(entries: EntryColumns) -> bytes:
     """One manifest's entries as bytes that stand for themselves; `unpacked` reads them."""
     own = entries.compacted()
-    partitions = pa.record_batch(
-        [pa.array(list(own.partitions.texts), pa.string()), pa.array(own.partitions.hashes)], _PARTITION_SCHEMA
-    )
-    metadata = {_PARTITIONS: _stream(partitions), _PREFIX: own.prefix.encode()}
-    body = _stream(own.rows.replace_schema_metadata(metadata))
-    return body + _END.pack(_MAGIC, len(body), crc32(body))
-
-
-def _stream(batch: pa.RecordBatch) -> bytes:
+    metadata = {
+        _PARTITIONS: json.dumps(list(own.partitions.texts)).encode(),
+        _HASHES: own.partitions.hashes.astype(_LITTLE_ENDIAN).tobytes(),
+        _PREFIX: own.prefix.encode(),
+    }
+    rows = own.rows.replace_schema_metadata(metadata)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    content: bytes = sink.getvalue().to_pybytes()
-    return content
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_batch(rows)
+    body: bytes = sink.getvalue().to_pybytes()
+    return body + _END.pack(_MAGIC, len(body), crc32(body))
 
 
 def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path: str) -> EntryColumns:
@@ -164,8 +164,7 @@ def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path:
         rows = reader.read_next_batch().replace_schema_metadata(None)
     if rows.schema != SCHEMA:
         raise ValueError("other columns")
-    with pa.ipc.open_stream(pa.py_buffer(schema.metadata[_PARTITIONS])) as reader:
-        partitions = reader.read_next_batch()
-    texts: Sequence[str] = partitions.column("text").to_pylist()
-    known = Partitions(layout, texts, partitions.column("hash").to_numpy(zero_copy_only=False))
-    return EntryColumns(manifest_path, rows, known, prefix=schema.metadata[_PREFIX].decode(), nbytes=length)
+    kept = schema.metadata
+    texts: Sequence[str] = json.loads(kept[_PARTITIONS])
+    known = Partitions(layout, texts, np.frombuffer(kept[_HASHES], _LITTLE_ENDIAN).astype(np.uint64))
+    return EntryColumns(manifest_path, rows, known, prefix=kept[_PREFIX].decode(), nbytes=length)
