@@ -29,10 +29,12 @@ from compactor.errors import RetryError, StoppedError
 from compactor.manifest_cache import ManifestCache
 from compactor.other_compactors import RUN_ID
 from compactor.rewrite.byte_ranges import abort_uploads
+from compactor.state_files import StateFolder
 from compactor.table_names import TableName
 from compactor.tables import MAIN, Catalogs, TableMissingError, TableView, head_of
 
 LOG = logging.getLogger("firnline")
+SUFFIX = ".json"
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,7 @@ class InFlightRecords:
     """The folder of records. Writes are atomic (write aside, then rename)."""
 
     def __init__(self, folder_uri: str, owner: Owner, lease_seconds: float, clock: Callable[[], float]) -> None:
-        self._fs, self._folder = state_file_system(folder_uri)
+        self._folder = StateFolder(folder_uri)
         self._owner = owner
         self._lease = lease_seconds
         self._clock = clock
@@ -139,7 +141,7 @@ class InFlightRecords:
     @property
     def location(self) -> str:
         """The folder."""
-        return self._folder
+        return self._folder.path
 
     def probe(self) -> None:
         """Write, move, read and remove a file as a record is, so that trouble shows before there is work.
@@ -147,14 +149,10 @@ class InFlightRecords:
         Raises:
             OSError: one of these cannot be done.
         """
-        name = f"{self._folder}/probe-{uuid.uuid4().hex}"
-        self._fs.create_dir(self._folder, recursive=True)
-        with self._fs.open_output_stream(f"{name}.tmp") as stream:
-            stream.write(b"{}")
-        self._fs.move(f"{name}.tmp", f"{name}.probe")
-        with self._fs.open_input_stream(f"{name}.probe") as stream:
-            stream.readall()
-        self._fs.delete_file(f"{name}.probe")
+        name = f"probe-{uuid.uuid4().hex}"
+        self._folder.write(name, b"{}")
+        self._folder.read(name)
+        self._folder.remove(name)
 
     def open(self, run_id: str, table: TableView, files: Sequence[str], prefixes: Sequence[str] = ()) -> Record:
         """Note a run's outputs before anything is written."""
@@ -185,7 +183,7 @@ class InFlightRecords:
                 wrote may be gone.
         """
         with self._lock:
-            known = self._read(self._path(record.run_id))
+            known = self._read(_name(record.run_id))
             if known is None or known.seen_at is not None:
                 raise StoppedError(f"run {record.run_id} lost its lease on {record.table}; nothing was committed")
             renewed = replace(record, lease_until=self._clock() + self._lease)
@@ -195,15 +193,11 @@ class InFlightRecords:
     def save(self, record: Record) -> None:
         """Write a record whole."""
         try:
-            self._fs.create_dir(self._folder, recursive=True)
-            aside = f"{self._folder}/{record.run_id}-{uuid.uuid4().hex}.tmp"
             with self._lock:
-                with self._fs.open_output_stream(aside) as stream:
-                    stream.write(json.dumps(asdict(record)).encode())
-                self._fs.move(aside, self._path(record.run_id))
+                self._folder.write(_name(record.run_id), json.dumps(asdict(record)).encode())
         except OSError as error:
             raise RetryError(
-                f"in-flight record of run {record.run_id} cannot be written to {self._folder}: {error}; "
+                f"in-flight record of run {record.run_id} cannot be written to {self._folder.path}: {error}; "
                 "check state.checkpoint",
                 reason="state_unwritable",
             ) from error
@@ -211,46 +205,38 @@ class InFlightRecords:
     def close(self, run_id: str) -> None:
         """Forget a run: it is committed, or its outputs are gone. A record that cannot be removed is swept later."""
         with suppress(OSError):
-            self._fs.delete_file(self._path(run_id))
+            self._folder.remove(_name(run_id))
 
     def all(self) -> list[Record]:
         """Every record there is, oldest first."""
-        found = self._fs.get_file_info(fs.FileSelector(self._folder, allow_not_found=True))
         records = []
-        for info in found:
+        for name in self._folder.names():
             with suppress(RetryError):  # read at the next sweep
-                records.append(self._read(info.path) if info.path.endswith(".json") else None)
+                records.append(self._read(name) if name.endswith(SUFFIX) else None)
         return sorted((record for record in records if record), key=lambda record: record.created)
 
-    def _read(self, path: str) -> Record | None:
+    def _read(self, name: str) -> Record | None:
         try:
-            with self._fs.open_input_stream(path) as stream:
-                tree: dict[str, Any] = json.loads(stream.readall())
+            tree: dict[str, Any] = json.loads(self._folder.read(name))
             for key in ("namespace", "files", "prefixes"):
                 tree[key] = tuple(tree[key])
             return Record(**{**tree, "owner": Owner(**tree["owner"])})
         except FileNotFoundError:
             return None  # removed meanwhile
         except (ValueError, TypeError, KeyError) as error:
-            LOG.warning("%s is no in-flight record, what it noted is not cleaned up: %s", path, error)
+            LOG.warning(
+                "%s is no in-flight record, what it noted is not cleaned up: %s", self._folder.file(name), error
+            )
             return None
         except OSError as error:
             raise RetryError(
-                f"in-flight record {path} cannot be read: {error}; check state.checkpoint", reason="state_unreadable"
+                f"in-flight record {self._folder.file(name)} cannot be read: {error}; check state.checkpoint",
+                reason="state_unreadable",
             ) from error
 
-    def _path(self, run_id: str) -> str:
-        return f"{self._folder}/{run_id}.json"
 
-
-def state_file_system(uri: str) -> tuple[fs.FileSystem, str]:
-    """The file system of a checkpoint, and the path in it."""
-    if "://" not in uri and not uri.startswith("file:"):
-        return fs.LocalFileSystem(), uri
-    if uri.startswith("file:"):
-        return fs.LocalFileSystem(), "/" + uri.removeprefix("file:").lstrip("/")
-    found, path = fs.FileSystem.from_uri(uri)
-    return found, path
+def _name(run_id: str) -> str:
+    return f"{run_id}{SUFFIX}"
 
 
 def sweep(

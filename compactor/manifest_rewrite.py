@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 from compactor.errors import ReplanError, RetryError
 from compactor.events import ManifestsRewritten
 from compactor.java_table import COMMIT_STATE_UNKNOWN, VALIDATION, JavaTable, exception_class, first_line
-from compactor.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.other_compactors import RUN_ID
 from compactor.tables import TableView
 
@@ -51,10 +50,9 @@ def rewrite_manifests(
         return ManifestsRewritten(run_id, table.name, 0, 0, 0.0)
     java = JavaTable.load(session, table, snapshot.snapshot_id)
     session.sparkContext.setJobGroup(run_id, f"firnline {table.name} manifests")
-    keeps_row_ids = table.metadata.format_version >= ROW_LINEAGE_VERSION
     try:
         before = len(_manifests(java))
-        if keeps_row_ids:
+        if table.keeps_row_lineage:
             _merge(java, run_id)
         else:
             for spec_id in specs:

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from compactor.errors import RetryError
-from compactor.in_flight import state_file_system
+from compactor.state_files import StateFolder
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
+NAME = "requests.json"
 Requests = Mapping[TableName, tuple[str, ...]]
 """Filters by table, in the order in which they were asked for; an empty one selects everything."""
 
@@ -23,8 +24,8 @@ class OpenRequests:
     """One JSON file with one writer, written aside and moved."""
 
     def __init__(self, checkpoint: str) -> None:
-        self._fs, self._folder = state_file_system(checkpoint)
-        self._path = f"{self._folder}/requests.json"
+        self._folder = StateFolder(checkpoint)
+        self._path = self._folder.file(NAME)
 
     def load(self) -> Requests:
         """What the last process left undone. A damaged file is moved aside and told.
@@ -33,13 +34,13 @@ class OpenRequests:
             RetryError: the store does not answer.
         """
         try:
-            with self._fs.open_input_stream(self._path) as stream:
-                content = stream.readall()
+            content = self._folder.read(NAME)
             try:
                 return dict(map(_request, json.loads(content)))
             except (ValueError, TypeError, KeyError) as error:
                 LOG.warning("%s is damaged, what it asked for has to be asked for again: %s", self._path, error)
-                self._fs.move(self._path, f"{self._path}.damaged")
+                self._folder.write(f"{NAME}.damaged", content)
+                self._folder.remove(NAME)
                 return {}
         except FileNotFoundError:
             return {}
@@ -56,10 +57,7 @@ class OpenRequests:
             for table, filters in requests.items()
         ]
         try:
-            self._fs.create_dir(self._folder, recursive=True)
-            with self._fs.open_output_stream(f"{self._path}.tmp") as stream:
-                stream.write(json.dumps(rows).encode())
-            self._fs.move(f"{self._path}.tmp", self._path)
+            self._folder.write(NAME, json.dumps(rows).encode())
         except Exception as error:  # noqa: BLE001 - whatever a store raises
             LOG.warning("%s cannot be written, a restart would forget open requests: %s", self._path, error)
 

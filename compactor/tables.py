@@ -58,6 +58,11 @@ class TableView:
         return head_of(self.metadata, self.ref)
 
     @property
+    def keeps_row_lineage(self) -> bool:
+        """Whether every row has an id and the number of the commit that changed it last (format version 3)."""
+        return self.metadata.format_version >= ROW_LINEAGE_VERSION
+
+    @property
     def properties(self) -> Mapping[str, str]:
         """Table properties."""
         return self.metadata.properties
@@ -72,7 +77,7 @@ class TableView:
         if chosen is None:
             return []
         try:
-            if self.metadata.format_version >= ROW_LINEAGE_VERSION:
+            if self.keeps_row_lineage:
                 return read_manifest_list(self.io, chosen.manifest_list)
             return list(chosen.manifests(self.io))
         except Exception as error:  # any store's error: the table is marked and read again later

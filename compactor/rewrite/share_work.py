@@ -5,7 +5,6 @@ from __future__ import annotations
 from pyiceberg.transforms import BucketTransform, IdentityTransform, UnknownTransform, VoidTransform
 
 from compactor.live_files import LiveFile, deletes_of
-from compactor.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.manifests import Content
 from compactor.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.encode import EncodeInput, EncodeShare
@@ -41,7 +40,7 @@ def aside(output: str) -> str:
 
 def splice_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> SpliceShare:
     """The share as a splice."""
-    lineage = plan.table.metadata.format_version >= ROW_LINEAGE_VERSION
+    lineage = plan.table.keeps_row_lineage
     return SpliceShare(
         inputs=tuple(
             SpliceInput(
@@ -85,7 +84,7 @@ def encode_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> E
         properties=tuple(sorted(table.properties.items())),
         storage=_storage(table),
         format_version=table.metadata.format_version,
-        keep_row_lineage=table.metadata.format_version >= ROW_LINEAGE_VERSION,
+        keep_row_lineage=table.keeps_row_lineage,
         sorted_field_ids=_sorted_field_ids(table),
     )
 

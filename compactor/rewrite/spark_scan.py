@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame
 
 from compactor.errors import GiveUpError
 from compactor.java_table import JavaTable
-from compactor.manifest_lists import ROW_LINEAGE_VERSION
 
 STAGED_TASKS = "scan-task-set-id"
 REWRITTEN_TASKS = "rewritten-file-scan-task-set-id"
@@ -109,8 +108,7 @@ def _row_reader(table: JavaTable) -> dict[str, str]:
     """With row lineage, Iceberg 1.11's vectorized reader never frees a vector of ids (apache/iceberg 17296): the
     process would run out of direct memory: a gigabyte for every 45 million rows.
     """
-    has_lineage = table.view.metadata.format_version >= ROW_LINEAGE_VERSION
-    return {"vectorization-enabled": "false"} if has_lineage else {}
+    return {"vectorization-enabled": "false"} if table.view.keeps_row_lineage else {}
 
 
 def _unsorted_label(table: JavaTable) -> dict[str, str]:

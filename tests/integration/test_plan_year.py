@@ -90,9 +90,11 @@ def compiled(lake: Lake, name: str) -> Any:
     return compiler.getClassLoader().loadClass(name)
 
 
-def plan(lake: Lake, where: str, *options: str) -> str:
+def plan(lake: Lake, where: str, *options: str, kept: Path | None = None) -> str:
+    """`kept`: a folder for decoded manifests, as every command and the service have one unless told otherwise."""
     config = Path(lake.folder) / "year.yaml"
-    tree = {"catalogs": lake.settings.catalogs, "service": {"manifest_disk_bytes": 0}}
+    service = {"manifest_disk_bytes": 0} if kept is None else {"manifest_disk_folder": str(kept)}
+    tree = {"catalogs": lake.settings.catalogs, "service": service}
     config.write_text(yaml.safe_dump(tree))
     done = CliRunner().invoke(main, ["-c", str(config), "plan", TABLE, "--where", where, *options])
     assert done.exit_code == 0, done.output
@@ -122,6 +124,23 @@ def test_a_user_and_a_day_open_the_manifests_of_that_day(lake: Lake, year: str) 
 def test_a_user_alone_opens_them_all_as_every_day_has_him(lake: Lake, year: str) -> None:
     _, read, of = planned(lake, f"user_id = {USER}")
     assert (read, of) == (MANIFESTS, MANIFESTS)
+
+
+def test_a_user_alone_opens_what_is_new_where_others_have_planned_before(lake: Lake, year: str, tmp_path: Path) -> None:
+    """Each manifest is read once: by the service, which hears of every commit, or by an earlier plan on this host."""
+
+    def opened() -> tuple[int, int, int]:
+        document = json.loads(plan(lake, f"user_id = {USER}", "--output", "json", kept=tmp_path))
+        (spec,) = document["selection"]["specs"]
+        manifests = document["planning"]["manifests"]
+        return manifests["from_store"], manifests["from_disk"], spec["manifests_read"]["of"]
+
+    assert opened() == (MANIFESTS, 0, MANIFESTS)
+    before = java_table(lake, TABLE).currentSnapshot().snapshotId()
+    lake.sql(f"INSERT INTO lake.{TABLE} VALUES ({USER}, TIMESTAMP '{LAST} 23:00:00Z')")
+    assert opened() == (1, MANIFESTS, MANIFESTS + 1)
+    assert 0.02 * (MANIFESTS + 1) >= 1
+    lake.sql(f"CALL lake.system.rollback_to_snapshot('{TABLE}', {before})")
 
 
 def test_ordered_by_bucket_a_user_alone_opens_a_sixteenth_and_a_week_of_his_less_than_a_fiftieth(

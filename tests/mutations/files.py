@@ -78,8 +78,8 @@ LINEAGE: Final = (
         "5",
         "manifests of V3 tables are rewritten by Iceberg's Spark action, which gives every row a new id",
         "compactor/manifest_rewrite.py",
-        "keeps_row_ids = table.metadata.format_version >= ROW_LINEAGE_VERSION",
-        "keeps_row_ids = False",
+        "        if table.keeps_row_lineage:\n",
+        "        if False:\n",
         "tests/integration/test_manifest_rewrite.py::test_rows_lineage_and_files_stay[partitioned-3]",
     ),
     Mutation(
@@ -94,8 +94,8 @@ LINEAGE: Final = (
         "5",
         "a V3 table's files are spliced without lineage",
         "compactor/rewrite/share_work.py",
-        "lineage = plan.table.metadata.format_version >= ROW_LINEAGE_VERSION",
-        "lineage = plan.table.metadata.format_version > ROW_LINEAGE_VERSION",
+        "lineage = plan.table.keeps_row_lineage",
+        "lineage = False",
         f"{_KINDS}::test_every_format_version[3]",
     ),
     Mutation(
