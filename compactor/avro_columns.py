@@ -202,7 +202,7 @@ def _plain_step(kind: Any) -> tuple[int, int]:
             return walk.BYTES, 0
         if kind in _FIXED:
             return walk.FIXED, _FIXED[kind][0]
-    elif kind["type"] == "fixed":
+    elif kind["type"] == "fixed" and kind["size"] >= 0:  # with less the walk would go back, and write without end
         return walk.FIXED, int(kind["size"])
     elif kind["type"] == "array":
         return _array_step(kind["items"])

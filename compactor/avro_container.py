@@ -18,6 +18,7 @@ from pyiceberg.avro.codecs.codec import Codec
 _RAW_DEFLATE: Final = -15  # window bits: no zlib header around it
 _MAGIC: Final = b"Obj\x01"
 _SYNC: Final = bytes(16)
+_LAST_SHIFT: Final = 63
 
 
 _JAVA_BLOCK: Final = 64 * 1024
@@ -170,6 +171,8 @@ class _Source:
             shift += 7
             if byte <= 0x7F:  # noqa: PLR2004 - seven bits a byte
                 return (value >> 1) ^ -(value & 1)
+            if shift > _LAST_SHIFT:
+                raise ContainerError("a number of more than 64 bits")
 
     def metadata(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}

@@ -113,7 +113,7 @@ def _past(content: Bytes, at: int, end: int, kind: int, argument: int) -> int:
     if kind == BYTES:
         return _past_bytes(content, at, end)
     if kind == FIXED:
-        return at + argument if argument <= end - at else _WRONG
+        return at + argument if 0 <= argument <= end - at else _WRONG
     return _past_array(content, at, end, argument, kind == ARRAY_ENDING_IN_BYTES)
 
 

@@ -61,6 +61,7 @@ _REQUIRED: Final = (0, 100, 101, 103, 104)
 _MEMORY: Final = "/dev/shm"  # noqa: S108 - a file of a random name, gone before anybody could guess it
 _ROWS_AT_ONCE: Final = 65_536
 _MOST_COMBINATIONS: Final = 2**62
+_MOST_FIXED_BYTES: Final = 64 * 1024  # of a partition value; nulls take as many, so that a few lines could fill memory
 
 
 class UnusualManifestError(Exception):
@@ -231,6 +232,8 @@ class _PlainTypes:
             fields = [{"name": f"f{at}", "type": self.of(each["type"])} for at, each in enumerate(kind["fields"])]
             return {"type": "record", "name": kind["name"], "fields": fields}
         if kind["type"] == "fixed":
+            if not isinstance(kind["size"], int) or not 0 <= kind["size"] <= _MOST_FIXED_BYTES:
+                raise UnusualManifestError(f"values of {kind['size']} bytes each")
             return {"type": "fixed", "name": kind["name"], "size": kind["size"]}
         return self.of(kind["type"])
 

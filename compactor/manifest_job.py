@@ -57,7 +57,8 @@ class ReadOnExecutors:
 def _worked(io: FileIO, batch: Sequence[Wanted]) -> tuple[int, list[bytes], str | None]:
     """On an executor; an error is an answer, not a failed task with pages of stack trace."""
     try:
-        (decoded,) = read_here(io, batch)  # what is a batch to the driver is one here
+        decoded = list(read_here(io, batch))  # in parts, where an executor has several cores
     except RetryError as error:
         return 0, [], str(error)
-    return decoded.unusual, [packed(entries) for entries in decoded.entries], None
+    unusual = sum(part.unusual for part in decoded)
+    return unusual, [packed(entries) for part in decoded for entries in part.entries], None

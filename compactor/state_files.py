@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from contextlib import suppress
 
 from pyarrow import fs
 
@@ -23,9 +24,14 @@ class StateFolder:
         """One file whole; the folder is made if need be."""
         self.fs.create_dir(self.path, recursive=True)
         aside = self.file(f"{name}-{uuid.uuid4().hex}{ASIDE}")
-        with self.fs.open_output_stream(aside) as stream:
-            stream.write(content)
-        self.fs.move(aside, self.file(name))
+        try:
+            with self.fs.open_output_stream(aside) as stream:
+                stream.write(content)
+            self.fs.move(aside, self.file(name))
+        except OSError:
+            with suppress(OSError):
+                self.fs.delete_file(aside)
+            raise
 
     def read(self, name: str) -> bytes:
         """One file whole."""

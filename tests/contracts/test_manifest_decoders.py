@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
@@ -47,6 +48,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from compactor.avro_container import join_containers
 from compactor.manifest_avro import RawManifest, UnusualManifestError, decode_manifests
 from compactor.manifest_columns import EntryColumns
 from compactor.manifest_disk import ManifestDisk
@@ -194,6 +196,9 @@ def test_decoders_agree_on_any_manifest(tmp_path: Path, compiled: bool, given_ma
         )
 
 
+LINE = {"content": ManifestContent.DATA, "sequence_number": 1, "added_snapshot_id": 1, "first_row_id": None}
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -212,8 +217,22 @@ def test_what_is_damaged_or_unusual_is_refused(
     file = {"content": DataFileContent.DATA, "file_path": "f" * 100, "file_format": FileFormat.PARQUET}
     file |= {"partition": Record(), "record_count": 1, "file_size_in_bytes": 1}
     entry = {"status": ManifestEntryStatus.ADDED, "snapshot_id": 1, "sequence_number": None, "file": file}
-    line = {"content": ManifestContent.DATA, "sequence_number": 1, "added_snapshot_id": 1, "first_row_id": None}
-    manifest = written(tmp_path / "m.avro", line, (), [entry])
+    manifest = written(tmp_path / "m.avro", LINE, (), [entry])
     content = damage((tmp_path / "m.avro").read_bytes())
     with pytest.raises(UnusualManifestError):
+        decode_manifests([RawManifest(manifest, content)], {4: PartitionLayout(4, (), (), ())}, compiled=compiled)
+
+
+@pytest.mark.parametrize("size", [-1, 2**20, "16"])
+def test_partition_values_of_absurd_sizes_are_left_to_the_reference(
+    tmp_path: Path, compiled: bool, size: object
+) -> None:
+    """A null takes as much memory as a value: a manifest of two kilobytes could ask for a gigabyte."""
+    fixed = {"type": "fixed", "name": "f", "size": size}
+    partition = {"type": "record", "name": "p", "fields": [{"name": "a", "type": fixed, "field-id": 1000}]}
+    data_file = {"type": "record", "name": "d", "fields": [{"name": "partition", "type": partition, "field-id": 102}]}
+    schema = {"type": "record", "name": "e", "fields": [{"name": "data_file", "type": data_file, "field-id": 2}]}
+    manifest = written(tmp_path / "m.avro", LINE, (), [])
+    content = join_containers(json.dumps(schema), [])
+    with pytest.raises(UnusualManifestError, match="bytes each"):
         decode_manifests([RawManifest(manifest, content)], {4: PartitionLayout(4, (), (), ())}, compiled=compiled)

@@ -211,6 +211,20 @@ def test_a_type_that_cannot_be_stepped_over_is_named(kind: Any) -> None:
         read_columns([{"name": "one", "type": kind}], [blocks((0, b""))], [])
 
 
+@pytest.mark.parametrize("wanted", [[], ["back"]])
+def test_a_size_below_nothing_is_refused(wanted: list[str]) -> None:
+    """The walk would go back to the same bytes again and again, and write what it finds behind the end."""
+    fields = [{"name": "text", "type": "bytes"}, {"name": "back", "type": {"type": "fixed", "size": -8}}]
+    with pytest.raises(UnknownTypeError):
+        read_columns(fields, [blocks((4, b"\x0eabcdefg"))], ["text", *wanted])
+    found, there = np.zeros((1, 4), np.int64), np.zeros((1, 4), np.bool_)
+    content, values = np.frombuffer(b"\x0eabcdefg", np.uint8), np.zeros(64, np.uint8)
+    kinds, rows = np.array([avro_walk.BYTES, avro_walk.FIXED]), np.array([0, avro_walk.NOT_WANTED])
+    never_null = np.full(2, avro_walk.NOT_NULLABLE)
+    assert find_values(content, kinds, np.array([0, -8]), never_null, rows, found, there, (0, 4), values, 0) < 0
+    assert not values[len(content) :].any()
+
+
 def test_lists_are_left_to_others_unless_there_are_none() -> None:
     fields = [{"name": "ids", "type": ["null", array("int")]}]
     assert read_columns(fields, [blocks((1, b"\x00"))], ["ids"]).to_pylist() == [{"ids": None}]
@@ -254,6 +268,11 @@ def test_blocks_are_inflated_whatever_they_become(repeated: int) -> None:
     assert list(container.blocks()) == [(repeated, content)]
     with pytest.raises(ContainerError):
         list(open_container(avro_file(fields, [(repeated, b"\xff" + stored)])).blocks())
+
+
+def test_a_number_without_end_is_no_container() -> None:
+    with pytest.raises(ContainerError, match="64 bits"):
+        open_container(b"Obj\x01" + b"\xff" * 1000)
 
 
 def avro_file(fields: list[dict[str, Any]], stored: list[tuple[int, bytes]]) -> bytes:

@@ -55,6 +55,13 @@ def test_asking_again_writes_nothing(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+def test_what_could_not_be_written_leaves_nothing_aside(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint" / "requests.json").mkdir(parents=True)  # nothing can be moved onto a folder
+    (tmp_path / "checkpoint" / "requests.json" / "file").touch()
+    OpenRequests(f"{tmp_path}/checkpoint").save({ONE: ("",)})
+    assert [each.name for each in (tmp_path / "checkpoint").iterdir()] == ["requests.json"]
+
+
 ODD = '[{"catalog": "lake", "namespace": "db", "name": "t", "filters": "abc"}]'
 
 
