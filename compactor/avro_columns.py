@@ -28,7 +28,7 @@ _TEXTS: Final = {"string": pa.string(), "bytes": pa.binary()}
 _FIXED: Final = {"boolean": (1, pa.bool_()), "float": (4, pa.float32()), "double": (8, pa.float64())}
 
 _MOST_BYTES: Final = 2**31 - 1
-_MORE_BYTES: Final = 1024 * 1024
+_MORE_BYTES: Final = 1024 * 1024  # the least by which room for texts grows
 
 Bytes = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[np.int64]
@@ -130,7 +130,7 @@ class _Records:
         first = filled = 0
         for records, block in (block for container in containers for block in container.blocks()):
             if records < 0 or first + records > count:
-                raise NotSuchRecordsError("fewer records than none")
+                raise NotSuchRecordsError("the numbers of records of the blocks do not add up")
             if filled + len(block) > len(values):
                 values = np.concatenate([values[:filled], np.empty(len(values) + _MORE_BYTES + len(block), np.uint8)])
             filled = _walk().find_values(

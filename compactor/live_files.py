@@ -158,9 +158,8 @@ class LiveRows:
         for end in self._ends.tolist():
             rows = self._order[start:end]
             key = self._rows.key(rows[0])
-            has_deletes = bool(deletes.everywhere) or key in deletes.by_partition
-            if named is not None and not has_deletes:
-                has_deletes = bool(named[start:end].any())
+            is_named = named is not None and bool(named[start:end].any())
+            has_deletes = is_named or bool(deletes.everywhere) or key in deletes.by_partition
             load = partial(self._load, rows, key, deletes)
             found[key] = LiveFiles(self._sizes[start:end], load, has_deletes=has_deletes)
             start = end

@@ -57,8 +57,7 @@ class ReadOnExecutors:
 def _worked(io: FileIO, batch: Sequence[Wanted]) -> tuple[int, list[bytes], str | None]:
     """On an executor; an error is an answer, not a failed task with pages of stack trace."""
     try:
-        decoded = list(read_here(io, batch))  # in parts, where an executor has several cores
+        (decoded,) = read_here(io, batch, decoders=1)  # what is a batch to the driver is one here
     except RetryError as error:
         return 0, [], str(error)
-    unusual = sum(part.unusual for part in decoded)
-    return unusual, [packed(entries) for part in decoded for entries in part.entries], None
+    return decoded.unusual, [packed(entries) for entries in decoded.entries], None

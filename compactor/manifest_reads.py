@@ -128,8 +128,8 @@ Reader = Callable[[FileIO, Sequence[Wanted]], Iterator[Decoded]]
 """Reads what no cache holds: batches of entries, in any order. Raises RetryError when a manifest cannot be read."""
 
 
-def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
-    """In this process: as many batches are decoded at once as there are cores, others are fetched meanwhile.
+def read_here(io: FileIO, wanted: Sequence[Wanted], *, decoders: int | None = None) -> Iterator[Decoded]:
+    """In this process: so many batches are decoded at once (default: as there are cores), others are fetched meanwhile.
 
     Raises:
         RetryError: one of them cannot be read.
@@ -138,11 +138,12 @@ def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
         return
     total = sum(each.manifest.manifest_length for each in wanted)
     compiled = worth_compiling(total)
-    most_bytes = min(BATCH_BYTES_COMPILED if compiled else BATCH_BYTES, total // cores() + 1)  # something for each core
+    at_once = decoders or cores()
+    most_bytes = min(BATCH_BYTES_COMPILED if compiled else BATCH_BYTES, total // at_once + 1)  # something for each
     local = all(each.manifest.manifest_path.startswith(LOCAL) for each in wanted)
     with (
         ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers,
-        ThreadPoolExecutor(cores(), "manifest-decode") as decoders,
+        ThreadPoolExecutor(at_once, "manifest-decode") as decoding,
     ):
         under_way: deque[tuple[Future[Decoded], int]] = deque()
         ahead = 0
@@ -150,7 +151,7 @@ def read_here(io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
             reads = [partial(fetch, io, each.manifest) for each in batch]
             raws = reads if local else [fetchers.submit(read).result for read in reads]
             size = sum(each.manifest.manifest_length for each in batch)
-            under_way.append((decoders.submit(_decode_fetched, io, batch, raws, compiled), size))
+            under_way.append((decoding.submit(_decode_fetched, io, batch, raws, compiled), size))
             ahead += size
             while ahead > BYTES_AHEAD:
                 decoded, size = under_way.popleft()

@@ -42,12 +42,12 @@ class ManifestRows:
 
     def by_partition(self, rows: Numbers) -> tuple[Numbers, Numbers]:
         """The rows ordered by partition, and where each partition ends in that order."""
-        codes = self._partition_codes()
-        codes = codes if len(rows) == self._count else codes[rows]  # of all rows there is nothing to pick
+        everything = len(rows) == self._count  # then there is nothing to pick
+        codes = self._partition_codes() if everything else self._partition_codes()[rows]
         counts = np.bincount(codes)
         ends: Numbers = np.cumsum(counts[counts > 0])
         order = np.argsort(codes, kind="stable")
-        return order if len(rows) == self._count else rows[order], ends
+        return order if everything else rows[order], ends
 
     def _partition_codes(self) -> Numbers:
         """A number for each partition, row by row. Only distinct partitions are hashed, not rows."""

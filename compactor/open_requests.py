@@ -39,8 +39,7 @@ class OpenRequests:
                 return dict(map(_request, json.loads(content)))
             except (ValueError, TypeError, KeyError) as error:
                 LOG.warning("%s is damaged, what it asked for has to be asked for again: %s", self._path, error)
-                self._folder.write(f"{NAME}.damaged", content)
-                self._folder.remove(NAME)
+                self._folder.rename(NAME, f"{NAME}.damaged")
                 return {}
         except FileNotFoundError:
             return {}
