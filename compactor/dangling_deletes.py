@@ -26,13 +26,14 @@ class CoverableDelete:
     covers: frozenset[str]
 
 
-def coverable_deletes(inventory: Inventory, planned: AbstractSet[str]) -> tuple[CoverableDelete, ...]:
-    """Pure: the live delete files (deletion vectors apart) that apply to no data file but `planned` ones.
+def coverable_deletes(inventory: Inventory, entries: Sequence[FileEntry]) -> tuple[CoverableDelete, ...]:
+    """Pure: the live delete files (deletion vectors apart) that apply to no data file but these, the planned ones.
 
     Those that apply to nothing at all are among them, unless nothing is planned.
     """
-    if not planned or not inventory.deletes:
+    if not entries or not inventory.deletes:
         return ()
+    planned = {entry.path for entry in entries}
     applies_to: dict[str, set[str]] = defaultdict(set)
     for files in inventory.partitions.values():
         for file in files if files.has_deletes else ():

@@ -10,12 +10,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from operator import attrgetter
-from typing import NamedTuple, overload
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 
 from compactor.manifest_columns import EntryColumns
-from compactor.manifest_rows import ManifestRows, Numbers
+from compactor.manifest_rows import ManifestRows
 from compactor.manifests import Content, FileEntry
 from compactor.partitions import PartitionKey, PartitionLayout
 
@@ -45,31 +45,40 @@ class LiveFile(NamedTuple):
 class LiveFiles(Sequence[LiveFile]):
     """The live files of one partition, in arrival order (data sequence number, then path).
 
-    `sizes` (bytes, in no particular order) and `has_deletes` are there without making objects.
+    Their number, `small` and `has_deletes` are there without making objects.
     """
 
-    def __init__(self, sizes: Numbers, load: Callable[[], tuple[LiveFile, ...]], *, has_deletes: bool) -> None:
-        self.sizes = sizes
+    def __init__(
+        self,
+        count: int,
+        small: Callable[[int], int],
+        load: Callable[[], tuple[LiveFile, ...]],
+        *,
+        has_deletes: bool,
+    ) -> None:
+        self.small: Final = small
+        """How many are smaller than so many bytes."""
         self.has_deletes = has_deletes
+        self._count = count
         self._load = load
 
     @classmethod
     def of(cls, files: Sequence[LiveFile]) -> LiveFiles:
         """Files that are there as objects, in arrival order."""
-        sizes = np.array([file.size for file in files], np.int64)
-        return cls(sizes, lambda: tuple(files), has_deletes=any(file.deletes for file in files))
+        return cls(
+            len(files),
+            lambda small_below: sum(file.size < small_below for file in files),
+            lambda: tuple(files),
+            has_deletes=any(file.deletes for file in files),
+        )
 
     @cached_property
     def files(self) -> tuple[LiveFile, ...]:
         """All of them as objects."""
         return self._load()
 
-    def small(self, small_below: int) -> int:
-        """How many are smaller than `small_below` bytes."""
-        return int(np.count_nonzero(self.sizes < small_below))
-
     def __len__(self) -> int:
-        return len(self.sizes)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> LiveFile: ...
@@ -139,50 +148,57 @@ def _is_position_delete_file(delete: FileEntry) -> bool:
 
 
 class LiveRows:
-    """The live files of some manifests: the data files ordered by partition, their sizes at hand."""
+    """The live files of some manifests: the data files by partition, their sizes at hand."""
 
     def __init__(self, manifests: Sequence[EntryColumns]) -> None:
         self._rows = ManifestRows(manifests)
-        self._order, self._ends = self._rows.by_partition(self._rows.live_data)
-        self._sizes = self._rows.numbers("size")[self._order]
+        self._data = self._rows.live_data
+        self._sizes = self._rows.numbers("size")
+        self._small: dict[int, list[int]] = {}
 
     def deletes(self) -> list[FileEntry]:
         """The live delete files."""
-        return self._rows.entries(self._rows.live_deletes)
+        return self._rows.entries(self._rows.live_deletes.rows_in_order())
 
     def by_partition(self, deletes: DeleteIndex) -> dict[PartitionKey, LiveFiles]:
         """The live data files by partition, ordered by key."""
-        named = self._rows.named(deletes.by_path)[self._order] if deletes.by_path else None
+        named = self._data.how_many(self._rows.named(deletes.by_path)).tolist() if deletes.by_path else None
         found: dict[PartitionKey, LiveFiles] = {}
-        start = 0
-        for end in self._ends.tolist():
-            rows = self._order[start:end]
-            key = self._rows.key(rows[0])
-            is_named = named is not None and bool(named[start:end].any())
+        for number, (key, count) in enumerate(zip(self._data.keys, self._data.counts.tolist(), strict=True)):
+            is_named = named is not None and named[number] > 0
             has_deletes = is_named or bool(deletes.everywhere) or key in deletes.by_partition
-            load = partial(self._load, rows, key, deletes)
-            found[key] = LiveFiles(self._sizes[start:end], load, has_deletes=has_deletes)
-            start = end
+            load = partial(self._load, number, key, deletes)
+            found[key] = LiveFiles(count, partial(self._small_files, number), load, has_deletes=has_deletes)
         return {key: found[key] for key in sorted(found)}
 
     def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
-        """Which of the files are listed by more than one entry. Only entries of the same sizes are looked at."""
+        """Which of the files are listed by more than one entry. Only entries that share their size are looked at."""
         if not files:
             return frozenset()
-        sizes = np.unique([file.size for file in files])
-        near = np.flatnonzero((self._sizes >= sizes[0]) & (self._sizes <= sizes[-1]))
+        sizes = np.array([file.size for file in files])
+        near = np.flatnonzero((self._sizes >= sizes.min()) & (self._sizes <= sizes.max()))
         same_size = near[np.isin(self._sizes[near], sizes)]
-        counts = Counter(self._rows.paths(self._order[same_size]))
+        same_size = same_size[self._data.holds(same_size)]
+        _, place, entries = np.unique(self._sizes[same_size], return_inverse=True, return_counts=True)
+        counts = Counter(self._rows.paths(same_size[entries[place] > 1]))
         twice = {path for path, count in counts.items() if count > 1}
         return frozenset(file.path for file in files if file.path in twice) if twice else frozenset()
 
     def which_are_there(self, paths: Collection[str]) -> frozenset[str]:
         """Those of the paths that are live data files."""
-        named = self._rows.named(paths)[self._order]
-        return frozenset(self._rows.paths(self._order[named]))
+        named = np.flatnonzero(self._rows.named(paths))
+        return frozenset(self._rows.paths(named[self._data.holds(named)]))
 
-    def _load(self, rows: Numbers, key: PartitionKey, deletes: DeleteIndex) -> tuple[LiveFile, ...]:
+    def _small_files(self, partition: int, small_below: int) -> int:
+        """Counted for all partitions at once: who asks for one asks for the others too."""
+        found = self._small.get(small_below)
+        if found is None:
+            found = self._small[small_below] = self._data.how_many(self._sizes < small_below).tolist()
+        return found[partition]
+
+    def _load(self, partition: int, key: PartitionKey, deletes: DeleteIndex) -> tuple[LiveFile, ...]:
         """Files of one partition. Should two partitions ever share a hash, those of the other one are left alone."""
-        entries = [entry for entry in self._rows.entries(rows) if entry.key == key]
-        entries.sort(key=attrgetter("data_sequence_number", "path"))
+        entries = [entry for entry in self._rows.entries(self._data.rows(partition)) if entry.key == key]
+        entries.sort(key=attrgetter("path"))
+        entries.sort(key=attrgetter("data_sequence_number"))  # two sorts by one key are faster than one by two
         return tuple(map(deletes.live_file if deletes.deletes else LiveFile, entries))

@@ -32,7 +32,7 @@ from pyiceberg.utils.decimal import bytes_to_decimal
 
 from compactor.avro_columns import NotSuchRecordsError, UnknownTypeError, read_columns, without_prefix
 from compactor.avro_container import Container, ContainerError, join_containers, open_container
-from compactor.manifest_columns import CONTENT, SCHEMA, EntryColumns, Partitions
+from compactor.manifest_columns import CONTENT, SCHEMA, EntryColumns, Partitions, live_runs
 from compactor.manifest_lists import first_row_id
 from compactor.manifests import DELETE_FILE_PATH_FIELD, Content, Status
 from compactor.partitions import PartitionLayout
@@ -303,9 +303,10 @@ def _columns(
     }
     rows = pa.record_batch([columns[name] for name in SCHEMA.names], SCHEMA)
     made, start = [], 0
-    for manifest, count in zip(manifests, counts, strict=True):
+    runs = live_runs(index, status.to_numpy(), content.to_numpy(), counts)
+    for manifest, count, own_runs in zip(manifests, counts, runs, strict=True):
         prefix, own = _shortened(rows.slice(start, count), cut)
-        made.append(EntryColumns(manifest.manifest_path, own, partitions, prefix=prefix))
+        made.append(EntryColumns(manifest.manifest_path, own, partitions, own_runs, prefix=prefix))
         start += count
     return made
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Final
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,6 +69,41 @@ class Partitions:
         return found
 
 
+class LiveRuns(NamedTuple):
+    """Where the live rows of one manifest are, as runs of neighbours of one partition: a column each, of three lines.
+
+    The lines: the partition's index, the run's first row, the row behind its last.
+    """
+
+    data: npt.NDArray[np.int32]
+    deletes: npt.NDArray[np.int32]
+
+
+def live_runs(
+    partition: npt.NDArray[Any], status: npt.NDArray[Any], content: npt.NDArray[Any], counts: Sequence[int]
+) -> list[LiveRuns]:
+    """The runs of each of several manifests, whose rows stand one after the other; `counts`: how many rows each has."""
+    live = status != Status.DELETED.value
+    is_data = content == _CODES[Content.DATA]
+    found = (_runs(np.where(live & chosen, partition, -1), counts) for chosen in (is_data, ~is_data))
+    return [LiveRuns(data, deletes) for data, deletes in zip(*found, strict=True)]
+
+
+def _runs(codes: npt.NDArray[Any], counts: Sequence[int]) -> list[npt.NDArray[np.int32]]:
+    """`codes`: row by row the partition's index, -1 where a row is not meant."""
+    manifests = np.cumsum([0, *counts])
+    edge = np.diff(codes, prepend=-1) != 0
+    edge[manifests[:-1][np.array(counts) > 0]] = True
+    starts = np.flatnonzero(edge)
+    ends = np.append(starts[1:], len(codes))
+    meant = codes[starts] >= 0
+    starts, ends = starts[meant], ends[meant]
+    first = np.searchsorted(starts, manifests)
+    begin = np.repeat(manifests[:-1], np.diff(first))
+    runs = np.stack([codes[starts], starts - begin, ends - begin]).astype(np.int32)
+    return [runs[:, start:end] for start, end in pairwise(first.tolist())]
+
+
 def _listed(column: pa.Array) -> list[Any]:
     """A column as Python values; numbers without nulls, most of them, by way of NumPy, which is ten times faster."""
     if column.null_count == 0 and pa.types.is_integer(column.type):
@@ -88,17 +124,18 @@ def _hashes(spec_id: int, texts: Iterable[str]) -> npt.NDArray[np.uint64]:
 class EntryColumns:
     """The entries of one manifest. Iterating gives `FileEntry`s; the columns are there for whoever counts many.
 
-    `nbytes`: memory the rows hold. `prefix`: what all paths begin with; the column `path` holds what follows, which is
-    a third of their bytes where a manifest's files are in one folder.
+    `runs`: where its live rows are. `nbytes`: memory the rows hold. `prefix`: what all paths begin with; the column
+    `path` holds what follows, which is a third of their bytes where a manifest's files are in one folder.
     """
 
-    __slots__ = ("_numbers", "manifest_path", "nbytes", "partitions", "prefix", "rows")
+    __slots__ = ("_numbers", "manifest_path", "nbytes", "partitions", "prefix", "rows", "runs")
 
     def __init__(
         self,
         manifest_path: str,
         rows: pa.RecordBatch,
         partitions: Partitions,
+        runs: LiveRuns,
         *,
         prefix: str = "",
         nbytes: int | None = None,
@@ -106,8 +143,9 @@ class EntryColumns:
         self.manifest_path = manifest_path
         self.rows = rows
         self.partitions = partitions
+        self.runs = runs
         self.prefix = prefix
-        self.nbytes = int(rows.nbytes) if nbytes is None else nbytes
+        self.nbytes = rows.nbytes + runs.data.nbytes + runs.deletes.nbytes if nbytes is None else nbytes
         self._numbers: dict[str, npt.NDArray[Any]] = {}
 
     @classmethod
@@ -127,7 +165,9 @@ class EntryColumns:
             if name not in columns:
                 columns[name] = [getattr(entry, name) for entry in entries]
         rows = pa.record_batch([pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names], SCHEMA)
-        return cls(manifest_path, rows, Partitions(layout, list(texts)))
+        partition, status, content = (np.array(columns[name], np.int64) for name in ("partition", "status", "content"))
+        (runs,) = live_runs(partition, status, content, [len(entries)])
+        return cls(manifest_path, rows, Partitions(layout, list(texts)), runs)
 
     def __len__(self) -> int:
         return int(self.rows.num_rows)
@@ -146,15 +186,16 @@ class EntryColumns:
         """The given rows, or all, as objects."""
         chosen = self.rows if rows is None else self.rows.take(pa.array(rows, pa.int64()))
         column = {name: _listed(chosen.column(name)) for name in SCHEMA.names}
-        keys = [self.partitions.key(index) for index in column["partition"]]
+        known = {index: self.partitions.key(index) for index in set(column["partition"])}
+        partitions = [known[index] for index in column["partition"]]
         column |= {
-            "manifest_path": [self.manifest_path] * len(keys),
+            "manifest_path": [self.manifest_path] * len(chosen),
             "status": [_STATUSES[status] for status in column["status"]],
             "content": [CONTENT[content] for content in column["content"]],
             "path": [self.prefix + path for path in column["path"]],
-            "key": [key for key, _ in keys],
-            "partition": [values for _, values in keys],
-            "equality_ids": [tuple(equality_ids or ()) for equality_ids in column["equality_ids"]],
+            "key": [key for key, _ in partitions],
+            "partition": [values for _, values in partitions],
+            "equality_ids": [tuple(equality_ids) if equality_ids else () for equality_ids in column["equality_ids"]],
         }
         return list(map(_entry, zip(*(column[name] for name in FileEntry._fields), strict=True)))
 
@@ -177,4 +218,5 @@ class EntryColumns:
         columns = [self.rows.column(name) for name in SCHEMA.names]
         columns[SCHEMA.get_field_index("partition")] = pa.array(indexes, pa.int32())
         rows = pa.record_batch(columns, SCHEMA)
-        return EntryColumns(self.manifest_path, rows, own, prefix=self.prefix, nbytes=self.nbytes)
+        runs = LiveRuns(*(np.stack([np.searchsorted(used, each[0]), each[1], each[2]]) for each in self.runs))
+        return EntryColumns(self.manifest_path, rows, own, runs, prefix=self.prefix, nbytes=self.nbytes)

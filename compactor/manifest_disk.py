@@ -23,12 +23,12 @@ import numpy as np
 import pyarrow as pa
 from deflate import crc32
 
-from compactor.manifest_columns import SCHEMA, EntryColumns, Partitions
+from compactor.manifest_columns import SCHEMA, EntryColumns, LiveRuns, Partitions
 from compactor.partitions import PartitionLayout
 
 LOG = logging.getLogger(__name__)
 
-FORMAT: Final = 3  # raised whenever columns or partition texts change their meaning
+FORMAT: Final = 4  # raised whenever columns or partition texts change their meaning
 SUFFIX: Final = ".arrow"
 FLAGS_OF_A_PRIVATE_FOLDER: Final = 0o700  # paths and partition values are nobody else's business
 _OURS: Final = re.compile(r"[0-9a-f]{64}\.(arrow|\d+-\d+)")  # what others keep in the folder is none of our business
@@ -36,8 +36,11 @@ _END: Final = struct.Struct("<8sQI")  # magic, length and checksum of what comes
 _MAGIC: Final = b"firnline"
 _PARTITIONS: Final = b"partitions"
 _HASHES: Final = b"hashes"
-_LITTLE_ENDIAN: Final = np.dtype("<u8")
+_HASH: Final = np.dtype("<u8")
 _PREFIX: Final = b"prefix"
+_DATA: Final = b"data"
+_DELETES: Final = b"deletes"
+_ROW: Final = np.dtype("<i4")
 ROOM_AFTER_TRIMMING: Final = 0.9
 """Trimming goes below the bound by a tenth, so that it is not for every file that the folder is listed."""
 
@@ -135,7 +138,9 @@ def packed(entries: EntryColumns) -> bytes:
     own = entries.compacted()
     metadata = {
         _PARTITIONS: json.dumps(list(own.partitions.texts)).encode(),
-        _HASHES: own.partitions.hashes.astype(_LITTLE_ENDIAN).tobytes(),
+        _HASHES: own.partitions.hashes.astype(_HASH).tobytes(),
+        _DATA: own.runs.data.astype(_ROW).tobytes(),
+        _DELETES: own.runs.deletes.astype(_ROW).tobytes(),
         _PREFIX: own.prefix.encode(),
     }
     rows = own.rows.replace_schema_metadata(metadata)
@@ -166,5 +171,6 @@ def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path:
         raise ValueError("other columns")
     kept = schema.metadata
     texts: Sequence[str] = json.loads(kept[_PARTITIONS])
-    known = Partitions(layout, texts, np.frombuffer(kept[_HASHES], _LITTLE_ENDIAN).astype(np.uint64))
-    return EntryColumns(manifest_path, rows, known, prefix=kept[_PREFIX].decode(), nbytes=length)
+    known = Partitions(layout, texts, np.frombuffer(kept[_HASHES], _HASH).astype(np.uint64))
+    runs = LiveRuns(*(np.frombuffer(kept[name], _ROW).reshape(3, -1) for name in (_DATA, _DELETES)))
+    return EntryColumns(manifest_path, rows, known, runs, prefix=kept[_PREFIX].decode(), nbytes=length)

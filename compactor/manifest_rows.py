@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,71 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow.compute as pc
 
-from compactor.manifest_columns import CONTENT, EntryColumns
-from compactor.manifests import Content, FileEntry, Status
+from compactor.manifest_columns import EntryColumns
+from compactor.manifests import FileEntry
 from compactor.partitions import PartitionKey
 
 Numbers = npt.NDArray[Any]
-_DATA = CONTENT.index(Content.DATA)
+
+
+class Grouped:
+    """Rows by partition, as runs of neighbouring rows: of a million files, most lie beside others of their partition.
+
+    Partitions have numbers; `keys` and `counts` (of rows) are theirs, in that order.
+    """
+
+    def __init__(self, starts: Numbers, ends: Numbers, codes: Numbers, key_of: Callable[[int], PartitionKey]) -> None:
+        """Runs in ascending order, without overlap, the partition of each as a number, and how to know its key."""
+        self._starts, self._ends = starts, ends
+        self._order = np.argsort(codes, kind="stable")
+        runs = np.bincount(codes)
+        self._bounds = np.concatenate([[0], np.cumsum(runs[runs > 0])])
+        self.keys = [key_of(run) for run in self._order[self._bounds[:-1]].tolist()]
+        self.counts = self._by_partition(ends - starts)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def rows(self, partition: int) -> Numbers:
+        """The rows of one partition, ascending."""
+        runs = self._order[self._bounds[partition] : self._bounds[partition + 1]]
+        return _expanded(self._starts[runs], self._ends[runs])
+
+    def rows_in_order(self) -> Numbers:
+        """All rows, ascending."""
+        return _expanded(self._starts, self._ends)
+
+    def items(self) -> Iterator[tuple[PartitionKey, Numbers]]:
+        """Every partition and its rows, ascending."""
+        rows = _expanded(self._starts[self._order], self._ends[self._order])
+        return zip(self.keys, np.split(rows, np.cumsum(self.counts)[:-1]) if len(self) else (), strict=True)
+
+    def how_many(self, flags: npt.NDArray[np.bool_]) -> Numbers:
+        """Of how many rows of each partition this is said; `flags` row by row."""
+        if not len(self):
+            return self.counts
+        edges = np.stack([self._starts, self._ends], axis=1).ravel()  # every other sum is of rows between runs
+        in_runs = np.add.reduceat(np.append(flags, False), edges, dtype=np.int64)[::2]
+        return self._by_partition(in_runs)
+
+    def holds(self, rows: Numbers) -> npt.NDArray[np.bool_]:
+        """Which of these rows are in any partition."""
+        if not len(self):
+            return np.zeros(len(rows), np.bool_)
+        run = np.searchsorted(self._starts, rows, side="right") - 1
+        return (run >= 0) & (rows < self._ends[run])
+
+    def _by_partition(self, of_runs: Numbers) -> Numbers:
+        return np.add.reduceat(of_runs[self._order], self._bounds[:-1]) if len(of_runs) else of_runs
+
+
+def _expanded(starts: Numbers, ends: Numbers) -> Numbers:
+    """The rows of runs, run after run."""
+    if len(starts) == 1:
+        return np.arange(starts[0], ends[0])
+    lengths = ends - starts
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(lengths.sum())
 
 
 class ManifestRows:
@@ -26,10 +86,6 @@ class ManifestRows:
         counts = [len(each) for each in self._manifests]
         self._count = sum(counts)
         self._starts = np.cumsum([0, *counts])[:-1]
-        live = self.numbers("status") != Status.DELETED.value
-        is_data = self.numbers("content") == _DATA
-        self.live_data: Numbers = _places(live & is_data)
-        self.live_deletes: Numbers = _places(live & ~is_data)
 
     def numbers(self, name: str) -> Numbers:
         """A column without nulls, row by row."""
@@ -40,32 +96,36 @@ class ManifestRows:
         filled = [pc.fill_null(each.rows.column("snapshot_id"), 0).to_numpy() for each in self._manifests]
         return _joined(filled)
 
-    def by_partition(self, rows: Numbers) -> tuple[Numbers, Numbers]:
-        """The rows ordered by partition, and where each partition ends in that order."""
-        everything = len(rows) == self._count  # then there is nothing to pick
-        codes = self._partition_codes() if everything else self._partition_codes()[rows]
-        counts = np.bincount(codes)
-        ends: Numbers = np.cumsum(counts[counts > 0])
-        order = np.argsort(codes, kind="stable")
-        return order if everything else rows[order], ends
+    @cached_property
+    def live_data(self) -> Grouped:
+        """The live data files by partition."""
+        return self._grouped(data=True)
 
-    def _partition_codes(self) -> Numbers:
-        """A number for each partition, row by row. Only distinct partitions are hashed, not rows."""
+    @cached_property
+    def live_deletes(self) -> Grouped:
+        """The live delete files by partition."""
+        return self._grouped(data=False)
+
+    def _grouped(self, *, data: bool) -> Grouped:
+        """Only distinct partitions are hashed and only runs are sorted, not rows."""
+        runs = [each.runs.data if data else each.runs.deletes for each in self._manifests]
+        lengths = [each.shape[1] for each in runs]
+        partitions, starts, ends = np.concatenate(runs, axis=1, dtype=np.int64) if runs else np.zeros((3, 0), np.int64)
+        manifests = np.repeat(np.arange(len(runs)), lengths)
+
         distinct = {id(each.partitions): each.partitions.hashes for each in self._manifests}
         codes, found = pd.factorize(_joined([*distinct.values()]))
         if len(found) <= np.iinfo(np.uint16).max:  # what NumPy sorts in linear time
             codes = codes.astype(np.uint16)
-        starts = np.cumsum([0, *map(len, distinct.values())])
-        own = {name: codes[start:] for name, start in zip(distinct, starts.tolist(), strict=False)}
-        return _joined([own[id(each.partitions)][each.numbers("partition")] for each in self._manifests])
+        own = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]).tolist(), strict=False))
+        begin = np.array([own[id(each.partitions)] for each in self._manifests], np.int64)[manifests]
+        row = self._starts[manifests]
 
-    def key(self, row: int) -> PartitionKey:
-        """The partition of one row."""
-        manifest = int(self._manifest_of(row))
-        columns = self._manifests[manifest]
-        index = int(columns.numbers("partition")[row - self._starts[manifest]])
-        key: PartitionKey = columns.partitions.key(index)[0]
-        return key
+        def key_of(run: int) -> PartitionKey:
+            key: PartitionKey = self._manifests[manifests[run]].partitions.key(int(partitions[run]))[0]
+            return key
+
+        return Grouped(starts + row, ends + row, codes[partitions + begin], key_of)
 
     def entries(self, rows: Numbers) -> list[FileEntry]:
         """Rows as objects, ordered by number."""
@@ -92,10 +152,6 @@ class ManifestRows:
             if len(part):
                 manifest = int(self._manifest_of(part[0]))
                 yield self._manifests[manifest], part - self._starts[manifest]
-
-
-def _places(flags: npt.NDArray[np.bool_]) -> Numbers:
-    return np.arange(len(flags)) if flags.all() else np.flatnonzero(flags)
 
 
 def _joined(arrays: Sequence[Numbers]) -> Numbers:

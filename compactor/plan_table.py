@@ -119,7 +119,7 @@ def plan_table(
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )
-    coverable = coverable_deletes(inventory, {file.entry.path for group in plan.groups for file in group.files})
+    coverable = coverable_deletes(inventory, plan.entries)
     stages.done("choose")
     selection = count_selection(where, inventory.manifests, inventory.partitions) if request.explained else None
     stages.done("explain")

@@ -7,10 +7,11 @@ files that becomes one output file. Bytes and target decide the number of shares
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate
 
 from compactor.inventory import Inventory
 from compactor.live_files import LiveFile, LiveFiles
@@ -128,6 +129,8 @@ def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
     """
     most = [math.inf if each is None else each for each in (limits.files_of_run, limits.bytes_of_run)]
     left = [*most, math.inf if limits.requests_of_run is None else limits.requests_of_run]
+    if min(left) == math.inf:
+        return plan
     kept: list[Group] = []
     for group in plan.groups:
         shares: list[tuple[LiveFile, ...]] = []
@@ -194,14 +197,16 @@ def batches(
     return [tuple(batch) for batch in made]
 
 
-def _runs_up_to(files: Sequence[LiveFile], limit: int, most: int | None) -> list[list[LiveFile]]:
-    runs: list[list[LiveFile]] = []
-    size = 0
-    for file in files:
-        own = file.size
-        if not runs or size + own > limit or len(runs[-1]) == most:
-            runs.append([])
-            size = 0
-        runs[-1].append(file)
-        size += own
+def _runs_up_to(files: Sequence[LiveFile], limit: int, most: int | None) -> list[Sequence[LiveFile]]:
+    """Consecutive files of at most so many bytes and so many files, at least one."""
+    ends = list(accumulate(file.entry.size for file in files))  # bytes up to and with each file
+    runs: list[Sequence[LiveFile]] = []
+    start = 0
+    while start < len(files):
+        before = ends[start - 1] if start else 0
+        end = max(start + 1, bisect_right(ends, before + limit))
+        if most is not None:
+            end = min(end, start + max(1, most))
+        runs.append(files[start:end])
+        start = end
     return runs

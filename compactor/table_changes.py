@@ -134,7 +134,7 @@ def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: Co
     records, size, content = rows.numbers("records"), rows.numbers("size"), rows.numbers("content")
     edges = np.array(step_edges(sizes.small_below), np.int64)
     counts: Deltas = {}
-    for key, part in _partitions(rows, rows.live_data):
+    for key, part in rows.live_data.items():
         small = np.sort(size[part][size[part] < sizes.small_below])
         change = PartitionCounts(
             data_files=len(part),
@@ -146,7 +146,7 @@ def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: Co
             changed_ms=int(changed_ms[part].max()),
         )
         add(counts, key, change)
-    for key, part in _partitions(rows, rows.live_deletes):
+    for key, part in rows.live_deletes.items():
         change = PartitionCounts(
             delete_files=len(part),
             deleted_records=int(records[part[content[part] == _POSITION_DELETES]].sum()),
@@ -154,12 +154,6 @@ def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: Co
         )
         add(counts, key, change)
     return counts
-
-
-def _partitions(rows: ManifestRows, chosen: Numbers) -> Iterator[tuple[PartitionKey, Numbers]]:
-    order, ends = rows.by_partition(chosen)
-    for part in np.split(order, ends[:-1]) if len(order) else ():
-        yield rows.key(part[0]), part
 
 
 def _changed_ms(rows: ManifestRows, commits: CommitTimes) -> Numbers:

@@ -23,6 +23,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
 
 EDGES_PER_OCTAVE = 4
 """Width of a step of the ledger's ladder: a factor of 2 ** (1/4), 19 %."""
@@ -106,20 +109,14 @@ def balanced(sizes: Sequence[int], target: int, least: int) -> list[tuple[int, i
 
 def evenly(sizes: Sequence[int], count: int) -> list[tuple[int, int]]:
     """At most `count` contiguous runs of about equal bytes, none empty."""
-    total = sum(sizes)
-    runs: list[tuple[int, int]] = []
-    before, start, last = 0, 0, 0
-    for index, size in enumerate(sizes):
-        middle = before + size / 2
-        run = min(int(middle * count / total) if total else 0, count - 1)
-        if run != last and index > start:
-            runs.append((start, index))
-            start = index
-        last = run
-        before += size
-    if sizes:
-        runs.append((start, len(sizes)))
-    return runs
+    own = np.asarray(sizes, np.float64)
+    total = own.sum()
+    if not total:
+        return [(0, len(sizes))] if sizes else []
+    middles = np.cumsum(own) - own / 2
+    run_of = np.minimum((middles * count / total).astype(np.int64), count - 1)
+    starts = np.flatnonzero(np.diff(run_of, prepend=run_of[0])).tolist()
+    return list(pairwise([0, *starts, len(sizes)]))
 
 
 def _greedily(sizes: Sequence[int], least: int) -> list[tuple[int, int]]:

@@ -78,11 +78,12 @@ def _not_for_arrow(
     table: TableView, key: PartitionKey, files: Sequence[LiveFile], deletes: Collection[FileEntry]
 ) -> tuple[str, str] | None:
     """The first thing metadata tells against everything but Iceberg's own code: slug and sentence."""
-    formats = {file.entry.file_format for file in files}
+    kinds = {(file.entry.file_format, file.entry.encrypted) for file in files}
+    formats = {file_format for file_format, _ in kinds}
     compared = not_compared(table.metadata.schema(), _compared_ids(deletes))
     checks = (
         (formats != {"parquet"}, "file_format", f"data files are {', '.join(sorted(formats))}"),
-        (any(file.entry.encrypted for file in files), "encrypted", "data files are encrypted"),
+        (any(encrypted for _, encrypted in kinds), "encrypted", "data files are encrypted"),
         (compared is not None, "equality_deletes", str(compared)),
         (
             any(delete.file_format not in {"parquet", "puffin"} or delete.encrypted for delete in deletes),

@@ -9,7 +9,6 @@ means that nothing of the table is decoded yet; its bytes are in the page cache,
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import statistics
 import subprocess
@@ -26,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from compactor.events import Event, ManifestsRead
+from compactor.garbage_collection import collect_rarely
 from compactor.manifest_cache import ManifestCache
 from compactor.manifest_disk import ManifestDisk
 from compactor.plan_table import Request, TablePlan, plan_table
@@ -207,7 +207,7 @@ def main() -> None:
         taken = seconds(lambda: table.append(arguments.manifests, FILES, scattered=False, small_every=SMALL_EVERY))
         size = sum(manifest.manifest_length for manifest in table.view.manifests())
         console.print(f"{arguments.manifests:,} manifests, {size / 1e6:,.0f} MB, written in {taken:.0f} s")
-        gc.freeze()  # as the command line does
+        collect_rarely()  # as the command line does
         cold_seconds = cold(table, arguments.rounds, console, with_pyiceberg=not arguments.skip_pyiceberg)
         warm(table, arguments.rounds, folder, cold_seconds, console)
         one_partition(table, console)

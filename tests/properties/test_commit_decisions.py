@@ -149,7 +149,8 @@ def test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it(scene
     rewritten = planned - data.draw(st.sets(st.sampled_from(sorted(before)), max_size=2))
     plain = [each.path for each in scene.deletes if each.file_format != "puffin"]
     gone = data.draw(st.sets(st.sampled_from(plain))) if plain else set()
-    removed = dangling_deletes(coverable_deletes(scene.inventory, planned), rewritten, gone)
+    entries = [file.entry for path, file in before.items() if path in planned]
+    removed = dangling_deletes(coverable_deletes(scene.inventory, entries), rewritten, gone)
 
     left = [each for each in scene.data if each.path not in rewritten]
     kept = [each for each in scene.deletes if each not in removed]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import accumulate, count
+from itertools import accumulate, count, pairwise
 
 import pytest
 from hypothesis import example, given
@@ -99,6 +99,21 @@ def test_a_group_has_no_more_files_than_it_may(
 ) -> None:
     plan = make_plan(inventory_of(found), policy(chosen_values, force=True), GroupLimits(NO_LIMIT, files=most))
     assert all(len(group.files) <= most for group in plan.groups)
+
+
+@given(files(), st.integers(1, 6), st.sampled_from([1, 700, 2500]), st.integers(0, 6))
+def test_a_group_ends_only_where_the_next_file_does_not_fit(
+    found: tuple[LiveFile, ...], most: int, limit: int, fitting: int
+) -> None:
+    """A group that the limit's last byte fills is full, and not before."""
+    if found and fitting:
+        limit = sum(file.size for file in found[:fitting])
+    limits = GroupLimits(limit, files=most, single_files=True)
+    plan = make_plan(inventory_of(found), ThresholdPolicy(PolicyValues(), FileSizes(1, 1), everything=True), limits)
+    groups = [group.files for group in plan.groups]
+    assert [file for group in groups for file in group] == list(found)
+    for group, following in pairwise(groups):
+        assert len(group) == most or sum(file.size for file in (*group, following[0])) > limit
 
 
 def many_partitions(sizes: list[list[int]]) -> Inventory:
