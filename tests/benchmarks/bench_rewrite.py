@@ -43,7 +43,7 @@ from tests.benchmarks.machine import description
 from tests.benchmarks.rewrite_cases import CASES, Case
 
 COPY_BUFFER = 4 * 1024 * 1024
-SCAN_ROUNDS = 7
+SCAN_ROUNDS = 15
 CORES = 2
 SCAN_GOAL = 1.05
 
