@@ -7,8 +7,9 @@ whether any delete may apply.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import repeat
 from operator import attrgetter
 from typing import Final, NamedTuple, overload
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from compactor.manifest_columns import EntryColumns
 from compactor.manifest_rows import ManifestRows
-from compactor.manifests import Content, FileEntry
+from compactor.manifests import Content, FileEntry, Status
 from compactor.partitions import PartitionKey, PartitionLayout
 
 
@@ -40,6 +41,9 @@ class LiveFile(NamedTuple):
         """Share of rows that deletes naming this very file remove (an upper bound: positions may repeat)."""
         named = sum(delete.records for delete in self.deletes if delete.applies_to == self.entry.path)
         return min(1.0, named / self.entry.records) if self.entry.records else 0.0
+
+
+_live_file: Final = partial(tuple.__new__, LiveFile)  # as `manifest_columns` makes its entries
 
 
 class LiveFiles(Sequence[LiveFile]):
@@ -158,7 +162,7 @@ class LiveRows:
 
     def deletes(self) -> list[FileEntry]:
         """The live delete files."""
-        return self._rows.entries(self._rows.live_deletes.rows_in_order())
+        return self._rows.entries(self._rows.live_delete_rows())
 
     def by_partition(self, deletes: DeleteIndex) -> dict[PartitionKey, LiveFiles]:
         """The live data files by partition, ordered by key."""
@@ -172,16 +176,21 @@ class LiveRows:
         return {key: found[key] for key in sorted(found)}
 
     def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
-        """Which of the files are listed by more than one entry. Only entries that share their size are looked at."""
+        """Which of the files are listed by more than one entry.
+
+        Entries of other files are looked at only where they have a size that one of these has too.
+        """
         if not files:
             return frozenset()
         sizes = np.array([file.size for file in files])
         near = np.flatnonzero((self._sizes >= sizes.min()) & (self._sizes <= sizes.max()))
-        same_size = near[np.isin(self._sizes[near], sizes)]
-        same_size = same_size[self._data.holds(same_size)]
+        if len(near) > 2 * len(files):  # telling sizes apart costs more than looking at some too many
+            near = near[np.isin(self._sizes[near], sizes)]
+        same_size = near[self._data.holds(near)]
         _, place, entries = np.unique(self._sizes[same_size], return_inverse=True, return_counts=True)
-        counts = Counter(self._rows.paths(same_size[entries[place] > 1]))
-        twice = {path for path, count in counts.items() if count > 1}
+        twice = _more_than_once(self._rows.paths(same_size[entries[place] > 1]))
+        if len({file.path for file in files}) < len(files):  # maybe of different sizes
+            twice |= _more_than_once(file.path for file in files)
         return frozenset(file.path for file in files if file.path in twice) if twice else frozenset()
 
     def which_are_there(self, paths: Collection[str]) -> frozenset[str]:
@@ -198,7 +207,14 @@ class LiveRows:
 
     def _load(self, partition: int, key: PartitionKey, deletes: DeleteIndex) -> tuple[LiveFile, ...]:
         """Files of one partition. Should two partitions ever share a hash, those of the other one are left alone."""
-        entries = [entry for entry in self._rows.entries(self._data.rows(partition)) if entry.key == key]
+        found = self._rows.entries(self._data.rows(partition))
+        entries = [entry for entry in found if entry.key == key and entry.status is not Status.DELETED]
         entries.sort(key=attrgetter("path"))
         entries.sort(key=attrgetter("data_sequence_number"))  # two sorts by one key are faster than one by two
-        return tuple(map(deletes.live_file if deletes.deletes else LiveFile, entries))
+        if deletes.deletes:
+            return tuple(map(deletes.live_file, entries))
+        return tuple(map(_live_file, zip(entries, repeat(()), repeat(()))))
+
+
+def _more_than_once(paths: Iterable[str]) -> set[str]:
+    return {path for path, count in Counter(paths).items() if count > 1}

@@ -70,9 +70,9 @@ class Partitions:
 
 
 class LiveRuns(NamedTuple):
-    """Where the live rows of one manifest are, as runs of neighbours of one partition: a column each, of three lines.
+    """Where the live rows of one manifest are: its data files and its delete files, as runs of neighbours.
 
-    The lines: the partition's index, the run's first row, the row behind its last.
+    All rows of a run have one partition. Shape (3, runs): partition index, the first row, the row behind its last.
     """
 
     data: npt.NDArray[np.int32]
@@ -95,7 +95,7 @@ def _runs(codes: npt.NDArray[Any], counts: Sequence[int]) -> list[npt.NDArray[np
     edge = np.diff(codes, prepend=-1) != 0
     edge[manifests[:-1][np.array(counts) > 0]] = True
     starts = np.flatnonzero(edge)
-    ends = np.append(starts[1:], len(codes))
+    ends = np.append(starts, len(codes))[1:]
     meant = codes[starts] >= 0
     starts, ends = starts[meant], ends[meant]
     first = np.searchsorted(starts, manifests)

@@ -28,7 +28,7 @@ from compactor.partitions import PartitionLayout
 
 LOG = logging.getLogger(__name__)
 
-FORMAT: Final = 4  # raised whenever columns or partition texts change their meaning
+FORMAT: Final = 4  # raised whenever what is kept, or what it means, changes
 SUFFIX: Final = ".arrow"
 FLAGS_OF_A_PRIVATE_FOLDER: Final = 0o700  # paths and partition values are nobody else's business
 _OURS: Final = re.compile(r"[0-9a-f]{64}\.(arrow|\d+-\d+)")  # what others keep in the folder is none of our business
@@ -169,7 +169,9 @@ def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path:
         rows = reader.read_next_batch().replace_schema_metadata(None)
     if rows.schema != SCHEMA:
         raise ValueError("other columns")
-    kept = schema.metadata
+    kept = schema.metadata or {}
+    if not {_PARTITIONS, _HASHES, _PREFIX, _DATA, _DELETES} <= kept.keys():
+        raise ValueError("partitions or runs are missing")
     texts: Sequence[str] = json.loads(kept[_PARTITIONS])
     known = Partitions(layout, texts, np.frombuffer(kept[_HASHES], _HASH).astype(np.uint64))
     runs = LiveRuns(*(np.frombuffer(kept[name], _ROW).reshape(3, -1) for name in (_DATA, _DELETES)))

@@ -147,18 +147,21 @@ def read_here(io: FileIO, wanted: Sequence[Wanted], *, decoders: int | None = No
     ):
         under_way: deque[tuple[Future[Decoded], int]] = deque()
         ahead = 0
-        for batch in batches(wanted, most_bytes):
-            reads = [partial(fetch, io, each.manifest) for each in batch]
-            raws = reads if local else [fetchers.submit(read).result for read in reads]
-            size = sum(each.manifest.manifest_length for each in batch)
-            under_way.append((decoding.submit(_decode_fetched, io, batch, raws, compiled), size))
-            ahead += size
-            while ahead > BYTES_AHEAD:
-                decoded, size = under_way.popleft()
+        try:
+            for batch in batches(wanted, most_bytes):
+                reads = [partial(fetch, io, each.manifest) for each in batch]
+                raws = reads if local else [fetchers.submit(read).result for read in reads]
+                size = sum(each.manifest.manifest_length for each in batch)
+                under_way.append((decoding.submit(_decode_fetched, io, batch, raws, compiled), size))
+                ahead += size
+                while ahead > BYTES_AHEAD:
+                    decoded, size = under_way.popleft()
+                    yield decoded.result()
+                    ahead -= size
+            for decoded, _ in under_way:
                 yield decoded.result()
-                ahead -= size
-        for decoded, _ in under_way:
-            yield decoded.result()
+        finally:
+            under_way.clear()  # else what was read lives as long as the error of the read that failed
 
 
 def _decode_fetched(

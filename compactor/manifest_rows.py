@@ -41,10 +41,6 @@ class Grouped:
         runs = self._order[self._bounds[partition] : self._bounds[partition + 1]]
         return _expanded(self._starts[runs], self._ends[runs])
 
-    def rows_in_order(self) -> Numbers:
-        """All rows, ascending."""
-        return _expanded(self._starts, self._ends)
-
     def items(self) -> Iterator[tuple[PartitionKey, Numbers]]:
         """Every partition and its rows, ascending."""
         rows = _expanded(self._starts[self._order], self._ends[self._order])
@@ -106,26 +102,42 @@ class ManifestRows:
         """The live delete files by partition."""
         return self._grouped(data=False)
 
+    def live_delete_rows(self) -> Numbers:
+        """The rows of live delete files, ascending."""
+        _, _, starts, ends = self._runs(data=False)
+        return _expanded(starts, ends)
+
+    def _runs(self, *, data: bool) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        """Of each run its manifest, its partition's index there, its first row and the row behind its last."""
+        runs = [each.runs.data if data else each.runs.deletes for each in self._manifests]
+        if not any(each.size for each in runs):
+            nothing = np.zeros(0, np.int64)
+            return nothing, nothing, nothing, nothing
+        manifests = np.repeat(np.arange(len(runs)), [each.shape[1] for each in runs])
+        partitions, starts, ends = np.concatenate(runs, axis=1, dtype=np.int64)
+        row = self._starts[manifests]
+        return manifests, partitions, starts + row, ends + row
+
     def _grouped(self, *, data: bool) -> Grouped:
         """Only distinct partitions are hashed and only runs are sorted, not rows."""
-        runs = [each.runs.data if data else each.runs.deletes for each in self._manifests]
-        lengths = [each.shape[1] for each in runs]
-        partitions, starts, ends = np.concatenate(runs, axis=1, dtype=np.int64) if runs else np.zeros((3, 0), np.int64)
-        manifests = np.repeat(np.arange(len(runs)), lengths)
-
-        distinct = {id(each.partitions): each.partitions.hashes for each in self._manifests}
-        codes, found = pd.factorize(_joined([*distinct.values()]))
-        if len(found) <= np.iinfo(np.uint16).max:  # what NumPy sorts in linear time
-            codes = codes.astype(np.uint16)
-        own = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]).tolist(), strict=False))
-        begin = np.array([own[id(each.partitions)] for each in self._manifests], np.int64)[manifests]
-        row = self._starts[manifests]
+        manifests, partitions, starts, ends = self._runs(data=data)
+        codes, first = self._partition_codes
 
         def key_of(run: int) -> PartitionKey:
             key: PartitionKey = self._manifests[manifests[run]].partitions.key(int(partitions[run]))[0]
             return key
 
-        return Grouped(starts + row, ends + row, codes[partitions + begin], key_of)
+        return Grouped(starts, ends, codes[first[manifests] + partitions], key_of)
+
+    @cached_property
+    def _partition_codes(self) -> tuple[Numbers, Numbers]:
+        """A number for every partition of every manifest, and where each manifest's begin."""
+        distinct = {id(each.partitions): each.partitions.hashes for each in self._manifests}
+        codes, found = pd.factorize(_joined([*distinct.values()]))
+        if len(found) <= np.iinfo(np.uint16).max:  # what NumPy sorts in linear time
+            codes = codes.astype(np.uint16)
+        own = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]).tolist(), strict=False))
+        return codes, np.array([own[id(each.partitions)] for each in self._manifests], np.int64)
 
     def entries(self, rows: Numbers) -> list[FileEntry]:
         """Rows as objects, ordered by number."""

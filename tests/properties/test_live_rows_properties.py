@@ -63,7 +63,8 @@ def test_live_files_by_partition(table: list[list[Row]], from_disk: bool, data: 
 
     of_data = [entry for entries in expected.values() for entry in entries]
     counts = Counter(entry.path for entry in of_data)
-    asked = data.draw(st.lists(st.sampled_from(of_data), max_size=5)) if of_data else []
+    places = data.draw(st.sets(st.sampled_from(range(len(of_data))), max_size=5)) if of_data else set()
+    asked = [of_data[place] for place in places]
     assert found.listed_twice(asked) == {entry.path for entry in asked if counts[entry.path] > 1}
     paths = {entry.path for manifest in manifests for entry in manifest}
     assert found.which_are_there(paths) == set(counts)
@@ -72,7 +73,6 @@ def test_live_files_by_partition(table: list[list[Row]], from_disk: bool, data: 
 @settings(max_examples=400)
 @given(tables)
 def test_runs_are_the_live_rows_and_no_two_of_one_partition_touch(table: list[list[Row]]) -> None:
-    """Of several manifests at once, as of each alone; what a long table costs is the number of runs."""
     flat = [row for manifest in table for row in manifest]
     together = live_runs(
         np.array([row[2] for row in flat], np.int64),
@@ -92,3 +92,26 @@ def test_runs_are_the_live_rows_and_no_two_of_one_partition_touch(table: list[li
             }
             touching = (starts[1:] == ends[:-1]) & (buckets[1:] == buckets[:-1])
             assert not touching.any()
+
+
+def test_a_file_listed_with_two_sizes_is_listed_twice() -> None:
+    """As after an import of a path that was written anew: readers see its rows twice."""
+    ((first, second, other),) = entries_of([[(Status.ADDED, Content.DATA, 0, size, 1) for size in (1, 2, 3)]])
+    second = second._replace(path=first.path)
+    found = LiveRows([EntryColumns.of("m", LAYOUT, [first, second, other])])
+    assert found.listed_twice([first, second, other]) == {first.path}
+
+
+def test_more_partitions_than_sixteen_bits_count() -> None:
+    buckets = 70_000
+    ((entry,),) = entries_of([[(Status.ADDED, Content.DATA, 0, 1, 1)]])
+    entries = [
+        entry._replace(path=f"f{number}", key=PartitionKey(0, f"[{number % buckets}]"), partition=(number % buckets,))
+        for number in range(buckets + 2)
+    ]
+    cut = buckets - 1
+    columns = [EntryColumns.of("m", LAYOUT, part) for part in (entries[:cut], entries[cut:])]
+    partitions = LiveRows(columns).by_partition(DeleteIndex((), {0: LAYOUT}))
+    assert len(partitions) == buckets
+    assert [file.entry.path for file in partitions[PartitionKey(0, "[1]")]] == ["f1", f"f{buckets + 1}"]
+    assert [file.entry.path for file in partitions[PartitionKey(0, "[65536]")]] == ["f65536"]
