@@ -84,10 +84,10 @@ class ManifestCache:
         unusual = 0
         for decoded in self._reader(table.io, missing):
             unusual += decoded.unusual
-            for each, entries in zip(decoded.wanted, decoded.entries, strict=True):
-                new[each.key] = entries
-                if self._disk is not None:
-                    self._writer.submit(self._disk.put, each.key, entries)
+            new.update(zip((each.key for each in decoded.wanted), decoded.entries, strict=True))
+        if self._disk is not None:  # not before: who waits for the entries goes first
+            for each in missing:
+                self._writer.submit(self._disk.put, each.key, new[each.key])
         foreseen = self._remember(used, new, prefetch=prefetch)
         event = ManifestsRead(
             table.name,

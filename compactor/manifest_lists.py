@@ -1,4 +1,4 @@
-"""Manifest lists of V3 snapshots, with what PyIceberg 0.12 leaves out: each manifest's `first_row_id`.
+"""Manifest lists, with what PyIceberg 0.12 leaves out of V3's: each manifest's `first_row_id`.
 
 The id belongs to the list, not to the manifest: the first commit after an upgrade to V3 gives one to manifests that had
 none, and every branch gives its own (Iceberg spec: row lineage for upgraded tables). So it must not be looked up by
@@ -22,7 +22,7 @@ _FIRST_ROW_ID: Final = next(
 
 
 def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:
-    """The manifests of one snapshot, in the list's order. Lists of V1 and V2 snapshots are read too."""
+    """The manifests of one snapshot, in the list's order. Those of V1 and V2 have no first row ids."""
     with AvroFile[ManifestFile](
         io.new_input(location),
         _SCHEMA,

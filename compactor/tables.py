@@ -77,9 +77,7 @@ class TableView:
         if chosen is None:
             return []
         try:
-            if self.keeps_row_lineage:
-                return read_manifest_list(self.io, chosen.manifest_list)
-            return list(chosen.manifests(self.io))
+            return read_manifest_list(self.io, chosen.manifest_list)
         except Exception as error:  # any store's error: the table is marked and read again later
             raise RetryError(
                 f"the manifest list {chosen.manifest_list} of {self.name} cannot be read: {error}",

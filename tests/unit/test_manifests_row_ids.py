@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyiceberg.avro.file import AvroOutputFile
 from pyiceberg.io import FileIO, load_file_io
@@ -19,12 +20,18 @@ from pyiceberg.manifest import (
     ManifestEntryStatus,
     ManifestFile,
 )
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.typedef import Record
+from pyiceberg.types import LongType, NestedField
 
 from compactor.manifest_avro import RawManifest, decode_manifests
 from compactor.manifest_lists import first_row_id, read_manifest_list
 from compactor.manifests import Content, FileEntry, file_entry, read_entries
 from compactor.partitions import PartitionLayout
+from compactor.table_names import TableName
+from compactor.tables import Catalogs
 from tests.unit.manifest_files import positions, record
 
 ADDED, EXISTING, DELETED = ManifestEntryStatus.ADDED, ManifestEntryStatus.EXISTING, ManifestEntryStatus.DELETED
@@ -146,3 +153,34 @@ def test_lists_tell_the_ids_of_their_own_snapshot(io: FileIO, tmp_path: Path) ->
         write_list(io, tmp_path / f"{number}", (path, ManifestContent.DATA, first))
         (manifest,) = read_manifest_list(io, str(tmp_path / str(number)))
         assert (manifest.manifest_path, first_row_id(manifest)) == (str(path), first)
+
+
+@pytest.mark.parametrize("version", ["1", "2"])
+def test_lists_of_older_formats_are_what_pyiceberg_reads(tmp_path: Path, version: str) -> None:
+    name = TableName("lake", ("db",), f"v{version}")
+    catalogs = Catalogs(
+        {"lake": {"type": "sql", "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"file://{tmp_path}/w"}}
+    )
+    catalogs.catalog("lake").create_namespace("db")
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+    schema = Schema(NestedField(1, "id", LongType()))
+    spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "id"))
+    table = catalogs.catalog("lake").create_table(
+        name.identifier, schema, partition_spec=spec, properties={"format-version": version}
+    )
+    for _ in range(2):
+        table.append(rows)
+    view = catalogs.load(name)
+    assert view.metadata.format_version == int(version)
+    assert view.snapshot is not None
+    expected = list(view.snapshot.manifests(view.io))
+    found = view.manifests()
+    fields = [field.name for field in MANIFEST_LIST_FILE_SCHEMAS[2].fields if field.name != "partitions"]
+    assert len(found) == 2
+    for mine, other in zip(found, expected, strict=True):
+        assert {field: getattr(mine, field) for field in fields} == {field: getattr(other, field) for field in fields}
+        assert mine.content is other.content
+        assert [summary.lower_bound for summary in mine.partitions or ()] == [
+            summary.lower_bound for summary in other.partitions or ()
+        ]
+        assert first_row_id(mine) is None
