@@ -26,6 +26,7 @@ from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from compactor.commit import PART
 from compactor.errors import RetryError, StoppedError
+from compactor.locations import is_local, plain_path
 from compactor.manifest_cache import ManifestCache
 from compactor.other_compactors import RUN_ID
 from compactor.rewrite.byte_ranges import abort_uploads
@@ -336,13 +337,6 @@ def _is_last(part: str) -> bool:
     return number == parts
 
 
-def plain_path(location: str) -> str:
-    """`file:/a`, `file:///a` and `/a` name one file; other schemes are compared as they are."""
-    if location.startswith("file:"):
-        return "/" + location.removeprefix("file:").lstrip("/")
-    return location
-
-
 def _files_below(io: Any, prefix: str) -> list[str]:
     file_system, path, scheme = _table_file_system(io, prefix)
     found = file_system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
@@ -358,7 +352,7 @@ def _delete(io: Any, location: str) -> bool:
 
 
 def _table_file_system(io: Any, location: str) -> tuple[fs.FileSystem, str, str]:
-    if location.startswith(("file:", "/")):
+    if is_local(location):
         return fs.LocalFileSystem(), plain_path(location), ""
     scheme, authority, path = PyArrowFileIO.parse_location(location)
     arrow = io if isinstance(io, PyArrowFileIO) else PyArrowFileIO(io.properties)

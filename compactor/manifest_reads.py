@@ -15,6 +15,7 @@ from pyiceberg.manifest import ManifestFile
 
 from compactor.avro_columns import worth_compiling
 from compactor.errors import RetryError
+from compactor.locations import is_local
 from compactor.manifest_avro import RawManifest, UnusualManifestError, decode_manifests
 from compactor.manifest_columns import EntryColumns
 from compactor.manifest_lists import first_row_id
@@ -31,10 +32,6 @@ BATCH_BYTES_COMPILED: Final = 2 * BATCH_BYTES
 BATCH_MANIFESTS: Final = 256
 BYTES_AHEAD: Final = 32 * 1024 * 1024
 """Bytes fetched or being fetched before they are decoded: with a store far away, what keeps all fetch threads busy."""
-
-
-LOCAL: Final = ("file:", "/")
-"""Files that are here at once: who decodes them reads them."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ def read_here(io: FileIO, wanted: Sequence[Wanted], *, decoders: int | None = No
     compiled = worth_compiling(total)
     at_once = decoders or cores()
     most_bytes = min(BATCH_BYTES_COMPILED if compiled else BATCH_BYTES, total // at_once + 1)  # something for each
-    local = all(each.manifest.manifest_path.startswith(LOCAL) for each in wanted)
+    local = all(is_local(each.manifest.manifest_path) for each in wanted)  # here at once: who decodes them reads them
     with (
         ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers,
         ThreadPoolExecutor(at_once, "manifest-decode") as decoding,

@@ -7,6 +7,8 @@ from contextlib import suppress
 
 from pyarrow import fs
 
+from compactor.locations import plain_path
+
 
 class StateFolder:
     """A folder of a checkpoint's file system. Files are written aside and moved; every method raises OSError."""
@@ -55,6 +57,6 @@ def _file_system(uri: str) -> tuple[fs.FileSystem, str]:
     if "://" not in uri and not uri.startswith("file:"):
         return fs.LocalFileSystem(), uri
     if uri.startswith("file:"):
-        return fs.LocalFileSystem(), "/" + uri.removeprefix("file:").lstrip("/")
+        return fs.LocalFileSystem(), plain_path(uri)
     found, path = fs.FileSystem.from_uri(uri)
     return found, path

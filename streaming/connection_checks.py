@@ -19,9 +19,9 @@ from typing import Any
 
 from compactor.errors import FirnlineError, InputError
 from compactor.history_table import HistoryTable
-from compactor.in_flight import plain_path
 from compactor.java import jars_folder, java_home
 from compactor.java_table import data_folder
+from compactor.locations import plain_path
 from compactor.rewrite.byte_ranges import byte_store_for
 from compactor.settings import Settings
 from compactor.spark_catalogs import spark_catalog_conf

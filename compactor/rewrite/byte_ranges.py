@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
+from compactor.locations import is_local
 from compactor.rewrite.s3_client import S3_SCHEMES, needs_file_io
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
@@ -97,7 +98,7 @@ class ByteStore(Protocol):
 def byte_store_for(location: str, properties: Mapping[str, str]) -> ByteStore:
     """The store that reaches `location`: the kernel, S3, else PyIceberg's FileIO with these properties."""
     # Imported here: these modules import this one, and only tables on S3 need the AWS client.
-    if _is_local(location):
+    if is_local(location):
         return LocalByteStore()
     if location.startswith(S3_SCHEMES) and needs_file_io(properties) is None:
         from compactor.rewrite.s3_store import S3ByteStore  # noqa: PLC0415
@@ -138,10 +139,6 @@ def read_ranges(store: ByteStore, location: str, wanted: Iterable[ByteRange]) ->
             data |= {done: read[done.offset - start : done.end - start] for done in batch}
         batch = [part] if part else []
     return data
-
-
-def _is_local(location: str) -> bool:
-    return location.startswith(("/", "file:"))
 
 
 def _translated(error: Exception, location: str, action: str) -> FirnlineError:

@@ -20,7 +20,7 @@ from pyiceberg.table import Table
 from pyspark.errors import PySparkException
 
 from compactor.errors import FirnlineError, InputError
-from compactor.in_flight import plain_path
+from compactor.locations import plain_path
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewriter import RunResult

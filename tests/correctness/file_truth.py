@@ -28,7 +28,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from compactor.in_flight import plain_path
+from compactor.locations import plain_path
 from tests.correctness.java_writers import internal_values
 
 

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from compactor.in_flight import plain_path
+from compactor.locations import plain_path
 from tests.conftest import Lake
 from tests.correctness.java_writers import JavaWriter
 

@@ -22,7 +22,7 @@ from pyiceberg.types import BinaryType, NestedField, StringType
 
 from compactor.dispatcher import waiting
 from compactor.events import Event, RunCommitted
-from compactor.in_flight import plain_path
+from compactor.locations import plain_path
 from compactor.manifest_cache import ManifestCache
 from compactor.manifests import Status
 from compactor.rewriter import Rewriter

@@ -34,7 +34,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from compactor.in_flight import InFlightRecords, Owner, plain_path
+from compactor.in_flight import InFlightRecords, Owner
+from compactor.locations import plain_path
 from compactor.settings import ENVIRONMENT_PREFIX, Settings, load_settings
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from compactor.events import Listener, ignore
-from compactor.in_flight import plain_path
 from compactor.java_table import activate
+from compactor.locations import plain_path
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewriter import Rewriter

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from compactor.errors import GiveUpError
-from compactor.in_flight import plain_path
+from compactor.locations import plain_path
 from tests.conftest import Lake
 from tests.correctness.java_writers import JavaWriter
 from tests.integration.table_kit import create, data_files, insert, java_table, unreferenced, upgrade

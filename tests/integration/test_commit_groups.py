@@ -12,8 +12,8 @@ import pytest
 from compactor import commit_groups as commit_groups_module
 from compactor.commit import POLARIS_ROLLBACK, Replacement, Stamp, commit_replacements
 from compactor.errors import GiveUpError, InputError, ReplanError, StoppedError
-from compactor.in_flight import plain_path
 from compactor.java_table import JavaTable
+from compactor.locations import plain_path
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.share import ShareRewriter

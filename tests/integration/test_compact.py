@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from compactor.errors import GiveUpError
-from compactor.in_flight import plain_path, sweep
+from compactor.in_flight import sweep
+from compactor.locations import plain_path
 from compactor.manifest_cache import ManifestCache
 from tests.conftest import Lake
 

@@ -20,8 +20,9 @@ import pytest
 import yaml
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from compactor.in_flight import InFlightRecords, Owner, Record, plain_path, sweep
+from compactor.in_flight import InFlightRecords, Owner, Record, sweep
 from compactor.java_table import JavaTable
+from compactor.locations import plain_path
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.share import RewrittenShare, ShareRewriter

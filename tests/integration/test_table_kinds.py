@@ -22,7 +22,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import FixedType, LongType, NestedField, TimeType, UUIDType
 
 from compactor.errors import GiveUpError, InputError, ReplanError
-from compactor.in_flight import plain_path
+from compactor.locations import plain_path
 from compactor.rewrite import share as share_rewriter
 from compactor.rewrite import spark_scan
 from compactor.rewrite.share_job import write_share

@@ -20,11 +20,11 @@ from compactor.in_flight import (
     Record,
     Verdict,
     judge,
-    plain_path,
     referenced_paths,
     sweep,
     was_committed,
 )
+from compactor.locations import plain_path
 from compactor.manifest_cache import ManifestCache
 from compactor.table_names import TableName
 from compactor.tables import Catalogs
