@@ -24,6 +24,9 @@ from compactor.tables import TableView
 WEIGHT_OF_A_MANIFEST: Final = 20_000
 """Bytes that the objects around the columns of one manifest take, measured: far more than the rows of a small one."""
 
+WRITE_AFTER_SECONDS: Final = 0.2
+"""Entries go to disk when the plan they were read for is made: writing ten manifests beside it costs it 10 ms."""
+
 
 class ManifestCache:
     """Entries of manifests in columns, least recently used ones evicted beyond `limit_bytes`. Thread-safe.
@@ -85,9 +88,8 @@ class ManifestCache:
         for decoded in self._reader(table.io, missing):
             unusual += decoded.unusual
             new.update(zip((each.key for each in decoded.wanted), decoded.entries, strict=True))
-        if self._disk is not None:  # not before: who waits for the entries goes first
-            for each in missing:
-                self._writer.submit(self._disk.put, each.key, new[each.key])
+        if self._disk is not None and missing:
+            self._writer.submit(self._keep, self._disk, {each.key: new[each.key] for each in missing})
         foreseen = self._remember(used, new, prefetch=prefetch)
         event = ManifestsRead(
             table.name,
@@ -120,6 +122,13 @@ class ManifestCache:
             return {}
         found = {each.key: self._disk.get(each.key, each.layout, each.manifest.manifest_path) for each in wanted}
         return {key: entries for key, entries in found.items() if entries is not None}
+
+    @staticmethod
+    def _keep(disk: ManifestDisk, decoded: Mapping[str, EntryColumns]) -> None:
+        """Runs behind whoever waits for the entries, who would wait for this thread too."""
+        time.sleep(WRITE_AFTER_SECONDS)
+        for key, entries in decoded.items():
+            disk.put(key, entries)
 
     def _remember(self, used: Mapping[str, EntryColumns], new: Mapping[str, EntryColumns], *, prefetch: bool) -> int:
         """Keep new entries; returns how many of the used ones had been prefetched, each counted once."""
