@@ -11,7 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Final, Self
 
 from pyiceberg.manifest import ManifestFile
 
@@ -25,13 +25,15 @@ WEIGHT_OF_A_MANIFEST: Final = 20_000
 """Bytes that the objects around the columns of one manifest take, measured: far more than the rows of a small one."""
 
 WRITE_AFTER_SECONDS: Final = 0.2
-"""Entries go to disk when the plan they were read for is made: writing ten manifests beside it costs it 10 ms."""
+"""Entries go to disk when the plan they were read for is made, or the cache is closed: writing ten manifests beside a
+plan costs it 10 ms."""
 
 
 class ManifestCache:
     """Entries of manifests in columns, least recently used ones evicted beyond `limit_bytes`. Thread-safe.
 
-    `disk` outlives the process and is shared with others; without it, memory is all there is.
+    `disk` outlives the process and is shared with others; without it, memory is all there is. Closed, or left as a
+    context, the cache has written there all that it has read.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class ManifestCache:
         self._disk = disk
         self._reader: Reader = read_here
         self._writer = ThreadPoolExecutor(1, "manifest-disk")
+        self._asked = threading.Event()
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, EntryColumns] = OrderedDict()
         self._bytes = 0
@@ -57,8 +60,20 @@ class ManifestCache:
         self._reader = reader
 
     def written(self) -> None:
-        """Wait until all that has been read is on disk; a process that ends does so too."""
-        self._writer.submit(int).result()
+        """Write now, and wait until all that has been read is on disk."""
+        self._asked.set()
+        self._writer.submit(self._asked.clear).result()
+
+    def close(self) -> None:
+        """Write now, and end; a cache that is closed reads no more."""
+        self._asked.set()
+        self._writer.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -123,10 +138,9 @@ class ManifestCache:
         found = {each.key: self._disk.get(each.key, each.layout, each.manifest.manifest_path) for each in wanted}
         return {key: entries for key, entries in found.items() if entries is not None}
 
-    @staticmethod
-    def _keep(disk: ManifestDisk, decoded: Mapping[str, EntryColumns]) -> None:
+    def _keep(self, disk: ManifestDisk, decoded: Mapping[str, EntryColumns]) -> None:
         """Runs behind whoever waits for the entries, who would wait for this thread too."""
-        time.sleep(WRITE_AFTER_SECONDS)
+        self._asked.wait(WRITE_AFTER_SECONDS)
         for key, entries in decoded.items():
             disk.put(key, entries)
 

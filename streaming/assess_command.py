@@ -86,7 +86,8 @@ def _assessed(
     view = catalogs.load(name)
     values = settings.policy.for_table(name, view.properties)
     sizes = file_sizes(values, view.properties)
-    commits = commits_of(view, manifest_cache(settings), most)
+    with manifest_cache(settings) as cache:
+        commits = commits_of(view, cache, most)
     return assess(commits, values, sizes, policy_of(values, sizes), crons, settings.service.sweep_seconds)
 
 

@@ -233,8 +233,8 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     names = [_name(table, catalogs)] if table else watched_tables(settings, catalogs)
-    cache = manifest_cache(settings)
-    documents, failed = reports.debt_documents(settings, catalogs, cache, names, why=why)
+    with manifest_cache(settings) as cache:
+        documents, failed = reports.debt_documents(settings, catalogs, cache, names, why=why)
     if output != "json":
         reports.print_debt(for_people(), documents)
     elif not table:
@@ -329,7 +329,7 @@ def _load(settings: Settings, text: str, branch: str) -> TableView:
 def _plan(
     settings: Settings, text: str, branch: str, request: Request, options: RunOptions
 ) -> tuple[TablePlan, ManifestCache]:
-    cache = manifest_cache(settings)
+    cache = click.get_current_context().with_resource(manifest_cache(settings))
     table = _load(settings, text, branch)
     for refused in refused_properties(table.properties):
         LOG.warning("table property refused", table=str(table.name), reason=refused)

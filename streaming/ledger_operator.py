@@ -136,14 +136,15 @@ def look(
         view = settings.catalogs.load(table)
         values = settings.policy.for_table(table, view.properties)
         sizes = file_sizes(values, view.properties)
-        update = advance(
-            view,
-            sizes,
-            store,
-            ManifestCache(COUNTING_CACHE_BYTES, disk=settings.disk),
-            manifest_budget=settings.manifests_per_batch,
-            report=bool(events["report"].any()),
-        )
+        with ManifestCache(COUNTING_CACHE_BYTES, disk=settings.disk) as cache:
+            update = advance(
+                view,
+                sizes,
+                store,
+                cache,
+                manifest_budget=settings.manifests_per_batch,
+                report=bool(events["report"].any()),
+            )
         manifests = manifests_of(view, settings.manifests)
     except TableMissingError as error:
         store.clear()

@@ -284,6 +284,7 @@ class Service:
         if parts.queries:
             steps.append(("streams", self._finish_batches))
         steps.extend((f"stream {index}", query.stop) for index, query in enumerate(parts.queries))
+        steps.append(("manifest cache", self._cache.written))
         if self._history is not None:
             history = self._history
             steps.append(("history", lambda: history.stop(HISTORY_SECONDS)))

@@ -132,7 +132,8 @@ def _history(config: Path | None, text: str) -> tuple[Sequence[Arrival], PolicyV
     catalogs = Catalogs(settings.catalogs)
     view = catalogs.load(TableName.parse(text, catalogs.names))
     values = settings.policy.for_table(view.name, view.properties)
-    arrivals = arrivals_of(view, manifest_cache(settings))
+    with manifest_cache(settings) as cache:
+        arrivals = arrivals_of(view, cache)
     if not arrivals:
         raise InputError(f"table {view.name} has no snapshot that added files; give --commits and --size instead")
     return arrivals, values, file_sizes(values, view.properties)

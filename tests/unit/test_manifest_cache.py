@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestFile
 
-from compactor import avro_columns, manifest_avro
+from compactor import avro_columns, manifest_avro, manifest_cache
 from compactor.errors import RetryError
 from compactor.events import ManifestsRead
 from compactor.live_files import DeleteIndex, LiveRows
@@ -141,6 +141,22 @@ def test_disk_survives_a_restart_and_is_shared(catalogs: Catalogs, tmp_path: Pat
         assert [list(one) for one in after] == [list(one) for one in before]
         hashes = [[list(one.partitions.hashes[one.numbers("partition")]) for one in many] for many in (after, before)]
         assert hashes[0] == hashes[1]
+
+
+def test_disk_is_written_behind_the_plan_and_at_once_when_the_cache_is_closed(
+    catalogs: Catalogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads next may be another process: a command that has ended has written."""
+    monkeypatch.setattr(manifest_cache, "WRITE_AFTER_SECONDS", 3600.0)
+    disk = ManifestDisk(tmp_path / "kept", 2**24)
+    view = append(catalogs, 3)
+    with ManifestCache(2**24, disk=disk) as cache:
+        cache.read(view, view.manifests()[:1])
+        cache.read(view, view.manifests())
+        assert not list((tmp_path / "kept").glob("*"))
+    reads = Reads()
+    ManifestCache(2**24, reads, disk=disk).read(view, view.manifests())
+    assert reads.last == (0, 3, 0)
 
 
 @pytest.mark.parametrize(
