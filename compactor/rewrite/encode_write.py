@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.rewrite.byte_ranges import OutputFile
 from compactor.rewrite.column_metrics import ColumnMetrics
 from compactor.rewrite.encode_options import WriterOptions
+from compactor.rewrite.encode_projection import STRINGS
 from compactor.rewrite.encode_schema import WrittenSchema
 from compactor.rewrite.written_metrics import MetricsMode, WrittenMetrics
 
@@ -75,6 +77,7 @@ class RowGroupWriter:
         self._sink = pa.BufferedOutputStream(pa.PythonFile(self._raw_sink, mode="w"), SINK_BUFFER_BYTES)
         self._options = options
         self._writer: pq.ParquetWriter | None = None
+        self._schema: pa.Schema | None = None
         self._tables: list[pa.Table] = []
         self._stored = 0.0
         self._in_memory = 0
@@ -95,7 +98,7 @@ class RowGroupWriter:
         if table.num_rows:
             self._tables.append(table)
             self._stored += stored
-            self._in_memory += table.nbytes
+            self._in_memory += _plain_bytes(table)
         if self._in_memory >= IN_MEMORY_RATIO * self._target:
             self._write_row_group()
         elif self._stored * self._shrinking >= self._target:
@@ -143,13 +146,14 @@ class RowGroupWriter:
     def _write_row_group(self) -> None:
         if not self._tables:
             return
-        table = pa.concat_tables(self._tables)
+        table = self._joined()
         self._tables.clear()
         self._metrics.add(table)
         before = self._sink.tell()
         try:
             if self._writer is None:
-                self._writer = pq.ParquetWriter(self._sink, self._written.arrow, **self._options.for_rows(table))
+                self._schema = table.schema
+                self._writer = pq.ParquetWriter(self._sink, table.schema, **self._options.for_rows(table))
             self._writer.write_table(table, row_group_size=table.num_rows)
         except MemoryError as error:
             raise RetryError(f"Not enough memory to encode a row group of {table.nbytes} bytes: {error}") from error
@@ -161,12 +165,44 @@ class RowGroupWriter:
         del table
         pa.default_memory_pool().release_unused()
 
+    def _joined(self) -> pa.Table:
+        """The collected tables as one: strings as dictionaries if all of them are, and each with one dictionary."""
+        schema = self._schema
+        if schema is None:
+            first = self._tables[0].schema
+            schema = first if all(table.schema.equals(first) for table in self._tables) else self._written.arrow
+        joined = pa.concat_tables([_as(table, schema) for table in self._tables])
+        for index, column in enumerate(schema):
+            if column.type.equals(STRINGS):
+                joined = joined.set_column(index, column, joined.column(index).combine_chunks())
+        return joined
+
     def _column_sizes(self, groups: list[Any]) -> dict[int, int]:
         """Compressed bytes by field id; the columns of a row group are in schema order."""
         return {
             leaf.field.field_id: sum(group.column(index).total_compressed_size for group in groups)
             for index, leaf in enumerate(self._written.leaves)
         }
+
+
+def _plain_bytes(table: pa.Table) -> int:
+    """Bytes of the rows in memory with strings written out, as they are where the writer gives up a dictionary."""
+    size: int = table.nbytes
+    for index, found in enumerate(table.schema.types):
+        if found.equals(STRINGS):
+            for chunk in table.column(index).chunks:
+                size += pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0
+    return size
+
+
+def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows with strings as the schema has them: plain or as dictionaries."""
+    if table.schema.equals(schema):
+        return table
+    for index, (column, found) in enumerate(zip(schema, table.schema.types, strict=True)):
+        if not found.equals(column.type):
+            table = table.set_column(index, column, table.column(index).cast(column.type))
+    return table
 
 
 def _start(column: Any) -> int:

@@ -160,6 +160,7 @@ class _Column:
         if self.is_floating:
             values = self._without_nans(values)
         if self.mode.bounds and len(values) > values.null_count:
+            values = _used(values) if pa.types.is_dictionary(values.type) else values
             extremes = _extremes(values, self.leaf.field.field_type)
             lows, highs = [low for low, _ in extremes], [high for _, high in extremes]
             self.lows = [min(pair) for pair in zip(self.lows, lows, strict=True)] if self.lows else lows
@@ -221,7 +222,15 @@ class WrittenMetrics:
         )
 
 
-def _extremes(values: pa.ChunkedArray, iceberg_type: IcebergType) -> list[tuple[Any, Any]]:
+def _used(values: pa.ChunkedArray) -> pa.Array:
+    """The values that rows have; their dictionary may have others, of rows that were deleted."""
+    array = values.combine_chunks()
+    used = np.zeros(len(array.dictionary), np.bool_)
+    used[array.indices.drop_null().to_numpy()] = True
+    return array.dictionary.filter(pa.array(used))
+
+
+def _extremes(values: pa.ChunkedArray | pa.Array, iceberg_type: IcebergType) -> list[tuple[Any, Any]]:
     """(least, greatest) of values that are not all null, none of them NaN, in every order that readers use.
 
     As numbers, unscaled numbers for decimals, units since the epoch for times, bytes for the rest.
@@ -239,7 +248,7 @@ def _extremes(values: pa.ChunkedArray, iceberg_type: IcebergType) -> list[tuple[
     return [_min_max(values, lambda scalar: scalar.as_py())]
 
 
-def _min_max(values: pa.ChunkedArray, decode: Callable[[pa.Scalar], Any]) -> tuple[Any, Any]:
+def _min_max(values: pa.ChunkedArray | pa.Array, decode: Callable[[pa.Scalar], Any]) -> tuple[Any, Any]:
     found = pc.min_max(values)
     return decode(found["min"]), decode(found["max"])
 

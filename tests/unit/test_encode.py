@@ -46,6 +46,8 @@ from compactor.rewrite.encode_schema import written_schema
 from compactor.rewrite.encode_source import source_columns
 from tests.unit.encode_support import IDS, as_input, column, encoded, ids_file, refused, share, write
 
+pytestmark = pytest.mark.usefixtures("strings_as_dictionaries")
+
 # --- columns by field id ----------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
@@ -39,6 +40,8 @@ from pyiceberg.types import (
 
 from compactor.rewrite.encode import EncodeInput
 from tests.unit.encode_support import column, deletes, encoded, share, write
+
+pytestmark = pytest.mark.usefixtures("strings_as_dictionaries")
 
 PRIMITIVES: list[IcebergType] = [
     BooleanType(), IntegerType(), LongType(), FloatType(), DoubleType(), StringType(), BinaryType(), TimestampType(),
