@@ -115,7 +115,7 @@ def _repeats(table: pa.Table, leaf: WrittenLeaf) -> bool:
     if isinstance(leaf.field.field_type, UUIDType):
         values = values.cast(pa.binary(UUID_WIDTH))
     if pa.types.is_dictionary(values.type):
-        values = values.combine_chunks().indices
+        values = values.combine_chunks().indices  # of one dictionary
     present = len(values) - values.null_count
     return bool(pc.count_distinct(values, mode="only_valid").as_py() <= MOST_DISTINCT * present)
 

@@ -146,17 +146,17 @@ class RowGroupWriter:
     def _write_row_group(self) -> None:
         if not self._tables:
             return
-        table = self._joined()
-        self._tables.clear()
-        self._metrics.add(table)
         before = self._sink.tell()
         try:
+            table = self._joined()
+            self._tables.clear()
+            self._metrics.add(table)
             if self._writer is None:
                 self._schema = table.schema
                 self._writer = pq.ParquetWriter(self._sink, table.schema, **self._options.for_rows(table))
             self._writer.write_table(table, row_group_size=table.num_rows)
         except MemoryError as error:
-            raise RetryError(f"Not enough memory to encode a row group of {table.nbytes} bytes: {error}") from error
+            raise RetryError(f"Not enough memory to encode a row group of {self._in_memory} bytes: {error}") from error
         except (pa.ArrowInvalid, NotImplementedError) as error:
             raise GiveUpError(f"Rows cannot be written as Parquet: {error}", reason="not_encodable") from error
         self._rows += table.num_rows
@@ -166,16 +166,15 @@ class RowGroupWriter:
         pa.default_memory_pool().release_unused()
 
     def _joined(self) -> pa.Table:
-        """The collected tables as one: strings as dictionaries if all of them are, and each with one dictionary."""
+        """The collected tables as one: strings as dictionaries if all of them are, and each with one dictionary.
+
+        In chunks as they came: written out, all strings of a row group may be more than one array holds.
+        """
         schema = self._schema
         if schema is None:
             first = self._tables[0].schema
             schema = first if all(table.schema.equals(first) for table in self._tables) else self._written.arrow
-        joined = pa.concat_tables([_as(table, schema) for table in self._tables])
-        for index, column in enumerate(schema):
-            if column.type.equals(STRINGS):
-                joined = joined.set_column(index, column, joined.column(index).combine_chunks())
-        return joined
+        return pa.concat_tables([_as(table, schema) for table in self._tables]).unify_dictionaries()
 
     def _column_sizes(self, groups: list[Any]) -> dict[int, int]:
         """Compressed bytes by field id; the columns of a row group are in schema order."""

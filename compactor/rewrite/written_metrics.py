@@ -224,10 +224,11 @@ class WrittenMetrics:
 
 def _used(values: pa.ChunkedArray) -> pa.Array:
     """The values that rows have; their dictionary may have others, of rows that were deleted."""
-    array = values.combine_chunks()
-    used = np.zeros(len(array.dictionary), np.bool_)
-    used[array.indices.drop_null().to_numpy()] = True
-    return array.dictionary.filter(pa.array(used))
+    chunks = values.unify_dictionaries().chunks
+    used = np.zeros(len(chunks[0].dictionary), np.bool_)
+    for chunk in chunks:
+        used[chunk.indices.drop_null().to_numpy()] = True
+    return chunks[0].dictionary.filter(pa.array(used))
 
 
 def _extremes(values: pa.ChunkedArray | pa.Array, iceberg_type: IcebergType) -> list[tuple[Any, Any]]:

@@ -224,6 +224,7 @@ TEXT = st.one_of(st.none(), st.sampled_from(["", "a", "ä€😀", "\x00", "x" *
 def test_random_files_are_written_as_their_rows(data: st.DataObject) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(encode_read, "FEW_BYTES", 1000)
+        patch.setattr(encode_read, "TABLE_ROWS", data.draw(st.sampled_from([5, 1000])))
         inputs: list[EncodeInput] = []
         kept: list[Any] = []
         for number in range(data.draw(st.integers(1, 5))):
