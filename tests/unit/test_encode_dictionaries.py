@@ -18,7 +18,7 @@ from pyiceberg.types import LongType, NestedField, StringType, StructType
 
 from compactor.rewrite import encode_read
 from compactor.rewrite.byte_ranges import LocalByteStore
-from compactor.rewrite.encode import EncodeInput
+from compactor.rewrite.encode import EncodedFile, EncodeInput, encode
 from compactor.rewrite.encode_projection import STRINGS
 from compactor.rewrite.encode_read import FileReader, open_parquet, tables
 from compactor.rewrite.encode_schema import written_schema
@@ -185,6 +185,17 @@ def test_a_dictionary_that_outgrows_its_limit(tmp_path: Path, monkeypatch: pytes
     result, found = encoded(share(tmp_path, KIND, inputs, properties=(("write.parquet.dict-size-bytes", "5000"),)))
     assert found["kind"].to_pylist() == [value for own in values for value in own]
     assert result.metrics.lower_bounds[1] == b"file 0 value 000"
+
+
+def test_a_row_group_of_more_text_than_one_array_holds(tmp_path: Path) -> None:
+    """2.4 GB written out; an Arrow array of strings ends at 2 GB."""
+    rows = pa.table([["x" * 1000, "y" * 1000] * 30_000], schema=ARROW)
+    inputs = [write(tmp_path / f"{n}.parquet", rows) for n in range(40)]
+    properties = ((ROW_GROUP, str(10**9)), ("write.parquet.dict-encoding-enabled.column.kind", "false"))
+    result = encode(share(tmp_path, KIND, inputs, properties=properties))
+    assert isinstance(result, EncodedFile)
+    assert (result.rows, result.row_groups) == (2_400_000, 1)
+    assert result.uncompressed_bytes > 2**31
 
 
 def test_values_that_hardly_repeat_get_no_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
