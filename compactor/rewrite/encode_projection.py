@@ -62,11 +62,6 @@ class ColumnPlan:
     convert: Convert | None
     fill: pa.Scalar | None
 
-    @property
-    def is_kept_string(self) -> bool:
-        """Whether a string of the file is written as it is."""
-        return self.convert is None and self.field.type.equals(pa.string())
-
     def column(self, table: pa.Table) -> pa.ChunkedArray:
         """The column for these rows.
 
@@ -107,9 +102,14 @@ class Projection:
         """The rows as they are to be written."""
         return pa.Table.from_arrays([plan.column(table) for plan in self.columns], schema=self.schema)
 
-    def keeps_string(self, position: int) -> bool:
-        """Whether the files' column at a position is a string that is written as it is."""
-        return any(plan.position == position and plan.is_kept_string for plan in self.columns)
+    def kept_strings(self) -> set[int]:
+        """Where the files have strings that are written as they are."""
+        string = pa.string()
+        return {
+            plan.position
+            for plan in self.columns
+            if plan.position is not None and plan.convert is None and plan.field.type.equals(string)
+        }
 
     def with_dictionaries(self, positions: Collection[int]) -> Projection:
         """This projection for the same files when their strings at these positions are read as dictionaries."""

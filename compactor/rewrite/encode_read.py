@@ -267,8 +267,9 @@ class FileReader:
             return plan
         named = Counter(source.name for source in kept)
         positions = {source.name: at for at, source in enumerate(kept) if named[source.name] == 1}
-        few = [name for name in _few_strings(metadata) if name in positions and found.keeps_string(positions[name])]
-        read = found.with_dictionaries([positions[name] for name in few])
+        strings = found.kept_strings()
+        few = [name for name in _few_strings(metadata) if positions.get(name) in strings]
+        read = found.with_dictionaries({positions[name] for name in few})
         return replace(plan, projection=read, dictionaries=tuple(few))
 
 

@@ -21,6 +21,7 @@ from compactor.rewrite.written_metrics import MetricsMode, WrittenMetrics
 
 SINK_BUFFER_BYTES: Final = 1024 * 1024
 IN_MEMORY_RATIO: Final = 3  # a row group is closed when its rows take this many times the target in memory
+MOST_PLAIN_BYTES: Final = 1024**3  # of a table, written out: an Arrow array of strings holds twice as much
 TAIL_SHARE: Final = 8  # the last row group may be larger than the target by one part in this many
 
 
@@ -95,10 +96,16 @@ class RowGroupWriter:
         Raises:
             GiveUpError: `not_encodable`, a value that Parquet's type for it does not hold.
         """
+        plain = _plain_bytes(table)
+        if plain > MOST_PLAIN_BYTES and table.num_rows > 1:
+            half = table.num_rows // 2
+            self.add(table.slice(0, half), stored / 2, remaining + stored / 2)
+            self.add(table.slice(half), stored / 2, remaining)
+            return
         if table.num_rows:
             self._tables.append(table)
             self._stored += stored
-            self._in_memory += _plain_bytes(table)
+            self._in_memory += plain
         if self._in_memory >= IN_MEMORY_RATIO * self._target:
             self._write_row_group()
         elif self._stored * self._shrinking >= self._target:
@@ -157,7 +164,7 @@ class RowGroupWriter:
             self._writer.write_table(table, row_group_size=table.num_rows)
         except MemoryError as error:
             raise RetryError(f"Not enough memory to encode a row group of {self._in_memory} bytes: {error}") from error
-        except (pa.ArrowInvalid, NotImplementedError) as error:
+        except (pa.ArrowInvalid, pa.ArrowCapacityError, NotImplementedError) as error:
             raise GiveUpError(f"Rows cannot be written as Parquet: {error}", reason="not_encodable") from error
         self._rows += table.num_rows
         self._shrinking = min(1.0, (self._sink.tell() - before) / max(1.0, self._stored))

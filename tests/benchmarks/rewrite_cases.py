@@ -19,6 +19,7 @@ from compactor.tables import Catalogs
 from streaming.demo.events_table import BUCKETS, append_events, create_table, event_rows, rows_per_commit
 
 TINY_FILES, TINY_BYTES = 2000, 104_000
+TINY_BYTES_PER_ROW = 31  # in so small a file, pages and dictionaries of the same columns take more than in a large one
 DELETED_OF = 10  # one row of ten
 
 
@@ -48,7 +49,7 @@ def tiny(session: Any, _catalogs: Catalogs, name: TableName, _file_bytes: float,
     create_table(session, name)
     session.sql(f"ALTER TABLE {name.spark} SET TBLPROPERTIES ('write.distribution-mode' = 'none')")
     tasks = TINY_FILES // BUCKETS
-    rows = rows_per_commit(TINY_BYTES) * tasks
+    rows = TINY_FILES * TINY_BYTES // TINY_BYTES_PER_ROW
     event_rows(session, 0, rows).repartition(tasks).writeTo(name.spark).append()
 
 

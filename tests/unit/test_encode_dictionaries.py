@@ -16,12 +16,13 @@ from hypothesis import strategies as st
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField, StringType, StructType
 
-from compactor.rewrite import encode_read
+from compactor.rewrite import encode_read, encode_write
 from compactor.rewrite.byte_ranges import LocalByteStore
 from compactor.rewrite.encode import EncodedFile, EncodeInput, encode
 from compactor.rewrite.encode_projection import STRINGS
 from compactor.rewrite.encode_read import FileReader, open_parquet, tables
 from compactor.rewrite.encode_schema import written_schema
+from compactor.rewrite.encode_write import RowGroupWriter
 from compactor.rewrite.parquet_footer import read_footer
 from tests.unit.encode_support import column, deletes, encoded, share, write
 
@@ -196,6 +197,22 @@ def test_a_row_group_of_more_text_than_one_array_holds(tmp_path: Path) -> None:
     assert isinstance(result, EncodedFile)
     assert (result.rows, result.row_groups) == (2_400_000, 1)
     assert result.uncompressed_bytes > 2**31
+
+
+def test_a_table_of_more_text_than_one_array_holds_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is 1 GiB; 60,000 rows of 50,000 characters are 3 GB and were written so by hand."""
+    monkeypatch.setattr(encode_write, "MOST_PLAIN_BYTES", 3000)
+    pieces: list[int] = []
+    joined = RowGroupWriter._joined
+    monkeypatch.setattr(
+        RowGroupWriter, "_joined", lambda self: (pieces.extend(t.num_rows for t in self._tables), joined(self))[1]
+    )
+    values = [f"{n % 3:0100}" for n in range(1000)] + ["long" * 1000] * 2
+    source = write(tmp_path / "1.parquet", pa.table([values], schema=ARROW))
+    _, found = encoded(share(tmp_path, KIND, [source]))
+    assert found["kind"].to_pylist() == values
+    assert pieces.count(1) >= 2
+    assert max(pieces) <= 30
 
 
 def test_values_that_hardly_repeat_get_no_dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
