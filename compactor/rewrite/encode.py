@@ -205,9 +205,7 @@ class _Encoding:
         self._store = store
         self._deleted = deleted
         self._written = _written(share)
-        self._reader = FileReader(
-            store, self._written, dict(share.partition_constants), _mapping(share), dictionaries=True
-        )
+        self._reader = FileReader(store, self._written, dict(share.partition_constants), _mapping(share))
         self._rows_read = 0
         self._rows_deleted = 0
 

@@ -114,8 +114,6 @@ def _repeats(table: pa.Table, leaf: WrittenLeaf) -> bool:
     values = leaf_values(table, leaf.indexes).slice(0, SAMPLE_ROWS)
     if isinstance(leaf.field.field_type, UUIDType):
         values = values.cast(pa.binary(UUID_WIDTH))
-    if pa.types.is_dictionary(values.type):
-        values = values.combine_chunks().indices  # of one dictionary
     present = len(values) - values.null_count
     return bool(pc.count_distinct(values, mode="only_valid").as_py() <= MOST_DISTINCT * present)
 

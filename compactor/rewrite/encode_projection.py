@@ -8,7 +8,7 @@ here validates, rounds or normalises; what would need that is refused.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,9 +44,6 @@ from compactor.rewrite.encode_source import FIXED_LENGTH, VARIABLE_LENGTH, Sourc
 
 Convert = Callable[[pa.Array], pa.Array]
 """One array of a file → the array to write, of the same length."""
-
-STRINGS: Final = pa.dictionary(pa.int32(), pa.string())
-"""Strings as Arrow reads them as numbers of a dictionary; writing them makes the same Parquet as writing strings."""
 
 _MAX_INTEGER_DECIMAL: Final = 18  # digits; decimals above this are written as fixed bytes
 
@@ -101,22 +98,6 @@ class Projection:
     def apply(self, table: pa.Table) -> pa.Table:
         """The rows as they are to be written."""
         return pa.Table.from_arrays([plan.column(table) for plan in self.columns], schema=self.schema)
-
-    def kept_strings(self) -> set[int]:
-        """Where the files have strings that are written as they are."""
-        string = pa.string()
-        return {
-            plan.position
-            for plan in self.columns
-            if plan.position is not None and plan.convert is None and plan.field.type.equals(string)
-        }
-
-    def with_dictionaries(self, positions: Collection[int]) -> Projection:
-        """This projection for the same files when their strings at these positions are read as dictionaries."""
-        return Projection(
-            self.columns,
-            pa.schema([p.field.with_type(STRINGS) if p.position in positions else p.field for p in self.columns]),
-        )
 
 
 def projection(sources: Sequence[SourceColumn], written: WrittenSchema, constants: Mapping[int, object]) -> Projection:

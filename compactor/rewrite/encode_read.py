@@ -6,10 +6,9 @@ A file of up to 16 MiB is fetched in one request; a larger one by ranges, as its
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -29,10 +28,6 @@ TABLE_ROWS: Final = 64 * 1024
 TABLE_BYTES: Final = 32 * 1024 * 1024
 ARROW_SCHEMA_KEY: Final = b"ARROW:schema"
 CHECKSUM_FAILED: Final = "CRC checksum verification failed"
-FEW_BYTES: Final = 2
-"""A string column whose values take no more than this, dictionary included, has few of them: read as numbers of a
-dictionary, they are neither copied nor hashed one by one.
-"""
 
 
 @contextmanager
@@ -103,31 +98,18 @@ def open_parquet(
     Raises:
         GiveUpError: `encrypted`, `unreadable_footer`, or what the store raises.
     """
-    return _opened(_source(store, location, size), store, location, size, dictionaries, as_stored=as_stored)
-
-
-def _opened(
-    source: pa.NativeFile, store: ByteStore, location: str, size: int, dictionaries: Sequence[str], *, as_stored: bool
-) -> pq.ParquetFile:
-    metadata = _without_arrow_schema(store, location, size) if as_stored else None
+    source = _source(store, location, size)
+    options = {
+        "metadata": _without_arrow_schema(store, location, size) if as_stored else None,
+        "pre_buffer": False,
+        "coerce_int96_timestamp_unit": "us",
+        "page_checksum_verification": True,
+    }
     with named_errors(location, "unreadable_footer"):
         try:
-            return _parquet_file(source, metadata, dictionaries)
+            return pq.ParquetFile(source, read_dictionary=list(dictionaries) or None, **options)
         except KeyError:  # a column to read as dictionary is not there
-            return _parquet_file(source, metadata)
-
-
-def _parquet_file(
-    source: pa.NativeFile, metadata: pq.FileMetaData | None, dictionaries: Sequence[str] = ()
-) -> pq.ParquetFile:
-    return pq.ParquetFile(
-        source,
-        metadata=metadata,
-        read_dictionary=list(dictionaries) or None,
-        pre_buffer=False,
-        coerce_int96_timestamp_unit="us",
-        page_checksum_verification=True,
-    )
+            return pq.ParquetFile(source, **options)
 
 
 def _source(store: ByteStore, location: str, size: int) -> pa.NativeFile:
@@ -185,7 +167,6 @@ class FilePlan:
         as_stored: Whether to open them without their stored Arrow schema; the plan is then for the file so opened.
         columns: Names of the columns to read; None for all.
         projection: None while `as_stored` asks for another opening.
-        dictionaries: Names of the columns to read as dictionaries.
     """
 
     arrow: pa.Schema
@@ -193,7 +174,6 @@ class FilePlan:
     as_stored: bool
     columns: tuple[str, ...] | None
     projection: Projection | None
-    dictionaries: tuple[str, ...] = ()
 
     def fits(self, arrow: pa.Schema, parquet: pq.ParquetSchema) -> bool:
         """Whether the plan was made for this schema: names, types, field ids, at every level."""
@@ -209,15 +189,11 @@ class FileReader:
         written: WrittenSchema,
         constants: Mapping[int, object],
         mapping: Sequence[MappedField] | None,
-        *,
-        dictionaries: bool = False,
     ) -> None:
-        """`dictionaries`: whether strings may come as numbers of a dictionary, where the files have few of them."""
         self._store = store
         self._written = written
         self._constants = constants
         self._mapping = mapping
-        self._dictionaries = dictionaries
         self._plans: list[FilePlan] = []
 
     def open(self, location: str, size: int) -> tuple[pq.ParquetFile, FilePlan, Projection]:
@@ -227,17 +203,13 @@ class FileReader:
             RefusedError: a column cannot become the table's.
             GiveUpError: as `open_parquet`.
         """
-        source = _source(self._store, location, size)
-        file = _opened(source, self._store, location, size, (), as_stored=False)
+        file = open_parquet(self._store, location, size)
         plan = self._plan(file, location, may_reopen=True)
         if plan.projection is None:
-            file = _opened(source, self._store, location, size, (), as_stored=True)
+            file = open_parquet(self._store, location, size, as_stored=True)
             plan = self._plan(file, location, may_reopen=False)
         if plan.projection is None:
             raise refused("type_not_supported", f"{location} has columns of types that Iceberg does not know")
-        if plan.dictionaries:
-            with named_errors(location, "unreadable_footer"):
-                file = _parquet_file(source, file.metadata, plan.dictionaries)
         return file, plan, plan.projection
 
     def _plan(self, file: pq.ParquetFile, location: str, *, may_reopen: bool) -> FilePlan:
@@ -247,13 +219,12 @@ class FileReader:
             if known.fits(arrow, parquet) and (may_reopen or known.projection is not None):
                 return known
         stored_schema = ARROW_SCHEMA_KEY in (file.metadata.metadata or {})
-        plan = self._new_plan(file.metadata, arrow, may_reopen=may_reopen and stored_schema)
+        plan = self._new_plan(arrow, parquet, may_reopen=may_reopen and stored_schema)
         self._plans.append(plan)
         return plan
 
-    def _new_plan(self, metadata: pq.FileMetaData, arrow: pa.Schema, *, may_reopen: bool) -> FilePlan:
+    def _new_plan(self, arrow: pa.Schema, parquet: pq.ParquetSchema, *, may_reopen: bool) -> FilePlan:
         """The plan for a schema; one that asks for another opening if the stored Arrow schema is in the way."""
-        parquet = metadata.schema
         try:
             sources = source_columns(arrow, parquet, self._mapping)
             kept, columns = _wanted(sources, {field.field_id for field in self._written.iceberg.fields})
@@ -262,27 +233,7 @@ class FileReader:
             if may_reopen:
                 return FilePlan(arrow, parquet, as_stored=True, columns=None, projection=None)
             raise
-        plan = FilePlan(arrow, parquet, as_stored=False, columns=columns, projection=found)
-        if not self._dictionaries:
-            return plan
-        named = Counter(source.name for source in kept)
-        positions = {source.name: at for at, source in enumerate(kept) if named[source.name] == 1}
-        strings = found.kept_strings()
-        few = [name for name in _few_strings(metadata) if positions.get(name) in strings]
-        read = found.with_dictionaries({positions[name] for name in few})
-        return replace(plan, projection=read, dictionaries=tuple(few))
-
-
-def _few_strings(metadata: pq.FileMetaData) -> Iterator[str]:
-    """Names of top-level columns that have a dictionary of few values, as far as the first row group tells."""
-    if not metadata.num_rows:
-        return
-    group = metadata.row_group(0)
-    for index in range(group.num_columns):
-        chunk = group.column(index)
-        few = chunk.total_uncompressed_size <= FEW_BYTES * chunk.num_values
-        if few and chunk.has_dictionary_page and "." not in chunk.path_in_schema:
-            yield chunk.path_in_schema
+        return FilePlan(arrow, parquet, as_stored=False, columns=columns, projection=found)
 
 
 def _wanted(

@@ -8,20 +8,17 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.rewrite.byte_ranges import OutputFile
 from compactor.rewrite.column_metrics import ColumnMetrics
 from compactor.rewrite.encode_options import WriterOptions
-from compactor.rewrite.encode_projection import STRINGS
 from compactor.rewrite.encode_schema import WrittenSchema
 from compactor.rewrite.written_metrics import MetricsMode, WrittenMetrics
 
 SINK_BUFFER_BYTES: Final = 1024 * 1024
 IN_MEMORY_RATIO: Final = 3  # a row group is closed when its rows take this many times the target in memory
-MOST_PLAIN_BYTES: Final = 1024**3  # of a table, written out: an Arrow array of strings holds twice as much
 TAIL_SHARE: Final = 8  # the last row group may be larger than the target by one part in this many
 
 
@@ -78,7 +75,6 @@ class RowGroupWriter:
         self._sink = pa.BufferedOutputStream(pa.PythonFile(self._raw_sink, mode="w"), SINK_BUFFER_BYTES)
         self._options = options
         self._writer: pq.ParquetWriter | None = None
-        self._schema: pa.Schema | None = None
         self._tables: list[pa.Table] = []
         self._stored = 0.0
         self._in_memory = 0
@@ -96,16 +92,10 @@ class RowGroupWriter:
         Raises:
             GiveUpError: `not_encodable`, a value that Parquet's type for it does not hold.
         """
-        plain = _plain_bytes(table)
-        if plain > MOST_PLAIN_BYTES and table.num_rows > 1:
-            half = table.num_rows // 2
-            self.add(table.slice(0, half), stored / 2, remaining + stored / 2)
-            self.add(table.slice(half), stored / 2, remaining)
-            return
         if table.num_rows:
             self._tables.append(table)
             self._stored += stored
-            self._in_memory += plain
+            self._in_memory += table.nbytes
         if self._in_memory >= IN_MEMORY_RATIO * self._target:
             self._write_row_group()
         elif self._stored * self._shrinking >= self._target:
@@ -153,18 +143,17 @@ class RowGroupWriter:
     def _write_row_group(self) -> None:
         if not self._tables:
             return
+        table = pa.concat_tables(self._tables)
+        self._tables.clear()
+        self._metrics.add(table)
         before = self._sink.tell()
         try:
-            table = self._joined()
-            self._tables.clear()
-            self._metrics.add(table)
             if self._writer is None:
-                self._schema = table.schema
-                self._writer = pq.ParquetWriter(self._sink, table.schema, **self._options.for_rows(table))
+                self._writer = pq.ParquetWriter(self._sink, self._written.arrow, **self._options.for_rows(table))
             self._writer.write_table(table, row_group_size=table.num_rows)
         except MemoryError as error:
-            raise RetryError(f"Not enough memory to encode a row group of {self._in_memory} bytes: {error}") from error
-        except (pa.ArrowInvalid, pa.ArrowCapacityError, NotImplementedError) as error:
+            raise RetryError(f"Not enough memory to encode a row group of {table.nbytes} bytes: {error}") from error
+        except (pa.ArrowInvalid, NotImplementedError) as error:
             raise GiveUpError(f"Rows cannot be written as Parquet: {error}", reason="not_encodable") from error
         self._rows += table.num_rows
         self._shrinking = min(1.0, (self._sink.tell() - before) / max(1.0, self._stored))
@@ -172,43 +161,12 @@ class RowGroupWriter:
         del table
         pa.default_memory_pool().release_unused()
 
-    def _joined(self) -> pa.Table:
-        """The collected tables as one: strings as dictionaries if all of them are, and each with one dictionary.
-
-        In chunks as they came: written out, all strings of a row group may be more than one array holds.
-        """
-        schema = self._schema
-        if schema is None:
-            first = self._tables[0].schema
-            schema = first if all(table.schema.equals(first) for table in self._tables) else self._written.arrow
-        return pa.concat_tables([_as(table, schema) for table in self._tables]).unify_dictionaries()
-
     def _column_sizes(self, groups: list[Any]) -> dict[int, int]:
         """Compressed bytes by field id; the columns of a row group are in schema order."""
         return {
             leaf.field.field_id: sum(group.column(index).total_compressed_size for group in groups)
             for index, leaf in enumerate(self._written.leaves)
         }
-
-
-def _plain_bytes(table: pa.Table) -> int:
-    """Bytes of the rows in memory with strings written out, as they are where the writer gives up a dictionary."""
-    size: int = table.nbytes
-    for index, found in enumerate(table.schema.types):
-        if found.equals(STRINGS):
-            for chunk in table.column(index).chunks:
-                size += pc.sum(pc.binary_length(chunk.dictionary).take(chunk.indices)).as_py() or 0
-    return size
-
-
-def _as(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with strings as the schema has them: plain or as dictionaries."""
-    if table.schema.equals(schema):
-        return table
-    for index, (column, found) in enumerate(zip(schema, table.schema.types, strict=True)):
-        if not found.equals(column.type):
-            table = table.set_column(index, column, table.column(index).cast(column.type))
-    return table
 
 
 def _start(column: Any) -> int:

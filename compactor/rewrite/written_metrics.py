@@ -160,7 +160,6 @@ class _Column:
         if self.is_floating:
             values = self._without_nans(values)
         if self.mode.bounds and len(values) > values.null_count:
-            values = _used(values) if pa.types.is_dictionary(values.type) else values
             extremes = _extremes(values, self.leaf.field.field_type)
             lows, highs = [low for low, _ in extremes], [high for _, high in extremes]
             self.lows = [min(pair) for pair in zip(self.lows, lows, strict=True)] if self.lows else lows
@@ -222,16 +221,7 @@ class WrittenMetrics:
         )
 
 
-def _used(values: pa.ChunkedArray) -> pa.Array:
-    """The values that rows have; their dictionary may have others, of rows that were deleted."""
-    chunks = values.unify_dictionaries().chunks
-    used = np.zeros(len(chunks[0].dictionary), np.bool_)
-    for chunk in chunks:
-        used[chunk.indices.drop_null().to_numpy()] = True
-    return chunks[0].dictionary.filter(pa.array(used))
-
-
-def _extremes(values: pa.ChunkedArray | pa.Array, iceberg_type: IcebergType) -> list[tuple[Any, Any]]:
+def _extremes(values: pa.ChunkedArray, iceberg_type: IcebergType) -> list[tuple[Any, Any]]:
     """(least, greatest) of values that are not all null, none of them NaN, in every order that readers use.
 
     As numbers, unscaled numbers for decimals, units since the epoch for times, bytes for the rest.
@@ -249,7 +239,7 @@ def _extremes(values: pa.ChunkedArray | pa.Array, iceberg_type: IcebergType) -> 
     return [_min_max(values, lambda scalar: scalar.as_py())]
 
 
-def _min_max(values: pa.ChunkedArray | pa.Array, decode: Callable[[pa.Scalar], Any]) -> tuple[Any, Any]:
+def _min_max(values: pa.ChunkedArray, decode: Callable[[pa.Scalar], Any]) -> tuple[Any, Any]:
     found = pc.min_max(values)
     return decode(found["min"]), decode(found["max"])
 

@@ -46,8 +46,6 @@ from compactor.rewrite.encode_schema import written_schema
 from compactor.rewrite.encode_source import source_columns
 from tests.unit.encode_support import IDS, as_input, column, encoded, ids_file, refused, share, write
 
-pytestmark = pytest.mark.usefixtures("strings_as_dictionaries")
-
 # --- columns by field id ----------------------------------------------------------------------------------------------
 
 
@@ -477,6 +475,22 @@ def test_arrow_types_that_only_a_stored_arrow_schema_asks_for(tmp_path: Path) ->
     )
     assert table["t"].combine_chunks().view(pa.int64()).to_pylist() == [6, 6]
     assert table["s"].combine_chunks().view(pa.int64()).to_pylist() == [7_000_000] * 2
+
+
+def test_strings_of_one_schema_in_every_encoding(tmp_path: Path) -> None:
+    """Arrow cannot read delta-encoded strings as numbers of a dictionary, which would be faster for the others."""
+    arrow = pa.schema([column("t", pa.string(), 1)])
+    text = [["view", None, "click"][n % 3] for n in range(6000)]
+    options: list[dict[str, Any]] = [{}, {"use_dictionary": False}, {"use_dictionary": ["t"], "row_group_size": 500}]
+    options += [
+        {"use_dictionary": False, "column_encoding": {"t": encoding}}
+        for encoding in ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
+    ]
+    inputs = [
+        write(tmp_path / f"{n}.parquet", pa.table([text], schema=arrow), **each) for n, each in enumerate(options)
+    ]
+    _, found = encoded(share(tmp_path, Schema(NestedField(1, "t", StringType())), inputs))
+    assert found["t"].to_pylist() == text * len(options)
 
 
 def test_files_of_other_writers(tmp_path: Path) -> None:

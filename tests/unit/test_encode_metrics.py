@@ -205,17 +205,6 @@ def test_metrics_of_a_slice_are_of_its_rows_alone() -> None:
     assert (metrics.lower_bounds, metrics.upper_bounds) == ({1: values[1]}, {1: values[2]})
 
 
-def test_chunks_of_a_table_may_have_dictionaries_of_their_own() -> None:
-    schema = Schema(NestedField(1, "x", StringType()))
-    written = written_schema(schema, with_lineage=False)
-    chunks = [pa.array(values).dictionary_encode() for values in (["m", None], ["z", "a", "q"], ["n"])]
-    collected = WrittenMetrics(written, metrics_modes(schema, written.leaves, {}))
-    collected.add(pa.table([pa.chunked_array(chunks)], ["x"]))
-    metrics = collected.result({})
-    assert (metrics.lower_bounds, metrics.upper_bounds) == ({1: b"a"}, {1: b"z"})
-    assert (metrics.value_counts, metrics.null_value_counts) == ({1: 6}, {1: 1})
-
-
 def test_text_that_is_no_utf8_has_no_bounds() -> None:
     schema = Schema(NestedField(1, "x", StringType()))
     written = written_schema(schema, with_lineage=False)

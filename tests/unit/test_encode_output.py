@@ -30,8 +30,6 @@ from compactor.rewrite.share_job import ShareWork, write_share
 from compactor.rewrite.splice import SpliceInput, SpliceLimits, refusal, splice
 from tests.unit.encode_support import IDS, column, deletes, encoded, ids_file, share, write
 
-pytestmark = pytest.mark.usefixtures("strings_as_dictionaries")
-
 # --- position deletes -------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,6 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyiceberg.schema import Schema
@@ -40,8 +39,6 @@ from pyiceberg.types import (
 
 from compactor.rewrite.encode import EncodeInput
 from tests.unit.encode_support import column, deletes, encoded, share, write
-
-pytestmark = pytest.mark.usefixtures("strings_as_dictionaries")
 
 PRIMITIVES: list[IcebergType] = [
     BooleanType(), IntegerType(), LongType(), FloatType(), DoubleType(), StringType(), BinaryType(), TimestampType(),
