@@ -51,7 +51,7 @@ class Inventory:
 
         Files whose snapshot has expired are as old as can be, so that a partition of these is idle since ever.
         """
-        commits = {(entry.snapshot_id, entry.data_sequence_number) for entry, *_ in self.partitions[key]}
+        commits = {(file.entry.snapshot_id, file.entry.data_sequence_number) for file in self.partitions[key]}
         return min((now - self.commits.written_ms(*commit) / 1000 for commit in commits), default=now)
 
     def age_seconds(self, file: LiveFile, now: float) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from compactor.manifest_columns import EntryColumns
 from compactor.manifest_rows import ManifestRows
-from compactor.manifests import Content, FileEntry, Status
+from compactor.manifests import Content, FileEntry
 from compactor.partitions import PartitionKey, PartitionLayout
 
 
@@ -182,7 +182,7 @@ class LiveRows:
         """
         if not files:
             return frozenset()
-        sizes = np.array([file.size for file in files])
+        sizes = np.fromiter(map(attrgetter("size"), files), np.int64, len(files))
         near = np.flatnonzero((self._sizes >= sizes.min()) & (self._sizes <= sizes.max()))
         if len(near) > 2 * len(files):  # telling sizes apart costs more than looking at some too many
             near = near[np.isin(self._sizes[near], sizes)]
@@ -208,7 +208,7 @@ class LiveRows:
     def _load(self, partition: int, key: PartitionKey, deletes: DeleteIndex) -> tuple[LiveFile, ...]:
         """Files of one partition. Should two partitions ever share a hash, those of the other one are left alone."""
         found = self._rows.entries(self._data.rows(partition))
-        entries = [entry for entry in found if entry.key == key and entry.status is not Status.DELETED]
+        entries = [entry for entry in found if entry.key == key]
         entries.sort(key=attrgetter("path"))
         entries.sort(key=attrgetter("data_sequence_number"))  # two sorts by one key are faster than one by two
         if deletes.deletes:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
@@ -34,8 +34,7 @@ BYTES_AHEAD: Final = 32 * 1024 * 1024
 """Bytes fetched or being fetched before they are decoded: with a store far away, what keeps all fetch threads busy."""
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """One manifest, how its partitions are written, and the key of its entries in caches."""
 
     manifest: ManifestFile
@@ -68,12 +67,12 @@ def wanted_of(table: TableView, manifests: Sequence[ManifestFile]) -> list[Wante
 
 
 def batches(wanted: Sequence[Wanted], most_bytes: int = BATCH_BYTES) -> Iterator[list[Wanted]]:
-    """Manifests to decode together, in order."""
+    """Manifests to decode together, in order: about so many bytes, so that equal manifests make equal batches."""
     batch: list[Wanted] = []
     size = 0
     for each in wanted:
         length = each.manifest.manifest_length
-        if batch and (size + length > most_bytes or len(batch) >= BATCH_MANIFESTS):
+        if batch and (size + length / 2 > most_bytes or len(batch) >= BATCH_MANIFESTS):
             yield batch
             batch, size = [], 0
         batch.append(each)

@@ -182,9 +182,9 @@ class ThresholdPolicy:
         """Small and delete-heavy files, when together they pass a threshold."""
         if self.everything:
             return Choice(tuple(files), f"all {len(files)} files, as asked for")
-        is_heavy = DeleteRules(self.values, self.sizes).heavy
+        is_heavy, small_below = DeleteRules(self.values, self.sizes).heavy, self.sizes.small_below
         heavy = [file for file in files if is_heavy(file)]
-        chosen = tuple(file for file in files if self.sizes.is_small(file.size) or is_heavy(file))
+        chosen = tuple(file for file in files if file.entry.size < small_below or is_heavy(file))
         total = sum(file.size for file in chosen)
         if heavy:
             return Choice(chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all")

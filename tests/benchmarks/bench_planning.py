@@ -42,6 +42,7 @@ SMALL_EVERY = 100  # of the partitions: where there is something to do
 NEW_MANIFESTS = 10
 MEMORY = 512 * 1024 * 1024
 S3_MANIFESTS = 100
+WARM_ROUNDS = 3  # for each cold one: a tenth of a second long, so that any disturbance shows
 REQUEST = Request(explained=False)
 
 
@@ -137,7 +138,7 @@ def warm(table: PlanningTable, rounds: int, folder: Path, cold_seconds: float, c
     cache = ManifestCache(MEMORY, reads, disk=disk)
     plan(table, cache)
     after_commit, nothing_new, restarted = [], [], []
-    for _ in range(rounds):
+    for _ in range(WARM_ROUNDS * rounds):
         table.append(NEW_MANIFESTS, FILES, scattered=False, small_every=SMALL_EVERY)
         after_commit.append(seconds(lambda: plan(table, cache)))
         assert reads.last is not None
