@@ -67,6 +67,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
         # Where direct memory is short, Hadoop's asynchronous reads of local files are lost and waited for, 5 min each.
         "spark.hadoop.parquet.hadoop.vectored.io.enabled": "false",
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # else damage is read, and written as if sound
+        # Deletes that one query has read would serve the next, also where that one reads other columns: deleted rows
+        # come back then (apache/iceberg 15039).
+        "spark.sql.iceberg.executor-cache.enabled": "false",
         **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         "spark.driver.host": "127.0.0.1" if settings.spark.master.startswith("local") else "",
     }

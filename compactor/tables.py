@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import FileIO
@@ -210,7 +211,7 @@ class Catalogs:
         except FirnlineError:
             raise
         except Exception as error:  # any driver's error: the caller marks the table and retries
-            raise RetryError(f"table {name} cannot be loaded: {error}", reason="table_unreadable") from error
+            raise RetryError(f"table {name} cannot be loaded: {_told(error)}", reason="table_unreadable") from error
 
     def list_tables(self, catalog_name: str) -> Iterator[TableName]:
         """Every table of a catalog, nested namespaces included.
@@ -237,6 +238,19 @@ class Catalogs:
             raise RetryError(
                 f"catalog {catalog_name} cannot be listed: {error}", reason="catalog_unavailable"
             ) from error
+
+
+def _told(error: Exception) -> str:
+    """What is wrong, in a sentence also where metadata is of a kind that PyIceberg does not know."""
+    unknown = error.__cause__
+    if not isinstance(unknown, ValidationError):
+        return str(error)
+    first = unknown.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return (
+        f"PyIceberg does not know its metadata: {first['msg']} (at {place}); it is left alone until it changes, or a "
+        "newer PyIceberg knows it"
+    )
 
 
 def _check_branch(metadata: TableMetadata, name: TableName, ref: str) -> None:

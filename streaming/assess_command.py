@@ -21,7 +21,7 @@ from compactor.table_history import commits_of
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, file_sizes
 from compactor.tiered_policy import policy_of
-from streaming.command_options import OUTPUT, for_people, numbers
+from streaming.command_options import OUTPUT, for_people, numbers, tell
 from streaming.run_settings import manifest_cache
 from streaming.table_resolution import watched_tables
 
@@ -76,6 +76,8 @@ def assess_tables(
     else:
         for each in documents:
             show(for_people(), each)
+    for other in failed[1:]:
+        tell(other)
     if failed:
         raise failed[0]
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from compactor.errors import FirnlineError, InputError
@@ -28,7 +27,7 @@ from compactor.table_names import TableName
 from compactor.tables import MAIN, Catalogs, TableView
 from streaming import reports
 from streaming.assess_command import assess_tables
-from streaming.command_options import OUTPUT, for_people
+from streaming.command_options import OUTPUT, for_people, tell
 from streaming.event_log import LOG
 from streaming.history_command import history
 from streaming.jars_command import jars
@@ -94,7 +93,7 @@ def _exit_code(error: FirnlineError) -> int:
 
 
 def _fail(error: FirnlineError, code: int | None = None) -> None:
-    Console(stderr=True).print(f"[bold red]firnline:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+    tell(error)
     sys.exit(_exit_code(error) if code is None else code)
 
 
@@ -242,7 +241,9 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
     elif documents:
         _print_json(documents[0])
     for error in failed:
-        _fail(error)
+        tell(error)
+    if failed:
+        sys.exit(_exit_code(failed[0]))
 
 
 @main.command("check-config")

@@ -8,6 +8,9 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
+
+from compactor.errors import FirnlineError
 
 PIPED_WIDTH = 160
 
@@ -29,6 +32,11 @@ def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str
         return found
 
     return read
+
+
+def tell(error: FirnlineError) -> None:
+    """The sentence of an error, on standard error."""
+    Console(stderr=True).print(f"[bold red]firnline:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
 
 
 def for_people() -> Console:

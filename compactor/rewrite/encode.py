@@ -20,8 +20,8 @@ from compactor.errors import GiveUpError
 from compactor.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.rewrite.byte_ranges import ByteStore, byte_store_for
 from compactor.rewrite.column_metrics import ColumnMetrics
-from compactor.rewrite.encode_options import writer_options
-from compactor.rewrite.encode_read import FileReader, data_bytes, tables
+from compactor.rewrite.encode_options import BROTLI, CODEC_KEY, DEFAULT_CODEC, codec_of, writer_options
+from compactor.rewrite.encode_read import FileReader, data_bytes, open_parquet, tables
 from compactor.rewrite.encode_schema import RefusedError, WrittenSchema, refused, written_schema
 from compactor.rewrite.encode_write import RowGroupWriter, WrittenFile
 from compactor.rewrite.equality_deletes import (
@@ -210,7 +210,7 @@ class _Encoding:
         self._rows_deleted = 0
 
     def run(self) -> EncodedFile:
-        properties = dict(self._share.properties)
+        properties = self._properties()
         options = writer_options(self._written, properties, sum(each.records for each in self._share.inputs))
         modes = metrics_modes(_schema(self._share), self._written.leaves, properties, self._share.sorted_field_ids)
         output = self._store.create(self._share.output)
@@ -235,6 +235,19 @@ class _Encoding:
             row_groups=written.row_groups,
             uncompressed_bytes=written.uncompressed_bytes,
         )
+
+    def _properties(self) -> dict[str, str]:
+        """The table's, but for a codec that readers may lack: Spark has Brotli only from those who gave it one.
+
+        A file that has it shows that they did.
+        """
+        properties = dict(self._share.properties)
+        if codec_of(properties) != BROTLI or not self._share.inputs:
+            return properties
+        first = self._share.inputs[0]
+        metadata = open_parquet(self._store, first.location, first.size).metadata
+        has_it = metadata.num_row_groups and metadata.row_group(0).column(0).compression.lower() == BROTLI
+        return properties if has_it else {**properties, CODEC_KEY: DEFAULT_CODEC}
 
     def _write(self, writer: RowGroupWriter) -> WrittenFile:
         remaining = float(sum(each.size for each in self._share.inputs))

@@ -34,6 +34,7 @@ BLOOM_BYTES_KEY: Final = _PREFIX + "bloom-filter-max-bytes"
 
 MIB: Final = 1024 * 1024
 DEFAULT_CODEC: Final = "zstd"
+BROTLI: Final = "brotli"
 # What Iceberg's Java writer takes when no level is set; Arrow's own defaults are others (zstd 1, gzip 9).
 DEFAULT_LEVELS: Final[Mapping[str, int]] = {"zstd": 3, "gzip": 6}
 _CODECS: Final = {
@@ -42,7 +43,7 @@ _CODECS: Final = {
     "snappy": "snappy",
     "gzip": "gzip",
     "zstd": "zstd",
-    "brotli": "brotli",
+    BROTLI: BROTLI,
     "lz4": "lz4",  # Arrow writes LZ4_RAW; Hadoop's framing, which Java's LZ4 means, is deprecated by the format
     "lz4_raw": "lz4",
 }
@@ -84,7 +85,7 @@ class WriterOptions:
 
 def writer_options(written: WrittenSchema, properties: Mapping[str, str], rows: int) -> WriterOptions:
     """The options for writing about `rows` rows of a schema into a table with these properties."""
-    codec = _CODECS.get(properties.get(CODEC_KEY, DEFAULT_CODEC).strip().lower(), DEFAULT_CODEC)
+    codec = codec_of(properties)
     arguments = {
         "compression": codec,
         "compression_level": _level(codec, properties.get(LEVEL_KEY)),
@@ -105,6 +106,11 @@ def writer_options(written: WrittenSchema, properties: Mapping[str, str], rows: 
         dictionaries=_enabled(written.leaves, properties, DICTIONARY_PREFIX),
         asked_for=frozenset(leaf.path for leaf in written.leaves if DICTIONARY_PREFIX + leaf.name in properties),
     )
+
+
+def codec_of(properties: Mapping[str, str]) -> str:
+    """The codec of a table's new files, by Arrow's name."""
+    return _CODECS.get(properties.get(CODEC_KEY, DEFAULT_CODEC).strip().lower(), DEFAULT_CODEC)
 
 
 def _repeats(table: pa.Table, leaf: WrittenLeaf) -> bool:

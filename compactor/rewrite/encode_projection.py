@@ -354,7 +354,7 @@ def _relabelled(source: SourceColumn, target: IcebergType, arrow: pa.DataType) -
 _WIDENED: Final[Mapping[type[IcebergType], tuple[pa.DataType, ...]]] = {
     BooleanType: (),
     IntegerType: (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
-    LongType: (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16()),
+    LongType: (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
     FloatType: (),
     DoubleType: (pa.float32(),),
     DateType: (),

@@ -16,6 +16,7 @@ from compactor.live_files import LiveFile, deletes_of
 from compactor.manifests import Content, FileEntry
 from compactor.partitions import PartitionKey
 from compactor.rewrite.equality_deletes import not_compared
+from compactor.rewrite.spark_checks import misread
 from compactor.tables import TableView
 
 ENGINES_TO_ASK_FOR = ("auto", "splice", "encode", "spark")
@@ -125,7 +126,10 @@ def _compared_ids(deletes: Collection[FileEntry]) -> frozenset[int]:
 
 
 def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> str | None:
-    """Why nobody can rewrite these files, Iceberg itself included; None when somebody can."""
+    """Why nobody can rewrite these files, Iceberg itself included; None when somebody can.
+
+    Of what only Spark can do, it is also what Spark would change, as far as metadata tells.
+    """
     columns = table.metadata.schema()._lazy_id_to_field  # noqa: SLF001 - the public find_field raises per miss
     fields = [field.name for field in table.spec(key.spec_id).fields if field.source_id not in columns]
     if fields:
@@ -136,6 +140,9 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
     ids = _compared_ids(deletes) - set(columns)
     if ids:
         return f"an equality delete compares column {min(ids)}, which was dropped: Iceberg cannot apply it any more"
+    misunderstood = misread(table, key, files)
+    if misunderstood is not None and _not_for_arrow(table, key, files, deletes) is not None:
+        return misunderstood.sentence
     return next(filter(None, (_contradiction(file) for file in files if file.deletes)), None)
 
 

@@ -16,13 +16,16 @@ from compactor.errors import FirnlineError, GiveUpError, InputError
 from compactor.java_table import JavaTable, activate, content_file
 from compactor.live_files import LiveFile
 from compactor.manifests import read_entries
+from compactor.partitions import PartitionKey
 from compactor.plan_table import PlannedGroup, TablePlan
+from compactor.rewrite.byte_ranges import byte_store_for
 from compactor.rewrite.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes
 from compactor.rewrite.encode import EncodedFile
 from compactor.rewrite.engine import Engine, EngineChoice, is_sorted
 from compactor.rewrite.refusal import Refusal
 from compactor.rewrite.share_job import MixedFile, ShareAttempt, WrittenShare, attempt_share, write_share
-from compactor.rewrite.share_work import aside, share_work
+from compactor.rewrite.share_work import aside, share_work, storage_of
+from compactor.rewrite.spark_checks import misread, misread_units
 from compactor.rewrite.spark_scan import frozen_copy, rewrite_share, run_folder
 from compactor.rewrite.splice import SplicedFile
 from compactor.rewrite.splice_checks import SpliceLimits, files_too_small
@@ -103,7 +106,7 @@ class ShareRewriter:
                 return self._written(planned, place, attempt.outcome, attempt.seconds)
             engine = self._refused(attempt.outcome)
         self._label_thread(str(planned.group.partition))
-        return self._by_spark(planned.group.shares[index], f"{self._run_id}-{number}-{index}", engine)
+        return self._by_spark(place, engine)
 
     def write_ahead(self, places: Sequence[Place]) -> None:
         """Write several shares in one Spark job, a task each: a job of its own would cost each a tenth of a second.
@@ -194,8 +197,11 @@ class ShareRewriter:
             )
         return metrics
 
-    def _by_spark(self, share: Sequence[LiveFile], share_id: str, engine: EngineChoice) -> RewrittenShare:
+    def _by_spark(self, place: Place, engine: EngineChoice) -> RewrittenShare:
         started = time.monotonic()
+        (number, index), group = place, self._plan.groups[place[0]].group
+        share, share_id = group.shares[index], f"{self._run_id}-{number}-{index}"
+        self._check_for_spark(group.key, share)
         planned_tasks = self._planned_tasks()
         chosen = [planned_tasks[file.entry.path] for file in share]
         ordered = is_sorted(self._plan.table)
@@ -215,6 +221,22 @@ class ShareRewriter:
             time.monotonic() - started,
             sum(file.size for file in share),
         )
+
+    def _check_for_spark(self, key: PartitionKey, share: Sequence[LiveFile]) -> None:
+        """See that Spark reads what is written: it would write what it reads.
+
+        Raises:
+            GiveUpError: it does not; by reason what it takes for something else.
+            RetryError: the store does not answer.
+        """
+        table = self._plan.table
+        store = byte_store_for(share[0].entry.path, storage_of(table))
+        found = misread(table, key, share) or misread_units(store, table.metadata.schema(), share)
+        if found is not None:
+            raise GiveUpError(
+                f"a group of {table.name} is left alone, for Spark would change rows: {found.sentence}",
+                reason=found.reason,
+            )
 
     @cached_property
     def _frozen_copy(self) -> Any:

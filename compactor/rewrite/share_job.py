@@ -145,11 +145,14 @@ def _spliced(share: SpliceShare) -> SplicedFile | Refusal:
         return footers
     store = byte_store_for(share.output, dict(share.storage))
     try:
-        return splice(store, share.inputs, share.output, share.limits, footers=footers)
+        spliced = splice(store, share.inputs, share.output, share.limits, footers=footers)
     except GiveUpError as error:
         if error.reason != "malformed_lineage":
             raise
         return Refusal(error.reason, str(error))  # found while decoding; nothing is left at the output
+    if isinstance(spliced, SplicedFile) and not spliced.rows:
+        store.delete(share.output)  # a file without rows is not committed, so that nobody would ever delete it
+    return spliced
 
 
 def _judged(share: SpliceShare) -> list[Footer] | Refusal:

@@ -104,9 +104,13 @@ def _delete_files(share: tuple[LiveFile, ...]) -> dict[str, DeleteFile | Equalit
     }
 
 
+def storage_of(table: TableView) -> dict[str, str]:
+    """How to reach the table's files: its FileIO's properties, and what outputs are tagged with."""
+    return with_table_tags(table.io.properties, table.name.namespace, table.name.name)
+
+
 def _storage(table: TableView) -> tuple[tuple[str, str], ...]:
-    name = table.name
-    return tuple(sorted(with_table_tags(table.io.properties, name.namespace, name.name).items()))
+    return tuple(sorted(storage_of(table).items()))
 
 
 def _constants(table: TableView, file: LiveFile) -> tuple[tuple[int, object], ...]:

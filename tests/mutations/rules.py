@@ -111,6 +111,16 @@ RULES: Final = (
         "`test_splice_writers.py` looks at the bytes of six writers, and every other reader at the rows.",
     ),
     Rule(
+        "spark",
+        "What Spark reads",
+        "The `spark` engine writes what Iceberg's reader in Spark reads, and counts cannot tell where that is not what "
+        "the files hold. It reads row by row, without its cache of deletes; what it misreads even so (timestamps in "
+        "another unit than the table's, nulls of a struct that a partition column lies in, row ids in ORC) is left "
+        "alone.",
+        "A partition that Spark reads as another one is seen when it has been written: "
+        "`test_rows_that_spark_reads_into_another_partition_are_left_alone`.",
+    ),
+    Rule(
         "defaults",
         "Defaults that users expect",
         "Those of Spark's rewrite_data_files. Commit retries and manifest merging are Iceberg's own, by the table's "

@@ -318,12 +318,18 @@ def test_a_refusal_by_a_late_file_leaves_nothing_behind(tmp_path: Path) -> None:
     assert refused(work) == "type_not_supported"
 
 
-@pytest.mark.parametrize(
-    "arrow", [pa.uint32(), pa.uint64(), pa.float32(), pa.string(), pa.timestamp("us"), pa.decimal128(9, 2)]
-)
+@pytest.mark.parametrize("arrow", [pa.uint64(), pa.float32(), pa.string(), pa.timestamp("us"), pa.decimal128(9, 2)])
 def test_types_that_do_not_widen_to_long_are_refused(tmp_path: Path, arrow: pa.DataType) -> None:
     source = write(tmp_path / "1.parquet", pa.table([pa.nulls(1, arrow)], schema=pa.schema([column("id", arrow, 1)])))
     assert refused(share(tmp_path, Schema(NestedField(1, "id", LongType())), [source])) == "type_not_supported"
+
+
+def test_unsigned_numbers_of_32_bits_are_long(tmp_path: Path) -> None:
+    arrow = pa.schema([column("id", pa.uint32(), 1)])
+    source = write(tmp_path / "1.parquet", pa.table([pa.array([0, 2**32 - 1, None], pa.uint32())], schema=arrow))
+    result, table = encoded(share(tmp_path, Schema(NestedField(1, "id", LongType())), [source]))
+    assert table["id"].to_pylist() == [0, 2**32 - 1, None]
+    assert int.from_bytes(result.metrics.upper_bounds[1], "little") == 2**32 - 1
 
 
 @pytest.mark.parametrize(

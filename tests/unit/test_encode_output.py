@@ -243,12 +243,20 @@ def test_columns_of_values_that_hardly_repeat_get_no_dictionary_unless_asked_for
 @pytest.mark.parametrize("codec", ["uncompressed", "snappy", "gzip", "zstd", "lz4", "brotli", "lzo", "ZSTD"])
 @pytest.mark.parametrize("level", ["3", "-100", "high"])
 def test_every_codec_and_any_level_can_be_written(tmp_path: Path, codec: str, level: str) -> None:
-    source = ids_file(tmp_path / "1.parquet", 0, 100)
+    own = {"compression": codec} if codec == "brotli" else {}
+    source = ids_file(tmp_path / "1.parquet", 0, 100, **own)
     properties = (("write.parquet.compression-codec", codec), ("write.parquet.compression-level", level))
     work = share(tmp_path, IDS, [source], properties=properties)
     encoded(work)
     expected = {"lz4": "LZ4", "lzo": "ZSTD"}.get(codec, codec.upper())
     assert pq.ParquetFile(work.output).metadata.row_group(0).column(0).compression == expected
+
+
+def test_brotli_is_written_only_where_readers_have_shown_to_know_it(tmp_path: Path) -> None:
+    files = [ids_file(tmp_path / f"{number}.parquet", 0, 100, compression="snappy") for number in range(2)]
+    work = share(tmp_path, IDS, files, properties=(("write.parquet.compression-codec", "brotli"),))
+    encoded(work)
+    assert pq.ParquetFile(work.output).metadata.row_group(0).column(0).compression == "ZSTD"
 
 
 @pytest.mark.parametrize(("codec", "level"), [("zstd", 3), ("gzip", 6)])

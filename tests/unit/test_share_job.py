@@ -212,6 +212,20 @@ def test_files_of_one_kind_are_spliced_whole(tmp_path: Path) -> None:
     assert foreseen(replace(files.work(), splice=files.work().splice)) == (None, None)
 
 
+def test_files_without_rows_leave_no_output(tmp_path: Path) -> None:
+    """It would not be committed, and so never be deleted."""
+    files = Files(tmp_path)
+    files.add(0)
+    files.add(0)
+    work = files.work()
+    assert work.splice is not None
+    for tried in (replace(work, splice=replace(work.splice, limits=SpliceLimits(0, 0))), replace(work, splice=None)):
+        written = write_share(tried)
+        assert isinstance(written, WrittenShare)
+        assert isinstance(written.file, SplicedFile if tried.splice else EncodedFile)
+        assert not (tmp_path / "output.parquet").exists()
+
+
 def test_a_footer_that_is_too_large_to_splice_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What only our own reader of footers dislikes is nothing to give a group up for."""
     files = Files(tmp_path)
