@@ -10,13 +10,10 @@ Anything unusual is refused (`UnusualManifestError`): PyIceberg, the reference, 
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
 from os.path import commonprefix
 from typing import Any, Final
 from uuid import UUID
@@ -25,13 +22,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from datafusion import SessionConfig, SessionContext
-from pyiceberg.manifest import ManifestContent, ManifestFile
+from pyiceberg.manifest import FileFormat, ManifestContent, ManifestFile
 from pyiceberg.types import DecimalType, PrimitiveType, UUIDType
 from pyiceberg.utils.decimal import bytes_to_decimal
 
-from compactor.avro_columns import NotSuchRecordsError, UnknownTypeError, read_columns, without_prefix
+from compactor.avro_columns import UnknownTypeError, read_columns, without_prefix
 from compactor.avro_container import Container, ContainerError, join_containers, open_container
+from compactor.avro_datafusion import read_avro
 from compactor.manifest_columns import CONTENT, SCHEMA, EntryColumns, Partitions, live_runs
 from compactor.manifest_lists import first_row_id
 from compactor.manifests import DELETE_FILE_PATH_FIELD, Content, Status
@@ -58,8 +55,7 @@ _WANTED: Final = {
     REFERENCED_DATA_FILE: pa.string(),
 }
 _REQUIRED: Final = (0, 100, 101, 103, 104)
-_MEMORY: Final = "/dev/shm"  # noqa: S108 - a file of a random name, gone before anybody could guess it
-_ROWS_AT_ONCE: Final = 65_536
+_FORMATS: Final = frozenset(each.value.lower() for each in FileFormat)
 _MOST_COMBINATIONS: Final = 2**62
 _MOST_FIXED_BYTES: Final = 64 * 1024  # of a partition value; nulls take as many, so that a few lines could fill memory
 
@@ -134,23 +130,9 @@ def _decode(members: Sequence[_Blocks], schema: str, layout: PartitionLayout, *,
 
 def _table(flat: _FlatSchema, containers: Sequence[Container], wanted: Sequence[str], *, compiled: bool) -> pa.Table:
     if compiled:
-        with suppress(UnknownTypeError, NotSuchRecordsError, pa.ArrowException):  # DataFusion's word is the last
+        with suppress(UnknownTypeError, pa.ArrowException):
             return read_columns(flat.fields, containers, wanted)
-    return _read(join_containers(flat.text, containers), wanted)
-
-
-def _read(content: bytes, columns: Sequence[str]) -> pa.Table:
-    """Columns of an Avro file. DataFusion reads files only: this one lives in memory where the system can do that."""
-    with tempfile.NamedTemporaryFile(suffix=".avro", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None) as file:
-        file.write(content)
-        file.flush()
-        return _context().read_avro(file.name).select(*columns).to_arrow_table()
-
-
-@cache
-def _context() -> SessionContext:
-    """One thread a call: the caller decodes several batches at once."""
-    return SessionContext(SessionConfig().with_target_partitions(1).with_batch_size(_ROWS_AT_ONCE))
+    return read_avro(join_containers(flat.text, containers), wanted)
 
 
 @dataclass(frozen=True)
@@ -301,6 +283,7 @@ def _columns(
         "applies_to": _applies_to(read, content),
         "first_row_id": _first_row_ids(read.column(142), status, records, manifests, counts),
     }
+    _check_codes(columns)
     rows = pa.record_batch([columns[name] for name in SCHEMA.names], SCHEMA)
     made, start = [], 0
     runs = live_runs(index, status.to_numpy(), content.to_numpy(), counts)
@@ -309,6 +292,16 @@ def _columns(
         made.append(EntryColumns(manifest.manifest_path, own, partitions, own_runs, prefix=prefix))
         start += count
     return made
+
+
+def _check_codes(columns: Mapping[str, Any]) -> None:
+    """See that numbers and names stand for something: else it is damage, or newer than this decoder."""
+    for name, codes in (("status", len(Status)), ("content", len(CONTENT))):
+        ends = pc.min_max(columns[name]).as_py()
+        if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < codes:
+            raise UnusualManifestError(f"an entry of unknown {name}")
+    if not _FORMATS.issuperset(pc.unique(columns["file_format"]).to_pylist()):
+        raise UnusualManifestError("a file of unknown format")
 
 
 def _shortened(rows: pa.RecordBatch, cut: Callable[[Any, str], Any]) -> tuple[str, pa.RecordBatch]:

@@ -15,7 +15,8 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -28,12 +29,13 @@ from compactor.partitions import PartitionLayout
 
 LOG = logging.getLogger(__name__)
 
-FORMAT: Final = 4  # raised whenever what is kept, or what it means, changes
+FORMAT: Final = 5  # raised whenever what is kept, or what it means, changes
 SUFFIX: Final = ".arrow"
 FLAGS_OF_A_PRIVATE_FOLDER: Final = 0o700  # paths and partition values are nobody else's business
 _OURS: Final = re.compile(r"[0-9a-f]{64}\.(arrow|\d+-\d+)")  # what others keep in the folder is none of our business
 _END: Final = struct.Struct("<8sQI")  # magic, length and checksum of what comes before
 _MAGIC: Final = b"firnline"
+_KEY: Final = b"key"
 _PARTITIONS: Final = b"partitions"
 _HASHES: Final = b"hashes"
 _HASH: Final = np.dtype("<u8")
@@ -43,24 +45,33 @@ _DELETES: Final = b"deletes"
 _ROW: Final = np.dtype("<i4")
 ROOM_AFTER_TRIMMING: Final = 0.9
 """Trimming goes below the bound by a tenth, so that it is not for every file that the folder is listed."""
+MEASURED_EVERY: Final = 1 / 16
+"""Of the bound: when a process has written so much, it looks at what others have written meanwhile."""
+TRY_AGAIN_SECONDS: Final = 60.0
+"""After the folder could not be written: it may be full, or have been removed."""
+ABANDONED_SECONDS: Final = 3600.0
+"""After which an unfinished file is nobody's any more; before, it is another process'."""
 
 
 class ManifestDisk:
     """A folder of decoded manifests, at most about `limit_bytes` large. Thread-safe; several processes may share it.
 
-    It is only ever a help: a folder that cannot be written is reported once, and everything is read from the store.
+    It is only ever a help: a folder that cannot be written is reported once, tried again now and then, and everything
+    is read from the store. `clock`: seconds since the epoch, as files are dated.
     """
 
-    def __init__(self, folder: Path, limit_bytes: int) -> None:
+    def __init__(self, folder: Path, limit_bytes: int, clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._limit = limit_bytes
+        self._clock = clock
         self._lock = threading.Lock()
         self._bytes: int | None = None
-        self._broken = False
+        self._unmeasured = 0
+        self._not_before = 0.0
 
     def __reduce__(self) -> tuple[type[ManifestDisk], tuple[Path, int]]:
         """To executors: the folder of their own host."""
-        return ManifestDisk, (self._folder, self._limit)
+        return ManifestDisk, (self._folder, self._limit)  # the clock is the other process' own
 
     def get(self, key: str, layout: PartitionLayout, manifest_path: str) -> EntryColumns | None:
         """The entries kept under `key`, None if there are none or they are damaged."""
@@ -73,7 +84,7 @@ class ManifestDisk:
         with contextlib.suppress(OSError):
             os.utime(path)
         try:
-            return unpacked(buffer, layout, manifest_path)
+            return unpacked(buffer, layout, manifest_path, key)
         except (ValueError, pa.ArrowException) as error:
             LOG.warning("a cached manifest is damaged and will be read again: %s: %s", path, error)
             with contextlib.suppress(OSError):
@@ -82,9 +93,9 @@ class ManifestDisk:
 
     def put(self, key: str, entries: EntryColumns) -> None:
         """Keep `entries`, at the cost of what was not wanted for longest."""
-        if self._broken:
+        if self._clock() < self._not_before:
             return
-        content = packed(entries)
+        content = packed(entries, key)
         path = self._path(key)
         unfinished = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         try:
@@ -94,15 +105,22 @@ class ManifestDisk:
             unfinished.replace(path)
             self._grown(len(content))
         except OSError as error:
-            self._broken = True
-            LOG.warning("manifests cannot be kept in %s, they will be read from the store: %s", self._folder, error)
+            with contextlib.suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            if not self._not_before:
+                LOG.warning("manifests cannot be kept in %s, they are read from the store: %s", self._folder, error)
+            self._bytes, self._not_before = None, self._clock() + TRY_AGAIN_SECONDS
 
     def _path(self, key: str) -> Path:
         return self._folder / (hashlib.sha256(f"{FORMAT}:{key}".encode()).hexdigest() + SUFFIX)
 
     def _grown(self, size: int) -> None:
         with self._lock:
-            self._bytes = size + self._bytes if self._bytes is not None else self._measured()
+            self._unmeasured += size
+            if self._bytes is None or self._unmeasured > MEASURED_EVERY * self._limit:
+                self._bytes, self._unmeasured = self._measured(), 0
+            else:
+                self._bytes += size
             if self._bytes > self._limit:
                 self._trim()
 
@@ -125,7 +143,9 @@ class ManifestDisk:
     def _trim(self) -> None:
         files = sorted(self._files())  # oldest use first
         total = sum(size for _, size, _ in files)
-        for _, size, path in files:
+        for used, size, path in files:
+            if path.suffix != SUFFIX and self._clock() - used < ABANDONED_SECONDS:
+                continue
             if total <= ROOM_AFTER_TRIMMING * self._limit:
                 break
             path.unlink(missing_ok=True)
@@ -133,10 +153,11 @@ class ManifestDisk:
         self._bytes = total
 
 
-def packed(entries: EntryColumns) -> bytes:
-    """One manifest's entries as bytes that stand for themselves; `unpacked` reads them."""
+def packed(entries: EntryColumns, key: str = "") -> bytes:
+    """One manifest's entries as bytes that stand for themselves, for `unpacked`. `key`: what they are kept under."""
     own = entries.compacted()
     metadata = {
+        _KEY: key.encode(),
         _PARTITIONS: json.dumps(list(own.partitions.texts)).encode(),
         _HASHES: own.partitions.hashes.astype(_HASH).tobytes(),
         _DATA: own.runs.data.astype(_ROW).tobytes(),
@@ -151,11 +172,11 @@ def packed(entries: EntryColumns) -> bytes:
     return body + _END.pack(_MAGIC, len(body), crc32(body))
 
 
-def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path: str) -> EntryColumns:
+def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path: str, key: str = "") -> EntryColumns:
     """The inverse of `packed`, without a copy.
 
     Raises:
-        ValueError: the bytes are not what `packed` made; an Arrow exception says the same.
+        ValueError: the bytes are not what `packed` made, or under another key; an Arrow exception says the same.
     """
     buffer = content if isinstance(content, pa.Buffer) else pa.py_buffer(content)
     if buffer.size < _END.size:
@@ -172,6 +193,8 @@ def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path:
     kept = schema.metadata or {}
     if not {_PARTITIONS, _HASHES, _PREFIX, _DATA, _DELETES} <= kept.keys():
         raise ValueError("partitions or runs are missing")
+    if kept.get(_KEY) != key.encode():
+        raise ValueError("kept under another key")
     texts: Sequence[str] = json.loads(kept[_PARTITIONS])
     known = Partitions(layout, texts, np.frombuffer(kept[_HASHES], _HASH).astype(np.uint64))
     runs = LiveRuns(*(np.frombuffer(kept[name], _ROW).reshape(3, -1) for name in (_DATA, _DELETES)))

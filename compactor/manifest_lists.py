@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestContent, ManifestFile, PartitionFieldSummary
+
+from compactor.avro_reference import CompleteAvroFile
 
 ROW_LINEAGE_VERSION: Final = 3
 _FIRST_ROW_ID_FIELD: Final = 520
@@ -23,7 +24,7 @@ _FIRST_ROW_ID: Final = next(
 
 def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:
     """The manifests of one snapshot, in the list's order. Those of V1 and V2 have no first row ids."""
-    with AvroFile[ManifestFile](
+    with CompleteAvroFile[ManifestFile](
         io.new_input(location),
         _SCHEMA,
         read_types={-1: ManifestFile, 508: PartitionFieldSummary},

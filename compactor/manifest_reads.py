@@ -116,8 +116,11 @@ def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest], *,
 
 def _by_reference(io: FileIO, wanted: Wanted) -> EntryColumns:
     path = wanted.manifest.manifest_path
-    entries = (file_entry(entry, path, wanted.layout) for entry in read_entries(io, wanted.manifest))
-    return EntryColumns.of(path, wanted.layout, entries)
+    entries = read_entries(io, wanted.manifest, careful=True)
+    try:
+        return EntryColumns.of(path, wanted.layout, (file_entry(entry, path, wanted.layout) for entry in entries))
+    except Exception as error:  # a value that means nothing
+        raise RetryError(f"manifest {path} cannot be read: {error}", reason="manifest_unreadable") from error
 
 
 Reader = Callable[[FileIO, Sequence[Wanted]], Iterator[Decoded]]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from pyiceberg.avro import STRUCT_DOUBLE
 from pyiceberg.avro.decoder import BinaryDecoder
-from pyiceberg.avro.file import AvroFile
 from pyiceberg.avro.reader import DoubleReader, Reader
 from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
 from pyiceberg.io import FileIO
@@ -24,6 +23,7 @@ from pyiceberg.manifest import (
 from pyiceberg.schema import visit_with_partner
 from pyiceberg.types import DoubleType, IcebergType
 
+from compactor.avro_reference import CompleteAvroFile
 from compactor.errors import RetryError
 from compactor.manifest_lists import first_row_id
 from compactor.partitions import PartitionKey, PartitionLayout
@@ -100,16 +100,17 @@ class _ExactDoubles(ReadSchemaResolver):
         return _ExactDoubleReader()  # type: ignore[no-untyped-call]
 
 
-class _ManifestReader(AvroFile[ManifestEntry]):
-    def __enter__(self) -> Self:
-        super().__enter__()
+class _ManifestReader(CompleteAvroFile[ManifestEntry]):
+    def _reader(self) -> Reader:
         resolver = _ExactDoubles(self.read_types, self.read_enums)
-        self.reader = visit_with_partner(self.schema, self.read_schema, resolver, SchemaPartnerAccessor())  # type: ignore[misc]
-        return self
+        reader: Reader = visit_with_partner(self.schema, self.read_schema, resolver, SchemaPartnerAccessor())  # type: ignore[misc]
+        return reader
 
 
-def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
+def read_entries(io: FileIO, manifest: ManifestFile, *, careful: bool = False) -> list[ManifestEntry]:
     """All entries of one manifest, statistics included, sequence numbers, snapshot and row ids inherited (spec).
+
+    `careful`: where it may be damaged; takes ten times as long (`avro_reference.CarefulDecoder`).
 
     Raises:
         RetryError: the file cannot be read or decoded.
@@ -120,6 +121,7 @@ def read_entries(io: FileIO, manifest: ManifestFile) -> list[ManifestEntry]:
             MANIFEST_ENTRY_SCHEMAS[READ_VERSION],
             read_types={-1: ManifestEntry, 2: DataFile},
             read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+            careful=careful,
         ) as reader:
             entries = [_inherit(entry, manifest) for entry in reader]
             _inherit_row_ids(entries, first_row_id(manifest))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from decimal import Decimal
@@ -42,16 +44,19 @@ from pyiceberg.types import (
     PrimitiveType,
     StringType,
     StructType,
+    TimestampNanoType,
     TimestampType,
     TimestamptzType,
     TimeType,
     UUIDType,
 )
 
-from compactor.avro_container import join_containers
+from compactor.avro_container import Container, join_containers, open_container
+from compactor.errors import RetryError
 from compactor.manifest_avro import RawManifest, UnusualManifestError, decode_manifests
 from compactor.manifest_columns import EntryColumns
 from compactor.manifest_disk import ManifestDisk
+from compactor.manifest_reads import Wanted, decode
 from compactor.manifests import DELETE_FILE_PATH_FIELD, file_entry, read_entries
 from compactor.partitions import PartitionLayout
 from tests.unit.manifest_files import record
@@ -73,6 +78,8 @@ VALUES: list[tuple[PrimitiveType, st.SearchStrategy[Any]]] = [
     (FixedType(3), st.binary(min_size=3, max_size=3)),
     (BinaryType(), st.binary(max_size=4)),
     (DecimalType(9, 2), st.integers(-(10**9) + 1, 10**9 - 1).map(lambda unscaled: Decimal(unscaled).scaleb(-2))),
+    (FixedType(16), st.binary(min_size=16, max_size=16)),
+    (TimestampNanoType(), MICROS),
     (DecimalType(38, 0), st.integers(-(10**37), 10**37).map(Decimal)),
 ]
 ENTRY = MANIFEST_ENTRY_SCHEMAS[3]
@@ -146,13 +153,13 @@ def written(
     made = [
         record(
             ManifestEntry,
-            ENTRY,
+            schema,
             **{key: value for key, value in entry.items() if key != "file"},
             data_file=record(DataFile, data_file, **entry["file"]),
         )
         for entry in entries
     ]
-    with AvroOutputFile[ManifestEntry](load_file_io({}).new_output(str(path)), schema, "manifest_entry", ENTRY) as out:
+    with AvroOutputFile[ManifestEntry](load_file_io({}).new_output(str(path)), schema, "manifest_entry", schema) as out:
         for one in made:
             out.write_block([one])
     return record(  # type: ignore[no-any-return]
@@ -236,3 +243,109 @@ def test_partition_values_of_absurd_sizes_are_left_to_the_reference(
     content = join_containers(json.dumps(schema), [])
     with pytest.raises(UnusualManifestError, match="bytes each"):
         decode_manifests([RawManifest(manifest, content)], {4: PartitionLayout(4, (), (), ())}, compiled=compiled)
+
+
+def one_entry(path: Path, **changes: Any) -> ManifestFile:
+    file = {"content": DataFileContent.DATA, "file_path": "f" * 100, "file_format": FileFormat.PARQUET}
+    file |= {"partition": Record(), "record_count": 1, "file_size_in_bytes": 1, **changes}
+    return written(path, LINE, (), [{"status": ManifestEntryStatus.ADDED, "snapshot_id": 1, "file": file}])
+
+
+def changed(path: Path, change: Callable[[bytes], bytes]) -> bytes:
+    """The manifest with other bytes in its blocks, which are not compressed any more."""
+    found = open_container(path.read_bytes())
+    blocks = tuple((count, change(bytes(block))) for count, block in found.blocks())
+    content = join_containers(found.schema, [Container(found.schema, blocks)])
+    path.write_bytes(content)
+    return content
+
+
+PLAIN = PartitionLayout(4, (), (), ())
+UNKNOWN_CODE = b"\x06"  # 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda block: UNKNOWN_CODE + block[1:],
+        lambda block: block.replace(b"\x0ePARQUET", b"\x0ePARQUEX"),
+        lambda block: block.replace(b"\xc8\x01" + b"f" * 100, b"\xfe\xff\xff\xff\x0f" + b"f" * 97),
+    ],
+    ids=["status", "format", "length"],
+)
+def test_damage_is_an_error_that_names_the_manifest_and_ends_nothing(
+    tmp_path: Path, compiled: bool, change: Callable[[bytes], bytes]
+) -> None:
+    manifest = one_entry(tmp_path / "m.avro")
+    raw = RawManifest(manifest, changed(tmp_path / "m.avro", change))
+    with pytest.raises(UnusualManifestError):
+        decode_manifests([raw], {4: PLAIN}, compiled=compiled)
+    wanted = Wanted(manifest, PLAIN, "key")
+    with pytest.raises(RetryError, match=r"m\.avro"):
+        decode(load_file_io({}), [wanted], [raw], compiled=compiled)
+
+
+def test_bounds_that_are_no_text_are_an_error_that_names_the_manifest(tmp_path: Path, compiled: bool) -> None:
+    bounds = {DELETE_FILE_PATH_FIELD: b"\xff"}
+    of_deletes = {"content": DataFileContent.POSITION_DELETES, "lower_bounds": bounds, "upper_bounds": bounds}
+    manifest = one_entry(tmp_path / "m.avro", **of_deletes)
+    raw = RawManifest(manifest, (tmp_path / "m.avro").read_bytes())
+    with pytest.raises(RetryError, match=r"m\.avro"):
+        decode(load_file_io({}), [Wanted(manifest, PLAIN, "key")], [raw], compiled=compiled)
+
+
+def test_compiled_code_leaves_bytes_behind_records_to_the_reference(tmp_path: Path) -> None:
+    manifest = one_entry(tmp_path / "m.avro")
+    raw = RawManifest(manifest, changed(tmp_path / "m.avro", lambda block: block + b"x"))
+    with pytest.raises(UnusualManifestError):
+        decode_manifests([raw], {4: PLAIN}, compiled=True)
+
+
+ENDLESS = """
+import sys
+from pathlib import Path
+from compactor.avro_datafusion import StuckError, read_avro
+content = Path(sys.argv[1]).read_bytes()
+for patience in (1.0, 3600.0):
+    try:
+        read_avro(content, ["status"], patience)
+    except StuckError as error:
+        print(error)
+"""
+
+
+def test_a_manifest_that_datafusion_does_not_come_to_an_end_with_is_waited_for_once(tmp_path: Path) -> None:
+    """In a process of its own: the thread spins until that ends."""
+    one_entry(tmp_path / "m.avro")
+    changed(tmp_path / "m.avro", lambda block: block + b"x")
+    done = subprocess.run(
+        [sys.executable, "-c", ENDLESS, str(tmp_path / "m.avro")], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == [
+        "DataFusion does not come to an end", "DataFusion is still at another manifest",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("careful", [False, True])
+def test_the_reference_reads_everything_or_says_that_it_cannot(tmp_path: Path, careful: bool) -> None:
+    """PyIceberg takes an empty block, and the end of a file that was cut off, for the end of the entries."""
+    path = tmp_path / "m.avro"
+    manifest = one_entry(path)
+    found = open_container(path.read_bytes())
+    ((count, block),) = found.blocks()
+    content = join_containers(found.schema, [Container(found.schema, ((1, block), (0, b""), (1, block)))])
+    path.write_bytes(content)
+    assert len(read_entries(load_file_io({}), manifest, careful=careful)) == 2 * count
+    for end in range(len(content) - len(block) - 16, len(content)):
+        path.write_bytes(content[:end])
+        with pytest.raises(RetryError):
+            read_entries(load_file_io({}), manifest, careful=careful)
+
+
+def test_a_file_without_codec_is_not_compressed(tmp_path: Path, compiled: bool) -> None:
+    path = tmp_path / "m.avro"
+    manifest = one_entry(path)
+    content = changed(path, lambda block: block).replace(b"\x14avro.codec", b"\x14avro.other")
+    path.write_bytes(content)
+    (found,) = decode_manifests([RawManifest(manifest, content)], {4: PLAIN}, compiled=compiled)
+    assert repr(list(found)) == repr(reference(manifest, PLAIN))

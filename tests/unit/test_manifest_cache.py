@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -210,6 +211,55 @@ def test_disk_is_bounded_and_forgets_what_was_not_wanted_for_longest(catalogs: C
         read(cache, view, [manifest])
     assert sum(file.stat().st_size for file in folder.glob("*.arrow")) <= 4 * size
     assert others_own.stat().st_size == 10 * size
+
+
+def test_entries_under_the_name_of_another_manifest_are_not_taken_for_its_own(
+    catalogs: Catalogs, tmp_path: Path
+) -> None:
+    view, disk = append(catalogs, 2), ManifestDisk(tmp_path / "kept", 2**24)
+    before = read(ManifestCache(2**24, disk=disk), view, view.manifests())
+    one, other = (tmp_path / "kept").iterdir()
+    swapped = tmp_path / "swapped"
+    one.rename(swapped), other.rename(one), swapped.rename(other)
+    reads = Reads()
+    after = read(ManifestCache(2**24, reads, disk=disk), view, view.manifests())
+    assert reads.last == (0, 0, 2)
+    assert [list(each) for each in after] == [list(each) for each in before]
+
+
+def test_a_folder_is_bounded_whoever_writes_and_what_others_are_writing_stays(
+    catalogs: Catalogs, tmp_path: Path
+) -> None:
+    folder = tmp_path / "kept"
+    view = append(catalogs, 12)
+    first, *more = view.manifests()
+    read(ManifestCache(0, disk=ManifestDisk(folder, 2**24)), view, [first])
+    (size,) = (file.stat().st_size for file in folder.iterdir())
+    unfinished = folder / f"{'0' * 64}.1-1"
+    unfinished.write_bytes(b"")
+    now = unfinished.stat().st_mtime
+    disks = [ManifestDisk(folder, 4 * size, lambda: now) for _ in range(4)]
+    for number, manifest in enumerate(more):
+        read(ManifestCache(0, disk=disks[number % 4]), view, [manifest])
+        assert sum(file.stat().st_size for file in folder.glob("*.arrow")) <= 4 * size
+    assert unfinished.exists()
+    late = ManifestDisk(folder, size, lambda: now + 3601)
+    read(ManifestCache(0, disk=late), view, [first])
+    assert not unfinished.exists()
+
+
+def test_a_folder_that_was_removed_is_used_again_after_a_while(catalogs: Catalogs, tmp_path: Path) -> None:
+    now = [1000.0]
+    folder, view = tmp_path / "kept", append(catalogs, 4)
+    disk = ManifestDisk(folder, 2**24, lambda: now[0])
+    for manifest, gone, waited, kept in zip(
+        view.manifests(), (False, True, False, False), (0, 1, 1, 60), (1, 0, 0, 1), strict=True
+    ):
+        if gone:
+            shutil.rmtree(folder)
+        now[0] += waited
+        read(ManifestCache(0, disk=disk), view, [manifest])
+        assert len(list(folder.glob("*"))) == kept
 
 
 def test_a_folder_that_cannot_be_written_is_no_obstacle(catalogs: Catalogs, tmp_path: Path) -> None:
