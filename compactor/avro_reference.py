@@ -48,10 +48,11 @@ class CarefulDecoder(StreamingBinaryDecoder):
 
 
 class CompleteAvroFile(AvroFile[D]):
-    """The records of an Avro file, all of them or an error.
+    """The records of an Avro file, all of them and nothing else, or an error.
 
-    PyIceberg takes a file that is cut off for one that ends, an empty block for the end, a file without codec for
-    compressed, and does not know timestamps in nanoseconds.
+    PyIceberg does not look whether bytes are left behind the records of a block, takes a file that is cut off for one
+    that ends, an empty block for the end, a file without codec for compressed, and does not know timestamps in
+    nanoseconds.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class CompleteAvroFile(AvroFile[D]):
     ) -> None:
         super().__init__(input_file, read_schema, read_types, read_enums)
         self._decoder: Callable[[bytes], BinaryDecoder] = CarefulDecoder if careful else new_decoder
-        self._size = 0
+        self._size = self._block_size = 0
 
     def __enter__(self) -> Self:
         with self.input_file.open() as stream:
@@ -93,9 +94,12 @@ class CompleteAvroFile(AvroFile[D]):
                 records, content = (0, b"") if at_end else (self.decoder.read_int(), self.decoder.read_bytes())
             except EOFError:
                 raise ValueError("it ends too early") from None
+            if self.block and self.block.block_decoder.tell() != self._block_size:
+                raise ValueError("bytes are left behind the records of a block")
             if at_end:
                 raise EOFError
             codec = self.header.compression_codec()
-            self.block = Block(self.reader, records, self._decoder(codec.decompress(content) if codec else content))
+            inflated = codec.decompress(content) if codec else content
+            self.block, self._block_size = Block(self.reader, records, self._decoder(inflated)), len(inflated)
             if records:
                 return records

@@ -294,11 +294,15 @@ def test_bounds_that_are_no_text_are_an_error_that_names_the_manifest(tmp_path: 
         decode(load_file_io({}), [Wanted(manifest, PLAIN, "key")], [raw], compiled=compiled)
 
 
-def test_compiled_code_leaves_bytes_behind_records_to_the_reference(tmp_path: Path) -> None:
+def test_bytes_behind_the_records_are_damage(tmp_path: Path) -> None:
+    """DataFusion is not asked here: see the next test."""
     manifest = one_entry(tmp_path / "m.avro")
     raw = RawManifest(manifest, changed(tmp_path / "m.avro", lambda block: block + b"x"))
     with pytest.raises(UnusualManifestError):
         decode_manifests([raw], {4: PLAIN}, compiled=True)
+    for careful in (False, True):
+        with pytest.raises(RetryError, match="left behind"):
+            read_entries(load_file_io({}), manifest, careful=careful)
 
 
 ENDLESS = """
