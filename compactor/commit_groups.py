@@ -45,6 +45,7 @@ def commit_groups(
 ) -> Committed:
     """Commit `groups` as one snapshot, without those that another commit has touched.
 
+    Delete files that apply to nothing any more leave with them; without `groups` they are all that leaves.
     `about_to_send` is called right before each attempt; what it raises ends the commit.
 
     Raises:
@@ -58,12 +59,14 @@ def commit_groups(
         touched = touched_groups([group.planned.group for group in kept], changes)
         dropped += [overtaken(kept[index].planned, plan.table.name, what) for index, what in touched.items()]
         kept = [group for index, group in enumerate(kept) if index not in touched]
-        if not kept:
+        if groups and not kept:
             return Committed(None, (), tuple(dropped), 0)
         rewritten = {file.entry.path for group in kept for file in group.planned.group.files}
-        gone = {entry.path for entry in changes if entry.status is Status.DELETED}
+        gone = {entry.identity for entry in changes if entry.status is Status.DELETED}
         # Files that an earlier commit of the run replaced do not count: it may have been rolled back since.
         dangling = dangling_deletes(plan.coverable_deletes, rewritten, gone)
+        if not kept and not dangling:
+            return Committed(None, (), (), 0)
         parts = [part for group in kept for part in group.parts]
         replacements = [Replacement(part.tasks, part.outputs, part.files_in) for part in parts]
         try:

@@ -18,6 +18,7 @@ from compactor.events import (
     GroupPlan,
     ManifestsRewritten,
     PartitionsSkipped,
+    RunCommitted,
     RunFailed,
     RunSkipped,
     SkippedPartition,
@@ -26,7 +27,7 @@ from compactor.partitions import JsonValue, PartitionKey, partition_text
 from compactor.table_names import TableName
 
 DONE, DROPPED, SKIPPED = "done", "dropped", "skipped"
-TELLING = (GroupCommitted, GroupDropped, RunFailed, RunSkipped, PartitionsSkipped, ManifestsRewritten)
+TELLING = (GroupCommitted, GroupDropped, RunCommitted, RunFailed, RunSkipped, PartitionsSkipped, ManifestsRewritten)
 """The events that become rows."""
 MOST_OF_A_SENTENCE = 2000  # characters; errors of others may be pages
 MOST_REMEMBERED = 100_000  # reasons to skip, about 15 MB; a forgotten one is recorded once more
@@ -70,6 +71,13 @@ def decisions_of(event: Event, at: float) -> list[Decision]:
     match event:
         case GroupCommitted():
             found = [_done(event, at)]
+        case RunCommitted(groups=0):
+            why = f"{event.delete_files_removed} delete files applied to no data file"
+            done = Decision(at, event.table, DONE, "dangling_deletes", why, event.run_id)
+            removed, seconds = event.delete_files_removed, event.commit_seconds
+            found = [
+                replace(done, delete_files_removed=removed, seconds=seconds, committed_snapshot_id=event.snapshot_id)
+            ]
         case GroupDropped():
             dropped = Decision(at, event.table, DROPPED, event.reason, event.message, event.run_id)
             found = [_planned(_about(dropped, event.key, event.plan.partition), event.plan)]

@@ -205,12 +205,15 @@ def content_file(
 
 
 def delete_file(entry: FileEntry) -> dict[str, Any]:
-    """A position or equality delete file in the REST spec's content-file JSON: enough to name it in a commit."""
-    equality = {"equality-ids": list(entry.equality_ids)} if entry.content is Content.EQUALITY_DELETES else {}
-    rows = {"record-count": entry.records}
-    return content_file(
-        entry.key, entry.path, entry.file_format, entry.size, rows, content=entry.content.value, **equality
-    )
+    """A delete file or deletion vector in the REST spec's content-file JSON: enough to name it in a commit."""
+    more: dict[str, Any] = {"content": entry.content.value}
+    if entry.content is Content.EQUALITY_DELETES:
+        more["equality-ids"] = list(entry.equality_ids)
+    if entry.blob is not None:
+        more |= {"content-offset": entry.blob[0], "content-size-in-bytes": entry.blob[1]}
+    if entry.applies_to is not None:
+        more["referenced-data-file"] = entry.applies_to
+    return content_file(entry.key, entry.path, entry.file_format, entry.size, {"record-count": entry.records}, **more)
 
 
 def exception_class(error: Py4JJavaError) -> str:

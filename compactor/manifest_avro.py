@@ -39,6 +39,7 @@ PARTITION: Final = 102
 LOWER_BOUNDS: Final = 125
 UPPER_BOUNDS: Final = 128
 REFERENCED_DATA_FILE: Final = 143
+BLOB: Final = (144, 145)  # offset and length of a deletion vector
 _WANTED: Final = {
     0: pa.int32(),  # status
     1: pa.int64(),  # snapshot_id
@@ -166,9 +167,9 @@ class _FlatSchema:
         return all(field_id in self.names for field_id in field_ids)
 
     def wanted(self, members: Sequence[_Blocks]) -> list[str]:
-        """Names of the columns to decode; bounds only where they may name the data file of position deletes."""
+        """Names of the columns to decode; bounds and blobs only where there may be position deletes."""
         deletes = any(blocks.raw.manifest.content == ManifestContent.DELETES for blocks in members)
-        ids = [*_WANTED, *((LOWER_BOUNDS, UPPER_BOUNDS) if deletes else ())]
+        ids = [*_WANTED, *((LOWER_BOUNDS, UPPER_BOUNDS, *BLOB) if deletes else ())]
         return [*(self.names[field_id] for field_id in ids if field_id in self.names), *self.partition]
 
 
@@ -282,6 +283,7 @@ def _columns(
         "equality_ids": read.column(135),
         "applies_to": _applies_to(read, content),
         "first_row_id": _first_row_ids(read.column(142), status, records, manifests, counts),
+        "blob": _blobs(read),
     }
     _check_codes(columns)
     rows = pa.record_batch([columns[name] for name in SCHEMA.names], SCHEMA)
@@ -369,6 +371,19 @@ def _applies_to(read: _Read, content: Any) -> Any:
     equal = pc.fill_null(pc.equal(lower, upper), fill_value=False)
     bound = pc.if_else(equal, lower, pa.scalar(None, pa.binary())).cast(pa.string())
     return pc.if_else(is_positions, pc.coalesce(named, bound), pa.scalar(None, pa.string()))
+
+
+def _blobs(read: _Read) -> Any:
+    """Where a deletion vector lies in its file, as a list of offset and length; null for all other files."""
+    names = [read.flat.names.get(field_id) for field_id in BLOB]
+    kind = SCHEMA.field("blob").type
+    if not all(name in read.table.column_names for name in names):
+        return pa.nulls(read.table.num_rows, kind)
+    offset, length = (read.named(str(name)).cast(pa.int64()) for name in names)
+    there = pc.and_(pc.is_valid(offset), pc.is_valid(length)).to_numpy(zero_copy_only=False)
+    pairs = np.stack([column.filter(pa.array(there)).to_numpy() for column in (offset, length)], axis=1)
+    ends = np.concatenate([[0], 2 * np.cumsum(there)]).astype(np.int32)
+    return pa.ListArray.from_arrays(ends, pairs.ravel(), type=kind, mask=pa.array(~there))
 
 
 def _partitions(fields: Sequence[Any], rows: int, layout: PartitionLayout) -> tuple[npt.NDArray[Any], Partitions]:

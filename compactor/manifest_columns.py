@@ -35,6 +35,7 @@ SCHEMA: Final = pa.schema(
         pa.field("equality_ids", pa.list_(pa.int32())),
         pa.field("applies_to", pa.string()),
         pa.field("first_row_id", pa.int64()),
+        pa.field("blob", pa.list_(pa.int64())),
     ]
 )
 """One row an entry, named as in `FileEntry`; `partition` is an index into the partitions that go with the rows."""
@@ -196,6 +197,7 @@ class EntryColumns:
             "key": [key for key, _ in partitions],
             "partition": [values for _, values in partitions],
             "equality_ids": [tuple(equality_ids) if equality_ids else () for equality_ids in column["equality_ids"]],
+            "blob": [None if blob is None else tuple(blob) for blob in column["blob"]],
         }
         return list(map(_entry, zip(*(column[name] for name in FileEntry._fields), strict=True)))
 

@@ -29,7 +29,7 @@ from compactor.partitions import PartitionLayout
 
 LOG = logging.getLogger(__name__)
 
-FORMAT: Final = 5  # raised whenever what is kept, or what it means, changes
+FORMAT: Final = 6  # raised whenever what is kept, or what it means, changes
 SUFFIX: Final = ".arrow"
 FLAGS_OF_A_PRIVATE_FOLDER: Final = 0o700  # paths and partition values are nobody else's business
 _OURS: Final = re.compile(r"[0-9a-f]{64}\.(arrow|\d+-\d+)")  # what others keep in the folder is none of our business

@@ -57,6 +57,7 @@ class FileEntry(NamedTuple):
     `applies_to` is the one data file that a position delete or deletion vector names, else None.
     `first_row_id` is the `_row_id` of a data file's first row, inherited if need be (spec: first row id inheritance);
     None where rows have no ids: in tables before V3, and for files of snapshots from before an upgrade to V3.
+    `blob`: (offset, length) in bytes of a deletion vector in its Puffin file, which holds many; else None.
     """
 
     manifest_path: str
@@ -75,6 +76,12 @@ class FileEntry(NamedTuple):
     equality_ids: tuple[int, ...]
     applies_to: str | None
     first_row_id: int | None = None
+    blob: tuple[int, int] | None = None
+
+    @property
+    def identity(self) -> tuple[str, tuple[int, int] | None]:
+        """What tells this file from all others of the table: vectors of one Puffin file share its path."""
+        return self.path, self.blob
 
     @property
     def is_live(self) -> bool:
@@ -178,6 +185,7 @@ def file_entry(entry: ManifestEntry, manifest_path: str, layout: PartitionLayout
         equality_ids=tuple(file.equality_ids or ()),
         applies_to=_applies_to(file) if content is Content.POSITION_DELETES else None,
         first_row_id=file._data[FIRST_ROW_ID],  # noqa: SLF001 - see _inherit_row_ids
+        blob=_blob(file) if content is Content.POSITION_DELETES else None,
     )
 
 
@@ -192,6 +200,13 @@ def _position_of(name: str) -> int:
 
 REFERENCED_DATA_FILE = _position_of("referenced_data_file")
 FIRST_ROW_ID = _position_of("first_row_id")
+BLOB_OFFSET = _position_of("content_offset")
+BLOB_LENGTH = _position_of("content_size_in_bytes")
+
+
+def _blob(file: DataFile) -> tuple[int, int] | None:
+    offset, length = file._data[BLOB_OFFSET], file._data[BLOB_LENGTH]  # noqa: SLF001 - see _inherit_row_ids
+    return None if offset is None or length is None else (int(offset), int(length))
 
 
 def _applies_to(file: DataFile) -> str | None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from pyiceberg.manifest import ManifestFile
 
-from compactor.dangling_deletes import CoverableDelete, coverable_deletes
+from compactor.dangling_deletes import CoverableDelete, coverable_deletes, dangling_deletes, worth_a_commit
 from compactor.events import ManifestsRead
 from compactor.file_pruning import candidates
 from compactor.inventory import take_inventory
 from compactor.manifest_cache import ManifestCache
+from compactor.manifests import FileEntry
 from compactor.partitions import PartitionKey
 from compactor.planner import Group, GroupLimits, Plan, make_plan, within_limits
 from compactor.policy_settings import PolicyValues
@@ -76,6 +77,16 @@ class TablePlan:
     stages: Mapping[str, float] = field(default_factory=dict)
     reads: tuple[ManifestsRead, ...] = ()
     skipped_deletes: tuple[ManifestFile, ...] = ()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a run has something to commit: groups, or delete files that apply to nothing."""
+        return bool(self.groups) or worth_a_commit(self.coverable_deletes)
+
+    @property
+    def dangling(self) -> tuple[FileEntry, ...]:
+        """Live delete files that apply to no live data file: the run's commit removes them."""
+        return dangling_deletes(self.coverable_deletes, frozenset(), frozenset())
 
     @property
     def bytes(self) -> int:

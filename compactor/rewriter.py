@@ -160,7 +160,7 @@ class Rewriter:
         """
         run = _Run(run_id or str(uuid.uuid4()), plan, enabled, stopping, progress)
         table = plan.table.name
-        if not plan.groups or plan.plan.snapshot_id is None:
+        if not plan.has_work or plan.plan.snapshot_id is None:
             return run.result()
         files = sum(len(group.group.files) for group in plan.groups)
         self._listener(RunPlanned(run.run_id, table, len(plan.groups), files, plan.bytes, plan.seconds))
@@ -175,6 +175,8 @@ class Rewriter:
             self._listener(RunFailed(run.run_id, table, run.stage, failure.reason, failure.reaction, str(error)))
             raise failure from error
         result = run.result()
+        if result.snapshot_after is None:  # others have removed meanwhile what was to be removed
+            return result
         self._tell(result, waiting_since)
         prefetch(self._catalogs, self._cache, table, plan.table.ref)  # our own new manifests, before anybody asks
         return result
@@ -182,7 +184,7 @@ class Rewriter:
     def _carry_out(self, run: _Run, snapshot_id: int) -> None:
         run.plan, strays = without_strays(run.plan, self._cache)
         self._drop(run, strays)
-        if not run.plan.groups:
+        if strays and not run.plan.groups:
             raise NoGroupLeftError(strays)
         java_table = JavaTable.load(self._session, run.plan.table, snapshot_id)
         shares = ShareRewriter(self._session, java_table, run.plan, run.run_id)
@@ -192,13 +194,13 @@ class Rewriter:
 
         watchman = Watchman(self._records, cancel, self._lease_seconds, self._check_seconds)
         settings = self._commit_settings
-        parts = batches(
-            [planned.group for planned in run.plan.groups], settings.groups, settings.bytes, settings.max_commits
-        )
+        groups = [planned.group for planned in run.plan.groups]
+        only_deletes = [()]  # one commit, which removes delete files that apply to nothing
+        parts = batches(groups, settings.groups, settings.bytes, settings.max_commits) or only_deletes
         with self._noted(run, shares) as record, watchman.over(record, run.enabled, run.stopping) as watch:
             for part, numbers in enumerate(parts, 1):
                 self._one_commit(run, java_table, shares, record, watch, numbers, f"{part}/{len(parts)}")
-            if run.commits == 0:
+            if run.dropped and run.commits == 0:
                 raise _nothing_committed(run.dropped)
 
     def _one_commit(
@@ -214,10 +216,10 @@ class Rewriter:
         """Rewrite some of the plan's groups and commit them."""
         run.stage = "rewrite"
         started = self._clock()
-        sound = self._keep_sound(run, self._rewrite(run, shares, numbers, watch.stopped))
+        sound = self._keep_sound(run, self._rewrite(run, shares, numbers, watch.stopped)) if numbers else []
         rewritten = self._clock()
         run.rewrite_seconds += rewritten - started
-        if not sound:
+        if numbers and not sound:
             return
         self._records.renew(record)
         run.stage = "commit"

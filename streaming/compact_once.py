@@ -53,7 +53,7 @@ def _run(
     tell: Listener,
 ) -> RunResult:
     name = plan.table.name
-    if not plan.groups:
+    if not plan.has_work:
         tell(RunSkipped(name, "nothing_due"))
         return RunResult(run_id, name, plan.plan.snapshot_id, plan.plan.snapshot_id, (), plan.seconds, 0.0, 0.0)
     records = in_flight_records(settings, settings.state.checkpoint.rstrip("/"))

@@ -69,6 +69,7 @@ def plan_document(plan: TablePlan) -> Document:
         "operation": None,
         "selection": plan.selection.document() if plan.selection else None,
         "groups": [_planned_document(planned) for planned in plan.groups],
+        "dangling_delete_files": len(plan.dangling) if plan.has_work else 0,
         "left_alone": [
             {"spec_id": key.spec_id, "partition": plan.table.layout(key.spec_id).readable(key), "why": why}
             for key, why in plan.plan.left_alone.items()
@@ -119,7 +120,7 @@ def run_document(result: RunResult) -> Document:
         "table": str(result.table),
         "snapshot_before": result.snapshot_before,
         "snapshot_after": after,
-        "operation": "replace" if result.groups else None,
+        "operation": "replace" if result.commits else None,
         "run_id": result.run_id,
         "commits": result.commits,
         "delete_files_removed": result.delete_files_removed,
@@ -261,8 +262,14 @@ def print_plan(console: Console, plan: TablePlan) -> None:
     """A plan for people."""
     for line in plan.selection.lines() if plan.selection else ():
         console.print(line, markup=False, highlight=False)
+    if plan.has_work and plan.dangling:
+        console.print(
+            f"[bold]{plan.table.name}[/]: delete files to remove, because they apply to no data file: "
+            f"{len(plan.dangling)}"
+        )
     if not plan.groups:
-        console.print(f"[bold]{plan.table.name}[/]: nothing is due")
+        if not plan.has_work:
+            console.print(f"[bold]{plan.table.name}[/]: nothing is due")
         for key, why in list(plan.plan.left_alone.items())[:20]:
             console.print(f"  {partition_text(plan.table.layout(key.spec_id).readable(key))}: {why}", highlight=False)
         return
@@ -283,8 +290,14 @@ def print_plan(console: Console, plan: TablePlan) -> None:
 
 def print_run(console: Console, result: RunResult) -> None:
     """A run for people."""
-    if not result.groups:
+    if not result.commits:
         console.print(f"[bold]{result.table}[/]: nothing to do")
+        return
+    if not result.groups:
+        console.print(
+            f"[bold]{result.table}[/]: snapshot {result.snapshot_after}: {result.delete_files_removed} delete files "
+            "removed, which applied to no data file"
+        )
         return
     rows = (
         (

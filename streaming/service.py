@@ -435,7 +435,7 @@ class Service:
             raise StoppedError(f"{debt.table} is switched off")
         if asked is None:
             self._decline(debt, plan)
-        if not plan.groups:
+        if not plan.has_work:
             self.tell(RunSkipped(debt.table, "nothing_due"))
             return None
         return plan
