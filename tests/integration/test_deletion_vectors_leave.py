@@ -1,0 +1,144 @@
+"""A delete file leaves in the commit that removes the last data file it applies to; the metadata oracle judges it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from compactor.run_result import RunResult
+from tests.conftest import Lake
+from tests.correctness.delete_rules import DeleteIndex, dangling
+from tests.correctness.metadata_oracle import check_run, metadata_of
+from tests.correctness.metadata_reader import Entry, SnapshotState
+from tests.correctness.stage import any_size_splices
+from tests.integration.table_kit import MERGE_ON_READ, create, java_table, planned, run
+
+pytestmark = pytest.mark.spark
+
+FILES, ROWS_PER_FILE = 12, 20
+LINEAGE = "id, a, k, _row_id, _last_updated_sequence_number"
+BUCKETED = "PARTITIONED BY (bucket(4, k))"
+LAYOUTS = pytest.mark.parametrize("by", ["", BUCKETED], ids=["unpartitioned", "bucketed"])
+ENGINES = pytest.mark.parametrize("engine", ["auto", "encode", "spark"])
+MANIFESTS = pytest.mark.parametrize("manifests", [1, 12, pytest.param(200, marks=pytest.mark.slow)])
+EACH_COMMIT_ITS_MANIFEST = "'commit.manifest-merge.enabled'='false'"
+
+
+def state_of(lake: Lake, table: str) -> SnapshotState:
+    metadata = metadata_of(lake, table)
+    head = metadata.head()
+    assert head is not None
+    return metadata.state(head)
+
+
+def left(lake: Lake, table: str) -> list[Entry]:
+    """Delete files that apply to no data file."""
+    return dangling(DeleteIndex(state_of(lake, table), metadata_of(lake, table).unpartitioned_specs))
+
+
+def written(lake: Lake, table: str, version: int, granularity: str, by: str, manifests: int) -> None:
+    """Inserts of one file each, then `manifests` merge-on-read deletes; each file loses a row at least."""
+    properties = f"{MERGE_ON_READ}, {EACH_COMMIT_ITS_MANIFEST}, 'write.delete.granularity'='{granularity}'"
+    create(lake, table, version, properties, by)
+    files = max(FILES, manifests)
+    for number in range(files):
+        append(lake, table, number)
+    doomed = [number * ROWS_PER_FILE for number in range(files)]
+    each = -(-len(doomed) // manifests)
+    for first in range(0, len(doomed), each):
+        ids = ", ".join(map(str, doomed[first : first + each]))
+        lake.sql(f"DELETE FROM lake.{table} WHERE id IN ({ids})")
+    assert sum(manifest.content for manifest in state_of(lake, table).manifests) == manifests
+    assert not left(lake, table)
+
+
+def append(lake: Lake, table: str, number: int) -> None:
+    """One file of ROWS_PER_FILE rows, all in one bucket."""
+    start, end = number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE
+    rows = f"SELECT /*+ COALESCE(1) */ id, concat('a', id), {number % 4} FROM range({start}, {end})"
+    lake.sql(f"INSERT INTO lake.{table} {rows}")
+
+
+def compacted(lake: Lake, table: str, engine: str) -> RunResult:
+    plan = planned(lake, table, engine=engine)
+    return run(lake, plan)
+
+
+def assert_clean(lake: Lake, table: str, result: RunResult, before: list[Any], columns: str) -> None:
+    assert result.snapshot_after is not None
+    assert not result.dropped
+    assert check_run(lake, table, result.run_id, result.snapshot_before).findings == ()
+    assert not left(lake, table)
+    assert lake.rows(table, columns) == before
+
+
+@ENGINES
+@LAYOUTS
+@MANIFESTS
+def test_vectors_leave_with_their_data_files(lake: Lake, table_name: str, engine: str, by: str, manifests: int) -> None:
+    written(lake, table_name, 3, "file", by, manifests)
+    before = lake.rows(table_name, LINEAGE)
+    result = compacted(lake, table_name, engine)
+    assert_clean(lake, table_name, result, before, LINEAGE)
+    assert state_of(lake, table_name).deletes == ()
+    assert state_of(lake, table_name).summary.get("total-delete-files") == "0"
+
+
+@ENGINES
+@LAYOUTS
+@MANIFESTS
+@pytest.mark.parametrize("granularity", ["file", "partition"])
+def test_position_deletes_leave_with_their_data_files(
+    lake: Lake, table_name: str, engine: str, by: str, manifests: int, granularity: str
+) -> None:
+    written(lake, table_name, 2, granularity, by, manifests)
+    before = lake.rows(table_name)
+    result = compacted(lake, table_name, engine)
+    assert_clean(lake, table_name, result, before, "*")
+    assert state_of(lake, table_name).deletes == ()
+
+
+def leave_dangling(lake: Lake, table: str) -> list[Entry]:
+    """Replace all data files by one as earlier versions did: the commit names no vector."""
+    loaded = java_table(lake, table)
+    jvm, planned_at = lake.session._jvm, loaded.currentSnapshot()
+    removed, added, nothing = jvm.java.util.HashSet(), jvm.java.util.HashSet(), jvm.java.util.HashSet()
+    tasks = loaded.newScan().planFiles().iterator()
+    while tasks.hasNext():
+        removed.add(tasks.next().file())
+    lake.sql(f"ALTER TABLE lake.{table} CREATE BRANCH other")
+    lake.sql(f"INSERT INTO lake.{table}.branch_other SELECT /*+ COALESCE(1) */ 1, 'kept', 0")
+    loaded.refresh()
+    new = loaded.snapshot("other").addedDataFiles(loaded.io()).iterator()
+    while new.hasNext():
+        added.add(new.next())
+    rewrite = loaded.newRewrite().validateFromSnapshot(planned_at.snapshotId())
+    rewrite.dataSequenceNumber(planned_at.sequenceNumber())
+    rewrite.rewriteFiles(removed, nothing, added, nothing).commit()
+    lake.sql(f"REFRESH TABLE lake.{table}")
+    return left(lake, table)
+
+
+@pytest.mark.parametrize("engine", ["auto", "splice", "encode", "spark"])
+@LAYOUTS
+def test_vectors_that_an_earlier_version_left_behind_go_with_the_next_run(
+    lake: Lake, table_name: str, engine: str, by: str
+) -> None:
+    written(lake, table_name, 3, "file", by, FILES)
+    assert leave_dangling(lake, table_name)
+    for number in range(4):
+        append(lake, table_name, number * 4)
+    before = lake.rows(table_name, LINEAGE)
+    with any_size_splices():
+        result = compacted(lake, table_name, engine)
+    assert_clean(lake, table_name, result, before, LINEAGE)
+    assert state_of(lake, table_name).deletes == ()
+
+
+def test_vectors_that_an_earlier_version_left_behind_go_in_a_commit_of_their_own(lake: Lake, table_name: str) -> None:
+    written(lake, table_name, 3, "file", "", FILES)
+    assert leave_dangling(lake, table_name)
+    before, data = lake.rows(table_name, LINEAGE), [entry.path for entry in state_of(lake, table_name).data]
+    assert_clean(lake, table_name, compacted(lake, table_name, "auto"), before, LINEAGE)
+    assert [entry.path for entry in state_of(lake, table_name).data] == data
