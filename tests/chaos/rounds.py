@@ -20,6 +20,7 @@ from compactor.settings import CommitSettings
 from tests.chaos.model import SerialModel
 from tests.chaos.operations import OPERATIONS, ROW_LEVEL, Scene, append_by_spark
 from tests.conftest import Lake
+from tests.correctness.metadata_oracle import check_run
 from tests.services.faulty_catalog import FaultyCatalog
 
 MOMENTS = (
@@ -29,6 +30,7 @@ MOMENTS = (
     "after our check",
     "between two commits of the run",
 )
+FINDINGS_SHOWN = 3
 ON_ITS_WAY = "while a writer's commit is on its way"
 
 
@@ -158,6 +160,9 @@ class Chaos:
             return f"FAILED: {error.reason}: {error}"
         finally:
             self._model.note(Scene(self._lake, self._table, self._model, random.Random(0)).head)
+        findings = check_run(self._lake, self._table, result).findings
+        if findings:
+            return f"FAILED: {len(findings)} findings in the metadata: {'; '.join(findings[:FINDINGS_SHOWN])}"
         return "partly committed" if result.dropped else "committed"
 
     def _compare(self, done: Round) -> None:

@@ -26,6 +26,7 @@ from compactor.plan_table import Request, TablePlan, plan_table
 from compactor.rewriter import RunResult
 from tests.conftest import Lake
 from tests.correctness.file_truth import data_entries, known_paths, live_entries, wrong_in
+from tests.correctness.metadata_oracle import check_run
 from tests.correctness.rows import (
     Filters,
     Rows,
@@ -165,6 +166,7 @@ def _problems(lake: Lake, table: str, before: Baseline, run: RunResult) -> Itera
         lambda: _rows_differ(lake, table, loaded, before),
         lambda: _filters_differ(lake, table, before),
         lambda: _snapshot_wrong(loaded, before, run),
+        lambda: iter(check_run(lake, table, run).findings),
         lambda: _files_wrong(lake, table, loaded, before, run),
         lambda: _outputs_wrong(loaded, before, run),
         lambda: _left_behind(lake, table, loaded),

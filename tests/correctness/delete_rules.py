@@ -94,7 +94,7 @@ class LeftBehind:
 
 
 def left_behind(
-    planned: DeleteIndex,
+    planned: DeleteIndex | None,
     parent: DeleteIndex,
     own: DeleteIndex,
     removed: AbstractSet[str],
@@ -102,15 +102,18 @@ def left_behind(
     last: bool,
     whole_table: bool,
 ) -> Iterator[LeftBehind]:
-    """Judge the dangling deletes of one snapshot of a run; `removed`: data files that the run has removed so far."""
+    """Judge the dangling deletes of one snapshot of a run.
+
+    `planned`: None where the planned snapshot has expired. `removed`: data files that the run has removed so far.
+    """
     for entry in dangling(own):
-        before = planned.covered(entry, exact=False) if entry.identity in planned.deletes else None
+        known = planned is not None and entry.identity in planned.deletes
+        before = planned.covered(entry, exact=False) if planned is not None and known else None
         if entry.identity in parent.deletes and parent.covered(entry, exact=True):
             at_fault = entry.is_vector or (before is not None and before <= removed)
             yield LeftBehind(entry, at_fault, "applied to a data file before the run, and applies to none now")
         elif last:
-            known = before is not None and not before
-            at_fault = known and (entry.is_vector or whole_table)
+            at_fault = before is not None and not before and (entry.is_vector or whole_table)
             yield LeftBehind(entry, at_fault, "applied to no data file before the run, and the run left it")
 
 

@@ -6,13 +6,23 @@ finding. Delete files that apply to nothing are judged as `delete_rules` documen
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from compactor.run_result import RunResult
 from tests.conftest import Lake
 from tests.correctness.delete_rules import DeleteIndex, left_behind, vector_problems
-from tests.correctness.metadata_reader import SnapshotState, TableMetadata, is_local
+from tests.correctness.file_facts import file_problems
+from tests.correctness.listing_rules import (
+    by_snapshot,
+    duplicate_problems,
+    history_problems,
+    lineage_problems,
+    manifest_problems,
+    sequence_problems,
+    summary_problems,
+)
+from tests.correctness.metadata_reader import ADDED, DATA, SnapshotState, TableMetadata, is_local
 
 RUN_ID = "firnline.run-id"
 
@@ -30,57 +40,58 @@ def metadata_of(lake: Lake, table: str) -> TableMetadata:
     return TableMetadata.read(lake.catalog.load_table(lake.name(table).identifier).metadata_location)
 
 
-def check_run(
-    lake: Lake, table: str, run_id: str, planned: int | None, *, ref: str = "main", whole_table: bool = True
-) -> Verdict:
-    """Check the snapshots of one run.
-
-    Args:
-        lake: Where the table is.
-        table: Its name.
-        run_id: The run, as its snapshots' summaries name it.
-        planned: The snapshot that was planned; None where the table was empty.
-        ref: The branch.
-        whole_table: The run read every manifest: no filter excluded delete files.
-    """
+def check_run(lake: Lake, table: str, run: RunResult, *, whole_table: bool = True) -> Verdict:
+    """Check the snapshots of one run. `whole_table`: no filter excluded manifests from its plan."""
     location = lake.catalog.load_table(lake.name(table).identifier).metadata_location
-    if not is_local(location):
+    if run.snapshot_after is None or not is_local(location):
         return Verdict()
     metadata = TableMetadata.read(location)
-    own = sorted(
-        (each for each in metadata.snapshots.values() if (each.get("summary") or {}).get(RUN_ID) == run_id),
-        key=lambda each: each.get("sequence-number", 0),
-    )
-    found = Verdict()
-    if own:
-        found = judge(metadata, [each["snapshot-id"] for each in own], planned, whole_table=whole_table)
-    return Verdict(tuple(f"{table}: {sentence}" for sentence in found.findings), found.allowed)
+    own = [each for each in metadata.snapshots.values() if (each.get("summary") or {}).get(RUN_ID) == run.run_id]
+    own.sort(key=lambda each: each.get("sequence-number") or each["timestamp-ms"])
+    return judge(metadata, [each["snapshot-id"] for each in own], run.snapshot_before, whole_table=whole_table)
 
 
-def judge(metadata: TableMetadata, own: Sequence[int], planned: int | None, *, whole_table: bool = True) -> Verdict:
-    """Check the given snapshots of one run, oldest first."""
+def judge(metadata: TableMetadata, own: Sequence[int], planned_id: int | None, *, whole_table: bool = True) -> Verdict:
+    """Check the given snapshots of one run, oldest first. `planned_id`: the snapshot that the run planned."""
     findings: list[str] = []
+    allowed = 0
     removed: set[str] = set()
-    allowed: Counter[str] = Counter()
-    plan_state = metadata.state(planned) if planned in metadata.snapshots else None
+    planned = metadata.state(planned_id) if planned_id in metadata.snapshots else None
     for number, snapshot_id in enumerate(own, 1):
         after = metadata.state(snapshot_id)
-        parent_id = metadata.snapshots[snapshot_id].get("parent-snapshot-id")
-        before = metadata.state(parent_id) if parent_id in metadata.snapshots else None
-        problems = list(check_snapshot(metadata, after, before))
-        if before is not None:
-            plan_state = plan_state or before
-            removed |= {entry.path for entry in before.data} - {entry.path for entry in after.data}
-            indexes = (DeleteIndex(state, metadata.unpartitioned_specs) for state in (plan_state, before, after))
-            for left in left_behind(*indexes, removed, last=number == len(own), whole_table=whole_table):
+        parent_id = after.snapshot.get("parent-snapshot-id")
+        parent = metadata.state(parent_id) if parent_id in metadata.snapshots else None
+        problems = list(check_snapshot(metadata, after, parent, planned))
+        if parent is not None:
+            removed |= {entry.path for entry in parent.data} - {entry.path for entry in after.data}
+            specs = metadata.unpartitioned_specs
+            left_out = left_behind(
+                DeleteIndex(planned, specs) if planned else None,
+                DeleteIndex(parent, specs),
+                DeleteIndex(after, specs),
+                removed,
+                last=number == len(own),
+                whole_table=whole_table,
+            )
+            for left in left_out:
                 if left.finding:
                     problems.append(f"{left.entry.label} {left.why}")
-                else:
-                    allowed[left.entry.path] += 1
-        findings += [f"snapshot {snapshot_id}: {problem}" for problem in problems]
-    return Verdict(tuple(findings), allowed.total())
+                allowed += not left.finding
+        name = metadata.document["location"].rsplit("/", 1)[-1]
+        findings += [f"table {name}, snapshot {snapshot_id}: {problem}" for problem in problems]
+    return Verdict(tuple(findings), allowed)
 
 
-def check_snapshot(metadata: TableMetadata, after: SnapshotState, before: SnapshotState | None) -> Iterator[str]:
-    """All checks of one snapshot, in the order of the module's docstring."""
+def check_snapshot(
+    metadata: TableMetadata, after: SnapshotState, parent: SnapshotState | None, planned: SnapshotState | None
+) -> Iterator[str]:
+    """Check one snapshot of a run against its files, its parent and itself."""
     yield from vector_problems(after)
+    for entry in (*after.deletes, *(entry for entry in by_snapshot(after, ADDED) if entry.content == DATA)):
+        yield from file_problems(entry)
+    yield from summary_problems(after, parent)
+    yield from duplicate_problems(after, parent)
+    yield from manifest_problems(after)
+    yield from history_problems(after, parent)
+    yield from sequence_problems(metadata, after, planned.sequence_number if planned else None)
+    yield from lineage_problems(metadata, after)

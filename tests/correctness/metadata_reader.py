@@ -105,6 +105,11 @@ class SnapshotState:
     def snapshot_id(self) -> int:
         return int(self.snapshot["snapshot-id"])
 
+    @property
+    def sequence_number(self) -> int:
+        """0 in format version 1."""
+        return int(self.snapshot.get("sequence-number") or 0)
+
     @cached_property
     def live(self) -> tuple[Entry, ...]:
         return tuple(entry for entry in self.entries if entry.status != DELETED)

@@ -16,6 +16,7 @@ from compactor.rewriter import Rewriter
 from compactor.run_result import RunResult
 from compactor.settings import CommitSettings
 from tests.conftest import Lake
+from tests.correctness.metadata_oracle import check_run
 
 MERGE_ON_READ = "'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read'"
 
@@ -118,7 +119,9 @@ def run(
         commit=commit,
         listener=listener,
     )
-    return rewriter.run(plan, **more)
+    result = rewriter.run(plan, **more)
+    assert check_run(lake, plan.table.name.short, result, whole_table=plan.selection is None).findings == ()
+    return result
 
 
 def append(lake: Lake, table: str) -> None:

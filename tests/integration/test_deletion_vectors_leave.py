@@ -68,7 +68,7 @@ def compacted(lake: Lake, table: str, engine: str) -> RunResult:
 def assert_clean(lake: Lake, table: str, result: RunResult, before: list[Any], columns: str) -> None:
     assert result.snapshot_after is not None
     assert not result.dropped
-    assert check_run(lake, table, result.run_id, result.snapshot_before).findings == ()
+    assert check_run(lake, table, result).findings == ()
     assert not left(lake, table)
     assert lake.rows(table, columns) == before
 
