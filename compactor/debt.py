@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from compactor.table_names import TableName
 
 
+_VALUES = 10  # of a `PartitionCounts` as a list
 SizeLadder = tuple[tuple[int, int, int], ...]
 """Small files by size: (step of `tiers.step_of`, files, bytes), ascending, no empty step."""
 
@@ -24,6 +25,7 @@ class PartitionCounts:
     """Live files of one partition. Sizes in bytes. `small` is by the thresholds the count was made with.
 
     `changed_ms`: when a writer last committed here, as far as known: no count, and no part of equality.
+    `equality_deletes`: how many of the delete files are equality deletes.
     """
 
     data_files: int = 0
@@ -35,6 +37,7 @@ class PartitionCounts:
     deleted_records: int = 0
     small_sizes: SizeLadder = ()
     changed_ms: int = field(default=0, compare=False)
+    equality_deletes: int = 0
 
     def __add__(self, other: PartitionCounts) -> PartitionCounts:
         return PartitionCounts(
@@ -47,6 +50,7 @@ class PartitionCounts:
             self.deleted_records + other.deleted_records,
             _joined(self.small_sizes, other.small_sizes),
             max(self.changed_ms, other.changed_ms),
+            self.equality_deletes + other.equality_deletes,
         )
 
     def __neg__(self) -> PartitionCounts:
@@ -60,26 +64,29 @@ class PartitionCounts:
             -self.deleted_records,
             tuple((step, -files, -size) for step, files, size in self.small_sizes),
             self.changed_ms,
+            -self.equality_deletes,
         )
 
     def to_list(self) -> list[Any]:
         """For JSON; `from_list` reads it."""
-        return [*self._numbers, self.small_sizes, self.changed_ms]
+        return [*self._counts, self.small_sizes, self.changed_ms, self.equality_deletes]
 
     @classmethod
     def from_list(cls, values: Sequence[Any]) -> PartitionCounts:
-        """The inverse of `to_list`."""
-        data_files, small_files, data_bytes, small_bytes, delete_files, records, deleted, ladder, changed = values
+        """The inverse of `to_list`. State written before equality deletes were counted has none; it is counted anew."""
+        *counts, ladder, changed_ms, equality_deletes = values if len(values) == _VALUES else (*values, 0)
         steps = tuple((step, files, size) for step, files, size in ladder)
-        return cls(data_files, small_files, data_bytes, small_bytes, delete_files, records, deleted, steps, changed)
+        return cls(*counts, small_sizes=steps, changed_ms=changed_ms, equality_deletes=equality_deletes)
 
     @property
     def is_possible(self) -> bool:
         """Whether no number is below zero: a ledger that subtracts what it never added has lost its way."""
-        return min(self._numbers) >= 0 and all(files > 0 and size >= 0 for _, files, size in self.small_sizes)
+        return min(*self._counts, self.equality_deletes) >= 0 and all(
+            files > 0 and size >= 0 for _, files, size in self.small_sizes
+        )
 
     @property
-    def _numbers(self) -> tuple[int, ...]:
+    def _counts(self) -> tuple[int, ...]:
         return (
             self.data_files,
             self.small_files,

@@ -94,10 +94,10 @@ class TablePlan:
         return sum(group.group.bytes for group in self.groups)
 
     def left_alone(self, due: Iterable[PartitionKey]) -> dict[PartitionKey, str]:
-        """Why partitions are not in the plan; those of `due` that nobody looked at are outside the table's filter."""
+        """Why partitions of `due` are not in the plan: policy, filter, or no data file."""
         planned = {group.group.key for group in self.groups}
-        outside = {key: "outside policy.where" for key in due if self.policy.where and key not in planned}
-        return {**outside, **self.plan.left_alone}
+        why = "outside policy.where" if self.policy.where else "it holds delete files, but no data file"
+        return {**{key: why for key in due if key not in planned}, **self.plan.left_alone}
 
 
 def plan_table(

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from compactor.debt import PartitionCounts
+from compactor.delete_rules import DeleteRules
 from compactor.live_files import LiveFile, LiveFiles
 from compactor.policy_settings import PolicyValues
 from compactor.tables import FileSizes
@@ -75,46 +76,6 @@ def output_count(total_bytes: int, target: int) -> int:
     """How many outputs `total_bytes` become by thresholds, at least one."""
     whole, rest = divmod(total_bytes, target)
     return max(1, whole + (1 if rest >= ROUND_UP_FROM * target else 0))
-
-
-@dataclass(frozen=True)
-class DeleteRules:
-    """When deletes make a file or a partition due, under any policy."""
-
-    values: PolicyValues
-    sizes: FileSizes
-
-    def heavy(self, file: LiveFile) -> bool:
-        """Whether so much of a file is deleted, or by so many files, that it is rewritten by itself."""
-        return bool(file.deletes) and (
-            len(file.deletes) >= self.values.delete_file_threshold
-            or file.deleted_ratio >= self.values.delete_ratio_threshold
-        )
-
-    def judge(self, counts: PartitionCounts) -> str | None:
-        """Why a partition may hold a heavy file, None if it cannot.
-
-        A guess: the ledger does not know which file a delete names. The files themselves settle it.
-        """
-        ratio = counts.deleted_records / counts.records if counts.records else 0.0
-        if ratio >= self.values.delete_ratio_threshold:
-            return f"{ratio:.0%} of rows deleted, threshold {self.values.delete_ratio_threshold:.0%}"
-        if counts.delete_files >= self.values.delete_file_threshold:
-            return f"{counts.delete_files} delete files, threshold {self.values.delete_file_threshold}"
-        if self._may_hold_a_heavy_file(counts):
-            return f"{counts.deleted_records} rows deleted: enough to make one of its files due"
-        return None
-
-    def _may_hold_a_heavy_file(self, counts: PartitionCounts) -> bool:
-        """Whether all deletes together would reach the threshold in the smallest file there can be, by average rows."""
-        if not counts.deleted_records or not counts.data_bytes:
-            return False
-        smallest = self.sizes.small_below
-        if counts.small_files:
-            smallest = min(smallest, counts.small_bytes // counts.small_files)
-        smallest = min(smallest, counts.data_bytes // max(1, counts.data_files))
-        rows = counts.records * smallest / counts.data_bytes
-        return counts.deleted_records >= self.values.delete_ratio_threshold * rows
 
 
 LOOKS_PER_AGE = 4
@@ -182,9 +143,8 @@ class ThresholdPolicy:
         """Small and delete-heavy files, when together they pass a threshold."""
         if self.everything:
             return Choice(tuple(files), f"all {len(files)} files, as asked for")
-        is_heavy, small_below = DeleteRules(self.values, self.sizes).heavy, self.sizes.small_below
-        heavy = [file for file in files if is_heavy(file)]
-        chosen = tuple(file for file in files if file.entry.size < small_below or is_heavy(file))
+        heavy = DeleteRules(self.values, self.sizes).heavy(files)
+        chosen = tuple(file for index, file in enumerate(files) if self.sizes.is_small(file.size) or index in heavy)
         total = sum(file.size for file in chosen)
         if heavy:
             return Choice(chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all")

@@ -7,8 +7,10 @@ bytes are added up. Idle time between commits lets it settle. Only sizes count, 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from compactor.live_files import LiveFile
 from compactor.manifests import Content, FileEntry, Status
@@ -21,10 +23,14 @@ FOREVER = float("inf")
 
 @dataclass(frozen=True)
 class Arrival:
-    """One commit of a writer: when (seconds), and the sizes (bytes) of the files it adds, by bucket."""
+    """One commit of a writer: when (seconds), and the sizes (bytes) of the files it adds, by bucket.
+
+    `upserts`: with an equality delete file for every bucket, which applies to all files that were there before.
+    """
 
     at: float
     files: Mapping[Hashable, tuple[int, ...]]
+    upserts: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,9 @@ class Outcome:
         files: Files of any size at the end.
         overlap: How many files of a bucket hold rows of one commit, on average: 1 when files follow each other.
         small_files: Their number after each arrival.
+        mean_delete_files: Live delete files in all buckets, averaged over the commits, after the policy has acted.
+        most_delete_files: The largest number of them in one bucket.
+        vain_rewrites: Rewrites of a bucket that left it with as many files, data and delete files, as it had.
     """
 
     arrivals: int
@@ -59,6 +68,9 @@ class Outcome:
     files: int
     overlap: float
     small_files: tuple[int, ...] = field(repr=False)
+    mean_delete_files: float = 0.0
+    most_delete_files: int = 0
+    vain_rewrites: int = 0
 
     @property
     def write_amplification(self) -> float:
@@ -95,32 +107,58 @@ class _Bucket:
         self.commits = 0
         self.files_rewritten = 0
         self.files_written = 0
+        self.vain_rewrites = 0
+        self.deletes: list[FileEntry] = []
 
     def add(self, size: int, first: int, last: int, rewrites: int, written: float) -> None:
         self._serial += 1
-        live = LiveFile(_entry(self._serial, size))
+        live = LiveFile(_entry(f"{self._serial:012d}", size, self.commits))
         file = _File(live, first, last, rewrites, written)
         (self.open if self._is_small(size) else self.done).append(file)
 
+    def delete(self) -> None:
+        """An equality delete file arrives: it applies to the files of all earlier commits."""
+        self.deletes.append(_entry(f"deletes-{self.commits}", 1, self.commits, Content.EQUALITY_DELETES))
+
+    @property
+    def _files(self) -> int:
+        return len(self.open) + len(self.done) + len(self.deletes)
+
+    def _candidates(self) -> list[_File]:
+        """What the policy may choose from. Files that are not small never come back, but where deletes apply."""
+        return [*self.done, *self.open] if self.deletes else self.open
+
+    def _live(self, file: _File) -> LiveFile:
+        written = file.live.entry.data_sequence_number
+        first = bisect_right(self.deletes, written, key=attrgetter("data_sequence_number"))
+        return LiveFile(file.live.entry, tuple(self.deletes[first:]))
+
     def act(self, idle_seconds: float, now: float) -> bool:
-        """Ask the policy once, and do what it says. Files that are no longer small never come back."""
+        """Ask the policy once, and do what it says."""
         self.open.sort(key=lambda file: file.first)
-        by_path = {file.live.entry.path: file for file in self.open}
+        candidates = self._candidates()
+        by_path = {file.live.entry.path: file for file in candidates}
 
         def age_of(live: LiveFile) -> float:
             return now - by_path[live.entry.path].written
 
-        chosen = self._policy.choose([file.live for file in self.open], idle_seconds, age_of).files
+        chosen = self._policy.choose([self._live(file) for file in candidates], idle_seconds, age_of).files
         runs = [chosen[start:end] for start, end in self._policy.cut(chosen)] if chosen else []
-        runs = [run for run in runs if len(run) > 1]
+        runs = [run for run in runs if len(run) > 1 or run[0].deletes]
+        before = self._files
         for run in runs:
             self._merge([by_path[live.entry.path] for live in run], now, settling=idle_seconds > 0)
+        if runs and self.deletes:
+            oldest = min(file.live.entry.data_sequence_number for file in (*self.open, *self.done))
+            self.deletes = [each for each in self.deletes if each.data_sequence_number > oldest]
+        self.vain_rewrites += bool(runs) and self._files >= before
         return bool(runs)
 
     def _merge(self, files: Sequence[_File], now: float, *, settling: bool) -> None:
         size = sum(file.live.size for file in files)
         merged = {id(file) for file in files}
         self.open = [file for file in self.open if id(file) not in merged]
+        self.done = [file for file in self.done if id(file) not in merged]
         rewrites = max(file.rewrites for file in files) + (not settling)
         self.files_rewritten += len(files)
         self.files_written += 1
@@ -132,14 +170,14 @@ class _Bucket:
         self.add(size, min(file.first for file in files), max(file.last for file in files), rewrites, now)
 
 
-def _entry(number: int, size: int) -> FileEntry:
+def _entry(path: str, size: int, commit: int, content: Content = Content.DATA) -> FileEntry:
     return FileEntry(
         manifest_path="",
         status=Status.ADDED,
-        snapshot_id=number,
-        data_sequence_number=number,
-        content=Content.DATA,
-        path=f"{number:012d}",
+        snapshot_id=commit,
+        data_sequence_number=commit,
+        content=content,
+        path=path,
         file_format="parquet",
         key=KEY,
         partition=(),
@@ -176,6 +214,8 @@ class _Replay:
             bucket.commits += 1
             for size in sizes:
                 bucket.add(size, bucket.commits, bucket.commits, 0, arrival.at)
+            if arrival.upserts:
+                bucket.delete()
             self.small_files += len(bucket.open) - before
             self.bytes_in += sum(sizes)
             self._touched[key] = None
@@ -245,12 +285,15 @@ def replay(
     """
     table = _Replay(policy, is_small, settle_after, sweep)
     counts: list[int] = []
+    deletes: list[list[int]] = []
     for number, arrival in enumerate(arrivals, 1):
         table.sweep_until(arrival.at)
         table.arrive(arrival)
         if number % every == 0:
             table.look(arrival.at)
         counts.append(table.small_files)
+        if arrival.upserts:
+            deletes.append([len(bucket.deletes) for bucket in table.buckets.values()])
     buckets = table.buckets.values()
     commits = sum(bucket.commits for bucket in buckets)
     spans = sum(file.last - file.first + 1 for bucket in buckets for file in (*bucket.done, *bucket.open))
@@ -268,14 +311,19 @@ def replay(
         files=sum(len(bucket.done) + len(bucket.open) for bucket in buckets),
         overlap=spans / commits if commits else 0.0,
         small_files=tuple(counts),
+        mean_delete_files=sum(map(sum, deletes)) / len(counts) if deletes else 0.0,
+        most_delete_files=max(map(max, deletes), default=0),
+        vain_rewrites=sum(bucket.vain_rewrites for bucket in buckets),
     )
 
 
-def regular(commits: int, sizes: Sequence[int], interval: float, files: int = 1) -> Iterator[Arrival]:
+def regular(
+    commits: int, sizes: Sequence[int], interval: float, files: int = 1, *, upserts: bool = False
+) -> Iterator[Arrival]:
     """So many commits, `interval` seconds apart, of `files` files each; sizes are taken in turn."""
     for number in range(commits):
         chosen = tuple(sizes[(number * files + index) % len(sizes)] for index in range(files))
-        yield Arrival(number * interval, {"": chosen})
+        yield Arrival(number * interval, {"": chosen}, upserts)
 
 
 def bursts(commits: int, sizes: Sequence[int], interval: float, length: int, pause: float) -> Iterator[Arrival]:

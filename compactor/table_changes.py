@@ -147,10 +147,12 @@ def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: Co
         )
         add(counts, key, change)
     for key, part in rows.live_deletes.items():
+        by_position = content[part] == _POSITION_DELETES
         change = PartitionCounts(
             delete_files=len(part),
-            deleted_records=int(records[part[content[part] == _POSITION_DELETES]].sum()),
+            deleted_records=int(records[part[by_position]].sum()),
             changed_ms=int(changed_ms[part].max()),
+            equality_deletes=int((~by_position).sum()),
         )
         add(counts, key, change)
     return counts
@@ -189,8 +191,13 @@ def counts_of(entry: FileEntry, sizes: FileSizes, changed_ms: int = 0) -> Partit
             small_sizes=((step_of(entry.size), 1, entry.size),) if small else (),
             changed_ms=changed_ms,
         )
-    deleted = entry.records if entry.content is Content.POSITION_DELETES else 0
-    return PartitionCounts(delete_files=1, deleted_records=deleted, changed_ms=changed_ms)
+    by_position = entry.content is Content.POSITION_DELETES
+    return PartitionCounts(
+        delete_files=1,
+        deleted_records=entry.records if by_position else 0,
+        changed_ms=changed_ms,
+        equality_deletes=int(not by_position),
+    )
 
 
 def add(counts: Deltas, key: PartitionKey, change: PartitionCounts) -> None:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compactor.debt import PartitionCounts
+from compactor.delete_rules import DeleteRules, Saving, saving
 from compactor.live_files import LiveFile, LiveFiles
 from compactor.policy import (
     FEWEST_TO_MERGE,
     AgeOf,
     AgeRule,
     Choice,
-    DeleteRules,
     Judgement,
     Policy,
     ThresholdPolicy,
@@ -46,7 +46,7 @@ class TieredPolicy:
             why = self._why_merge(small, counts.small_bytes) or self._tiers_say(counts, idle_seconds)
             if why is not None:
                 return Judgement(True, why)
-        other = DeleteRules(self.values, self.sizes).judge(counts) or AgeRule(self.values).judge(counts, idle_seconds)
+        other = self._deletes_say(counts, idle_seconds) or AgeRule(self.values).judge(counts, idle_seconds)
         if other is not None:
             return Judgement(True, other)
         return Judgement(False, self._why_not(small))
@@ -57,23 +57,70 @@ class TieredPolicy:
         return None if files.has_deletes or small >= FEWEST_TO_MERGE else self._why_not(small)
 
     def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
-        """The files to merge, in arrival order: delete-heavy ones, and the small ones that the rules pick."""
-        is_heavy = DeleteRules(self.values, self.sizes).heavy
-        heavy = frozenset(index for index, file in enumerate(files) if is_heavy(file))
+        """The files to merge, in arrival order: the small ones that the rules pick, and what deletes add to them."""
         small = [index for index, file in enumerate(files) if self.sizes.is_small(file.size)]
         too_old = AgeRule(self.values).why([files[index] for index in small], age_of)
         picked, why = self._pick([files[index].size for index in small], idle_seconds, too_old)
-        chosen = heavy | {small[position] for position in picked}
-        if heavy:
-            why = f"{len(heavy)} files with too many deletes, {len(chosen)} files in all"
+        chosen = frozenset(small[position] for position in picked)
+        if any(file.deletes for file in files):
+            chosen, why = self._with_deletes(files, frozenset(small), chosen, idle_seconds, why)
         return Choice(tuple(files[index] for index in sorted(chosen)), why)
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """Runs that become healthy files; where deletes leave with them, runs of about equal bytes."""
+        """Runs that become healthy files; where deletes leave with them, runs of about equal bytes.
+
+        A file alone, with few deletes, is left out: it would be written for nothing.
+        """
         sizes = [file.size for file in files]
-        if any(file.deletes for file in files):
-            return evenly(sizes, max(1, round(sum(sizes) / self.sizes.target)))
-        return balanced(sizes, self.sizes.target, self.sizes.small_below)
+        if not any(file.deletes for file in files):
+            return balanced(sizes, self.sizes.target, self.sizes.small_below)
+        heavy = DeleteRules(self.values, self.sizes).heavy(files)
+        runs = evenly(sizes, max(1, round(sum(sizes) / self.sizes.target)))
+        return [(start, end) for start, end in runs if end - start > 1 or start in heavy]
+
+    def _with_deletes(
+        self, files: Sequence[LiveFile], small: frozenset[int], picked: frozenset[int], idle_seconds: float, why: str
+    ) -> tuple[frozenset[int], str]:
+        """Indexes of the files to rewrite where deletes apply, and why.
+
+        A heavy file that is not small goes in any case. A small one waits for its neighbours: alone it would become
+        one file again, at the price of a commit. It goes when it pays to rewrite it with the other small files, when
+        others are rewritten anyway and it pays to join them, or when no writer commits any more.
+        """
+        rules = DeleteRules(self.values, self.sizes)
+        heavy = rules.heavy(files)
+        certain = picked | (heavy - small)
+        waiting = heavy & small - certain
+        if waiting and not certain and idle_seconds >= self.values.settle_after_seconds:
+            certain = waiting
+        with_deletes = certain | {index for index in small if files[index].deletes}
+        if certain:
+            certain = max((certain, with_deletes), key=lambda chosen: self._saving(files, chosen).net)
+        elif waiting:
+            best = max((with_deletes, small), key=lambda chosen: self._saving(files, chosen).net)
+            certain = best if self._saving(files, best).pays else certain
+        if certain & heavy:
+            return certain, f"{len(certain & heavy)} files with too many deletes, {len(certain)} files in all"
+        if certain - picked:
+            return certain, f"{why}, {len(certain - picked)} more for their deletes"
+        if waiting and not certain:
+            return certain, f"{len(waiting)} small files with many deletes, which do not pay for a commit yet"
+        return certain, why
+
+    def _saving(self, files: Sequence[LiveFile], chosen: frozenset[int]) -> Saving:
+        outputs = len(self.cut([files[index] for index in sorted(chosen)]))
+        return saving(files, chosen, outputs)
+
+    def _deletes_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
+        """Why deletes may make files due, None if they cannot: small files alone must pay for a commit."""
+        rules = DeleteRules(self.values, self.sizes)
+        why = rules.judge(counts)
+        if why is None or counts.delete_files > counts.data_files:
+            return why
+        if idle_seconds >= self.values.settle_after_seconds:
+            return f"{why}, no commit for {self.values.settle_after_seconds:.0f} s"
+        all_small = counts.small_files == counts.data_files
+        return None if all_small and not rules.may_pay(counts) else why
 
     def _pick(self, sizes: Sequence[int], idle_seconds: float, too_old: str | None) -> tuple[list[int], str]:
         """Positions of the small files to merge, and why these or none."""

@@ -33,6 +33,9 @@ from compactor.tables import FileSizes, TableView
 SLOTS = 256
 """State access costs per key, so a table's partitions share this many packed values (10,000 single updates: 2.3 s)."""
 STATE_VERSION = 2
+COUNTED = 2
+"""Raised when `PartitionCounts` count something new: tables whose state has another number are counted anew."""
+OTHER_COUNTS = FileSizes(0, 0)  # equals no table's sizes
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class Head:
                 "uuid": self.table_uuid,
                 "snapshot": self.snapshot_id,
                 "sizes": [self.sizes.target, self.sizes.small_below],
+                "counted": COUNTED,
                 "totals": self.totals.to_list(),
                 "drift": self.drift,
                 "recount": [recount.snapshot_id, recount.next_manifest, recount.reason] if recount else None,
@@ -73,10 +77,11 @@ class Head:
     def from_json(cls, text: str) -> Head:
         """The inverse of `to_json`."""
         tree = json.loads(text)
+        same = tree.get("counted") == COUNTED
         return cls(
             tree["uuid"],
             tree["snapshot"],
-            FileSizes(*tree["sizes"]),
+            FileSizes(*tree["sizes"]) if same else OTHER_COUNTS,
             PartitionCounts.from_list(tree["totals"]),
             tree["drift"],
             Recount(*tree["recount"]) if tree["recount"] else None,

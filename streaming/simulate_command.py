@@ -61,9 +61,10 @@ class Contender:
               "e.g. 1MB,40MB. 1MB is 1024 x 1024 bytes, as in Spark.")  # fmt: skip
 @click.option("--files", default=1, show_default=True, type=click.IntRange(1), help="Files per commit and bucket.")
 @click.option("--interval", default=60.0, show_default=True, type=click.FloatRange(0), help="Seconds between commits.")
-@click.option("--pattern", type=click.Choice(["regular", "bursts", "idle"]), default="regular", show_default=True,
-              help=f"bursts: {BURST} commits, then two hours of nothing. idle: two hours after every commit, the worst "
-              "that can happen to settling.")  # fmt: skip
+@click.option("--pattern", type=click.Choice(["regular", "bursts", "idle", "upserts"]),
+              default="regular", show_default=True, help=f"bursts: {BURST} commits, then two hours of nothing. idle: "
+              "two hours after every commit, the worst that can happen to settling. upserts: each commit brings an "
+              "equality delete file too, as Flink's sink does.")  # fmt: skip
 @click.option("--target", default="512MB", show_default=True, callback=lambda _c, _p, text: parse_bytes(text),
               help="Target file size.")  # fmt: skip
 @click.option("--policy", "chosen", default="tiered", show_default=True, type=click.Choice(["tiered", "threshold"]),
@@ -121,7 +122,8 @@ def _pattern(options: dict[str, Any]) -> Iterable[Arrival]:
     commits, sizes, interval = options["commits"], options["sizes"], options["interval"]
     if options["pattern"] == "bursts":
         return bursts(commits, sizes, interval, BURST, PAUSE_SECONDS)
-    return regular(commits, sizes, PAUSE_SECONDS if options["pattern"] == "idle" else interval, options["files"])
+    pause = PAUSE_SECONDS if options["pattern"] == "idle" else interval
+    return regular(commits, sizes, pause, options["files"], upserts=options["pattern"] == "upserts")
 
 
 def _history(config: Path | None, text: str) -> tuple[Sequence[Arrival], PolicyValues, FileSizes]:
@@ -169,6 +171,9 @@ def document(name: str, outcome: Outcome) -> dict[str, Any]:
         "most_small_files": outcome.most_small_files,
         "most_rewrites_of_a_byte": outcome.most_rewrites,
         "overlap": round(outcome.overlap, 3),
+        "mean_delete_files": round(outcome.mean_delete_files, 2),
+        "most_delete_files": outcome.most_delete_files,
+        "vain_rewrites": outcome.vain_rewrites,
     }
 
 
@@ -180,9 +185,10 @@ def show(console: Console, outcomes: Sequence[tuple[str, Outcome]]) -> None:
         pad_edge=False,
         title=f"{first.arrivals:,} commits, {first.bytes_in / 1024**2:,.0f} MB",
         caption="rewritten, settled: bytes rewritten per byte written. Small files after each commit: mean and most. A "
-        "byte: how often the unluckiest one was rewritten. Overlap: files of a bucket that hold rows of one commit.",
+        "byte: how often the unluckiest one was rewritten. Overlap: files of a bucket that hold rows of one commit. "
+        "Deletes: delete files, mean. In vain: rewrites of a bucket that left as many files as there were.",
     )
-    for heading in ("", "rewritten", "settled", "mean", "most", "rewrites", "a byte", "overlap"):
+    for heading in ("", "rewritten", "settled", "mean", "most", "rewrites", "a byte", "overlap", "deletes", "in vain"):
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
     for name, outcome in outcomes:
         table.add_row(
@@ -194,6 +200,8 @@ def show(console: Console, outcomes: Sequence[tuple[str, Outcome]]) -> None:
             f"{outcome.rewrites:,}",
             str(outcome.most_rewrites),
             f"{outcome.overlap:.2f}",
+            f"{outcome.mean_delete_files:.1f}",
+            str(outcome.vain_rewrites),
         )
     console.print(table)
 

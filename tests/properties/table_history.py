@@ -154,14 +154,14 @@ class TableHistory:
 def true_counts(view: TableView, snapshot_id: int | None, small_below: int) -> dict[PartitionKey, tuple[Any, ...]]:
     """Counts per partition at a snapshot, from PyIceberg's own manifest reader and plain arithmetic.
 
-    The last is the ladder of small files: (step, files, bytes).
+    The last but one is the ladder of small files: (step, files, bytes); the last counts equality deletes.
     """
     if snapshot_id is None:
         return {}
     snapshot = view.metadata.snapshot_by_id(snapshot_id)
     assert snapshot is not None, "the ledger claims a snapshot that the table does not have"
     specs = {spec.spec_id: spec for spec in view.metadata.partition_specs}
-    counts: dict[PartitionKey, list[int]] = defaultdict(lambda: [0] * 7)
+    counts: dict[PartitionKey, list[int]] = defaultdict(lambda: [0] * 8)
     ladders: dict[PartitionKey, dict[int, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
     for manifest in snapshot.manifests(view.io):
         spec = specs[manifest.partition_spec_id]
@@ -172,15 +172,16 @@ def true_counts(view: TableView, snapshot_id: int | None, small_below: int) -> d
             size = file.file_size_in_bytes
             small = int(size < small_below)
             if file.content == DataFileContent.DATA:
-                added = [1, small, size, size * small, 0, file.record_count, 0]
+                added = [1, small, size, size * small, 0, file.record_count, 0, 0]
                 if small:
                     step = next(step for step in range(1000) if max(1, size) ** 4 < 2 ** (step + 1))
                     ladders[key][step] = [a + b for a, b in zip(ladders[key][step], [1, size], strict=True)]
             else:
-                added = [0, 0, 0, 0, 1, 0, file.record_count]
+                equality = int(file.content == DataFileContent.EQUALITY_DELETES)
+                added = [0, 0, 0, 0, 1, 0, 0 if equality else file.record_count, equality]
             counts[key] = [a + b for a, b in zip(counts[key], added, strict=True)]
     steps = {key: tuple((step, *of) for step, of in sorted(ladder.items())) for key, ladder in ladders.items()}
-    return {key: (*numbers, steps.get(key, ())) for key, numbers in counts.items()}
+    return {key: (*numbers[:7], steps.get(key, ()), numbers[7]) for key, numbers in counts.items()}
 
 
 def _plain(field: PartitionField, value: Any) -> Any:

@@ -266,7 +266,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
 def _plain(counts: PartitionCounts) -> tuple[Any, ...]:
     """Everything but the time of the last change, which is no count."""
-    return tuple(counts.to_list()[:-1])
+    *numbers, _changed_ms, equality_deletes = counts.to_list()
+    return (*numbers, equality_deletes)
 
 
 def _counted(store: LedgerStore) -> dict[PartitionKey, PartitionCounts]:

@@ -6,11 +6,13 @@ import math
 from itertools import count
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compactor.debt import PartitionCounts
+from compactor.delete_rules import DeleteRules
 from compactor.live_files import LiveFile
+from compactor.manifests import Content
 from compactor.planner import GroupLimits, make_plan
 from compactor.policy import ThresholdPolicy
 from compactor.policy_settings import PolicyValues
@@ -19,11 +21,12 @@ from compactor.table_changes import counts_of
 from compactor.tables import FileSizes
 from compactor.tiered_policy import TieredPolicy, policy_of
 from compactor.tiers import balanced, evenly, longest_prefix, most_open_files, most_rewrites, step_of
-from tests.properties.planning import data_file, inventory_of
+from tests.properties.planning import data_file, delete_file, inventory_of
 
 TARGET = 1000
 SIZES = FileSizes(TARGET, 750)
 MEBIBYTE = 1024 * 1024
+EQUALITY = Content.EQUALITY_DELETES
 LARGE = FileSizes(512 * MEBIBYTE, 384 * MEBIBYTE)
 GROWTHS = (1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
 
@@ -140,8 +143,9 @@ def test_equal_files_become_as_many_outputs_as_rounding_says(count_of_files: int
 # --- ledger and plan --------------------------------------------------------------------------------------------------
 
 
-def counted(files: tuple[LiveFile, ...]) -> PartitionCounts:
-    return sum((counts_of(file.entry, SIZES) for file in files), PartitionCounts())
+def counted(files: tuple[LiveFile, ...], sizes: FileSizes = SIZES) -> PartitionCounts:
+    entries = [entry for file in files for entry in (file.entry, *file.deletes)]
+    return sum((counts_of(entry, sizes) for entry in entries), PartitionCounts())
 
 
 @given(
@@ -174,6 +178,92 @@ def test_a_file_with_too_many_deletes_is_due_by_itself_and_small_ones_only_if_th
     heavy, light = data_file(0, 900, [40]), tuple(data_file(number, 20) for number in range(1, 4))
     assert tiered().choose((heavy, *light)).files == (heavy,)
     assert len(tiered(growth=3.0).choose((heavy, *light)).files) == 4
+
+
+def upserts(commits: list[int]) -> list[Arrival]:
+    return [Arrival(number * 5.0, {"": (size,)}, upserts=True) for number, size in enumerate(commits)]
+
+
+@given(st.lists(st.integers(1, 6 * MEBIBYTE), min_size=1, max_size=60), st.sampled_from(GROWTHS))
+@example([7168] * 60, 8.0)
+@example([6 * MEBIBYTE] * 60, 8.0)
+def test_deletes_cause_at_most_eight_mebibytes_of_rewriting_for_each_file_that_arrives(
+    commits: list[int], growth: float
+) -> None:
+    outcome = replay(upserts(commits), tiered(growth, LARGE), LARGE.is_small)
+    by_tiers = most_rewrites(min(commits), LARGE.target, growth) * sum(commits)
+    assert outcome.bytes_rewritten <= by_tiers + 8 * MEBIBYTE * 2 * len(commits)
+
+
+@settings(max_examples=200)
+@given(st.lists(st.integers(1, 40 * MEBIBYTE), min_size=1, max_size=120), st.sampled_from(GROWTHS), st.booleans())
+@example([40 * MEBIBYTE] * 120, 8.0, False)
+@example([7168] * 120, 8.0, False)
+def test_no_rewrite_beside_upserts_leaves_as_many_files_as_there_were(
+    commits: list[int], growth: float, threshold: bool
+) -> None:
+    values = PolicyValues(growth=growth, min_input_files=2, strategy="threshold" if threshold else "tiered")
+    assert replay(upserts(commits), policy_of(values, LARGE), LARGE.is_small).vain_rewrites == 0
+
+
+@given(st.lists(st.integers(1, 64 * 1024), min_size=1, max_size=150))
+@example([7168] * 150)
+def test_equality_deletes_of_small_files_stay_at_the_threshold(commits: list[int]) -> None:
+    outcome = replay(upserts(commits), TieredPolicy(PolicyValues(), LARGE), LARGE.is_small)
+    assert outcome.most_delete_files <= PolicyValues().equality_delete_threshold
+
+
+def small_files(*deleted: int) -> tuple[LiveFile, ...]:
+    """Files of 7 KB and 100 rows each, of which so many are deleted by a vector of their own."""
+    return tuple(data_file(number, 7168, [rows] if rows else []) for number, rows in enumerate(deleted))
+
+
+def test_a_small_file_with_many_deletes_waits_until_rewriting_it_with_its_neighbours_pays() -> None:
+    rules = TieredPolicy(PolicyValues(), LARGE)
+    waiting = rules.choose(small_files(90))
+    assert waiting.files == ()
+    assert "do not pay for a commit yet" in waiting.why
+    assert rules.choose(small_files(90, 0, 0)).files == ()
+    neighbours = small_files(90, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+    assert longest_prefix([file.size for file in neighbours[:7]], 8.0) == 0
+    assert rules.choose(neighbours[:7] + small_files(90, 90, 90)).files != ()
+    assert len(rules.choose(small_files(*[90] * 7)).files) == 7  # fewer than the tiers merge: their vectors leave too
+
+
+def test_a_small_file_with_many_deletes_goes_alone_where_no_writer_commits_any_more() -> None:
+    rules = TieredPolicy(PolicyValues(settle_after_seconds=600), LARGE)
+    assert rules.choose(small_files(90), 599.0).files == ()
+    assert rules.choose(small_files(90), 600.0).files == small_files(90)
+
+
+def test_a_file_that_is_not_small_is_due_by_its_own_deletes() -> None:
+    large = data_file(0, 500 * MEBIBYTE, [40])
+    assert TieredPolicy(PolicyValues(), LARGE).choose((large, *small_files(0, 0))).files == (large,)
+
+
+@given(st.lists(st.integers(0, 100), min_size=1, max_size=40), st.sampled_from([0.0, 600.0]))
+def test_the_ledger_overlooks_no_small_files_that_are_due_for_their_deletes(deleted: list[int], idle: float) -> None:
+    found = small_files(*deleted)
+    rules = TieredPolicy(PolicyValues(), LARGE)
+    if rules.choose(found, idle).files:
+        assert rules.judge(counted(found, LARGE), idle).due
+
+
+def test_more_delete_files_than_data_files_are_worth_a_look() -> None:
+    rules = TieredPolicy(PolicyValues(), LARGE)
+    assert rules.judge(PartitionCounts(1, 0, 10**9, 0, delete_files=2, records=10**6, deleted_records=2)).due
+    assert not rules.judge(PartitionCounts(2, 0, 10**9, 0, delete_files=2, records=10**6, deleted_records=2)).due
+
+
+@pytest.mark.parametrize(("size", "due_from"), [(7168, 10), (80 * MEBIBYTE, 10), (512 * MEBIBYTE, 64)])
+def test_equality_deletes_make_a_file_due_the_later_the_larger_it_is(size: int, due_from: int) -> None:
+    def with_deletes(count: int) -> list[LiveFile]:
+        each = [delete_file(250, number, applies_to=None)._replace(content=EQUALITY) for number in range(count)]
+        return [data_file(0, size)._replace(deletes=tuple(each))]
+
+    rules = DeleteRules(PolicyValues(), LARGE)
+    assert rules.heavy(with_deletes(due_from - 1)) == frozenset()
+    assert rules.heavy(with_deletes(due_from)) == {0}
 
 
 @given(st.lists(st.integers(1, 2500), max_size=40), st.sampled_from(GROWTHS), st.booleans())

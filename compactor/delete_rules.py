@@ -1,0 +1,133 @@
+"""When deletes make a rewrite worth its cost, under any policy. Pure.
+
+Cost and benefit are counted in file opens; what opening a file costs a scan is worth `OPEN_BYTES` of reading, as in
+Iceberg's own split planning. A rewrite saves every later scan the files that leave, data and delete files, and the rows
+that are dropped; it costs a commit, the files it reads and writes, and its bytes twice.
+
+*Bound.* Files are rewritten for the sake of deletes only where that has a positive `net`: so it reads at most
+`PAYBACK_SCANS * OPEN_BYTES / 2` = 8 MiB for each file that leaves, and twice the bytes that are dropped. Each file that
+a writer adds, data or delete file, leaves once. This comes on top of the rewrites that the tiers bound (tiers.py) and
+of those of files that are not small, each of which drops a share of its bytes (`delete_ratio_threshold`) or a number
+of delete files that grows with its size (`equality_delete_threshold`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from compactor.debt import PartitionCounts
+from compactor.live_files import LiveFile, deletes_of
+from compactor.manifests import Content
+from compactor.policy_settings import PolicyValues
+from compactor.tables import FileSizes
+
+OPEN_BYTES = 4 * 1024 * 1024
+"""Bytes that a scan reads in the time that opening a file takes: Iceberg's default of `read.split.open-file-cost`."""
+COMMIT_OPENS = 32
+"""What one commit costs, in file opens: catalog calls, manifests to write, and the chance to meet a writer's commit."""
+PAYBACK_SCANS = 4
+"""A rewrite for the sake of deletes must pay for itself within so many scans."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What rewriting some files of a partition saves each scan, and what it costs once, in file opens."""
+
+    saved: float
+    cost: float
+
+    @property
+    def net(self) -> float:
+        """What is left after `PAYBACK_SCANS` scans."""
+        return PAYBACK_SCANS * self.saved - self.cost
+
+    @property
+    def pays(self) -> bool:
+        """Whether a commit of its own is worth it."""
+        return self.net >= COMMIT_OPENS
+
+
+def saving(files: Sequence[LiveFile], chosen: AbstractSet[int], outputs: int) -> Saving:
+    """Of rewriting `chosen`, indexes of a partition's `files`, into `outputs` files.
+
+    A delete file leaves where it applies to no other file of the partition.
+    """
+    needed = {delete.identity for index, file in enumerate(files) if index not in chosen for delete in file.deletes}
+    rewritten = [files[index] for index in chosen]
+    deletes = deletes_of(rewritten)
+    leaving = sum(delete.identity not in needed for delete in deletes)
+    size = sum(file.size for file in rewritten)
+    dropped = sum(file.deleted_ratio * file.size for file in rewritten)
+    saved = len(rewritten) - outputs + leaving + dropped / OPEN_BYTES
+    return Saving(saved, len(rewritten) + len(deletes) + outputs + 2 * size / OPEN_BYTES)
+
+
+@dataclass(frozen=True)
+class DeleteRules:
+    """When deletes make a file or a partition due, under any policy."""
+
+    values: PolicyValues
+    sizes: FileSizes
+
+    def heavy(self, files: Sequence[LiveFile]) -> frozenset[int]:
+        """Indexes of the files of which so much is deleted, or by so many files, that they are due by themselves.
+
+        Where one is due for its equality deletes, so is each that has half as many: a delete file leaves only with the
+        last file that it applies to.
+        """
+        found = {index for index, file in enumerate(files) if file.deletes and self._heavy(file)}
+        if any(len(file.deletes) >= self.values.equality_delete_threshold for file in files):
+            counts = [sum(each.content is Content.EQUALITY_DELETES for each in file.deletes) for file in files]
+            if any(map(self._slow_to_read, files, counts)):
+                found |= {index for index, count in enumerate(counts) if 2 * count >= max(counts)}
+        return frozenset(found)
+
+    def _heavy(self, file: LiveFile) -> bool:
+        return (
+            len(file.deletes) >= self.values.delete_file_threshold
+            or file.deleted_ratio >= self.values.delete_ratio_threshold
+        )
+
+    def _slow_to_read(self, file: LiveFile, equality_deletes: int) -> bool:
+        """Whether its equality deletes are enough, and applying them pays: a file of 512 MiB is due from 64 of them."""
+        return equality_deletes >= max(
+            self.values.equality_delete_threshold, 2 * file.size / (PAYBACK_SCANS * OPEN_BYTES)
+        )
+
+    def judge(self, counts: PartitionCounts) -> str | None:
+        """Why a partition may hold a heavy file, or deletes that apply to nothing; None if it cannot.
+
+        A guess: the ledger does not know which file a delete names. The files themselves settle it.
+        """
+        ratio = counts.deleted_records / counts.records if counts.records else 0.0
+        if ratio >= self.values.delete_ratio_threshold:
+            return f"{ratio:.0%} of rows deleted, threshold {self.values.delete_ratio_threshold:.0%}"
+        if counts.delete_files >= self.values.delete_file_threshold:
+            return f"{counts.delete_files} delete files, threshold {self.values.delete_file_threshold}"
+        if counts.equality_deletes >= self.values.equality_delete_threshold:
+            return f"{counts.equality_deletes} equality delete files, threshold {self.values.equality_delete_threshold}"
+        if self._may_hold_a_heavy_file(counts):
+            return f"{counts.deleted_records} rows deleted: enough to make one of its files due"
+        if counts.delete_files > counts.data_files:
+            return f"{counts.delete_files} delete files for {counts.data_files} data files: some may apply to none"
+        return None
+
+    def may_pay(self, counts: PartitionCounts) -> bool:
+        """Whether rewriting all of a partition's small files could pay, were they full of deletes: never False where
+        it pays.
+        """
+        most = counts.small_files + counts.delete_files + counts.small_bytes / OPEN_BYTES
+        return PAYBACK_SCANS * most >= COMMIT_OPENS
+
+    def _may_hold_a_heavy_file(self, counts: PartitionCounts) -> bool:
+        """Whether all deletes together would reach the threshold in the smallest file there can be, by average rows."""
+        if not counts.deleted_records or not counts.data_bytes:
+            return False
+        smallest = self.sizes.small_below
+        if counts.small_files:
+            smallest = min(smallest, counts.small_bytes // counts.small_files)
+        smallest = min(smallest, counts.data_bytes // max(1, counts.data_files))
+        rows = counts.records * smallest / counts.data_bytes
+        return counts.deleted_records >= self.values.delete_ratio_threshold * rows
