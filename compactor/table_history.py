@@ -14,14 +14,12 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from compactor.manifest_cache import ManifestCache
 from compactor.manifests import Content, Status
-from compactor.other_compactors import RUN_ID
 from compactor.partitions import PartitionKey
 from compactor.simulation import Arrival
 from compactor.table_changes import entries_changed
 from compactor.tables import TableView, head_of
+from compactor.writers import Writer, writer_of
 
-WRITER_KEYS = (RUN_ID, "flink.job-id", "kafka.connect.commit-id", "spark.app.id", "app-id", "engine-name")
-"""Summary keys by which engines say who they are, the most telling first."""
 Sizes = Mapping[PartitionKey, tuple[int, ...]]
 
 
@@ -32,14 +30,14 @@ class Commit:
     Attributes:
         at: Seconds since the epoch.
         rewrite: Whether it is a `replace`: the same rows in other files.
-        writer: What the summary says of the writer, empty if nothing.
+        writer: Who made it.
         added: Sizes of the data files it added, by (spec, partition); a bucket is a partition.
         removed: Sizes of those it removed.
     """
 
     at: float
     rewrite: bool
-    writer: str
+    writer: Writer
     added: Sizes
     removed: Sizes
 
@@ -82,7 +80,7 @@ def _commit(table: TableView, snapshot: Snapshot, cache: ManifestCache) -> Commi
     return Commit(
         snapshot.timestamp_ms / 1000,
         summary is not None and summary.operation is Operation.REPLACE,
-        next((f"{key}={properties[key]}" for key in WRITER_KEYS if key in properties), ""),
+        writer_of(properties),
         added,
         removed,
     )

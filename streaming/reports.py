@@ -23,7 +23,7 @@ from compactor.plan_table import PlannedGroup, TablePlan, with_engine
 from compactor.rewrite.engine import Engine
 from compactor.run_result import GroupResult, RunResult
 from compactor.settings import Settings
-from compactor.table_changes import CommitTimes, live_counts
+from compactor.table_changes import CommitTimes, Deltas, live_counts
 from compactor.table_history import commits_of
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView, file_sizes
@@ -175,17 +175,24 @@ def debt_documents(
     for name in names:
         try:
             table = catalogs.load(name)
-            document = _debt_document(settings, table, cache)
-            documents.append({**document, **_causes(settings, table, cache)} if why else document)
+            counted = _live_counts(settings, table, cache)
+            document = _debt_document(settings, table, counted)
+            documents.append({**document, **_causes(settings, table, cache, counted)} if why else document)
         except FirnlineError as error:
             failed.append(error)
     return documents, failed
 
 
-def _causes(settings: Settings, table: TableView, cache: ManifestCache) -> Document:
+def _live_counts(settings: Settings, table: TableView, cache: ManifestCache) -> Deltas:
+    sizes = file_sizes(settings.policy.for_table(table.name, table.properties), table.properties)
+    return live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
+
+
+def _causes(settings: Settings, table: TableView, cache: ManifestCache, counted: Deltas) -> Document:
     sizes = file_sizes(settings.policy.for_table(table.name, table.properties), table.properties)
     others = [asdict(other) for other in other_compactors(table.metadata, time.time())]
-    arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT))
+    held = {key: counts.data_bytes for key, counts in counted.items()}
+    arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT), held)
     if arrivals is None:
         return {"other_compactors": others, "arrivals": None, "causes": []}
     mode = table.properties.get("write.distribution-mode", "")
@@ -193,12 +200,11 @@ def _causes(settings: Settings, table: TableView, cache: ManifestCache) -> Docum
     return {"other_compactors": others, "arrivals": asdict(arrivals), "causes": causes}
 
 
-def _debt_document(settings: Settings, table: TableView, cache: ManifestCache) -> Document:
+def _debt_document(settings: Settings, table: TableView, counted: Deltas) -> Document:
     values = settings.policy.for_table(table.name, table.properties)
     sizes = file_sizes(values, table.properties)
     policy = policy_of(values, sizes)
     now = time.time()
-    counted = live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
     partitions = []
     for key, counts in sorted(counted.items(), key=lambda item: (-item[1].small_files, item[0])):
         layout = table.layout(key.spec_id)

@@ -13,6 +13,7 @@ from compactor.policy_settings import PolicyValues
 from compactor.table_history import Commit, commits_of
 from compactor.tables import FileSizes
 from compactor.tiered_policy import TieredPolicy
+from compactor.writers import UNKNOWN
 from tests.properties.table_history import TableHistory
 
 if TYPE_CHECKING:
@@ -25,11 +26,11 @@ VALUES = PolicyValues(min_input_files=5)
 
 
 def append(at: float, *sizes: int) -> Commit:
-    return Commit(at, rewrite=False, writer="", added={KEY: sizes}, removed={})
+    return Commit(at, rewrite=False, writer=UNKNOWN, added={KEY: sizes}, removed={})
 
 
 def rewrite(at: float, removed: tuple[int, ...], *added: int) -> Commit:
-    return Commit(at, rewrite=True, writer="", added={KEY: added}, removed={KEY: removed})
+    return Commit(at, rewrite=True, writer=UNKNOWN, added={KEY: added}, removed={KEY: removed})
 
 
 def test_as_it_was_counts_what_rewrites_took_and_what_was_left_after_each_commit() -> None:
@@ -46,7 +47,7 @@ def test_files_from_before_the_history_are_in_nobodys_bill() -> None:
 
 
 def test_deletes_by_writers_are_no_rewrites() -> None:
-    removed = Commit(30, rewrite=False, writer="", added={}, removed={KEY: (10,)})
+    removed = Commit(30, rewrite=False, writer=UNKNOWN, added={}, removed={KEY: (10,)})
     outcome = as_it_was([append(0, 10), removed, append(60, 10)], SIZES)
     assert (outcome.bytes_rewritten, outcome.small_files, outcome.bytes_in) == (0, (1, 1), 20)
 
@@ -67,7 +68,7 @@ def test_what_has_gone_idle_is_found_by_the_next_sweep() -> None:
     policy, other = TieredPolicy(PolicyValues(), SIZES), PartitionKey(0, "[1]")
 
     def small_files(pause: float, sweep: float) -> int:
-        again = Commit(240 + pause, rewrite=False, writer="", added={other: (1,)}, removed={})
+        again = Commit(240 + pause, rewrite=False, writer=UNKNOWN, added={other: (1,)}, removed={})
         return assess([*first, again], PolicyValues(), SIZES, policy, [], sweep)[-1].last_small_files
 
     assert [small_files(pause, 0.0) for pause in (599, 600)] == [6, 2]
