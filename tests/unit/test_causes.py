@@ -31,6 +31,12 @@ def names(commits: Sequence[Commit], mode: str = "") -> list[str]:
     return [] if found is None else [cause.name for cause in causes_of(found, SIZES, mode)]
 
 
+def test_a_day_between_commits_is_the_most_that_is_advised() -> None:
+    found = arrivals_in([commit(3600.0 * number, 1, MEBIBYTE) for number in range(300)])
+    assert found is not None
+    assert "24 h would bring 24 MB a commit" in causes_of(found, SIZES, "")[0].remedy
+
+
 def test_28_tasks_in_every_bucket_are_named_and_hash_distribution_makes_one_of_them() -> None:
     arrivals = arrivals_in([commit(600.0 * number, 28, 7.6 * MEBIBYTE) for number in range(20)])
     assert arrivals is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -191,14 +192,28 @@ def _file(bucket: int, size: int) -> DataFile:
     return file
 
 
-@pytest.mark.parametrize("name", ["kafka_connect", "kafka_connect_two_connectors", "spark_batch", "flink_two_sinks"])
-def test_debt_why_counts_the_writers_that_commit_at_the_same_time(name: str, tmp_path: Path) -> None:
-    settings = replay(name, tmp_path)
+def debt_why(settings: Path) -> dict[str, Any]:
     answer = CliRunner().invoke(main, ["-c", str(settings), "debt", "db.t", "--why", "--output", "json"])
     assert answer.exit_code == 0, answer.output
-    document = json.loads(answer.stdout)
+    document: dict[str, Any] = json.loads(answer.stdout)
+    return document
+
+
+@pytest.mark.parametrize("name", ["kafka_connect", "kafka_connect_two_connectors", "spark_batch", "flink_two_sinks"])
+def test_debt_why_counts_the_writers_that_commit_at_the_same_time(name: str, tmp_path: Path) -> None:
+    document = debt_why(replay(name, tmp_path))
     found = {cause["name"]: cause for cause in document["causes"]}
     assert document["arrivals"]["writers"] == TRUTHS[name].writers
     assert document["arrivals"]["files_per_bucket"] == TRUTHS[name].files_per_bucket
     assert REMEDIES[name][0] in found["fan_out"]["sentence"]
     assert REMEDIES[name][1] in found["fan_out"]["remedy"]
+
+
+def test_debt_why_knows_what_a_bucket_holds_from_before_the_oldest_snapshot(tmp_path: Path) -> None:
+    settings = replay("kafka_connect", tmp_path)
+    lake = json.loads(settings.read_text())["catalogs"]["lake"]
+    table = SqlCatalog("lake", **lake).load_table("db.t")
+    table.maintenance.expire_snapshots().by_id(table.metadata.snapshots[0].snapshot_id).commit()
+    document = debt_why(settings)
+    held = statistics.median(row["data_bytes"] for row in document["partitions"])
+    assert (document["arrivals"]["commits"], document["arrivals"]["partition_bytes"]) == (9, held)
