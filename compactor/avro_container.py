@@ -1,55 +1,20 @@
-"""Avro object container files as blocks of bytes: taken apart and put together without decoding a record.
+"""Avro object container files as blocks of bytes: taken apart and put together without inflating or decoding a record.
 
 Source: Avro specification 1.12, "Object Container Files".
 """
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from deflate import DeflateError, deflate_decompress
-from pyiceberg.avro.codecs import KNOWN_CODECS
-from pyiceberg.avro.codecs.codec import Codec
-
-_RAW_DEFLATE: Final = -15  # window bits: no zlib header around it
+NO_CODEC: Final = "null"
+_CODEC: Final = "avro.codec"
+_SCHEMA: Final = "avro.schema"
 _MAGIC: Final = b"Obj\x01"
 _SYNC: Final = bytes(16)
 _LAST_SHIFT: Final = 63
-
-
-_JAVA_BLOCK: Final = 64 * 1024
-"""Bytes that Java's writer puts into a block, about."""
-_ROOM: Final = 16
-"""Times as large as it is stored a block may become: manifests become two to ten times as large."""
-_MOST_ROOM: Final = 2**32 - 1  # what libdeflate's caller can ask for
-
-Inflate = Callable[[bytes], bytearray]
-
-
-def _inflate(content: bytes) -> bytearray:
-    """By libdeflate, which takes less than half of zlib's time; of decoding a manifest, inflating is the largest part.
-
-    It has to be told the most that may come out, which Avro does not store, and makes so much room: zlib inflates what
-    becomes larger.
-    """
-    room = _JAVA_BLOCK + 2 * len(content) if len(content) < _JAVA_BLOCK else _ROOM * len(content)
-    with suppress(DeflateError):
-        return deflate_decompress(content, min(_MOST_ROOM, room))
-    return bytearray(zlib.decompress(content, _RAW_DEFLATE))
-
-
-def _by_pyiceberg(codec: type[Codec] | None) -> Inflate:
-    return (lambda content: bytearray(codec.decompress(content))) if codec else bytearray
-
-
-_CODECS: Final[Mapping[str, Inflate]] = {
-    **{str(name): _by_pyiceberg(codec) for name, codec in KNOWN_CODECS.items()},
-    "deflate": _inflate,
-}
 
 
 class ContainerError(Exception):
@@ -62,70 +27,47 @@ class Container:
 
     schema: str
     stored: tuple[tuple[int, bytes], ...]
-    inflate: Inflate = bytearray
+    codec: str = NO_CODEC
 
     @property
     def count(self) -> int:
         """Number of records."""
         return sum(count for count, _ in self.stored)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the blocks as they are stored."""
-        return sum(len(content) for _, content in self.stored)
-
-    def blocks(self) -> Iterator[tuple[int, bytearray]]:
-        """(number of records, bytes) of each block, inflated one after the other: the last one is still in the cache.
-
-        Raises:
-            ContainerError: one cannot be inflated.
-        """
-        for count, content in self.stored:
-            try:
-                inflated = self.inflate(content)
-            except Exception as error:  # each codec has errors of its own
-                raise ContainerError(str(error)) from error
-            yield count, inflated
-
 
 def open_container(content: bytes) -> Container:
-    """Take a file apart; nothing is inflated yet.
+    """Take a file apart; nothing is inflated.
 
     Raises:
-        ContainerError: it is damaged, or compressed by an unknown codec.
+        ContainerError: it is damaged.
     """
     source = _Source(content)
     try:
         source.expect(_MAGIC)
         metadata = source.metadata()
-        inflate = _CODECS[metadata.get("avro.codec", b"null").decode()]
         sync = source.take(len(_SYNC))
         stored = []
         while not source.at_end:
             count, length = source.long(), source.long()
             stored.append((count, source.take(length)))
             source.expect(sync)
-        return Container(metadata["avro.schema"].decode(), tuple(stored), inflate)
+        codec = metadata.get(_CODEC, NO_CODEC.encode()).decode()
+        return Container(metadata[_SCHEMA].decode(), tuple(stored), codec)
     except ContainerError:
         raise
-    except Exception as error:  # a codec that nobody knows, a header that is no text
+    except Exception as error:  # no schema, a header that is no text
         raise ContainerError(str(error)) from error
 
 
-def join_containers(schema: str, containers: Sequence[Container]) -> bytes:
-    """One uncompressed file of all blocks, under another schema that describes the same bytes.
-
-    Raises:
-        ContainerError: a block cannot be inflated.
-    """
-    metadata = {"avro.schema": schema.encode(), "avro.codec": b"null"}
-    parts: list[bytes | bytearray] = [_MAGIC, _long(len(metadata))]
-    for key, value in metadata.items():
-        parts += [_long(len(key)), key.encode(), _long(len(value)), value]
+def join_containers(schema: str, containers: Sequence[Container], codec: str = NO_CODEC) -> bytes:
+    """One file of all blocks as they are stored, all by `codec`, under a schema that describes the same bytes."""
+    metadata = {_SCHEMA: schema, _CODEC: codec}
+    parts = [_MAGIC, _long(len(metadata))]
+    for text in (text for pair in metadata.items() for text in pair):
+        parts += [_long(len(text.encode())), text.encode()]
     parts += [_long(0), _SYNC]
-    for container in containers:
-        for count, content in container.blocks():
-            parts += [_long(count), _long(len(content)), content, _SYNC]
+    for count, content in (block for container in containers for block in container.stored):
+        parts += [_long(count), _long(len(content)), content, _SYNC]
     return b"".join(parts)
 
 

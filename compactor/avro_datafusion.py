@@ -26,6 +26,10 @@ _ROWS_AT_ONCE: Final = 65_536
 _STUCK: Final = threading.Event()  # of the process, as the thread is that cannot be ended
 
 
+class ReadError(Exception):
+    """Reaction: **read it with another library**, whose message says more: DataFusion cannot read it."""
+
+
 class StuckError(Exception):
     """Reaction: **read it with another library**: DataFusion does not come to an end, with this file or another."""
 
@@ -35,11 +39,11 @@ def read_avro(content: bytes, columns: Sequence[str], patience_seconds: float = 
 
     Raises:
         StuckError: it takes too long.
-        Exception: whatever DataFusion says.
+        ReadError: DataFusion fails.
     """
     if _STUCK.is_set():
         raise StuckError("DataFusion is still at another manifest")
-    answers: SimpleQueue[pa.Table | Exception] = SimpleQueue()
+    answers: SimpleQueue[pa.Table | str] = SimpleQueue()
     threading.Thread(target=_answer, args=(answers, content, columns), name="datafusion", daemon=True).start()
     try:
         found = answers.get(timeout=patience_seconds)
@@ -48,16 +52,16 @@ def read_avro(content: bytes, columns: Sequence[str], patience_seconds: float = 
         LOG.warning("DataFusion does not come to an end with a manifest, which is damaged: PyIceberg reads all others "
                     "from now on, which takes longer; a restart ends this, and the thread that spins")  # fmt: skip
         raise StuckError("DataFusion does not come to an end") from None
-    if isinstance(found, Exception):
-        raise found
+    if isinstance(found, str):
+        raise ReadError(found)
     return found
 
 
-def _answer(answers: SimpleQueue[pa.Table | Exception], content: bytes, columns: Sequence[str]) -> None:
+def _answer(answers: SimpleQueue[pa.Table | str], content: bytes, columns: Sequence[str]) -> None:
     try:
         answers.put(_read(content, columns))
-    except Exception as error:  # noqa: BLE001 - raised again by who waits
-        answers.put(error)
+    except BaseException as error:  # noqa: BLE001 - also a panic of DataFusion's, which is no Exception
+        answers.put(str(error))
 
 
 def _read(content: bytes, columns: Sequence[str]) -> pa.Table:

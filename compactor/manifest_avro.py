@@ -3,7 +3,6 @@
 An Avro record is the concatenation of its fields, so that a record within a record may as well be written as more
 fields of the outer one. Manifests of one schema are joined into one Avro container whose header says so: then
 DataFusion decodes the fields that are wanted and skips the others, and what a call costs is paid once for many.
-In large reads compiled code does the same in less than half the time (avro_columns.py).
 Anything unusual is refused (`UnusualManifestError`): PyIceberg, the reference, then reads that manifest.
 """
 
@@ -11,8 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os.path import commonprefix
 from typing import Any, Final
@@ -26,7 +24,6 @@ from pyiceberg.manifest import FileFormat, ManifestContent, ManifestFile
 from pyiceberg.types import DecimalType, PrimitiveType, UUIDType
 from pyiceberg.utils.decimal import bytes_to_decimal
 
-from compactor.avro_columns import UnknownTypeError, read_columns, without_prefix
 from compactor.avro_container import Container, ContainerError, join_containers, open_container
 from compactor.avro_datafusion import read_avro
 from compactor.manifest_columns import CONTENT, SCHEMA, EntryColumns, Partitions, live_runs
@@ -75,32 +72,27 @@ class RawManifest:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """One manifest, inflated."""
+    """One manifest, taken apart."""
 
     raw: RawManifest
     container: Container
 
 
-def decode_manifests(
-    raws: Sequence[RawManifest], layouts: Mapping[int, PartitionLayout], *, compiled: bool = False
-) -> list[EntryColumns]:
+def decode_manifests(raws: Sequence[RawManifest], layouts: Mapping[int, PartitionLayout]) -> list[EntryColumns]:
     """The entries of each manifest, in order, with what they inherit (spec: sequence number and first row id).
-
-    `compiled`: by compiled code, which takes a second to load, where it knows the types.
 
     Raises:
         UnusualManifestError: one of them is not laid out as expected.
     """
-    groups: dict[tuple[int, ManifestContent, str], list[int]] = defaultdict(list)
+    groups: dict[tuple[int, ManifestContent, str, str], list[int]] = defaultdict(list)
     opened = [_open(raw) for raw in raws]
     for index, blocks in enumerate(opened):
-        manifest = blocks.raw.manifest
-        groups[manifest.partition_spec_id, manifest.content, blocks.container.schema].append(index)
+        manifest, container = blocks.raw.manifest, blocks.container
+        groups[manifest.partition_spec_id, manifest.content, container.schema, container.codec].append(index)
     found: dict[int, EntryColumns] = {}
-    for (spec_id, content, schema), indexes in groups.items():
+    for (spec_id, *_), indexes in groups.items():
         members = [opened[index] for index in indexes]
-        walks = compiled and content == ManifestContent.DATA  # of deletes, bounds are wanted, and there are few
-        found.update(zip(indexes, _decode(members, schema, layouts[spec_id], compiled=walks), strict=True))
+        found.update(zip(indexes, _decode(members, layouts[spec_id]), strict=True))
     return [found[index] for index in range(len(raws))]
 
 
@@ -112,35 +104,30 @@ def _open(raw: RawManifest) -> _Blocks:
     return _Blocks(raw, container)
 
 
-def _decode(members: Sequence[_Blocks], schema: str, layout: PartitionLayout, *, compiled: bool) -> list[EntryColumns]:
-    counts = [blocks.container.count for blocks in members]
+def _decode(members: Sequence[_Blocks], layout: PartitionLayout) -> list[EntryColumns]:
+    """Manifests of one schema, codec and content."""
+    containers = [blocks.container for blocks in members]
+    counts = [container.count for container in containers]
     try:
-        flat = _FlatSchema.of(schema)
+        flat = _FlatSchema.of(containers[0].schema)
         if len(flat.partition) != len(layout.types) or not flat.has(_REQUIRED):
             raise UnusualManifestError("fields are missing or do not fit the partition spec")  # noqa: TRY301
-        table = _table(flat, [blocks.container for blocks in members], flat.wanted(members), compiled=compiled)
+        joined = join_containers(flat.text, containers, containers[0].codec)
+        table = read_avro(joined, flat.wanted(members))
         if table.num_rows != sum(counts):
             raise UnusualManifestError("not as many entries as the blocks say")  # noqa: TRY301
-        cut = without_prefix if compiled else _without_prefix
-        return _columns(_Read(flat, table), [blocks.raw.manifest for blocks in members], counts, layout, cut)
+        return _columns(_Read(flat, table), [blocks.raw.manifest for blocks in members], counts, layout)
     except UnusualManifestError:
         raise
     except Exception as error:  # DataFusion raises what it likes: the reference decides whether it is damage
         raise UnusualManifestError(str(error)) from error
 
 
-def _table(flat: _FlatSchema, containers: Sequence[Container], wanted: Sequence[str], *, compiled: bool) -> pa.Table:
-    if compiled:
-        with suppress(UnknownTypeError, pa.ArrowException):
-            return read_columns(flat.fields, containers, wanted)
-    return read_avro(join_containers(flat.text, containers), wanted)
-
-
 @dataclass(frozen=True)
 class _FlatSchema:
     """A manifest's Avro schema with the fields of `data_file` and its partition as fields of the entry itself."""
 
-    fields: tuple[Mapping[str, Any], ...]
+    text: str
     names: Mapping[int, str]
     partition: tuple[str, ...]
 
@@ -157,11 +144,8 @@ class _FlatSchema:
                 partition.append(name)
             else:
                 names[path[-1]] = name
-        return cls(tuple(fields), names, tuple(partition))
-
-    @property
-    def text(self) -> str:
-        return json.dumps({"type": "record", "name": "flat_entry", "fields": self.fields})
+        text = json.dumps({"type": "record", "name": "flat_entry", "fields": fields})
+        return cls(text, names, tuple(partition))
 
     def has(self, field_ids: Sequence[int]) -> bool:
         return all(field_id in self.names for field_id in field_ids)
@@ -258,11 +242,7 @@ class _Read:
 
 
 def _columns(
-    read: _Read,
-    manifests: Sequence[ManifestFile],
-    counts: Sequence[int],
-    layout: PartitionLayout,
-    cut: Callable[[Any, str], Any],
+    read: _Read, manifests: Sequence[ManifestFile], counts: Sequence[int], layout: PartitionLayout
 ) -> list[EntryColumns]:
     status = read.column(0).cast(pa.int8())
     content = pc.fill_null(read.column(134), 0).cast(pa.int8())
@@ -290,7 +270,7 @@ def _columns(
     made, start = [], 0
     runs = live_runs(index, status.to_numpy(), content.to_numpy(), counts)
     for manifest, count, own_runs in zip(manifests, counts, runs, strict=True):
-        prefix, own = _shortened(rows.slice(start, count), cut)
+        prefix, own = _shortened(rows.slice(start, count))
         made.append(EntryColumns(manifest.manifest_path, own, partitions, own_runs, prefix=prefix))
         start += count
     return made
@@ -306,22 +286,15 @@ def _check_codes(columns: Mapping[str, Any]) -> None:
         raise UnusualManifestError("a file of unknown format")
 
 
-def _shortened(rows: pa.RecordBatch, cut: Callable[[Any, str], Any]) -> tuple[str, pa.RecordBatch]:
-    """What all paths begin with, and the rows with what follows: told from the first and last path in their order.
-
-    `cut`: texts without a prefix that all have.
-    """
+def _shortened(rows: pa.RecordBatch) -> tuple[str, pa.RecordBatch]:
+    """What all paths begin with, and the rows with what follows; the first and last path in order decide it."""
     paths = rows.column("path")
     ends = pc.min_max(paths)
     prefix = commonprefix([ends["min"].as_py() or "", ends["max"].as_py() or ""])  # noqa: RUF071 - characters are meant
     if not prefix or paths.null_count:
         return "", rows
     place = SCHEMA.get_field_index("path")
-    return prefix, rows.set_column(place, SCHEMA.field("path"), cut(paths, prefix))
-
-
-def _without_prefix(texts: Any, prefix: str) -> Any:
-    return pc.utf8_slice_codeunits(texts, len(prefix))
+    return prefix, rows.set_column(place, SCHEMA.field("path"), pc.utf8_slice_codeunits(paths, len(prefix)))
 
 
 def _repeated(values: Sequence[int | None], counts: Sequence[int]) -> Any:

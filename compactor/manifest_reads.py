@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
-from compactor.avro_columns import worth_compiling
 from compactor.errors import RetryError
 from compactor.locations import is_local
 from compactor.manifest_avro import RawManifest, UnusualManifestError, decode_manifests
@@ -26,9 +25,7 @@ from compactor.tables import TableView
 FETCH_THREADS: Final = 32
 """Reads that wait for the store at once: at 50 ms an object, 640 manifests a second."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Manifests decoded by one call: enough to make its fixed cost small, few enough to hold inflated (about 5 times)."""
-BATCH_BYTES_COMPILED: Final = 2 * BATCH_BYTES
-"""Compiled code holds one block inflated, not all of them."""
+"""Manifests decoded by one call: enough to make its fixed cost small, few enough to hold their columns twice."""
 BATCH_MANIFESTS: Final = 256
 BYTES_AHEAD: Final = 32 * 1024 * 1024
 """Bytes fetched or being fetched before they are decoded: with a store far away, what keeps all fetch threads busy."""
@@ -96,21 +93,19 @@ def fetch(io: FileIO, manifest: ManifestFile) -> RawManifest:
         ) from error
 
 
-def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest], *, compiled: bool = False) -> Decoded:
+def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest]) -> Decoded:
     """All at once; if that cannot be, one by one, and what is unusual by PyIceberg.
-
-    `compiled`: see `decode_manifests`.
 
     Raises:
         RetryError: one of them is damaged.
     """
     layouts = {each.layout.spec_id: each.layout for each in wanted}
     try:
-        return Decoded(wanted, decode_manifests(raws, layouts, compiled=compiled))
+        return Decoded(wanted, decode_manifests(raws, layouts))
     except UnusualManifestError:
         if len(wanted) == 1:
             return Decoded(wanted, [_by_reference(io, wanted[0])], unusual=1)
-    single = [decode(io, [each], [raw], compiled=compiled) for each, raw in zip(wanted, raws, strict=True)]
+    single = [decode(io, [each], [raw]) for each, raw in zip(wanted, raws, strict=True)]
     return Decoded(wanted, [one.entries[0] for one in single], sum(one.unusual for one in single))
 
 
@@ -136,9 +131,8 @@ def read_here(io: FileIO, wanted: Sequence[Wanted], *, decoders: int | None = No
     if not wanted:
         return
     total = sum(each.manifest.manifest_length for each in wanted)
-    compiled = worth_compiling(total)
     at_once = decoders or cores()
-    most_bytes = min(BATCH_BYTES_COMPILED if compiled else BATCH_BYTES, total // at_once + 1)  # something for each
+    most_bytes = min(BATCH_BYTES, total // at_once + 1)  # something for each
     local = all(is_local(each.manifest.manifest_path) for each in wanted)  # here at once: who decodes them reads them
     with (
         ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers,
@@ -151,7 +145,7 @@ def read_here(io: FileIO, wanted: Sequence[Wanted], *, decoders: int | None = No
                 reads = [partial(fetch, io, each.manifest) for each in batch]
                 raws = reads if local else [fetchers.submit(read).result for read in reads]
                 size = sum(each.manifest.manifest_length for each in batch)
-                under_way.append((decoding.submit(_decode_fetched, io, batch, raws, compiled), size))
+                under_way.append((decoding.submit(_decode_fetched, io, batch, raws), size))
                 ahead += size
                 while ahead > BYTES_AHEAD:
                     decoded, size = under_way.popleft()
@@ -163,10 +157,8 @@ def read_here(io: FileIO, wanted: Sequence[Wanted], *, decoders: int | None = No
             under_way.clear()  # else what was read lives as long as the error of the read that failed
 
 
-def _decode_fetched(
-    io: FileIO, wanted: Sequence[Wanted], raws: Sequence[Callable[[], RawManifest]], compiled: bool
-) -> Decoded:
-    return decode(io, wanted, [raw() for raw in raws], compiled=compiled)
+def _decode_fetched(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[Callable[[], RawManifest]]) -> Decoded:
+    return decode(io, wanted, [raw() for raw in raws])
 
 
 def cores() -> int:

@@ -6,7 +6,6 @@ import resource
 import sys
 from pathlib import Path
 
-from compactor import avro_columns
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import Request, plan_table
 from compactor.policy_settings import PolicyValues
@@ -33,14 +32,11 @@ def main() -> None:
     )
     view = catalogs.load(TableName.parse(name, catalogs.names))
     ManifestCache(int(limit)).read(view, view.manifests()[:1])
-    without = resident()
-    if avro_columns.available():
-        ManifestCache(int(limit)).read(view, view.manifests()[:1])  # Numba and its code are no part of the table
     before = resident()
     made = plan_table(view, PolicyValues(), ManifestCache(int(limit)), Request(explained=False))
     after, peak = resident(), highest()
     print(
-        f"memory: {before:.0f} MB before ({before - without:.0f} of them Numba's), {after - before:+.0f} MB after, "
+        f"memory: {before:.0f} MB before, {after - before:+.0f} MB after, "
         f"{peak - before:+.0f} MB at the peak, {len(made.groups)} groups planned"
     )
 

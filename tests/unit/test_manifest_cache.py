@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyiceberg.manifest import ManifestFile
 
-from compactor import avro_columns, manifest_avro, manifest_cache
+from compactor import manifest_cache
 from compactor.errors import RetryError
 from compactor.events import ManifestsRead
 from compactor.live_files import DeleteIndex, LiveRows
@@ -67,31 +67,6 @@ def read(cache: ManifestCache, view: TableView, manifests: Sequence[ManifestFile
 
 def paths(columns: list[EntryColumns]) -> list[str]:
     return [entry.path for one in columns for entry in one]
-
-
-@pytest.mark.parametrize("installed", [True, False])
-def test_large_reads_are_decoded_by_compiled_code(
-    catalogs: Catalogs, monkeypatch: pytest.MonkeyPatch, installed: bool
-) -> None:
-    """Small ones once it is loaded; only where Numba is installed, and to the same entries."""
-    view = append(catalogs, 3)
-    size = sum(each.manifest_length for each in view.manifests())
-    asked = []
-    walk = manifest_avro.read_columns
-    monkeypatch.setattr(manifest_avro, "read_columns", lambda *given: (asked.append(1), walk(*given))[1])
-    monkeypatch.setattr(avro_columns, "available", lambda: installed)
-    monkeypatch.setattr(avro_columns, "loaded", lambda: False)
-    monkeypatch.setattr(avro_columns, "WORTH_COMPILING", size + 1)
-    expected = [list(each) for each in ManifestCache(2**24).read(view, view.manifests())]
-    assert not asked
-    monkeypatch.setattr(avro_columns, "WORTH_COMPILING", size)
-    assert [list(each) for each in ManifestCache(2**24).read(view, view.manifests())] == expected
-    assert bool(asked) == installed
-    asked.clear()
-    monkeypatch.setattr(avro_columns, "WORTH_COMPILING", size + 1)
-    monkeypatch.setattr(avro_columns, "loaded", lambda: True)
-    assert [list(each) for each in ManifestCache(2**24).read(view, view.manifests())] == expected
-    assert bool(asked) == installed
 
 
 def test_each_manifest_is_read_once(catalogs: Catalogs) -> None:
