@@ -20,6 +20,7 @@ demo-rest-s3: setup ## The demo on a REST catalog and an S3 server instead of lo
 
 test: setup ## Run the tests, all but the slow ones: those with Spark and servers in one process, the others beside it
 	@deploy/setup.sh rest-s3
+	@deploy/setup.sh image-packages
 	@$(PYTHON_IN_VENV) -m pytest -m 'not slow' -n 2
 
 test-slow: setup ## Run the slow tests

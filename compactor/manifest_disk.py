@@ -16,13 +16,13 @@ import re
 import struct
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
-from deflate import crc32
 
 from compactor.manifest_columns import SCHEMA, EntryColumns, LiveRuns, Partitions
 from compactor.partitions import PartitionLayout
@@ -169,7 +169,7 @@ def packed(entries: EntryColumns, key: str = "") -> bytes:
     with pa.ipc.new_stream(sink, rows.schema) as writer:
         writer.write_batch(rows)
     body: bytes = sink.getvalue().to_pybytes()
-    return body + _END.pack(_MAGIC, len(body), crc32(body))
+    return body + _END.pack(_MAGIC, len(body), zlib.crc32(body))
 
 
 def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path: str, key: str = "") -> EntryColumns:
@@ -183,7 +183,7 @@ def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path:
         raise ValueError("too short")
     length = buffer.size - _END.size
     body = buffer.slice(0, length)
-    if _END.unpack(buffer.slice(length).to_pybytes()) != (_MAGIC, length, crc32(body)):
+    if _END.unpack(buffer.slice(length).to_pybytes()) != (_MAGIC, length, zlib.crc32(body)):
         raise ValueError("checksum or length differ")
     with pa.ipc.open_stream(body) as reader:
         schema = reader.schema

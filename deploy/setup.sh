@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with firnline in it, finds or installs Java, fetches the jars. Does nothing the second time.
 #
-# `setup.sh prometheus` and `setup.sh rest-s3`, after it, bring what single targets need besides.
+# `setup.sh prometheus`, `setup.sh rest-s3` and `setup.sh image-packages`, after it, bring what single targets need besides.
 #
 # Settings, all optional: PYTHON (an interpreter), JAVA_HOME. pip and Ivy honour their own mirrors' settings.
 set -euo pipefail
@@ -20,6 +20,10 @@ main() {
         ;;
     rest-s3)
         "$VENV/bin/firnline" jars s3proxy rest-catalog >/dev/null || fail "the servers' jars could not be fetched"
+        return
+        ;;
+    image-packages)
+        fetch_image_packages
         return
         ;;
     esac
@@ -207,6 +211,18 @@ as_root() {
 fetch_jars() {
     say "fetching the jars for Spark, for tables on S3 and for the demo's broker"
     "$VENV/bin/firnline" jars >/dev/null || fail "the jars could not be fetched"
+}
+
+# Wheels of the image's packages, for the test that installs them into an empty environment without a network.
+fetch_image_packages() {
+    local folder=$VENV/image-packages pins=deploy/docker/requirements.txt wanted
+    wanted=$(cksum <"$pins")
+    [[ -f $folder/.fetched && $(<"$folder/.fetched") == "$wanted" ]] && return
+    say "fetching the packages of $pins"
+    rm -rf "$folder"
+    "$VENV/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-input --no-deps -r "$pins" -w "$folder" ||
+        fail "pip could not fetch the packages of $pins; check the network or the package index, then run it again"
+    echo "$wanted" >"$folder/.fetched"
 }
 
 main "$@"
