@@ -1,8 +1,9 @@
-"""The wheel alone: everything is inside, and what it installs works away from the source tree."""
+"""The wheel: everything is inside, and it works away from the source tree with the pinned packages and nothing else."""
 
 from __future__ import annotations
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import sysconfig
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +19,15 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("compactor", "metrics", "streaming")
 SOURCES = (*PACKAGES, "deploy", "docs", "pyproject.toml", "MANIFEST.in", "Makefile")
+REQUIREMENTS = ROOT / "deploy" / "docker" / "requirements.txt"
 TEXTS = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+LOADED = """
+import sys
+for name, module in sorted(sys.modules.items()):
+    print(name, getattr(module, "__file__", None))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +41,22 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(ROOT / name, tree / name)
     run(sys.executable, "-m", "build", "--no-isolation", str(tree))
     return tree / "dist"
+
+
+@pytest.fixture(scope="module")
+def default_installation(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty environment with the wheel, no extra, and the image's pinned packages, as the image installs them."""
+    run("bash", str(ROOT / "deploy" / "setup.sh"), "image-packages")
+    environment = tmp_path_factory.mktemp("default")
+    run(sys.executable, "-m", "venv", "--without-pip", str(environment))
+    (wheel,) = built.glob("*.whl")
+    run(
+        *(sys.executable, "-m", "pip", "--isolated", "--python", str(environment / "bin" / "python"), "install"),
+        *("--no-compile", "--no-index", "--find-links", str(ROOT / ".venv" / "image-packages")),
+        *("-r", str(REQUIREMENTS), str(wheel)),
+    )
+    yield environment
+    shutil.rmtree(environment)  # a gigabyte, which pytest would keep for three runs
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +98,17 @@ def test_the_sdist_holds_what_a_reader_needs(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     assert {*TEXTS, "Makefile", "deploy/setup.sh", "docs/settings.md", "pyproject.toml"} <= names
+
+
+def test_every_module_can_be_imported_in_a_default_installation(default_installation: Path, tmp_path: Path) -> None:
+    """What an extra brings is imported where it is used; no package comes from the environment of the tests."""
+    imports = runpy.run_path(str(ROOT / "deploy" / "docker" / "slim.py"))["IMPORTS"]  # the image's own check
+    loaded = run(str(default_installation / "bin" / "python"), "-I", "-B", "-c", imports + LOADED, cwd=tmp_path)
+    modules = {line.partition(" ")[0]: line.partition(" ")[2] for line in loaded.splitlines()}
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            assert modules[name].startswith(str(default_installation)), name
 
 
 @pytest.mark.slow
