@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from compactor.section import MEBIBYTE, Section
 from compactor.table_names import TableName
+
+Strategy = Annotated[
+    Literal["tiered", "threshold"], BeforeValidator(lambda given: "tiered" if given == "auto" else given)
+]
+"""`auto` is what settings files of earlier versions say for `tiered`."""
 
 
 class PolicyValues(Section):
@@ -26,7 +31,10 @@ class PolicyValues(Section):
         default=None, ge=1, description="The same in bytes, in place of min_file_size_ratio. Unset."
     )
     min_input_files: int = Field(
-        default=5, ge=2, description="Small files in a partition that make it due. 5 as in Spark."
+        default=5,
+        ge=2,
+        description="Small files in a partition that make it due (`threshold`), or that one merge takes at least "
+        "(`tiered`). 5 as in Spark.",
     )
     max_file_group_size: int = Field(
         default=100 * 1024 * MEBIBYTE, ge=1, description="Most input bytes of one group. 100 GiB as in Spark."
@@ -57,12 +65,12 @@ class PolicyValues(Section):
         "where it is large. 10: a scan then takes about 1.8 times as long on a local disk, and a reader that does not "
         "know them cannot read the table at all (docs/planning.md). Spark's action has no such rule.",
     )
-    strategy: Literal["auto", "tiered", "threshold"] = Field(
-        default="auto",
-        description="How the service picks files. `tiered`: as a log-structured merge, each byte is rewritten a "
-        "bounded number of times. `threshold`: all small files once there are min_input_files, as Spark's action; "
-        "`compact` and `plan` do that unless told otherwise: a single run has no later one to leave work to. `auto`: "
-        "tiered, but threshold where min_input_files is set, since whoever sets it wants it to decide.",
+    strategy: Strategy = Field(
+        default="tiered",
+        description="How the service picks files; no other key changes it. `tiered`: as a log-structured merge, each "
+        "byte is rewritten a bounded number of times; at least min_input_files are merged at once. `threshold`: all "
+        "small files once there are min_input_files, as Spark's action; `compact` and `plan` do that unless "
+        "`--strategy` names the other: a single run has no later one to leave work to. `auto` means `tiered`.",
     )
     growth: float = Field(
         default=8.0,
@@ -135,7 +143,7 @@ class PolicyOverride(Section):
     delete_file_threshold: int | None = Field(default=None, ge=1)
     delete_ratio_threshold: float | None = Field(default=None, gt=0, le=1)
     equality_delete_threshold: int | None = Field(default=None, ge=1)
-    strategy: Literal["auto", "tiered", "threshold"] | None = None
+    strategy: Strategy | None = None
     growth: float | None = Field(default=None, gt=1)
     settle_after_seconds: float | None = Field(default=None, ge=0)
     settle_growth: float | None = Field(default=None, gt=1)
@@ -158,18 +166,12 @@ class PolicySettings(PolicyValues):
     def for_table(self, table: TableName, properties: Mapping[str, str] | None = None) -> PolicyValues:
         """The values in force for one table: its properties `firnline.policy.<key>` before the file's.
 
-        A property that cannot be used is left out (`refused_properties`). `strategy` is never `auto`.
+        A property that cannot be used is left out (`refused_properties`).
         """
         values = self.model_dump(exclude={"tables"})
-        decides = "min_input_files" in self.model_fields_set
         override = next((each for glob, each in self.tables.items() if table.matches(glob)), PolicyOverride())
         own, _ = _of_properties(properties or {})
-        for told in (override.model_dump(exclude_none=True), own):
-            values.update(told)
-            decides = decides or "min_input_files" in told
-        if values["strategy"] == "auto":
-            values["strategy"] = "threshold" if decides else "tiered"
-        return PolicyValues(**values)
+        return PolicyValues(**(values | override.model_dump(exclude_none=True) | own))
 
 
 PROPERTY: Final = "firnline."

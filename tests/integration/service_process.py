@@ -253,7 +253,7 @@ class Site:
                 "dead_letter_topic": f"{self.topic}-dead",
             },
             "spark": {"master": "local[2]"},
-            "policy": {"min_row_group_size": 0, "min_input_files": 5},
+            "policy": {"min_row_group_size": 0, "strategy": "threshold"},
             "state": {"checkpoint": f"file://{self.folder}/checkpoint"},
             "service": {"trigger_seconds": 1, "sweep_seconds": 5, "switch_check_seconds": 1, "retry_seconds": 2},
         }

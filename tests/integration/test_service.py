@@ -778,7 +778,7 @@ def test_a_dead_letter_topic_that_refuses_stops_nothing_else(place: Site) -> Non
 
 
 def test_what_lies_outside_the_tables_filter_is_left_alone_and_said_so(tmp_path: Path, broker: str) -> None:
-    rules = {"policy": {"min_input_files": 5, "tables": {"db.t": {"where": "part = 'p01'"}}}}
+    rules = {"policy": {"tables": {"db.t": {"where": "part = 'p01'"}}}}
     with site(tmp_path, broker, **rules) as place:
         place.create("t")
         place.publish(*place.append("t", commits=5, parts=3))

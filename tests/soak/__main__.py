@@ -200,7 +200,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="soak-") as name, embedded_broker(Path(name) / "broker") as broker:
         folder = Path(name) / "site"
         sections = {
-            "policy": {"min_row_group_size": 0, "min_input_files": MIN_INPUT_FILES},
+            "policy": {"min_row_group_size": 0, "strategy": "threshold", "min_input_files": MIN_INPUT_FILES},
             # A small cache is full in minutes: what grows then is no cache.
             "service": {"trigger_seconds": 2, "sweep_seconds": 30, "manifest_cache_bytes": 8 * 2**20},
         }

@@ -8,6 +8,7 @@ import pytest
 
 from compactor.history_table import columns_table
 from compactor.settings import load_settings, settings_page
+from compactor.table_names import TableName
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("compactor", "metrics", "streaming")
@@ -49,3 +50,5 @@ def test_no_file_outgrows_a_reader(module: Path) -> None:
 def test_sample_settings_load() -> None:
     settings = load_settings(ROOT / "deploy" / "firnline.yaml", {})
     assert settings.tables.include == ("db.*",)
+    for table in ("events", "hot"):
+        assert settings.policy.for_table(TableName("lake", ("db",), table)).strategy == "tiered"

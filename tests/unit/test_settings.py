@@ -14,6 +14,7 @@ from compactor.policy_settings import PolicySettings, PolicyValues
 from compactor.settings import CommitSettings, Settings, TableRules, load_settings
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, FileSizes, file_sizes
+from streaming.reports import settings_yaml
 
 CATALOG = {"FIRNLINE_CATALOGS__LAKE__TYPE": "rest"}
 EVENTS = TableName("lake", ("db",), "events")
@@ -278,13 +279,24 @@ def test_an_override_may_go_back_to_the_tables_own_target() -> None:
     ("policy", "strategy"),
     [
         ({}, "tiered"),
-        ({"min_input_files": 5}, "threshold"),
-        ({"min_input_files": 5, "strategy": "tiered"}, "tiered"),
+        ({"strategy": "auto"}, "tiered"),
+        ({"min_input_files": 5}, "tiered"),
+        ({"min_input_files": 5, "strategy": "auto"}, "tiered"),
+        ({"tables": {"db.events": {"min_input_files": 3}}}, "tiered"),
         ({"strategy": "threshold"}, "threshold"),
-        ({"tables": {"db.events": {"min_input_files": 3}}}, "threshold"),
-        ({"tables": {"db.other": {"min_input_files": 3}}}, "tiered"),
-        ({"min_input_files": 5, "tables": {"db.events": {"strategy": "tiered"}}}, "tiered"),
+        ({"strategy": "threshold", "tables": {"db.events": {"strategy": "auto"}}}, "tiered"),
+        ({"tables": {"db.events": {"strategy": "threshold"}}}, "threshold"),
     ],
 )
-def test_whoever_sets_min_input_files_wants_it_to_decide(policy: dict[str, Any], strategy: str) -> None:
+def test_only_the_strategy_decides_the_strategy(policy: dict[str, Any], strategy: str) -> None:
     assert PolicySettings(**policy).for_table(EVENTS).strategy == strategy
+
+
+@pytest.mark.parametrize("policy", [{}, {"strategy": "threshold"}, {"tables": {"db.events": {"min_input_files": 3}}}])
+def test_what_check_config_prints_means_what_was_read(policy: dict[str, Any], tmp_path: Path) -> None:
+    given = Settings.model_validate({"catalogs": {"lake": {"type": "rest"}}, "policy": policy})
+    file = tmp_path / "firnline.yaml"
+    file.write_text(settings_yaml(given))
+    again = load_settings(file, {})
+    for name in (EVENTS, TableName("lake", ("db",), "other")):
+        assert again.policy.for_table(name) == given.policy.for_table(name)

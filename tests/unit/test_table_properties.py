@@ -17,12 +17,17 @@ def test_a_property_goes_before_the_files_settings_of_the_table() -> None:
     assert policy.for_table(EVENTS, {"write.format.default": "orc"}) == policy.for_table(EVENTS)
 
 
-def test_who_sets_min_input_files_wants_it_to_decide() -> None:
-    policy = PolicySettings()
-    assert policy.for_table(EVENTS).strategy == "tiered"
-    assert policy.for_table(EVENTS, {"firnline.policy.min_input_files": "3"}).strategy == "threshold"
-    both = {"firnline.policy.min_input_files": "3", "firnline.policy.strategy": "tiered"}
-    assert policy.for_table(EVENTS, both).strategy == "tiered"
+@pytest.mark.parametrize(
+    ("properties", "strategy"),
+    [
+        ({"min_input_files": "3"}, "tiered"),
+        ({"strategy": "threshold"}, "threshold"),
+        ({"min_input_files": "3", "strategy": "auto"}, "tiered"),
+    ],
+)
+def test_only_the_strategy_decides_the_strategy(properties: dict[str, str], strategy: str) -> None:
+    given = {f"firnline.policy.{key}": value for key, value in properties.items()}
+    assert PolicySettings().for_table(EVENTS, given).strategy == strategy
 
 
 @pytest.mark.parametrize(
