@@ -48,7 +48,8 @@ def jar_sets(settings: Settings) -> tuple[JarSet, ...]:
 
 def session_conf(settings: Settings) -> dict[str, str]:
     """The whole Spark configuration; keys of `spark.conf` in the settings win."""
-    log = LOG_AS_JSON if settings.logging.as_json(terminal=sys.stderr.isatty()) else LOG_FOR_PEOPLE
+    as_json = settings.logging.as_json(terminal=sys.stderr.isatty())
+    log_option = f"-Dlog4j2.configurationFile={(LOG_AS_JSON if as_json else LOG_FOR_PEOPLE).as_uri()}"
     conf = {
         "spark.sql.extensions": EXTENSIONS,
         "spark.ui.enabled": "false",
@@ -62,8 +63,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.session.timeZone": "UTC",
         # A deep stack for Spark's own handling of a stopped stream's error text; its log looks as ours does.
         # Threads that rewrite would each keep the direct buffers of their largest reads and writes for good.
-        "spark.driver.extraJavaOptions": f"-Xss4m {SMALL_BUFFERS} -Dlog4j2.configurationFile={log.as_uri()}",
-        "spark.executor.extraJavaOptions": SMALL_BUFFERS,
+        # Spark adds the user's extraJavaOptions to them.
+        "spark.driver.defaultJavaOptions": f"-Xss4m {SMALL_BUFFERS} {log_option}",
+        "spark.executor.defaultJavaOptions": SMALL_BUFFERS,
         # Where direct memory is short, Hadoop's asynchronous reads of local files are lost and waited for, 5 min each.
         "spark.hadoop.parquet.hadoop.vectored.io.enabled": "false",
         "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # else damage is read, and written as if sound
@@ -78,8 +80,10 @@ def session_conf(settings: Settings) -> dict[str, str]:
     profile = aws_profile(settings.catalogs)
     if profile:  # Iceberg's Java client has no property for it
         for side in ("driver", "executor"):
-            options = f"spark.{side}.extraJavaOptions"
-            conf[options] = f"{conf.get(options, '')} -Daws.profile={profile}".lstrip()
+            conf[f"spark.{side}.defaultJavaOptions"] += f" -Daws.profile={profile}"
+    if as_json and settings.spark.master.startswith("k8s"):  # executors run this image (deploy/docker/entrypoint.sh)
+        conf["spark.executor.defaultJavaOptions"] += f" {log_option}"
+        conf["spark.executorEnv.FIRNLINE_LOGGING__FORMAT"] = "json"
     for name, properties in settings.catalogs.items():
         conf.update(spark_catalog_conf(name, properties))
     conf.update(settings.spark.conf)

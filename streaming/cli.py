@@ -31,6 +31,7 @@ from streaming.command_options import OUTPUT, for_people, tell
 from streaming.event_log import LOG
 from streaming.history_command import history
 from streaming.jars_command import jars
+from streaming.json_output import output_as_json
 from streaming.log_format import set_up_logging
 from streaming.request_command import request_rewrite
 from streaming.run_settings import manifest_cache
@@ -119,7 +120,10 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
     Always on:        firnline -c firnline.yaml run
     """  # noqa: D301 - \b keeps click from re-wrapping
     context.obj = config
-    set_up_logging(_log_settings(config), verbose=verbose)
+    log = _log_settings(config)
+    is_service = context.invoked_subcommand == run.name
+    to = output_as_json() if is_service and log.as_json(terminal=sys.stderr.isatty()) else None
+    set_up_logging(log, verbose=verbose, to=to)
     collect_rarely()
 
 

@@ -1,7 +1,8 @@
 """How log lines look: JSON objects for machines, columns for people; other libraries' lines the same way.
 
-Everything goes to stderr. A JSON line has `event`, `timestamp` (UTC, ISO 8601), `level`, `logger` and the fields that
-belong to the event. Spark's JVM writes the same (compactor/log4j2-json.properties).
+Everything goes to stderr. A JSON line has `message`, `timestamp` (UTC, ISO 8601), `level`, `logger`, `stack_trace` where
+there is one, and the fields that belong to the event. Spark's JVM writes the same (compactor/log4j2-json.properties);
+what else the service's processes print is brought into that form by streaming/log_pump.py.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ SILENT = ("SQLQueryContextLogger", "py4j")
 """pyspark logs what it also raises; a query that is stopped in mid-batch is no news to py4j."""
 
 
-def set_up_logging(settings: LogSettings, *, verbose: bool = False) -> None:
-    """Format every line of this process. `verbose`: firnline's own from DEBUG."""
-    handler = _ToStderr()
+def set_up_logging(settings: LogSettings, *, verbose: bool = False, to: TextIO | None = None) -> None:
+    """Format every line of this process. `verbose`: firnline's own from DEBUG; `to`: in place of stderr."""
+    handler = logging.StreamHandler(to) if to else _ToStderr()
     handler.setFormatter(formatter(as_json=settings.as_json(terminal=sys.stderr.isatty()), colours=sys.stderr.isatty()))
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -45,7 +46,8 @@ def formatter(*, as_json: bool, colours: bool = False) -> structlog.stdlib.Proce
     ]
     shown: list[Callable[..., Any]] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if as_json:
-        shown += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+        renamed = [structlog.processors.EventRenamer("message"), _name_stack_trace]
+        shown += [structlog.processors.format_exc_info, *renamed, structlog.processors.JSONRenderer(default=str)]
     else:
         plain = structlog.dev.plain_traceback
         shown += [structlog.dev.ConsoleRenderer(colors=colours, sort_keys=False, exception_formatter=plain)]
@@ -61,6 +63,12 @@ class _ToStderr(logging.StreamHandler[TextIO]):
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
         return sys.stderr
+
+
+def _name_stack_trace(_logger: Any, _method: str, fields: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    if "exception" in fields:
+        fields["stack_trace"] = fields.pop("exception")
+    return fields
 
 
 def _log_end(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:

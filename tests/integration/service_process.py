@@ -45,11 +45,7 @@ from streaming.commit_events.decoder import TableChanged
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = float(os.environ.get("FIRNLINE_TEST_PATIENCE", "120"))  # seconds; generous, for a busy machine
 STOP_PROMISE = 30.0  # seconds that SIGTERM may take
-NOT_LOGGED = (
-    "WARNING: Using incubator modules: jdk.incubator.vector",
-    "Streaming TransformWithStateInPandas Python worker",
-)
-"""What the JVM says before it has a log, and what Spark's own Python worker prints."""
+LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "fatal"}
 PAYLOAD_BYTES = 120  # a row, which does not compress
 ROWS = pa.schema([pa.field("part", pa.string(), nullable=False), ("id", pa.int64()), ("payload", pa.string())])
 
@@ -197,9 +193,14 @@ class ServiceProcess:
 
 
 def log_lines(text: str) -> list[dict[str, Any]]:
-    """A log as JSON objects; nothing else may be in it, apart from what no setting of Spark turns off."""
-    lines = [line for line in text.splitlines() if line and not any(known in line for known in NOT_LOGGED)]
-    return [json.loads(line) for line in lines]
+    """A log as JSON objects with the fields that each must have; nothing else may be in it."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    for line in lines:
+        assert line["level"] in LEVELS, line
+        assert {type(line[field]) for field in ("message", "logger", "timestamp")} == {str}, line
+        assert "\n\tat " not in line["message"], line
+        assert "Traceback (most recent" not in line["message"], line
+    return lines
 
 
 def group_members(group: int) -> list[int]:

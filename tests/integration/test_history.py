@@ -23,7 +23,7 @@ from compactor.tables import Catalogs
 from streaming.history_command import history as history_command
 from streaming.history_command import moment, show
 from tests.conftest import Lake
-from tests.integration.service_process import ROWS, Site, document, firnline, log_lines
+from tests.integration.service_process import ROWS, Site, document, firnline
 from tests.integration.table_kit import planned, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "history.md"
@@ -218,12 +218,12 @@ def test_one_run_id_leads_from_the_log_to_the_snapshot_the_history_and_the_spark
     done = firnline(place.config, "compact", "db.t", "--output", "json", FIRNLINE_SPARK__CONF=json.dumps(conf))
     run_id = document(done)["run_id"]
 
-    lines = log_lines(done.stderr)
-    rewritten = [line for line in lines if line["event"] == "rewritten"]
+    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    rewritten = [line for line in lines if line["message"] == "rewritten"]
     assert {(line["run_id"], line["table"]) for line in rewritten} == {(run_id, "lake.db.t")}
     assert {line["partition"] for line in rewritten} == {"part=p00", "part=p01"}
     assert all(line["reason"] and min(line["bytes_in"], line["bytes_out"], line["seconds"]) > 0 for line in rewritten)
-    assert [line["run_id"] for line in lines if line["event"] == "committed"] == [run_id]
+    assert [line["run_id"] for line in lines if line["message"] == "committed"] == [run_id]
 
     snapshot = place.view("t").snapshot
     assert snapshot is not None

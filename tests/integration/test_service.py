@@ -281,9 +281,9 @@ def test_it_stops_when_idle_and_says_so(shared: Site, running: ServiceProcess) -
     assert "Traceback" not in log
     assert "Exception" not in log
     lines = log_lines(log)
-    (committed,) = [line for line in lines if line["event"] == "committed" and line["table"] == "lake.db.in_loop"]
+    (committed,) = [line for line in lines if line["message"] == "committed" and line["table"] == "lake.db.in_loop"]
     assert (committed["files_in"], committed["files_out"], committed["groups"]) == (24, 4, 4)
-    assert sum(line["event"] == "rewritten" and line["run_id"] == committed["run_id"] for line in lines) == 4
+    assert sum(line["message"] == "rewritten" and line["run_id"] == committed["run_id"] for line in lines) == 4
 
 
 def test_its_history_tells_every_decision(shared: Site, running: ServiceProcess) -> None:
@@ -556,7 +556,7 @@ def test_observe_mode_writes_nothing_at_all(tmp_path: Path, broker: str) -> None
         code, seconds = service.terminate()
         assert (code, seconds < STOP_PROMISE) == (0, True), service.log_text[-3000:]
         lines = log_lines(service.log_text)
-        (would,) = [line for line in lines if line["event"] == "would rewrite" and line["table"] == "lake.db.t"]
+        (would,) = [line for line in lines if line["message"] == "would rewrite" and line["table"] == "lake.db.t"]
         assert (would["files_in"], would["files_out"]) == (24, 4)
         assert fingerprint(tmp_path) == before
         assert len(place.records(place.topic)) == topic

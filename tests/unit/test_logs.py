@@ -20,7 +20,7 @@ from streaming.log_format import set_up_logging
 from tests.unit.test_decisions import KEY, REWRITTEN, TABLE
 from tests.unit.test_metrics_recorder import EXAMPLES, FAILED
 
-EVERY_LINE = {"event", "timestamp", "level", "logger"}
+EVERY_LINE = {"message", "timestamp", "level", "logger"}
 
 
 class Terminal(io.StringIO):
@@ -52,7 +52,7 @@ def test_a_rewrite_is_one_line_with_everything_about_it(stderr: Callable[[], str
     (line,) = lines(stderr)
     assert line.pop("timestamp").endswith("Z")
     assert line == {
-        "event": "rewritten",
+        "message": "rewritten",
         "level": "info",
         "logger": "firnline",
         "run_id": "r1",
@@ -108,11 +108,11 @@ def test_lines_of_other_libraries_warnings_and_ended_threads_look_the_same(stder
     thread.start()
     thread.join()
     kafka, broke, ended = lines(stderr)
-    assert (kafka["event"], kafka["logger"], kafka["level"], kafka["node"]) == (
+    assert (kafka["message"], kafka["logger"], kafka["level"], kafka["node"]) == (
         "no broker", "kafka.conn", "warning", 3,
     )  # fmt: skip
-    assert (broke["event"], broke["exception"].splitlines()[-1]) == ("broke off", "ValueError: odd")
-    assert (ended["event"], "ZeroDivisionError" in ended["exception"]) == ("thread worker ended", True)
+    assert (broke["message"], broke["stack_trace"].splitlines()[-1]) == ("broke off", "ValueError: odd")
+    assert (ended["message"], "ZeroDivisionError" in ended["stack_trace"]) == ("thread worker ended", True)
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,8 @@ def test_a_profile_is_told_to_the_jvm() -> None:
     settings = Settings(catalogs={"lake": REST | {"s3.profile-name": "team"}}, spark={"conf": {"spark.jars": "/none"}})
     made = session_conf(settings)
     for side in ("driver", "executor"):
-        assert "-Daws.profile=team" in made[f"spark.{side}.extraJavaOptions"].split()
-    assert "log4j2" in made["spark.driver.extraJavaOptions"]
+        assert "-Daws.profile=team" in made[f"spark.{side}.defaultJavaOptions"].split()
+    assert "log4j2" in made["spark.driver.defaultJavaOptions"]
     assert "aws.profile" not in str(
         session_conf(Settings(catalogs={"lake": LOCAL}, spark={"conf": {"spark.jars": "/none"}}))
     )

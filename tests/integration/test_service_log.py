@@ -1,0 +1,102 @@
+"""The service's JSON log: every line of every process is one object, from the first line to the last of a killed one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.service_process import (
+    STOP_PROMISE,
+    ServiceProcess,
+    Site,
+    firnline,
+    group_members,
+    log_lines,
+    site,
+    wait_for,
+)
+
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+NO_JVM = {"FIRNLINE_SPARK__CONF": '{"spark.driver.memory": "99999999g"}'}
+JAVA_FRAME = "\tat org.apache.spark."
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes below one; those that have left its process group too."""
+    children = [int(each) for file in Path(f"/proc/{pid}/task").glob("*/children") for each in file.read_text().split()]
+    return [each for child in children for each in (child, *descendants(child))]
+
+
+def python_workers(service: ServiceProcess) -> list[int]:
+    """Spark's daemon and what it has forked."""
+    return [pid for pid in descendants(service.pid) if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def kill_workers(service: ServiceProcess) -> bool:
+    """Kill those that hold tasks; False where there is none yet."""
+    workers = python_workers(service)[1:]
+    for pid in workers:
+        os.kill(pid, signal.SIGKILL)
+    return bool(workers)
+
+
+def traces(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [line for line in lines if JAVA_FRAME in line.get("stack_trace", "")]
+
+
+def test_every_line_is_an_object_through_crashes_a_restart_and_a_stop(tmp_path: Path, broker: str) -> None:
+    """Its Python workers are killed, then itself; the next life is stopped. The JVM prints before it has a log."""
+    said_by_the_jvm = "-Dfirnline.test=1"
+    with site(tmp_path, broker) as place:
+        place.create("t")
+        place.publish(*place.append("t"))
+        first = place.start(JAVA_TOOL_OPTIONS=said_by_the_jvm)
+        first.wait_ready()
+
+        def failed() -> bool:
+            kill_workers(first)
+            return JAVA_FRAME.strip() in first.log_text
+
+        wait_for("a worker's death to be an error of Spark", failed)
+        first.kill()
+        wait_for("the log's last line", lambda: not group_members(first.pid))
+        lines = log_lines(first.log_text)
+        (picked_up, *_) = [line for line in lines if said_by_the_jvm in line["message"]]
+        assert (picked_up["level"], picked_up["logger"]) == ("info", "stderr")
+        assert {line["level"] for line in traces(lines)} == {"error"}
+        assert "org.apache.spark.executor.Executor" in {line["logger"] for line in traces(lines)}
+
+        second = place.start()
+        second.wait_ready()
+        place.publish(*place.append("t"))
+        second.wait_metric("firnline_commits_total")
+        code, seconds = second.terminate()
+        assert (code, seconds < STOP_PROMISE) == (0, True)
+        lines = log_lines(second.log_text)
+        assert [line["logger"] for line in lines if line["message"] == "committed"] == ["firnline"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "code", "said"),
+    [
+        (("run", "--bogus"), {}, 2, "Error: No such option"),
+        (("run",), {"FIRNLINE_POLICY__GROWTH": "much"}, 2, "policy.growth"),
+        (("run",), {"FIRNLINE_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}, 3, "check kafka.bootstrap_servers"),
+        (("run",), NO_JVM, 1, "Error: Could not create the Java Virtual Machine."),
+    ],
+    ids=["arguments", "setting", "broker", "jvm"],
+)
+def test_a_start_that_fails_says_why_in_an_object(
+    arguments: tuple[str, ...], environment: dict[str, str], code: int, said: str, tmp_path: Path, broker: str
+) -> None:
+    place = Site(tmp_path, broker)
+    done = firnline(place.config, *arguments, FIRNLINE_HTTP__PORT="0", **environment)
+    assert done.returncode == code, done.stderr
+    assert done.stdout == ""
+    lines = log_lines(done.stderr)
+    assert [line["level"] for line in lines if said in f"{line['message']} {line.get('error')}"] == ["error"]
