@@ -1,8 +1,8 @@
 """How log lines look: JSON objects for machines, columns for people; other libraries' lines the same way.
 
-Everything goes to stderr. A JSON line has `message`, `timestamp` (UTC, ISO 8601), `level`, `logger`, `stack_trace` where
-there is one, and the fields that belong to the event. Spark's JVM writes the same (compactor/log4j2-json.properties);
-what else the service's processes print is brought into that form by streaming/log_pump.py.
+Everything goes to stderr. A JSON line has `message`, `timestamp` (UTC, ISO 8601), `level`, `logger`, where there is one
+`stack_trace`, and the fields of the event. Spark's JVM writes the same (compactor/log4j2-json.properties); what else the
+service's processes print gets this form from streaming/log_pump.py.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def formatter(*, as_json: bool, colours: bool = False) -> structlog.stdlib.Proce
     ]
     shown: list[Callable[..., Any]] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
     if as_json:
-        renamed = [structlog.processors.EventRenamer("message"), _name_stack_trace]
-        shown += [structlog.processors.format_exc_info, *renamed, structlog.processors.JSONRenderer(default=str)]
+        shown += [structlog.processors.format_exc_info, structlog.processors.EventRenamer("message")]
+        shown += [_name_stack_trace, structlog.processors.JSONRenderer(default=str)]
     else:
         plain = structlog.dev.plain_traceback
         shown += [structlog.dev.ConsoleRenderer(colors=colours, sort_keys=False, exception_formatter=plain)]

@@ -1,4 +1,4 @@
-"""The service's JSON log: every line of every process is one object, from the first line to the last of a killed one."""
+"""The service's JSON log: every line of every process is one object, also of one that is killed."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_line_is_an_object_through_crashes_a_restart_and_a_stop(tmp_path: 
         (("run", "--bogus"), {}, 2, "Error: No such option"),
         (("run",), {"FIRNLINE_POLICY__GROWTH": "much"}, 2, "policy.growth"),
         (("run",), {"FIRNLINE_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}, 3, "check kafka.bootstrap_servers"),
-        (("run",), NO_JVM, 1, "Error: Could not create the Java Virtual Machine."),
+        (("run",), NO_JVM, 1, "Error occurred during initialization of VM"),
     ],
     ids=["arguments", "setting", "broker", "jvm"],
 )
