@@ -1,8 +1,8 @@
 """How log lines look: JSON objects for machines, columns for people; other libraries' lines the same way.
 
 Everything goes to stderr. A JSON line has `message`, `timestamp` (UTC, ISO 8601), `level`, `logger`, where there is one
-`stack_trace`, and the fields of the event. Spark's JVM writes the same (compactor/log4j2-json.properties); what else the
-service's processes print gets this form from streaming/log_pump.py.
+`stack_trace`, and the fields of the event. Spark's JVM writes the same (compactor/log4j2-json.properties); what the
+service's processes print otherwise gets this form from streaming/log_pump.py.
 """
 
 from __future__ import annotations

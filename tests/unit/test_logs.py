@@ -5,21 +5,27 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compactor.events import Event, GroupCommitted, GroupDropped, GroupPlan, ManifestsRead, RunWouldRewrite
 from compactor.log_settings import LogSettings
+from compactor.settings import Settings
+from compactor.spark_session import LOG_AS_JSON, LOG_FOR_PEOPLE, session_conf
 from streaming.event_log import LOG, log_event
 from streaming.log_format import set_up_logging
 from tests.unit.test_decisions import KEY, REWRITTEN, TABLE
 from tests.unit.test_metrics_recorder import EXAMPLES, FAILED
 
+ROOT = Path(__file__).parents[2]
 EVERY_LINE = {"message", "timestamp", "level", "logger"}
 
 
@@ -113,6 +119,57 @@ def test_lines_of_other_libraries_warnings_and_ended_threads_look_the_same(stder
     )  # fmt: skip
     assert (broke["message"], broke["stack_trace"].splitlines()[-1]) == ("broke off", "ValueError: odd")
     assert (ended["message"], "ZeroDivisionError" in ended["stack_trace"]) == ("thread worker ended", True)
+
+
+def spark_conf(master: str, log: str, conf: dict[str, str]) -> dict[str, str]:
+    given = {"master": master, "conf": {"spark.jars": "/none", **conf}}
+    return session_conf(Settings(catalogs={"lake": {"type": "rest"}}, spark=given, logging={"format": log}))
+
+
+@pytest.mark.parametrize("log", ["json", "console"])
+def test_the_jvm_logs_as_firnline_does_whatever_options_a_user_gives_it(log: str) -> None:
+    mine = {"spark.driver.extraJavaOptions": "-Dmine=1", "spark.executor.extraJavaOptions": "-Dmine=2"}
+    conf = spark_conf("k8s://https://cluster", log, mine)
+    assert mine.items() <= conf.items()
+    file = (LOG_AS_JSON if log == "json" else LOG_FOR_PEOPLE).as_uri()
+    assert f"-Dlog4j2.configurationFile={file}" in conf["spark.driver.defaultJavaOptions"].split()
+    executor = LOG_AS_JSON.as_uri() in conf["spark.executor.defaultJavaOptions"]
+    assert (executor, conf.get("spark.executorEnv.FIRNLINE_LOGGING__FORMAT")) == (
+        (True, "json") if log == "json" else (False, None)
+    )
+
+
+@pytest.mark.parametrize("log", ["json", "console"])
+def test_an_executor_in_a_pod_logs_as_its_driver_does(log: str, tmp_path: Path) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho started $#\necho Error: stopped >&2\nexit 7\n")
+    java.chmod(0o755)
+    names = ("MEMORY", "CORES", "ID", "POD_IP", "POD_NAME", "RESOURCE_PROFILE_ID")
+    done = subprocess.run(
+        ["bash", str(ROOT / "deploy" / "docker" / "entrypoint.sh"), "executor"],
+        env={
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(ROOT),
+            "JAVA_HOME": str(tmp_path),
+            "SPARK_HOME": str(tmp_path),
+            "SPARK_DRIVER_URL": "spark://driver",
+            "SPARK_APPLICATION_ID": "a",
+            "SPARK_RESOURCE_PROFILE_ID": "0",
+            "FIRNLINE_LOGGING__FORMAT": log,
+            **{f"SPARK_EXECUTOR_{name}": "1" for name in names},
+        },
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 7
+    if log == "console":
+        assert done.stdout.startswith("started ")
+        return
+    said = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["message"].partition(" ")[0], line["level"]) for line in said] == [
+        ("started", "info"), ("Error:", "error"),
+    ]  # fmt: skip
+    assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
