@@ -40,7 +40,8 @@ from streaming.table_resolution import watched_tables
 from streaming.version import VERSION
 
 BAD_INPUT, FAILED_SAFELY = 2, 3
-CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
+HELP = ["-h", "--help"]
+CONTEXT = {"help_option_names": HELP, "max_content_width": 110}
 WHERE = click.option(
     "--where",
     metavar="EXPR",
@@ -121,7 +122,7 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
     """  # noqa: D301 - \b keeps click from re-wrapping
     context.obj = config
     log = _log_settings(config)
-    is_service = context.invoked_subcommand == run.name
+    is_service = context.invoked_subcommand == run.name and not set(HELP) & set(sys.argv)
     to = output_as_json() if is_service and log.as_json(terminal=sys.stderr.isatty()) else None
     set_up_logging(log, verbose=verbose, to=to)
     collect_rarely()

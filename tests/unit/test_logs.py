@@ -139,6 +139,13 @@ def test_the_jvm_logs_as_firnline_does_whatever_options_a_user_gives_it(log: str
     )
 
 
+def test_the_help_is_for_people() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "streaming.cli", "run", "--help"], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    assert (done.stdout.startswith("Usage: "), done.stderr) == (True, "")
+
+
 @pytest.mark.parametrize("log", ["json", "console"])
 def test_an_executor_in_a_pod_logs_as_its_driver_does(log: str, tmp_path: Path) -> None:
     java = tmp_path / "bin" / "java"
