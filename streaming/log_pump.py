@@ -1,7 +1,7 @@
 """The log pump: a process that turns whatever the service's processes print into one JSON object a line.
 
 `streaming/json_output.py` starts it by its path, with the standard library alone. It outlives the service, so that the
-last words of a killed service and of its JVM are JSON too, and ends when no process can print any more.
+last lines of a killed service and of its JVM are JSON too, and ends when no process can print any more.
 
 Arguments: the read ends of two pipes (firnline's own log; what all processes print) and a descriptor to close once
 everything that was printed before the end of firnline's own log has been passed on.

@@ -172,13 +172,13 @@ def test_nothing_is_lost_or_torn_when_many_print_at_once() -> None:
         ("os.killpg(0, signal.SIGTERM)", -15, "before"),
     ],
 )
-def test_the_last_words_are_passed_on_however_it_ends(end: str, code: int, message: str) -> None:
+def test_the_last_lines_are_passed_on_however_it_ends(end: str, code: int, message: str) -> None:
     ended, lines = piped(f"os.setpgid(0, 0)\nprint('before', file=sys.stderr)\n{end}")
     assert ended == code
     assert lines[-1]["message"] == message
 
 
-def test_a_child_may_speak_after_its_killed_parent() -> None:
+def test_a_child_prints_after_its_parent_was_killed() -> None:
     code, lines = piped(
         """
         subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read(); 1 / 0"], stdin=subprocess.PIPE)
@@ -237,7 +237,7 @@ def test_a_reader_that_has_gone_stops_nobody() -> None:
         os.close(descriptor)
 
 
-def test_another_program_keeps_its_exit_code_and_its_words() -> None:
+def test_another_program_keeps_its_exit_code_and_its_output() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "streaming.json_output", "sh", "-c", "echo one; echo two >&2; exit 7"],
         capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
