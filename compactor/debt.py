@@ -74,9 +74,20 @@ class PartitionCounts:
     @classmethod
     def from_list(cls, values: Sequence[Any]) -> PartitionCounts:
         """The inverse of `to_list`. State written before equality deletes were counted has none; it is counted anew."""
-        *counts, ladder, changed_ms, equality_deletes = values if len(values) == _VALUES else (*values, 0)
-        steps = tuple((step, files, size) for step, files, size in ladder)
-        return cls(*counts, small_sizes=steps, changed_ms=changed_ms, equality_deletes=equality_deletes)
+        numbers = values if len(values) == _VALUES else (*values, 0)
+        data_files, small_files, data_bytes, small_bytes, deletes, records, deleted, ladder, changed, equality = numbers
+        return cls(
+            data_files,
+            small_files,
+            data_bytes,
+            small_bytes,
+            deletes,
+            records,
+            deleted,
+            tuple((step, files, size) for step, files, size in ladder),
+            changed,
+            equality,
+        )
 
     @property
     def is_possible(self) -> bool:
