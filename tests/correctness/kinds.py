@@ -204,6 +204,12 @@ def _deletes() -> Iterator[tuple[str, Kind]]:
     yield "upgraded", kind("V2 with position deletes, upgraded to V3, then vectors", PLAIN, *positions,
                            SetProperties((("format-version", "3"),)), DeletePositions(0.3, 6),
                            Append(5, 8, "java"))  # fmt: skip
+    in_turn = tuple(Sql(f"DELETE FROM {{table}} WHERE id % 3 <> 0 AND k = '{k}'") for k in ("a", "", "b"))
+    for name, version in (("vectors", 3), ("positions", 2)):
+        yield f"{name}_in_turn", kind(
+            f"V{version} deletes of a partition each, in manifests of several commits", PLAIN, *THREE, *in_turn,
+            partition=("k",), version=version, write__delete__mode="merge-on-read",
+            commit__manifest_merge__enabled="false")  # fmt: skip
     updated = Sql("UPDATE {table} SET v = 99.5 WHERE id % 3 = 1")
     yield "v3_updated", kind("rows updated in V3 keep their id", PLAIN, *TWO,
                              SetProperties((("write.update.mode", "merge-on-read"),)), updated, Append(4, 5),

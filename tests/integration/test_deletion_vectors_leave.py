@@ -21,7 +21,7 @@ LINEAGE = "id, a, k, _row_id, _last_updated_sequence_number"
 BUCKETED = "PARTITIONED BY (bucket(4, k))"
 LAYOUTS = pytest.mark.parametrize("by", ["", BUCKETED], ids=["unpartitioned", "bucketed"])
 ENGINES = pytest.mark.parametrize("engine", ["auto", "encode", "spark"])
-MANIFESTS = pytest.mark.parametrize("manifests", [1, 12, pytest.param(200, marks=pytest.mark.slow)])
+MANY = pytest.param(200, marks=pytest.mark.slow)
 EACH_COMMIT_ITS_MANIFEST = "'commit.manifest-merge.enabled'='false'"
 
 
@@ -75,7 +75,7 @@ def assert_clean(lake: Lake, table: str, result: RunResult, before: list[Any], c
 
 @ENGINES
 @LAYOUTS
-@MANIFESTS
+@pytest.mark.parametrize("manifests", [1, FILES, MANY])
 def test_vectors_leave_with_their_data_files(lake: Lake, table_name: str, engine: str, by: str, manifests: int) -> None:
     written(lake, table_name, 3, "file", by, manifests)
     before = lake.rows(table_name, LINEAGE)
@@ -87,7 +87,7 @@ def test_vectors_leave_with_their_data_files(lake: Lake, table_name: str, engine
 
 @ENGINES
 @LAYOUTS
-@MANIFESTS
+@pytest.mark.parametrize("manifests", [pytest.param(1, marks=pytest.mark.slow), FILES, MANY])
 @pytest.mark.parametrize("granularity", ["file", "partition"])
 def test_position_deletes_leave_with_their_data_files(
     lake: Lake, table_name: str, engine: str, by: str, manifests: int, granularity: str
