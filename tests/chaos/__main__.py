@@ -3,8 +3,9 @@
     python -m tests.chaos [--interleavings 200] [--seed 1] [--catalog rolls-back|plain|both] [--table v2|v3|flat]
                           [--output json]
 
-After every round the rows are compared with a serial model. On a catalog that honours Apache Polaris' rollback property
-no writer may fail because of us; on any other, failures are counted and shown.
+After every round the rows are compared with a serial model, and the metadata oracle judges what the run committed. On a
+catalog that honours Apache Polaris' rollback property no writer may fail because of us; on any other, failures are
+counted and shown.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ def play(lake: RestLake, faulty: FaultyCatalog, kind: str, options: argparse.Nam
         "moments": dict(
             Counter(moment for each in rounds for moment, _ in each.operations if moment != "before the plan")
         ),
+        "deletes_others_left": chaos.others_dangling,
         "writer_failures": failures,
         "failed": failed,
     }
@@ -129,7 +131,9 @@ def show(documents: list[dict[str, object]]) -> None:
         console.print(f"writers that failed because of us: {len(failures)}")
         for text in failures[:5]:
             console.print(f"  {text}", highlight=False)
-        console.print("[red]FAILED[/]" if failed else "[green]rows equal the serial model after every round[/]")
+        console.print(f"delete files that apply to nothing, left by other writers: {document['deletes_others_left']}")
+        sound = "[green]rows equal the serial model after every round, and the metadata is sound[/]"
+        console.print("[red]FAILED[/]" if failed else sound)
         for text in failed:
             console.print(f"  {text}", highlight=False)
 
