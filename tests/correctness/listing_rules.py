@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
 from tests.correctness.metadata_reader import (
@@ -16,8 +17,10 @@ from tests.correctness.metadata_reader import (
     DELETED,
     EQUALITY_DELETES,
     EXISTING,
+    NAN,
     POSITION_DELETES,
     Entry,
+    Manifest,
     SnapshotState,
     TableMetadata,
     local_path,
@@ -109,9 +112,22 @@ def manifest_problems(after: SnapshotState) -> Iterator[str]:
                 yield f"manifest {name}: {claimed} in the manifest list, {found[0]} and {found[1]} in the manifest"
         if any((entry.content == DATA) != (manifest.content == DATA) for entry in entries):
             yield f"manifest {name}: data files and delete files in one manifest"
+        yield from (f"manifest {name}: {problem}" for problem in _partition_problems(manifest, entries))
         lowest = min((entry.sequence_number or 0 for entry in entries if entry.status != DELETED), default=None)
         if lowest is not None and manifest.min_sequence_number > lowest:
             yield f"manifest {name}: least sequence number {manifest.min_sequence_number}, an entry has {lowest}"
+
+
+def _partition_problems(manifest: Manifest, entries: Iterable[Entry]) -> Iterator[str]:
+    """Readers skip a manifest by its partition summaries: they must admit every live entry's values."""
+    columns = zip(*(entry.partition for entry in entries if entry.status != DELETED), strict=True)
+    for number, (summary, values) in enumerate(zip(manifest.partitions or (), columns, strict=False)):
+        if None in values and not summary["contains_null"]:
+            yield f"partition field {number} has nulls, its summary says that it has none"
+        if NAN in values and summary.get("contains_nan") is False:
+            yield f"partition field {number} has NaN, its summary says that it has none"
+        if {*values} - {None, NAN} and None in (summary["lower_bound"], summary["upper_bound"]):
+            yield f"partition field {number} has values, its summary has no bounds"
 
 
 def history_problems(after: SnapshotState, before: SnapshotState | None) -> Iterator[str]:
@@ -132,10 +148,17 @@ def history_problems(after: SnapshotState, before: SnapshotState | None) -> Iter
         was = earlier.get(entry.identity)
         if was is None and entry.identity not in added:
             yield f"{entry.label} appeared: no entry says that this snapshot added it"
-        if was is not None and _unchanging(was) != _unchanging(entry):
-            yield f"{entry.label} was listed as {_unchanging(was)}, and is as {_unchanging(entry)}"
-        if was is not None and entry.status == EXISTING and _origin(was) != _origin(entry):
-            yield f"{entry.label} was added by snapshot, sequence number {_origin(was)}, and is now by {_origin(entry)}"
+        if was is not None:
+            yield from _change_problems(was, entry)
+
+
+def _change_problems(was: Entry, entry: Entry) -> Iterator[str]:
+    if was.first_row_id is None:  # of a snapshot before format version 3
+        was = replace(was, first_row_id=entry.first_row_id)
+    if _unchanging(was) != _unchanging(entry):
+        yield f"{entry.label} was listed as {_unchanging(was)}, and is as {_unchanging(entry)}"
+    if entry.status == EXISTING and _origin(was) != _origin(entry):
+        yield f"{entry.label} was added by snapshot, sequence number {_origin(was)}, and is now by {_origin(entry)}"
 
 
 def _unchanging(entry: Entry) -> tuple[object, ...]:

@@ -24,6 +24,7 @@ DATA, POSITION_DELETES, EQUALITY_DELETES = 0, 1, 2
 FILE_PATH_FIELD = 2147483546
 KINDS = {DATA: "data file", POSITION_DELETES: "position delete file", EQUALITY_DELETES: "equality delete file"}
 PartitionKey = tuple[Any, ...]
+NAN = ("NaN",)  # in a partition
 
 
 @dataclass(frozen=True)
@@ -268,5 +269,5 @@ def _only_path(file: Mapping[str, Any]) -> str | None:
 def comparable(value: Any) -> Any:
     """A partition value of which equality is Iceberg's: NaN equals NaN, and the zeros differ."""
     if isinstance(value, float):
-        return "NaN" if math.isnan(value) else struct.pack(">d", value)
+        return NAN if math.isnan(value) else struct.pack(">d", value)
     return value

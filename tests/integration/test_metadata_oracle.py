@@ -24,11 +24,12 @@ from tests.correctness.metadata_reader import (
     TableMetadata,
     local_path,
 )
-from tests.integration.table_kit import MERGE_ON_READ, create, planned, run
+from tests.integration.table_kit import MERGE_ON_READ, create, planned, run, upgrade
 
 pytestmark = pytest.mark.spark
 
 Row = dict[str, Any]
+NO_BOUNDS = {"contains_null": False, "contains_nan": False, "lower_bound": None, "upper_bound": None}
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,19 @@ def set_in(status: int, **values: Any) -> Callable[[list[Row]], None]:
     return change
 
 
+def test_an_upgraded_table_has_no_findings(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, 2, MERGE_ON_READ, "PARTITIONED BY (k)")
+    for number in range(4):
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES ({number}, 'a', {number % 2})")
+    upgrade(lake, table_name)
+    result = run(lake, planned(lake, table_name, where="k = 0", engine="spark"))
+    metadata = metadata_of(lake, table_name)
+    assert result.snapshot_before
+    assert result.snapshot_after
+    assert metadata.state(result.snapshot_before).data[0].first_row_id is None
+    assert judge(metadata, [result.snapshot_after], result.snapshot_before).findings == ()
+
+
 def vectors_of_one_file(rows: list[Row]) -> None:
     for row in rows:
         row["data_file"]["referenced_data_file"] = rows[-1]["data_file"]["referenced_data_file"]
@@ -165,6 +179,7 @@ def test_damaged_manifests_are_found(
         ("existing_rows_count", 999, "and 999 rows"),
         ("manifest_length", 1, "1 bytes in the manifest list"),
         ("min_sequence_number", 50, "least sequence number 50"),
+        ("partitions", [NO_BOUNDS], "has values, its summary has no bounds"),
         ("first_row_id", None, "without first_row_id"),
         ("first_row_id", 0, "share row ids from"),
     ],
