@@ -3,10 +3,10 @@ PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-rest-s3 package test test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
-	bench-decode-once bench-planning clean
+	bench-decode-once bench-planning bench-equality-deletes bench-upserts clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Make .venv, find or install Java, fetch the jars; quick and offline the second time
 	@deploy/setup.sh
@@ -70,6 +70,12 @@ bench-decode-once: setup ## 500 commits into one bucket: how often a byte is dec
 
 bench-planning: setup ## Planning a table of a million files, beside PyIceberg, Java and Spark (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_planning $(ARGS)
+
+bench-equality-deletes: setup ## What 1 to 100 equality delete files cost a scan in Spark and PyIceberg (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_equality_deletes $(ARGS)
+
+bench-upserts: setup ## One hour of upserts as Flink writes them, compressed in time: rewrites, delete files (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_upserts $(ARGS)
 
 package: setup ## Build wheel and sdist into dist/
 	@$(PYTHON_IN_VENV) -m build --no-isolation

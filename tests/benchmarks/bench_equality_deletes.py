@@ -165,7 +165,9 @@ def _delete(lake: Lake, table: str, keys: Any) -> None:
 
 def _measure(lake: Lake, stands: list[Stand], size: float, files: int, rounds: int) -> list[Measured]:
     """All stands in turn, round after round; the first two rounds warm up and are left out."""
-    taken: dict[tuple[Stand, str], list[tuple[float, float]]] = {(stand, scan): [] for stand in stands for scan in SCANS}
+    taken: dict[tuple[Stand, str], list[tuple[float, float]]] = {
+        (stand, scan): [] for stand in stands for scan in SCANS
+    }
     for number in range(rounds + WARM_UP):
         for (stand, scan), times in taken.items():
             one = _scan(lake, stand, SCANS[scan])

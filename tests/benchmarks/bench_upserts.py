@@ -130,7 +130,9 @@ class Hour:
             self.writer.checkpoint(FIRST_MOMENT + at)
             self.moments.append(self._moment(at))
             self._decide(at)
-        return self._outcome(commits, time.perf_counter() - started)
+            if time.perf_counter() - started > self.options.at_most_seconds:
+                break
+        return self._outcome(time.perf_counter() - started)
 
     def _decider(self) -> Callable[[float], None]:
         if self.options.by == "firnline":
@@ -161,14 +163,12 @@ class Hour:
         files = [file for partition in inventory.partitions.values() for file in partition]
         equality = sum(content is Content.EQUALITY_DELETES for content, _ in kinds)
         vectors = sum(kind == "puffin" for _, kind in kinds)
-        most = max(
-            sum(delete.content is Content.EQUALITY_DELETES for delete in file.deletes) for file in files
-        )  # fmt: skip
+        most = max(sum(delete.content is Content.EQUALITY_DELETES for delete in file.deletes) for file in files)
         return Moment(at, len(files), equality, len(kinds) - equality - vectors, vectors, most)
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def _outcome(self, commits: int, seconds: float) -> Outcome:
+    def _outcome(self, seconds: float) -> Outcome:
         self.lake.sql(f"REFRESH TABLE lake.{TABLE}")
         rows = {row.id: row.version for row in self.lake.sql(f"SELECT id, version FROM lake.{TABLE}")}
         count = self.lake.sql(f"SELECT count(*) AS rows FROM lake.{TABLE}")[0].rows
@@ -178,8 +178,8 @@ class Hour:
             self.options.by,
             self.upserts.version,
             self.upserts.buckets,
-            self.options.minutes,
-            commits,
+            self.moments[-1].seconds / 60,
+            len(self.moments),
             self.writer.data_bytes,
             self._rewrites(),
             {kind: statistics.mean(values) for kind, values in figures.items()},
@@ -198,7 +198,7 @@ class Hour:
         whys = [" ".join(_wordy(group.plan.why)) for group in groups]
         return Rewrites(
             len(snapshots),
-            len(snapshots) / (self.options.minutes * 60 / HOUR),
+            len(snapshots) / (self.moments[-1].seconds / HOUR),
             sum(_count(each, "added-data-files") >= _count(each, "deleted-data-files") for each in snapshots),
             sum(_added(each) >= _removed(each) for each in snapshots),
             len(groups),
@@ -213,7 +213,7 @@ class Hour:
 
     def _dangling_vectors(self) -> int:
         """Deletion vectors that name a file the table does not hold, by Iceberg's own metadata tables."""
-        if self.upserts.version < 3:  # noqa: PLR2004 - deletion vectors come with version 3
+        if self.upserts.version < 3:
             return 0
         live = set(self.lake.live_files(TABLE))
         named = self.lake.sql(
@@ -240,6 +240,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--version", type=int, choices=[2, 3], default=2, help="Format version of the table.")
     parser.add_argument("--by", choices=["firnline", "spark", "nobody"], default="firnline")
     parser.add_argument("--minutes", type=float, default=60, help="Simulated minutes.")
+    parser.add_argument("--at-most-seconds", type=float, default=float("inf"), help="Real seconds; then it ends early.")
     parser.add_argument("--every", type=float, default=5, help="Simulated seconds between checkpoints.")
     parser.add_argument("--spark-minutes", type=float, default=10)
     parser.add_argument("--series-seconds", type=float, default=300)
@@ -297,13 +298,14 @@ def _wordy(why: str) -> list[str]:
 def _show(outcome: Outcome, console: Console) -> None:
     done = outcome.rewrites
     console.print(
-        f"V{outcome.version}, {outcome.buckets} buckets, rewritten by {outcome.by}: {outcome.writer_commits} checkpoints "
-        f"in {outcome.minutes:g} simulated minutes, {outcome.writer_bytes / 1e6:.1f} MB of data files\n"
+        f"V{outcome.version}, {outcome.buckets} buckets, rewritten by {outcome.by}: {outcome.writer_commits} "
+        f"checkpoints in {outcome.minutes:g} simulated minutes, {outcome.writer_bytes / 1e6:.1f} MB of data files\n"
         f"rewrite commits: {done.commits}, {done.commits_per_hour:.0f} an hour; {done.not_fewer_data_files} without "
         f"fewer data files, {done.not_fewer_files} without fewer files of any kind\n"
         f"file groups: {done.groups}, {done.groups_not_fewer_data_files} without fewer data files; {done.whys}\n"
-        f"data files in {done.data_files_in}, out {done.data_files_out}; delete files removed "
-        f"{done.delete_files_removed}; {done.bytes_written / 1e6:.1f} MB written, {done.amplification:.2f} bytes a byte\n"
+        f"data files in {done.data_files_in}, out {done.data_files_out}, delete files removed "
+        f"{done.delete_files_removed}; {done.bytes_written / 1e6:.1f} MB written, amplification "
+        f"{done.amplification:.2f}\n"
         f"at the end {outcome.rows} rows, {'equal' if outcome.rows_equal_model else 'NOT EQUAL'} to the model; "
         f"{outcome.dangling_vectors} dangling vectors; took {outcome.real_seconds:.0f} s",
         highlight=False,
