@@ -3,7 +3,7 @@
 Iceberg's Java writers write the delete files, as Flink does. Each number of delete files is one snapshot of a table.
 Each round scans all snapshots in turn, so that a slow phase of the machine affects all of them. Every scan loads and
 plans the table again; Spark's executor cache of deletes is empty. `sum` reads one column, `all` reads every column.
-`cpu` is the processor time of Spark's JVM: on a busy machine it varies less than the time on the clock. The answer of
+`cpu` is the processor time of Spark's JVM, in steps of 10 ms: it varies less on a busy machine. The answer of
 PyIceberg for the same table is printed too.
 
     python -m tests.benchmarks.bench_equality_deletes [--tables 2/60 20/2 200/8] [--deletes 1 3 10 30 100]
@@ -62,7 +62,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Stand:
+class TableState:
     """A snapshot of a table with so many equality delete files of so many keys."""
 
     table: str
@@ -81,9 +81,9 @@ def main() -> None:
         for megabytes, files in options.tables:
             table = f"db.mb_{round(megabytes)}"
             rows = _make(lake, table, megabytes, files)
-            stands = list(_stands(lake, table, rows, options))
+            states = list(_states(lake, table, rows, options))
             size = sum(row.file_size_in_bytes for row in lake.sql(f"SELECT * FROM lake.{table}.data_files")) / 1e6
-            found += _measure(lake, stands, size, files, options.rounds)
+            found += _measure(lake, states, size, files, options.rounds)
             console.print(f"PyIceberg, with delete files: {_pyiceberg(lake, table)}")
             console.print(_shown([each for each in found if each.megabytes == size]))
         if options.output == "json":
@@ -131,22 +131,22 @@ def _make(lake: Lake, table: str, megabytes: float, files: int) -> int:
     return rows
 
 
-def _stands(lake: Lake, table: str, rows: int, options: argparse.Namespace) -> Iterator[Stand]:
+def _states(lake: Lake, table: str, rows: int, options: argparse.Namespace) -> Iterator[TableState]:
     """The table without delete files, then with ever more of them, then ten of other sizes."""
     random = np.random.default_rng(1)
     clean = _head(lake, table)
-    yield Stand(table, 0, options.keys, clean)
+    yield TableState(table, 0, options.keys, clean)
     written = 0
     for count in sorted(options.deletes):
         while written < count:
             _delete(lake, table, random.integers(0, rows, options.keys))
             written += 1
-        yield Stand(table, count, options.keys, _head(lake, table))
+        yield TableState(table, count, options.keys, _head(lake, table))
     for keys in options.keys_at_ten:
         lake.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {clean})")
         for _ in range(TEN):
             _delete(lake, table, random.integers(0, rows, keys))
-        yield Stand(table, TEN, keys, _head(lake, table))
+        yield TableState(table, TEN, keys, _head(lake, table))
 
 
 def _head(lake: Lake, table: str) -> int:
@@ -163,14 +163,14 @@ def _delete(lake: Lake, table: str, keys: Any) -> None:
     writer.delete_equal(pa.table(columns, schema=kinds), ["id"])
 
 
-def _measure(lake: Lake, stands: list[Stand], size: float, files: int, rounds: int) -> list[Measured]:
-    """All stands in turn, round after round; the first two rounds warm up and are left out."""
-    taken: dict[tuple[Stand, str], list[tuple[float, float]]] = {
-        (stand, scan): [] for stand in stands for scan in SCANS
+def _measure(lake: Lake, states: list[TableState], size: float, files: int, rounds: int) -> list[Measured]:
+    """All states in turn, round after round; the first two rounds warm up and are left out."""
+    taken: dict[tuple[TableState, str], list[tuple[float, float]]] = {
+        (state, scan): [] for state in states for scan in SCANS
     }
     for number in range(rounds + WARM_UP):
-        for (stand, scan), times in taken.items():
-            one = _scan(lake, stand, SCANS[scan])
+        for (state, scan), times in taken.items():
+            one = _scan(lake, state, SCANS[scan])
             if number >= WARM_UP:
                 times.append(one)
     medians = {
@@ -178,25 +178,25 @@ def _measure(lake: Lake, stands: list[Stand], size: float, files: int, rounds: i
         for key, times in taken.items()
     }
 
-    def measured(stand: Stand, scan: str) -> Measured:
-        (wall, cpu), (bare_wall, bare_cpu) = medians[stand, scan], medians[stands[0], scan]
+    def measured(state: TableState, scan: str) -> Measured:
+        (wall, cpu), (bare_wall, bare_cpu) = medians[state, scan], medians[states[0], scan]
         return Measured(
-            size, files, stand.delete_files, stand.keys_each, scan, wall, cpu, wall / bare_wall, cpu / bare_cpu
+            size, files, state.delete_files, state.keys_each, scan, wall, cpu, wall / bare_wall, cpu / bare_cpu
         )
 
     return [measured(*key) for key in medians]
 
 
-def _scan(lake: Lake, stand: Stand, query: str) -> tuple[float, float]:
+def _scan(lake: Lake, state: TableState, query: str) -> tuple[float, float]:
     """Seconds on the clock and of the JVM's processor time, of one scan that finds no delete file in memory."""
     jvm = lake.session._jvm
     cache = jvm.org.apache.iceberg.spark.SparkExecutorCache.get()
     if cache is not None:
-        cache.invalidate(f"lake.{stand.table}")
-    lake.sql(f"REFRESH TABLE lake.{stand.table}")
+        cache.invalidate(f"lake.{state.table}")
+    lake.sql(f"REFRESH TABLE lake.{state.table}")
     jvm.System.gc()
     started, cpu = time.perf_counter(), _cpu_seconds(jvm)
-    lake.sql(query.format(f"lake.{stand.table} VERSION AS OF {stand.snapshot_id}"))
+    lake.sql(query.format(f"lake.{state.table} VERSION AS OF {state.snapshot_id}"))
     return time.perf_counter() - started, _cpu_seconds(jvm) - cpu
 
 

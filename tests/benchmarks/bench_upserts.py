@@ -109,7 +109,7 @@ class _Followed(FollowedTable):
 
 
 class Hour:
-    """One table, its writer, and whoever rewrites it."""
+    """One table, its writer, and what rewrites it."""
 
     def __init__(self, lake: Lake, options: argparse.Namespace) -> None:
         self.lake = lake
