@@ -7,6 +7,7 @@ lands, nor when a commit of a dead process can no longer land.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,12 +29,14 @@ from compactor.java_table import (
 from compactor.manifests import FileEntry
 from compactor.other_compactors import RUN_ID
 
+LOG = logging.getLogger("firnline")
 ENGINES = "firnline.engines"
 PART = "firnline.part"
 POLARIS_ROLLBACK = "polaris.internal.conflict-resolution.by-operation-type.replace"
 SETTLE_ATTEMPTS = 5
 FEWEST_ATTEMPTS = 10  # Iceberg's default of 4 retries is few beside a writer that commits every second
 LONGEST_PAUSE_SECONDS = 10.0
+FIRST_LOGGED_ATTEMPT = 3  # one or two lost races are usual beside a writer
 CARRY_ATTEMPTS = 3
 RETRIES = "commit.retry.num-retries"
 
@@ -111,7 +114,11 @@ def commit_replacements(
         if _sent(table, snapshot, stamp, sleep):
             return _verified(table, replacements, stamp)
         _discard(table, snapshot)
-        sleep(min(LONGEST_PAUSE_SECONDS, 0.1 * 2**attempt))
+        pause = min(LONGEST_PAUSE_SECONDS, 0.1 * 2**attempt)
+        if attempt + 1 >= FIRST_LOGGED_ATTEMPT:
+            lost = "%s: another commit came first in attempt %d of %d to commit run %s; next attempt in %.1f s"
+            LOG.info(lost, table.view.name, attempt + 1, attempts, stamp.run_id, pause)
+        sleep(pause)
     raise RetryError(
         f"other commits came first {attempts} times while run {stamp.run_id} tried to commit", reason="commit_refused"
     )

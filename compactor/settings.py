@@ -75,12 +75,14 @@ class KafkaSettings(Section):
     bootstrap_servers: str = Field(default="", description="host:port list of the brokers; needed by `run`.")
     commit_topic: str = Field(
         default="iceberg-commits",
-        description="Topic of commit events. firnline also writes to it, what the sweep finds and its own commits.",
+        description="Topic of commit events, firnline's own: it also writes to it, what the sweep finds and its own "
+        "commits. A topic with another system's records is refused.",
     )
     control_topics: tuple[str, ...] = Field(
         default=(),
         description="Control topics of Iceberg's Kafka Connect sinks (`iceberg.control.topic`): read like the commit "
-        "topic, never written to, since a sink fails on any record that is not its own. None by default.",
+        "topic, never written to, since a sink fails on any record that is not its own. One that does not exist yet is "
+        "waited for. None by default.",
     )
     dead_letter_topic: str = Field(
         default="iceberg-commits-dead-letter", description="Topic that takes events nobody can use, with the reason."
@@ -99,6 +101,8 @@ class KafkaSettings(Section):
         written = {self.commit_topic, self.dead_letter_topic} & {*self.control_topics}
         if written:
             raise ValueError(f"control_topics: firnline writes to {written.pop()}, which a sink would fail on")
+        if self.commit_topic == self.dead_letter_topic:
+            raise ValueError(f"dead_letter_topic: {self.commit_topic} is the commit_topic, which reads them again")
         return self
 
 
@@ -314,6 +318,14 @@ class Settings(Section):
             if not name or "." in name or not name.replace("_", "").replace("-", "").isalnum():
                 raise ValueError(f"catalog name {name!r} may hold letters, digits, '_' and '-' only")
         self.history.table_name(self.catalogs)  # refuses a name of no configured catalog
+        return self
+
+    @model_validator(mode="after")
+    def _hook_topics_are_their_own(self) -> Settings:
+        taken = {self.kafka.commit_topic, self.kafka.dead_letter_topic, *self.kafka.control_topics}
+        for hook in self.hooks:
+            if hook.kind == "kafka" and hook.topic in taken:
+                raise ValueError(f"hooks: topic {hook.topic} is one of kafka.*; give the hook a topic of its own")
         return self
 
 

@@ -25,7 +25,7 @@ from prometheus_client.registry import Collector
 from compactor.errors import InputError
 from metrics.debt_collector import TableSummary
 from metrics.recent_work import Finished, Running
-from metrics.status_page import CONTENT_SECURITY, Health, status_document, status_page
+from metrics.status_page import CONTENT_SECURITY, Counting, Health, status_document, status_page
 
 LOGGER = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ class Site:
     tables: Callable[[], Sequence[TableSummary]] = tuple
     running: Callable[[], Sequence[Running]] = tuple
     finished: Callable[[], Sequence[Finished]] = tuple
+    counting: Callable[[], Counting | None] = lambda: None
 
     def answer(self, path: str, headers: Mapping[str, str]) -> Answer:
         """The response to GET `path`; a failure to build it is an answer too, and is logged."""
@@ -86,7 +87,8 @@ class Site:
                 return Answer(hint.encode(), _TEXT, HTTPStatus.NOT_FOUND)
 
     def _document(self) -> dict[str, Any]:
-        return status_document(self._checked_health(), self.tables(), self.running(), self.finished())
+        health, counting = self._checked_health(), self.counting()
+        return status_document(health, self.tables(), self.running(), self.finished(), counting=counting)
 
     def _checked_health(self) -> Health:
         try:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
@@ -65,18 +65,28 @@ class Health:
     details: dict[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Counting:
+    """Of the tables that the sweeps have found, how many the ledger has counted since the start."""
+
+    counted: int
+    found: int
+
+
 def status_document(
     health: Health,
     tables: Sequence[TableSummary],
     running: Sequence[Running],
     finished: Sequence[Finished],
     now: float | None = None,
+    counting: Counting | None = None,
 ) -> Document:
     """Everything the page shows, as JSON: sizes in bytes, times in seconds, moments in seconds since the epoch."""
     moment = time.time() if now is None else now
     total = sum((one.total for one in tables), PartitionCounts())
     return {
         "service": {"live": health.live, "ready": health.ready, "details": dict(health.details)},
+        "counting": asdict(counting) if counting is not None else None,
         "fleet": {
             "tables": len(tables),
             "rewritten": sum(one.debt.acted_on for one in tables),
@@ -159,6 +169,7 @@ def status_page(document: Document) -> str:
 {_service_html(document["service"])}
 {_fleet_html(document["fleet"])}
 {_running_html(document["running"])}
+{_counting_html(document["counting"])}
 {_tables_html(document["tables"], document["fleet"]["tables"])}
 {_recent_html(document["recent"])}
 <p class="dim"><a href="/api/v1/status">JSON</a> · <a href="/metrics">Metrics</a> · <a href="/healthz">Health</a> ·
@@ -199,9 +210,19 @@ def _running_html(running: Sequence[Mapping[str, Any]]) -> str:
     return _section("Running", ("Table", "Groups", "Files", "Bytes", "For"), rows)
 
 
+def _counting_html(counting: Mapping[str, int] | None) -> str:
+    """The first count of a fleet takes minutes; figures below are of the tables counted so far."""
+    if counting is None:
+        return "<p>No catalog has been listed yet.</p>"
+    counted, found = counting["counted"], counting["found"]
+    if not found:
+        return "<p>The catalogs hold no table that is watched; see tables.* in the settings.</p>"
+    return f"<p>counting: {counted:,} of {found:,} tables</p>" if counted < found else ""
+
+
 def _tables_html(tables: Sequence[Mapping[str, Any]], known: int) -> str:
     if not tables:
-        return "<p>No table has been heard of yet.</p>"
+        return ""
     heading = f"Tables ({known:,})"
     if len(tables) < known:
         heading = f"Tables ({len(tables):,} of {known:,}, most small files first)"

@@ -72,6 +72,8 @@ class BatchHandler:
         self._wake = wake
         self._listener = listener
         self._clock = clock
+        self.answered: frozenset[TableName] = frozenset()
+        """Tables that the ledger has counted, or has said why it cannot."""
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
         """Consume one batch. The action's exception is the stream's to see; it is not caught."""
@@ -90,8 +92,13 @@ class BatchHandler:
                 partitions[row["table_name"]].append(body)
             else:
                 dead.append((body, bytes(row["value"]) if row["value"] is not None else None))
+        answered = set()
         for name, body in tables.items():
-            self._apply_table(TableRows(parse_table_key(name), body, tuple(partitions[name])))
+            rows_of_table = TableRows(parse_table_key(name), body, tuple(partitions[name]))
+            self._apply_table(rows_of_table)
+            if body["status"] != "counting":
+                answered.add(rows_of_table.table)
+        self.answered |= answered  # replaced, never changed: other threads read it
         self._bury_all(dead)
         self._wake()
 

@@ -18,7 +18,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from compactor.python_worker import light_between_tasks
 from compactor.settings import KafkaSettings, Settings
 from compactor.tables import Catalogs
-from streaming.commit_events.canonical import CanonicalDecoder
 from streaming.commit_events.decoder import (
     REASONS,
     TIMESTAMP_MS_MAX,
@@ -26,9 +25,8 @@ from streaming.commit_events.decoder import (
     RawEvent,
     TableChanged,
     decode,
-    in_detection_order,
 )
-from streaming.commit_events.kafka_connect import KafkaConnectDecoder
+from streaming.commit_events.formats import DECODERS
 from streaming.dead_letters import dead_letter
 from streaming.debt_ledger import STATE_VERSION
 from streaming.kafka_clients import sink_options, source_options
@@ -42,7 +40,6 @@ CHANGED_SCHEMA = (
 )
 DEAD_SCHEMA = "reason string, key binary, value binary, headers array<struct<key: string, value: binary>>"
 DEAD_LETTERS = "dead_letters"  # name of the observed counts by reason in the query's progress
-DECODERS = in_detection_order((KafkaConnectDecoder(), CanonicalDecoder()))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """`firnline check-config --connect`: whether everything that the settings name answers, and lets us do our work.
 
 Each check does what the service will do, once, and leaves nothing behind: a probe object is written where outputs are
-written and deleted again, a record is read from the commit topic, and what may be written to Kafka is asked of the
+written and deleted again, a few records are read from the topics, and what may be written to Kafka is asked of the
 broker, since a record cannot be taken back.
 """
 
@@ -23,13 +23,15 @@ from compactor.java import jars_folder, java_home
 from compactor.java_table import data_folder
 from compactor.locations import plain_path
 from compactor.rewrite.byte_ranges import byte_store_for
-from compactor.settings import Settings
+from compactor.settings import KafkaSettings, Settings
 from compactor.spark_catalogs import spark_catalog_conf
 from compactor.spark_session import jar_sets
 from compactor.table_names import TableName
 from compactor.tables import Catalogs, TableView
+from streaming.commit_topic import ForeignTopicError
 from streaming.kafka_access import KafkaAccess
 from streaming.run_settings import history_table, in_flight_records
+from streaming.topic_sample import sample_topic
 
 PROBE = b"written by firnline check-config --connect; it may be deleted"
 TABLES_LOOKED_AT = 500  # to find one that may be rewritten; a catalog can have very many
@@ -91,6 +93,8 @@ def _tried(name: str, attempt: Attempt, remedy: str) -> Check:
         return Check(name, Status.OK, attempt())
     except NothingToTryError as nothing:
         return Check(name, Status.SKIPPED, str(nothing))
+    except ForeignTopicError as foreign:
+        return Check(name, Status.FAILED, f"it {foreign.refusal.why}", foreign.refusal.remedy)
     except Exception as error:  # noqa: BLE001 - whatever a driver raises is what this command is to tell
         detail = str(error) if isinstance(error, FirnlineError) else f"{type(error).__name__}: {error}"
         return Check(name, Status.FAILED, _one_line(detail), remedy, again=not _needs_a_change(error, detail))
@@ -241,35 +245,66 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
     written |= {f"hook topic {hook.topic}": hook.topic for hook in settings.hooks if hook.kind == "kafka"}
     try:
         needed = ("READ",) if observe else ("READ", "WRITE")  # the table watcher announces what nobody else did
-        attempt = _topic(access[0], kafka.commit_topic, needed, observe=observe)
+        attempt = _commit_topic(access[0], kafka, needed, observe=observe)
         yield _tried(f"commit topic {kafka.commit_topic}", attempt, _topic_remedy(kafka.commit_topic, needed))
         for topic in kafka.control_topics:
-            attempt = _topic(access[0], topic, ("READ",), observe=True)
-            yield _tried(f"control topic {topic}", attempt, f"start its sink, and allow this principal to READ {topic}")
+            attempt = _control_topic(access[0], kafka, topic)
+            yield _tried(f"control topic {topic}", attempt, f"allow this principal to READ topic {topic}")
         for name, topic in written.items():
-            attempt = _topic(access[0], topic, ("WRITE",), observe=observe)
+            attempt = _written_topic(access[0], topic, observe=observe)
             yield _tried(name, attempt, _topic_remedy(topic, ("WRITE",)))
     finally:
         access[0].close()
 
 
-def _topic(access: KafkaAccess, topic: str, operations: tuple[str, ...], *, observe: bool) -> Attempt:
+def _commit_topic(access: KafkaAccess, kafka: KafkaSettings, operations: tuple[str, ...], *, observe: bool) -> Attempt:
     def look() -> str:
-        if observe and "READ" not in operations:
-            raise NothingToTryError(OBSERVED)
-        found = access.topic(topic)
-        if not found.exists:
-            if observe:
-                raise InputError("it does not exist, and is not ours to create")
-            access.check_creation(topic)
-            return "it does not exist yet; the service may create it, and will"
-        missing = [operation for operation in operations if operation not in found.operations]
-        if missing:
-            raise InputError(f"the broker does not allow us to {' and '.join(missing)}")
-        seen = f"{found.partitions} partitions, {' and '.join(operations)} allowed"
-        return f"{seen}; {access.read_one(topic)}" if "READ" in operations else seen
+        topic = kafka.commit_topic
+        if not access.topic(topic).exists:
+            return _creatable(access, topic, observe=observe)
+        allowed, sample = _allowed(access, topic, operations), sample_topic(kafka, topic)
+        seen = f"{allowed}; {sample.text}"
+        if sample.refusal is None:
+            return seen
+        if observe:  # which writes nothing there
+            return f"{seen}; `run` without --observe refuses this topic: it {sample.refusal.why}"
+        raise ForeignTopicError(topic, sample.refusal)
 
     return look
+
+
+def _control_topic(access: KafkaAccess, kafka: KafkaSettings, topic: str) -> Attempt:
+    def look() -> str:
+        if not access.topic(topic).exists:
+            return "it does not exist yet; the service waits for it"
+        return f"{_allowed(access, topic, ('READ',))}; {sample_topic(kafka, topic).text}"
+
+    return look
+
+
+def _written_topic(access: KafkaAccess, topic: str, *, observe: bool) -> Attempt:
+    def look() -> str:
+        if observe:
+            raise NothingToTryError(OBSERVED)
+        exists = access.topic(topic).exists
+        return _allowed(access, topic, ("WRITE",)) if exists else _creatable(access, topic, observe=False)
+
+    return look
+
+
+def _creatable(access: KafkaAccess, topic: str, *, observe: bool) -> str:
+    if observe:
+        raise InputError("it does not exist, and is not ours to create")
+    access.check_creation(topic)
+    return "it does not exist yet; the service may create it, and will"
+
+
+def _allowed(access: KafkaAccess, topic: str, operations: tuple[str, ...]) -> str:
+    found = access.topic(topic)
+    missing = [operation for operation in operations if operation not in found.operations]
+    if missing:
+        raise InputError(f"the broker does not allow us to {' and '.join(missing)}")
+    return f"{found.partitions} partitions, {' and '.join(operations)} allowed"
 
 
 def _topic_remedy(topic: str, operations: tuple[str, ...]) -> str:

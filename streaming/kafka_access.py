@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import for_code
 
 from compactor.errors import InputError, RetryError
 from compactor.settings import KafkaSettings
-from streaming.kafka_clients import client_arguments, no_broker
+from streaming.kafka_clients import NOT_ALLOWED, client_arguments, no_broker
 
-UNKNOWN_TOPIC, NOT_ALLOWED = 3, 29
-READ_MS = 10_000
+UNKNOWN_TOPIC = 3
 
 
 @dataclass(frozen=True)
@@ -26,10 +24,9 @@ class TopicAccess:
 
 
 class KafkaAccess:
-    """One connection for administration, one consumer when something is to be read."""
+    """One connection for administration."""
 
     def __init__(self, kafka: KafkaSettings) -> None:
-        self._kafka = kafka
         self._topics: dict[str, TopicAccess] = {}
         try:
             self._admin = KafkaAdminClient(**client_arguments(kafka))
@@ -68,25 +65,3 @@ class KafkaAccess:
             self._admin.create_topics([NewTopic(name)], validate_only=True)
         except Exception as error:
             raise InputError(f"topic {name} does not exist and may not be created: {error}") from error
-
-    def read_one(self, topic: str) -> str:
-        """Read a record as the service does, without a consumer group; what there is, in words.
-
-        Raises:
-            RetryError: there are records, and none came.
-        """
-        arguments = client_arguments(self._kafka)
-        consumer = KafkaConsumer(**arguments, group_id=None, enable_auto_commit=False, isolation_level="read_committed")
-        try:
-            partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-            consumer.assign(partitions)
-            starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-            records = sum(ends[partition] - starts[partition] for partition in partitions)
-            if records == 0:
-                return "it is empty"
-            consumer.seek_to_beginning()
-            if not consumer.poll(timeout_ms=READ_MS, max_records=1):
-                raise RetryError(f"topic {topic} holds {records:,} records, none could be read in {READ_MS // 1000} s")
-            return f"read one of {records:,} records"
-        finally:
-            consumer.close()

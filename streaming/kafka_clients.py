@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +13,7 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from compactor.errors import InputError, RetryError
 from compactor.settings import KafkaSettings
 
+LOG = logging.getLogger("firnline")
 # kafka-python takes snake_case names; these differ by more than spelling, or only exist on the Java side.
 PYTHON_NAMES = {
     "ssl.truststore.location": "ssl_cafile",
@@ -19,16 +22,22 @@ PYTHON_NAMES = {
     "sasl.username": "sasl_plain_username",
     "sasl.password": "sasl_plain_password",
 }
+NOT_ALLOWED = 29  # error code of the broker
 BOOTSTRAP_MS = 10_000  # kafka-python waits 30 s for a broker that is not there; `bootstrap.timeout.ms` says otherwise
 JAVA_ONLY = ("sasl.jaas.config", "isolation.level", "group.id", "auto.offset.reset", "ssl.truststore.type")
 
 
 def source_options(kafka: KafkaSettings) -> dict[str, str]:
-    """Options of Spark's Kafka source. Control topics are transactional: only committed records are read."""
+    """Options of Spark's Kafka source. Control topics are transactional: only committed records are read.
+
+    A list of topics would end the query when one is missing; a pattern finds a topic with the first batch after its
+    creation, and reads it from its beginning. Checkpoints hold offsets by topic, whichever way it was found.
+    """
+    topics = dict.fromkeys((kafka.commit_topic, *kafka.control_topics))
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
-        "subscribe": ",".join(dict.fromkeys((kafka.commit_topic, *kafka.control_topics))),
+        "subscribePattern": f"^(?:{'|'.join(map(re.escape, topics))})$",
         "startingOffsets": "earliest",
         "failOnDataLoss": "false",  # events are hints: what retention took away, the sweep finds
         "includeHeaders": "true",
@@ -59,13 +68,14 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
 
 
 def ensure_topics(kafka: KafkaSettings, *, create: bool, told: Iterable[str] = ()) -> None:
-    """See that the topics exist: Spark's source fails on a missing one. Missing ones are created where `create` allows.
+    """See that the topics exist. Missing ones are created where `create` allows, but for control topics: their sinks
+    create them, and they are read from then on.
 
     `told`: topics of refresh hooks.
 
     Raises:
         RetryError: no broker answers.
-        InputError: a topic is missing and may not or cannot be created; the message names the key.
+        InputError: a topic is missing and may not or cannot be created, or may not be seen; the message names the key.
     """
     try:
         admin = KafkaAdminClient(**client_arguments(kafka))
@@ -79,15 +89,27 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, told: Iterable[str] = (
     try:
         for topic in kafka.control_topics:
             if topic not in existing:
-                raise InputError(
-                    f"kafka.control_topics: topic {topic!r} does not exist; create it, or start its sink first",
-                    reason="no_topic",
-                )
+                _wait_for(admin, topic)
         for key, topic in wanted.items():
             if topic not in existing:
                 _create(admin, key, topic, create=create)
     finally:
         admin.close()
+
+
+def _wait_for(admin: KafkaAdminClient, topic: str) -> None:
+    """Log that a control topic is missing; a topic that may not be seen would be missing forever."""
+    (found,) = admin.describe_topics([topic])
+    if found["error_code"] == NOT_ALLOWED:
+        raise InputError(
+            f"kafka.control_topics: the broker does not allow us to DESCRIBE topic {topic!r}; allow READ on it",
+            reason="not_allowed",
+        )
+    LOG.warning(
+        "kafka.control_topics: topic %s does not exist yet; it is waited for, and read from its beginning once it "
+        "exists",
+        topic,
+    )
 
 
 def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> None:

@@ -18,6 +18,7 @@ from streaming.command_options import OUTPUT
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.kafka_clients import producer
+from streaming.topic_sample import check_commit_topic
 
 SENDER = "firnline-request"
 SEND_SECONDS = 30
@@ -55,6 +56,7 @@ def request_rewrite(config: Path | None, /, table: str, where: str, output: str)
         timestamp_ms=int(time.time() * 1000),
         request=where.strip(),
     )
+    check_commit_topic(settings.kafka)
     key, value = canonical.encode(changed, sender=SENDER)
     client = producer(settings.kafka)
     try:

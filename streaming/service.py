@@ -49,7 +49,7 @@ from metrics.debt_collector import CollectorLimits, DebtCollector, WorkStatus
 from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
 from metrics.recorder import Recorder
-from metrics.status_page import Health
+from metrics.status_page import Counting, Health
 from streaming.batch_handler import BatchHandler, skipped_partition
 from streaming.commit_events.canonical import CanonicalDecoder
 from streaming.commit_events.decoder import RawEvent, TableChanged
@@ -62,6 +62,7 @@ from streaming.query_progress import ProgressReader
 from streaming.refresh_hooks import NamedHook, RefreshHooks, make_hook
 from streaming.run_settings import check_run_settings, history_of, in_flight_records, manifest_cache, rewrite_slots
 from streaming.table_watcher import TableWatcher
+from streaming.topic_sample import check_commit_topic
 from streaming.version import VERSION
 
 if TYPE_CHECKING:
@@ -156,6 +157,7 @@ class Service:
             next(self._catalogs.list_tables(name), None)
         told = {hook.topic for hook in self._settings.hooks if hook.kind == "kafka"}
         ensure_topics(self._settings.kafka, create=not self._observe, told=told)
+        check_commit_topic(self._settings.kafka, observe=self._observe)
         if not self._observe:
             self._producer = producer(self._settings.kafka)
         if self._history is not None:
@@ -520,8 +522,20 @@ class Service:
         )
         self._registry.register(collector)
         work = self._work
-        site = Site(self._registry, self._health, collector.summaries, lambda: work.running, lambda: work.finished)
+        site = Site(
+            self._registry,
+            self._health,
+            collector.summaries,
+            lambda: work.running,
+            lambda: work.finished,
+            self._counting,
+        )
         return MetricsServer(site, self._settings.http.host, self._settings.http.port)
+
+    def _counting(self) -> Counting | None:
+        """None until a catalog has been listed."""
+        found = self._parts.watcher.found if self._parts.watcher is not None else None
+        return None if found is None else Counting(len(found & self._handler.answered), len(found))
 
     def _work_status(self) -> WorkStatus:
         if self._parts.dispatcher is None:

@@ -52,6 +52,7 @@ class TableWatcher:
         self._clock = clock
         self._stop = threading.Event()
         self._soon: dict[tuple[TableName, bool], float] = {}
+        self._found: dict[str, frozenset[TableName]] = {}
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="table-watcher", daemon=True)
         self.trouble: str | None = None
@@ -74,6 +75,12 @@ class TableWatcher:
         with self._lock:
             self._soon.setdefault((table, continues), self._ticks() + after_seconds)
 
+    @property
+    def found(self) -> frozenset[TableName] | None:
+        """Tables that the last sweep has listed, less those that are ignored; None before the first listing."""
+        found = self._found
+        return frozenset().union(*found.values()) if found else None
+
     def sweep(self) -> int:
         """List every catalog and ask for a report of every table that is not ignored; returns how many there were.
 
@@ -83,21 +90,42 @@ class TableWatcher:
         self.trouble = None
         for catalog in self._catalogs.names:
             try:
-                listed = set()
-                for table in self._catalogs.list_tables(catalog):
+                listed, failure = self._list(catalog)
+                for table in self._keep_found(catalog, listed, complete=failure is None):
                     if self._stop.is_set():
                         return asked
-                    listed.add(table)
-                    if not self._settings.tables.ignores(table):
-                        self._send(table, report=True)
-                        asked += 1
-                for table in self._known():
-                    if table.catalog == catalog and table not in listed:
+                    self._send(table, report=True)
+                    asked += 1
+                if failure is not None:
+                    raise failure
+                if self._stop.is_set():
+                    return asked
+                for table in set(self._known()).difference(listed):
+                    if table.catalog == catalog:
                         self._send(table, report=True)
             except FirnlineError as error:
                 self.trouble = str(error)
                 self._listener(TableUnreadable(TableName(catalog, (), "*"), error.reason, str(error)))
         return asked
+
+    def _list(self, catalog: str) -> tuple[list[TableName], FirnlineError | None]:
+        """The catalog's tables, all of them or those listed before a failure."""
+        listed: list[TableName] = []
+        try:
+            for table in self._catalogs.list_tables(catalog):
+                if self._stop.is_set():
+                    break
+                listed.append(table)
+        except FirnlineError as error:
+            return listed, error
+        return listed, None
+
+    def _keep_found(self, catalog: str, listed: list[TableName], *, complete: bool) -> list[TableName]:
+        watched = [table for table in listed if not self._settings.tables.ignores(table)]
+        before = frozenset[TableName]() if complete else self._found.get(catalog, frozenset())
+        if watched or complete:
+            self._found = {**self._found, catalog: before.union(watched)}  # replaced as a whole: other threads read it
+        return watched
 
     def _serve(self) -> None:
         next_sweep = self._ticks()
