@@ -19,6 +19,7 @@ from streaming.commit_events.kafka_connect import KafkaConnectDecoder
 FEWEST_UNUSABLE = 2
 OWN_TOPIC = "give kafka.commit_topic a topic of its own"
 CONNECT = KafkaConnectDecoder()
+DAMAGED = frozenset({"invalid_avro", "invalid_json"})  # other bad events are a sink's too, though of no use here
 
 
 class RecordKind(Enum):
@@ -48,8 +49,10 @@ class ForeignTopicError(InputError):
 def kind_of(record: RawEvent) -> RecordKind:
     """The kind of one record, of any bytes."""
     # Not through `decode`, which refuses large records: a sink lists all its data files in one.
-    if CONNECT.recognises(record) and not isinstance(CONNECT.decode(record), BadEvent):
-        return RecordKind.SINK_CONTROL
+    if CONNECT.recognises(record):
+        decoded = CONNECT.decode(record)
+        damaged = isinstance(decoded, BadEvent) and decoded.reason in DAMAGED
+        return RecordKind.UNUSABLE if damaged else RecordKind.SINK_CONTROL
     return RecordKind.UNUSABLE if isinstance(decode(record, DECODERS), BadEvent) else RecordKind.EVENT
 
 

@@ -100,8 +100,9 @@ class TableWatcher:
                     raise failure
                 if self._stop.is_set():
                     return asked
-                for table in set(self._known()).difference(listed):
-                    if table.catalog == catalog:
+                seen = set(listed)
+                for table in self._known():
+                    if table.catalog == catalog and table not in seen:
                         self._send(table, report=True)
             except FirnlineError as error:
                 self.trouble = str(error)

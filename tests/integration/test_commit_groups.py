@@ -365,6 +365,41 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
     assert left == set()
 
 
+def test_commits_that_keep_losing_are_logged_from_the_third_attempt(
+    lake: Lake, table_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    view = lake.view(table_name)
+    java = JavaTable.load(lake.session, view, view.snapshot.snapshot_id)
+    attempts: list[None] = []
+
+    def about_to_send() -> None:
+        attempts.append(None)
+        if len(attempts) <= 4:
+            append(lake, table_name)
+
+    plan = planned(lake, table_name)
+    part = ShareRewriter(lake.session, java, plan, "run-of-test").rewrite(plan.groups[0], 0, 0)
+    pauses: list[float] = []
+    with caplog.at_level("INFO", logger="firnline"):
+        commit_replacements(
+            java,
+            [Replacement(part.tasks, part.outputs, part.files_in)],
+            (),
+            Stamp("run-of-test"),
+            about_to_send,
+            pauses.append,
+        )
+    lost = [record.getMessage() for record in caplog.records if "another commit came first" in record.getMessage()]
+    assert len(pauses) == 4
+    assert lost == [
+        f"lake.{table_name}: another commit came first in attempt {number} of 10 to commit run run-of-test; "
+        f"next attempt in {pause:.1f} s"
+        for number, pause in ((3, pauses[2]), (4, pauses[3]))
+    ]
+
+
 def files_below(lake: Lake, table: str, folder: str) -> set[str]:
     root = Path(plain_path(lake.view(table).metadata.location)) / folder
     return {str(path) for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")}

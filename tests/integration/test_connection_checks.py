@@ -110,7 +110,7 @@ def test_all_is_well_and_nothing_is_left_behind(
         ("dead-letter topic", "ok"),
         ("hook topic", "ok"),
     ]
-    assert "read one of 1 records" in str(report)
+    assert "read 1 of 1 records" in str(report)
     assert rest_catalog.s3.keys(rest_catalog.warehouse) == objects
     assert not rest_catalog.s3.client.list_multipart_uploads(Bucket=rest_catalog.s3.bucket).get("Uploads")
     assert not (tmp_path / "state").exists()

@@ -425,6 +425,33 @@ def test_a_table_that_was_dropped_unannounced_is_asked_for_and_its_question_is_n
     assert history.view().name == TABLE
 
 
+def test_the_first_count_is_measured_against_what_the_sweep_has_found(tmp_path: Path) -> None:
+    """Found: what is listed and not ignored. Answered: counted, unreadable or gone, but not while a recount goes on."""
+    history = TableHistory(tmp_path, 2)
+    history.catalog.create_table("db.ignored", history.table.schema())
+    history.catalog.create_table("db.other", history.table.schema())
+    properties = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    settings = Settings(catalogs={"lake": properties}, tables={"exclude": ["db.ignored"]})
+    found_while_sending = []
+    watcher = TableWatcher(
+        settings, Catalogs(settings.catalogs), lambda *_: found_while_sending.append(watcher.found), known=tuple
+    )
+    assert watcher.found is None
+    assert watcher.sweep() == 2
+    other = TableName("lake", ("db",), "other")
+    assert found_while_sending == [{TABLE, other}] * 2  # the total is known before the first is counted
+    history.catalog.drop_table("db.other")
+    watcher.sweep()
+    assert watcher.found == {TABLE}
+    scene = Scene()
+    scene.apply(counted(2, small(1), complete=False))
+    assert scene.handler.answered == frozenset()
+    scene.apply(counted(2, small(1), whole=True))
+    scene.apply(table_row(OTHER, "unreadable", heard(), reason="table_unreadable", message="damage"))
+    scene.apply(table_row(other, "unknown", heard(), message="gone"))
+    assert scene.handler.answered == {TABLE, OTHER, other}
+
+
 def test_table_properties_that_are_not_used_are_on_the_board() -> None:
     scene = Scene()
     row = table_row(

@@ -28,7 +28,7 @@ from metrics.debt_collector import DebtCollector, WorkStatus
 from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import Finished, RecentWork, Running
 from metrics.recorder import Recorder
-from metrics.status_page import MOST_TABLES, SCRIPT, Health
+from metrics.status_page import MOST_TABLES, SCRIPT, Counting, Health
 from tests.integration.service_process import wait_for
 from tests.services.prometheus import installed as prometheus_installed
 from tests.services.prometheus import prometheus
@@ -335,7 +335,30 @@ def test_page_says_what_is_not_well(serve):
     page = ask(serve(health=lambda: health), "/")[2].decode()
     assert "The service is not ready." in page
     assert "<li>&lt;catalog&gt;: does &amp; not answer</li>" in page
-    assert "No table has been heard of yet." in page
+    assert "No catalog has been listed yet." in page
+
+
+@pytest.mark.parametrize(
+    ("counting", "text"),
+    [
+        (Counting(0, 1200), "counting: 0 of 1,200 tables"),
+        (Counting(7, 1200), "counting: 7 of 1,200 tables"),
+        (Counting(1200, 1200), None),
+        (Counting(0, 0), "The catalogs hold no table that is watched"),
+        (None, "No catalog has been listed yet."),
+    ],
+)
+def test_page_and_twin_show_how_far_the_first_count_is(serve, counting, text):
+    board = DebtBoard()
+    if counting is not None and counting.counted:
+        board.put(TableDebt(ORDERS))
+    server = serve(tables=tables_of(board), counting=lambda: counting)
+    page = ask(server, "/")[2].decode()
+    shown = ("counting: ", "No catalog has been listed", "The catalogs hold no table")
+    assert [words in page for words in shown] == [text is not None and text.startswith(words) for words in shown]
+    assert text is None or text in page
+    expected = None if counting is None else {"counted": counting.counted, "found": counting.found}
+    assert json.loads(ask(server, "/api/v1/status")[2])["counting"] == expected
 
 
 def test_page_escapes_hostile_names(serve):

@@ -300,3 +300,25 @@ def test_what_check_config_prints_means_what_was_read(policy: dict[str, Any], tm
     again = load_settings(file, {})
     for name in (EVENTS, TableName("lake", ("db",), "other")):
         assert again.policy.for_table(name) == given.policy.for_table(name)
+
+
+# --- topics -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kafka", "hook", "said"),
+    [
+        ({"commit_topic": "a", "control_topics": ["b", "a"]}, "h", "control_topics: firnline writes to a"),
+        ({"dead_letter_topic": "a", "control_topics": ["a"]}, "h", "control_topics: firnline writes to a"),
+        ({"commit_topic": "a", "dead_letter_topic": "a"}, "h", "dead_letter_topic: a is the commit_topic"),
+        ({"commit_topic": "a"}, "a", "hooks: topic a is one of kafka"),
+        ({"dead_letter_topic": "a"}, "a", "hooks: topic a is one of kafka"),
+        ({"control_topics": ["a"]}, "a", "hooks: topic a is one of kafka"),
+    ],
+)
+def test_a_topic_has_one_use(kafka: dict[str, Any], hook: str, said: str) -> None:
+    tree = {"catalogs": {"lake": {"type": "rest"}}, "kafka": kafka, "hooks": [{"kind": "kafka", "topic": hook}]}
+    with pytest.raises(ValidationError, match=said):
+        Settings.model_validate(tree)
+    apart = {"commit_topic": "x", "dead_letter_topic": "y", "control_topics": ["z"]}
+    Settings.model_validate({**tree, "kafka": apart})

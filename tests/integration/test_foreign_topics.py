@@ -1,0 +1,209 @@
+"""Topics of other systems, on a real broker: a sink's control topic is never written to, and is waited for."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
+
+from compactor.errors import RetryError
+from compactor.settings import KafkaSettings
+from streaming import commit_stream, topic_sample
+from streaming.commit_events import canonical
+from streaming.commit_topic import RecordKind
+from streaming.kafka_clients import source_options
+from streaming.topic_sample import TopicSample, sample_topic
+from tests.conftest import Lake
+from tests.integration.service_process import Site, firnline, log_lines, site, wait_for
+
+pytestmark = pytest.mark.kafka
+
+CONNECT = Path(__file__).parents[1] / "contracts" / "fixtures" / "kafka_connect"
+SINK_EVENTS = tuple(
+    (CONNECT / f"{name}.bin").read_bytes()
+    for name in ("start_commit", "data_written_unpartitioned", "data_complete", "commit_to_table", "commit_complete")
+)
+BAD_INPUT = 2
+
+
+@pytest.fixture
+def place(tmp_path: Path, broker: str) -> Iterator[Site]:
+    with site(tmp_path / "site", broker, service={"trigger_seconds": 1, "sweep_seconds": 3600}) as made:
+        yield made
+
+
+@pytest.fixture
+def admin(broker: str) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=broker)
+    yield client
+    client.close()
+
+
+def create(admin: KafkaAdminClient, topic: str, partitions: int = 1) -> None:
+    admin.create_topics([NewTopic(topic, num_partitions=partitions)], wait_for_metadata=True)
+
+
+def send_as_a_sink(broker: str, topic: str, *, commit: bool = True, partition: int = 0) -> None:
+    """One round of commit coordination, in a transaction."""
+    producer = KafkaProducer(bootstrap_servers=broker, transactional_id=f"sink-{uuid.uuid4().hex[:8]}")
+    producer.init_transactions()
+    producer.begin_transaction()
+    for event in SINK_EVENTS:
+        producer.send(topic, event, partition=partition)
+    producer.flush()
+    producer.commit_transaction() if commit else producer.abort_transaction()
+    producer.close()
+
+
+def check(place: Site, name: str, *arguments: str) -> tuple[int, dict[str, Any]]:
+    done = firnline(place.config, "check-config", "--connect", "--output", "json", *arguments)
+    (found,) = [each for each in json.loads(done.stdout)["checks"] if each["name"].startswith(name)]
+    return done.returncode, found
+
+
+def test_a_sinks_control_topic_is_refused_before_anything_is_written_to_it(
+    place: Site, broker: str, admin: KafkaAdminClient
+) -> None:
+    create(admin, place.topic)
+    send_as_a_sink(broker, place.topic)
+    code, found = check(place, "commit topic")
+    assert (code, found["status"], found["again"]) == (BAD_INPUT, "failed", False)
+    assert found["detail"].startswith("it holds control events of a Kafka Connect sink")
+    assert found["remedy"].startswith("list this topic in kafka.control_topics")
+    code, found = check(place, "commit topic", "--observe")
+    assert (code, found["status"]) == (0, "ok")
+    assert "`run` without --observe refuses this topic" in found["detail"]
+    done = firnline(place.config, "run", FIRNLINE_HTTP__PORT="0", FIRNLINE_HTTP__HOST="127.0.0.1")
+    assert done.returncode == BAD_INPUT
+    last = [line for line in log_lines(done.stderr) if line["event"] == "ended"]
+    assert [line["reason"] for line in last] == ["foreign_topic"]
+    assert "list this topic in kafka.control_topics, and give kafka.commit_topic" in last[0]["error"]
+    place.create("t")
+    done = firnline(place.config, "request", "db.t")
+    assert (done.returncode, "control events of a Kafka Connect sink" in done.stderr) == (BAD_INPUT, True)
+    assert [record.value for record in place.records(place.topic)] == list(SINK_EVENTS)
+
+
+def test_one_bad_record_beside_good_ones_stops_nobody_and_another_systems_records_do(
+    place: Site, admin: KafkaAdminClient
+) -> None:
+    create(admin, place.topic, 2)
+    place.producer.send(place.topic, b"rubbish", partition=0).get(30)
+    assert check(place, "commit topic")[1]["status"] == "ok"
+    place.producer.send(place.topic, b'{"op": "c", "after": {"id": 1}}', partition=1).get(30)
+    code, found = check(place, "commit topic")
+    assert (code, found["status"]) == (BAD_INPUT, "failed")
+    assert found["detail"] == "it holds records of another system: none of the 2 that were read is a commit event"
+    place.producer.send(place.topic, canonical.encode(place.event("t"))[1], partition=1).get(30)
+    assert check(place, "commit topic")[1]["status"] == "ok"
+
+
+def test_a_sample_holds_both_ends_of_every_partition_and_committed_records_alone(
+    broker: str, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, own = (
+        f"sampled-{uuid.uuid4().hex[:8]}",
+        b'{"event-id": "1", "identifier": {"namespace": ["d"], "name": "t"}}',
+    )
+    kafka = KafkaSettings(bootstrap_servers=broker)
+    assert sample_topic(kafka, topic) == TopicSample()
+    assert topic not in admin.list_topics()
+    create(admin, topic, 4)
+    assert sample_topic(kafka, topic).text == "it is empty"
+    send_as_a_sink(broker, topic, commit=False, partition=3)
+    assert sample_topic(kafka, topic) == TopicSample(len(SINK_EVENTS) + 1)  # and the marker
+    producer = KafkaProducer(bootstrap_servers=broker)
+    for partition, first, middle, last in ((0, b"x", own, own), (1, own, b"x", own), (2, own, own, b"x")):
+        for value in (*[first] * 10, *[middle] * 1000, *[last] * 10):
+            producer.send(topic, value, partition=partition)
+    producer.flush()
+    unusable, event = RecordKind.UNUSABLE, RecordKind.EVENT
+    sample = sample_topic(kafka, topic)
+    assert sample.offsets == 3 * 1020 + len(SINK_EVENTS) + 1
+    assert (sample.kinds.count(unusable), sample.kinds.count(event)) == (20, 40)
+    assert sample.refusal is None
+    send_as_a_sink(broker, topic, partition=1)
+    assert sample_topic(kafka, topic).kinds.count(RecordKind.SINK_CONTROL) == len(SINK_EVENTS)
+    monkeypatch.setattr(topic_sample, "SAMPLE_SECONDS", 0.0)
+    with pytest.raises(RetryError, match="none could be read"):
+        sample_topic(kafka, topic)
+    producer.close()
+
+
+# --- a control topic that does not exist yet --------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_a_missing_control_topic_is_waited_for_and_read_from_its_beginning(
+    tmp_path: Path, broker: str, admin: KafkaAdminClient
+) -> None:
+    control = f"control.{uuid.uuid4().hex[:8]}"
+    sections = {"kafka": {"control_topics": [control]}, "service": {"trigger_seconds": 1, "sweep_seconds": 3600}}
+    with site(tmp_path / "site", broker, **sections) as place:
+        code, found = check(place, "control topic")
+        assert (code, found["status"]) == (0, "ok")
+        assert found["detail"] == "it does not exist yet; the service waits for it"
+        place.create("t")
+        place.create("orders")
+        place.publish(*place.append("t"))
+        service = place.start()
+        service.wait_ready()
+        wait_for("the rewrite of a table that the commit topic names", lambda: "replace" in place.operations("t"))
+        assert control not in admin.list_topics()
+        place.append("orders")  # announced by the sink alone: the next sweep is an hour away
+        create(admin, control, 2)
+        create(admin, f"{control}-dead")  # its name begins alike
+        send_as_a_sink(broker, control, partition=1)
+        place.producer.send(f"{control}-dead", b"rubbish").get(30)
+        wait_for("the rewrite of a table that the sink names", lambda: "replace" in place.operations("orders"))
+        metrics = service.wait_metric("firnline_events_total", source="kafka_connect")
+        assert metrics.total("firnline_events_total", source="kafka_connect") == 1
+        assert metrics.total("firnline_dead_letters_total") == 0
+        assert place.records(f"{place.topic}-dead") == []
+        service.must_run()
+        code, _ = service.terminate()
+        assert code == 0
+        missing = [line for line in log_lines(service.log_text) if "does not exist yet" in line["event"]]
+        assert [(line["level"], control in line["event"]) for line in missing] == [("warning", True)]
+        assert [record.value for record in place.records(control)] == list(SINK_EVENTS)
+
+
+@pytest.mark.spark
+def test_a_checkpoint_made_with_a_list_of_topics_goes_on(
+    lake: Lake, tmp_path: Path, broker: str, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Releases before this one subscribed to a list; a release that is rolled back does so again."""
+    names = [f"{name}.{uuid.uuid4().hex[:8]}" for name in ("commits", "control")]
+    kafka = KafkaSettings(bootstrap_servers=broker, commit_topic=names[0], control_topics=(names[1],))
+    producer = KafkaProducer(bootstrap_servers=broker)
+    for name in names:
+        create(admin, name)
+    sent, seen = list[bytes](), list[bytes]()
+
+    def by_list(settings: KafkaSettings) -> dict[str, str]:
+        options = source_options(settings)
+        del options["subscribePattern"]
+        return {**options, "subscribe": ",".join(names)}
+
+    for number, options in enumerate((by_list, source_options, by_list)):
+        monkeypatch.setattr(commit_stream, "source_options", options)
+        for name in names:
+            value = f"{name} {number}".encode()
+            producer.send(name, value).get(30)
+            sent.append(value)
+        query = (
+            commit_stream.records(lake.session, kafka)
+            .writeStream.foreachBatch(lambda frame, _: seen.extend(bytes(row.value) for row in frame.collect()))
+            .option("checkpointLocation", f"file://{tmp_path}/checkpoint")
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        assert sorted(seen) == sorted(sent)
+    producer.close()
