@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from kafka import KafkaConsumer, TopicPartition
@@ -53,6 +55,14 @@ def sample_topic(kafka: KafkaSettings, topic: str) -> TopicSample:
         RetryError: no broker answers, or records that are there did not come in time.
     """
     try:
+        return _sample(kafka, topic)
+    except TopicAuthorizationFailedError as error:
+        raise InputError(f"topic {topic}: the broker does not allow us to READ it", reason="not_allowed") from error
+
+
+@contextmanager
+def _consumer(kafka: KafkaSettings) -> Iterator[Any]:
+    try:
         consumer = KafkaConsumer(
             **client_arguments(kafka),
             group_id=None,
@@ -63,9 +73,7 @@ def sample_topic(kafka: KafkaSettings, topic: str) -> TopicSample:
     except Exception as error:
         raise no_broker(kafka, error) from error
     try:
-        return _sample(consumer, topic)
-    except TopicAuthorizationFailedError as error:
-        raise InputError(f"topic {topic}: the broker does not allow us to READ it", reason="not_allowed") from error
+        yield consumer
     finally:
         consumer.close()
 
@@ -86,18 +94,20 @@ def check_commit_topic(kafka: KafkaSettings, *, observe: bool = False) -> None:
     LOG.warning("`run` without --observe refuses this: %s", error)
 
 
-def _sample(consumer: Any, topic: str) -> TopicSample:
-    partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
-    if not partitions:
-        return TopicSample()
-    starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+def _sample(kafka: KafkaSettings, topic: str) -> TopicSample:
+    with _consumer(kafka) as consumer:
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     held = {partition: end for partition, end in ends.items() if end > starts[partition]}
+    if not held:
+        return TopicSample()
     offsets = sum(end - starts[partition] for partition, end in held.items())
     tails = {partition: max(starts[partition], end - TAIL_OFFSETS) for partition, end in held.items()}
     deadline = time.monotonic() + SAMPLE_SECONDS
     kinds: dict[tuple[TopicPartition, int], RecordKind] = {}
     for begin, first in ((starts, True), (tails, False)):
-        finished = _read(consumer, begin, held, deadline, kinds, first=first)
+        with _consumer(kafka) as consumer:  # one that has paused partitions does not come back to them after a seek
+            finished = _read(consumer, begin, held, deadline, kinds, first=first)
         if not finished and not kinds:
             seconds = f"{SAMPLE_SECONDS:.0f} s"
             raise RetryError(f"topic {topic} holds {offsets:,} records, none could be read in {seconds}")
@@ -113,7 +123,7 @@ def _read(
     *,
     first: bool,
 ) -> bool:
-    """Add the `first` or else the last kinds from `begin` to the ends; False when the time was up before."""
+    """Add the kinds of the `first` or else the last records between offsets; False if time ran out before."""
     consumer.assign(list(ends))
     for partition in ends:
         consumer.seek(partition, begin[partition])
@@ -130,7 +140,7 @@ def _read(
                 waiting.discard(partition)
                 consumer.pause(partition)
     for partition, records in found.items():
-        for record in list(records)[:END_RECORDS]:
+        for record in islice(records, END_RECORDS):
             kinds[partition, record.offset] = kind_of(_raw_event(record))
     return not waiting
 
