@@ -54,6 +54,18 @@ class NamedHook:
     call: Hook
 
 
+def named_hooks(wanted: Sequence[HookSettings], session: SparkSession, producer: Any) -> list[NamedHook]:
+    """The hooks that the settings describe, in their order.
+
+    Raises:
+        InputError: as `make_hook`.
+    """
+    return [
+        NamedHook(f"{number}-{each.kind}", each.tables, make_hook(each, session, producer))
+        for number, each in enumerate(wanted)
+    ]
+
+
 class RefreshHooks:
     """Calls hooks in the background. `pause` sleeps between attempts; it ends early when everything stops."""
 

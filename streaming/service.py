@@ -59,7 +59,7 @@ from streaming.event_log import LOG, log_event
 from streaming.kafka_clients import ensure_topics, producer
 from streaming.ledger_operator import DirectLedger, ledger_settings
 from streaming.query_progress import ProgressReader
-from streaming.refresh_hooks import NamedHook, RefreshHooks, make_hook
+from streaming.refresh_hooks import RefreshHooks, named_hooks
 from streaming.run_settings import check_run_settings, history_of, in_flight_records, manifest_cache, rewrite_slots
 from streaming.table_watcher import TableWatcher
 from streaming.topic_sample import check_commit_topic
@@ -211,7 +211,8 @@ class Service:
         if not session.sparkContext.master.startswith("local"):
             self._cache.read_by(ReadOnExecutors(session, self._settings.service.manifest_job_bytes))
         self._prefetcher.start()
-        self._hooks = RefreshHooks(self._named_hooks(session), self.tell)
+        hooks = () if self._observe else self._settings.hooks  # nothing is committed in observe mode
+        self._hooks = RefreshHooks(named_hooks(hooks, session, self._producer), self.tell)
         self._hooks.start()
         dispatcher.start()
         self._parts.queries = [
@@ -225,14 +226,6 @@ class Service:
 
     def _start_dead_letters(self, session: SparkSession, checkpoint: str) -> StreamingQuery:
         return start_dead_letters(session, self._settings, self._catalogs, checkpoint, write=not self._observe)
-
-    def _named_hooks(self, session: SparkSession) -> list[NamedHook]:
-        """Nobody is told anything in observe mode: nothing is committed."""
-        wanted = () if self._observe else self._settings.hooks
-        return [
-            NamedHook(f"{number}-{each.kind}", each.tables, make_hook(each, session, self._producer))
-            for number, each in enumerate(wanted)
-        ]
 
     def run_until(self, stop: threading.Event) -> None:
         """Watch over the parts until `stop` is set or the ledger dies.
@@ -521,15 +514,8 @@ class Service:
             limits=CollectorLimits(worst_partitions=self._settings.service.worst_partitions),
         )
         self._registry.register(collector)
-        work = self._work
-        site = Site(
-            self._registry,
-            self._health,
-            collector.summaries,
-            lambda: work.running,
-            lambda: work.finished,
-            self._counting,
-        )
+        runs = (lambda: self._work.running, lambda: self._work.finished)
+        site = Site(self._registry, self._health, collector.summaries, *runs, self._counting)
         return MetricsServer(site, self._settings.http.host, self._settings.http.port)
 
     def _counting(self) -> Counting | None:
