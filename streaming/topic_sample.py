@@ -62,14 +62,14 @@ def sample_topic(kafka: KafkaSettings, topic: str) -> TopicSample:
 
 @contextmanager
 def _consumer(kafka: KafkaSettings) -> Iterator[Any]:
+    own = {
+        "group_id": None,
+        "enable_auto_commit": False,
+        "isolation_level": "read_committed",
+        "allow_auto_create_topics": False,
+    }
     try:
-        consumer = KafkaConsumer(
-            **client_arguments(kafka),
-            group_id=None,
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-            allow_auto_create_topics=False,
-        )
+        consumer = KafkaConsumer(**{**client_arguments(kafka), **own})
     except Exception as error:
         raise no_broker(kafka, error) from error
     try:
