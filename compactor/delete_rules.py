@@ -25,7 +25,7 @@ from compactor.tables import FileSizes
 
 OPEN_BYTES = 4 * 1024 * 1024
 """Bytes that a scan reads in the time that opening a file takes: Iceberg's default of `read.split.open-file-cost`."""
-COMMIT_OPENS = 32
+COMMIT_OPENS = 64
 """What one commit costs, in file opens: catalog calls, manifests to write, and the chance to meet a writer's commit."""
 PAYBACK_SCANS = 4
 """A rewrite for the sake of deletes must pay for itself within so many scans."""
@@ -42,11 +42,6 @@ class Saving:
     def net(self) -> float:
         """What is left after `PAYBACK_SCANS` scans."""
         return PAYBACK_SCANS * self.saved - self.cost
-
-    @property
-    def pays(self) -> bool:
-        """Whether a commit of its own is worth it."""
-        return self.net >= COMMIT_OPENS
 
 
 def saving(files: Sequence[LiveFile], chosen: AbstractSet[int], outputs: int) -> Saving:
@@ -72,17 +67,21 @@ class DeleteRules:
     sizes: FileSizes
 
     def heavy(self, files: Sequence[LiveFile]) -> frozenset[int]:
-        """Indexes of the files of which so much is deleted, or by so many files, that they are due by themselves.
+        """Indexes of the files of which so much is deleted, or by so many files, that they are due by themselves."""
+        return frozenset(index for index, file in enumerate(files) if file.deletes and self._heavy(file))
 
-        Where one is due for its equality deletes, so is each that has half as many: a delete file leaves only with the
-        last file that it applies to.
+    def slow_to_read(self, files: Sequence[LiveFile]) -> frozenset[int]:
+        """Indexes of the files that are due for their equality deletes.
+
+        Where one is due, so is each that has half as many of them: a delete file leaves only with the last file that it
+        applies to.
         """
-        found = {index for index, file in enumerate(files) if file.deletes and self._heavy(file)}
-        if any(len(file.deletes) >= self.values.equality_delete_threshold for file in files):
-            counts = [sum(each.content is Content.EQUALITY_DELETES for each in file.deletes) for file in files]
-            if any(map(self._slow_to_read, files, counts)):
-                found |= {index for index, count in enumerate(counts) if 2 * count >= max(counts)}
-        return frozenset(found)
+        if all(len(file.deletes) < self.values.equality_delete_threshold for file in files):
+            return frozenset()
+        counts = [sum(each.content is Content.EQUALITY_DELETES for each in file.deletes) for file in files]
+        if not any(map(self._slow_to_read, files, counts)):
+            return frozenset()
+        return frozenset(index for index, count in enumerate(counts) if 2 * count >= max(counts))
 
     def _heavy(self, file: LiveFile) -> bool:
         return (

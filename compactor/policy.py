@@ -143,7 +143,8 @@ class ThresholdPolicy:
         """Small and delete-heavy files, when together they pass a threshold."""
         if self.everything:
             return Choice(tuple(files), f"all {len(files)} files, as asked for")
-        heavy = DeleteRules(self.values, self.sizes).heavy(files)
+        rules = DeleteRules(self.values, self.sizes)
+        heavy = rules.heavy(files) | rules.slow_to_read(files)
         chosen = tuple(file for index, file in enumerate(files) if self.sizes.is_small(file.size) or index in heavy)
         total = sum(file.size for file in chosen)
         if heavy:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from compactor.debt import PartitionCounts
-from compactor.delete_rules import DeleteRules, Saving, saving
+from compactor.delete_rules import COMMIT_OPENS, DeleteRules, Saving, saving
 from compactor.live_files import LiveFile, LiveFiles
 from compactor.policy import (
     FEWEST_TO_MERGE,
@@ -74,7 +74,8 @@ class TieredPolicy:
         sizes = [file.size for file in files]
         if not any(file.deletes for file in files):
             return balanced(sizes, self.sizes.target, self.sizes.small_below)
-        heavy = DeleteRules(self.values, self.sizes).heavy(files)
+        rules = DeleteRules(self.values, self.sizes)
+        heavy = rules.heavy(files) | rules.slow_to_read(files)
         runs = evenly(sizes, max(1, round(sum(sizes) / self.sizes.target)))
         return [(start, end) for start, end in runs if end - start > 1 or start in heavy]
 
@@ -84,11 +85,13 @@ class TieredPolicy:
         """Indexes of the files to rewrite where deletes apply, and why.
 
         A heavy file that is not small goes in any case. A small one waits for its neighbours: alone it would become
-        one file again, at the price of a commit. It goes when it pays to rewrite it with the other small files, when
-        others are rewritten anyway and it pays to join them, or when no writer commits any more.
+        one file again, at the price of a commit. It goes when rewriting it with the other small files pays for that
+        (or for all but the commit, where equality deletes are as many as the settings allow), when others are rewritten
+        anyway and it pays to join them, or when no writer commits any more.
         """
         rules = DeleteRules(self.values, self.sizes)
-        heavy = rules.heavy(files)
+        slow = rules.slow_to_read(files)
+        heavy = rules.heavy(files) | slow
         certain = picked | (heavy - small)
         waiting = heavy & small - certain
         if waiting and not certain and idle_seconds >= self.values.settle_after_seconds:
@@ -98,7 +101,8 @@ class TieredPolicy:
             certain = max((certain, with_deletes), key=lambda chosen: self._saving(files, chosen).net)
         elif waiting:
             best = max((with_deletes, small), key=lambda chosen: self._saving(files, chosen).net)
-            certain = best if self._saving(files, best).pays else certain
+            least = 0 if waiting & slow else COMMIT_OPENS
+            certain = best if self._saving(files, best).net >= least else certain
         if certain & heavy:
             return certain, f"{len(certain & heavy)} files with too many deletes, {len(certain)} files in all"
         if certain - picked:
@@ -120,7 +124,8 @@ class TieredPolicy:
         if idle_seconds >= self.values.settle_after_seconds:
             return f"{why}, no commit for {self.values.settle_after_seconds:.0f} s"
         all_small = counts.small_files == counts.data_files
-        return None if all_small and not rules.may_pay(counts) else why
+        slow = counts.equality_deletes >= self.values.equality_delete_threshold
+        return None if all_small and not (slow or rules.may_pay(counts)) else why
 
     def _pick(self, sizes: Sequence[int], idle_seconds: float, too_old: str | None) -> tuple[list[int], str]:
         """Positions of the small files to merge, and why these or none."""

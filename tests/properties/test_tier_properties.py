@@ -224,10 +224,12 @@ def test_a_small_file_with_many_deletes_waits_until_rewriting_it_with_its_neighb
     assert waiting.files == ()
     assert "do not pay for a commit yet" in waiting.why
     assert rules.choose(small_files(90, 0, 0)).files == ()
-    neighbours = small_files(90, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-    assert longest_prefix([file.size for file in neighbours[:7]], 8.0) == 0
-    assert rules.choose(neighbours[:7] + small_files(90, 90, 90)).files != ()
-    assert len(rules.choose(small_files(*[90] * 7)).files) == 7  # fewer than the tiers merge: their vectors leave too
+    doubling = [
+        file._replace(entry=file.entry._replace(size=7168 << n)) for n, file in enumerate(small_files(*[90] * 12))
+    ]
+    assert longest_prefix([file.size for file in doubling], 8.0) == 0  # the tiers would wait for more
+    assert rules.choose(doubling[:8]).files == ()
+    assert rules.choose(doubling).files == tuple(doubling)
 
 
 def test_a_small_file_with_many_deletes_goes_alone_where_no_writer_commits_any_more() -> None:
@@ -262,8 +264,8 @@ def test_equality_deletes_make_a_file_due_the_later_the_larger_it_is(size: int, 
         return [data_file(0, size)._replace(deletes=tuple(each))]
 
     rules = DeleteRules(PolicyValues(), LARGE)
-    assert rules.heavy(with_deletes(due_from - 1)) == frozenset()
-    assert rules.heavy(with_deletes(due_from)) == {0}
+    assert rules.slow_to_read(with_deletes(due_from - 1)) == frozenset()
+    assert rules.slow_to_read(with_deletes(due_from)) == {0}
 
 
 @given(st.lists(st.integers(1, 2500), max_size=40), st.sampled_from(GROWTHS), st.booleans())
