@@ -131,10 +131,14 @@ def _partition_problems(manifest: Manifest, entries: Iterable[Entry]) -> Iterato
 
 
 def history_problems(after: SnapshotState, before: SnapshotState | None) -> Iterator[str]:
-    """Live files are the parent's without those deleted and with those added; what stays is listed as it was."""
+    """Live files are the parent's without those deleted and with those added; what stays is listed as it was.
+
+    A file that another writer listed twice has no single entry to compare with.
+    """
     if before is None:
         return
     earlier = {entry.identity: entry for entry in before.live}
+    times = Counter(entry.identity for entry in before.live)
     added = {entry.identity for entry in by_snapshot(after, ADDED)}
     deleted = {entry.identity: entry for entry in by_snapshot(after, DELETED)}
     live = {entry.identity for entry in after.live}
@@ -148,7 +152,7 @@ def history_problems(after: SnapshotState, before: SnapshotState | None) -> Iter
         was = earlier.get(entry.identity)
         if was is None and entry.identity not in added:
             yield f"{entry.label} appeared: no entry says that this snapshot added it"
-        if was is not None:
+        if was is not None and times[entry.identity] == 1:
             yield from _change_problems(was, entry)
 
 

@@ -120,7 +120,8 @@ def run(
         listener=listener,
     )
     result = rewriter.run(plan, **more)
-    assert check_run(lake, plan.table.name.short, result, whole_table=plan.selection is None).findings == ()
+    findings = check_run(lake, plan.table.name.short, result, whole_table=plan.selection is None).findings
+    assert not findings, "\n".join(findings)
     return result
 
 
