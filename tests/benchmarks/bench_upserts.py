@@ -226,7 +226,8 @@ def main() -> None:
     options = _options()
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         lake = _lake(Path(folder), options)
-        Console(stderr=True, width=120).print(description(Path(folder)))
+        console = Console(stderr=True, width=120)
+        console.print(description(Path(folder)))
         outcome = Hour(lake, options).run()
         if options.output == "json":
             print(json.dumps(asdict(outcome)))

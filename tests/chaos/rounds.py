@@ -65,8 +65,9 @@ class Chaos:
         lake.sql(
             f"CREATE TABLE lake.{table} (id int, v string, p string) USING iceberg TBLPROPERTIES "
             f"('format-version'='{version}', 'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read', "
-            "'write.merge.mode'='merge-on-read', 'write.distribution-mode'='none', 'commit.retry.num-retries'='4')"
-        )
+            "'write.merge.mode'='merge-on-read', 'write.distribution-mode'='none', 'commit.retry.num-retries'='4', "
+            f"'commit.manifest-merge.enabled'='{str(version < ROW_LINEAGE_VERSION).lower()}')"
+        )  # V3: deletion vectors stay in the manifests of the commits that wrote them
         self._partitioned = partitioned
         # PyIceberg writes no format version 3.
         fits = [name for name in sorted(OPERATIONS) if version < ROW_LINEAGE_VERSION or "PyIceberg" not in name]

@@ -114,7 +114,6 @@ def leave_dangling(lake: Lake, table: str) -> list[Entry]:
     while new.hasNext():
         added.add(new.next())
     rewrite = loaded.newRewrite().validateFromSnapshot(planned_at.snapshotId())
-    rewrite.dataSequenceNumber(planned_at.sequenceNumber())
     rewrite.rewriteFiles(removed, nothing, added, nothing).commit()
     lake.sql(f"REFRESH TABLE lake.{table}")
     return left(lake, table)

@@ -151,8 +151,8 @@ MUTATIONS: Final = (
         "defaults",
         "a partition is due from another number of small files than 5",
         "compactor/policy_settings.py",
-        "default=5, ge=2,",
-        "default=2, ge=2,",
+        "default=5,\n        ge=2,",
+        "default=2,\n        ge=2,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",
     ),
     Mutation(
