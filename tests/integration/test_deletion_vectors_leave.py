@@ -21,7 +21,6 @@ LINEAGE = "id, a, k, _row_id, _last_updated_sequence_number"
 BUCKETED = "PARTITIONED BY (bucket(4, k))"
 LAYOUTS = pytest.mark.parametrize("by", ["", BUCKETED], ids=["unpartitioned", "bucketed"])
 ENGINES = pytest.mark.parametrize("engine", ["auto", "encode", "spark"])
-MANY = pytest.param(200, marks=pytest.mark.slow)
 EACH_COMMIT_ITS_MANIFEST = "'commit.manifest-merge.enabled'='false'"
 
 
@@ -75,7 +74,7 @@ def assert_clean(lake: Lake, table: str, result: RunResult, before: list[Any], c
 
 @ENGINES
 @LAYOUTS
-@pytest.mark.parametrize("manifests", [1, FILES, MANY])
+@pytest.mark.parametrize("manifests", [1, FILES])
 def test_vectors_leave_with_their_data_files(lake: Lake, table_name: str, engine: str, by: str, manifests: int) -> None:
     written(lake, table_name, 3, "file", by, manifests)
     before = lake.rows(table_name, LINEAGE)
@@ -87,7 +86,7 @@ def test_vectors_leave_with_their_data_files(lake: Lake, table_name: str, engine
 
 @ENGINES
 @LAYOUTS
-@pytest.mark.parametrize("manifests", [pytest.param(1, marks=pytest.mark.slow), FILES, MANY])
+@pytest.mark.parametrize("manifests", [pytest.param(1, marks=pytest.mark.slow), FILES])
 @pytest.mark.parametrize("granularity", ["file", "partition"])
 def test_position_deletes_leave_with_their_data_files(
     lake: Lake, table_name: str, engine: str, by: str, manifests: int, granularity: str
@@ -97,6 +96,22 @@ def test_position_deletes_leave_with_their_data_files(
     result = compacted(lake, table_name, engine)
     assert_clean(lake, table_name, result, before, "*")
     assert state_of(lake, table_name).deletes == ()
+
+
+@pytest.mark.slow
+@LAYOUTS
+@pytest.mark.parametrize(("version", "granularity"), [(3, "file"), (2, "file"), (2, "partition")])
+def test_two_hundred_manifests_of_deletes_leave(
+    lake: Lake, table_name: str, by: str, version: int, granularity: str
+) -> None:
+    """The table takes two minutes to write: each engine rewrites it after a rollback."""
+    written(lake, table_name, version, granularity, by, 200)
+    columns = LINEAGE if version == 3 else "*"
+    before, built = lake.rows(table_name, columns), state_of(lake, table_name).snapshot_id
+    for engine in ("auto", "encode", "spark"):
+        lake.sql(f"CALL lake.system.rollback_to_snapshot('{table_name}', {built})")
+        assert_clean(lake, table_name, compacted(lake, table_name, engine), before, columns)
+        assert state_of(lake, table_name).deletes == ()
 
 
 def leave_dangling(lake: Lake, table: str) -> list[Entry]:
