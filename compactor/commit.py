@@ -101,9 +101,10 @@ def commit_replacements(
         CommitUnknownError: nobody can say yet whether it was committed; delete nothing.
     """
     attempts = max(FEWEST_ATTEMPTS, 1 + _retries(table))
+    covered = table.delete_files([delete_file(entry) for entry in dangling])
     for attempt in range(attempts):
         table.refresh()
-        snapshot = _prepared(table, replacements, dangling, stamp)
+        snapshot = _prepared(table, replacements, covered, stamp)
         try:
             table.check_unchanged()  # preparing has refreshed the table: what is looked at here is what is sent against
             _check_counts(snapshot.summary(), replacements, stamp)
@@ -129,9 +130,7 @@ def _retries(table: JavaTable) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _prepared(
-    table: JavaTable, replacements: Sequence[Replacement], dangling: Sequence[FileEntry], stamp: Stamp
-) -> Any:
+def _prepared(table: JavaTable, replacements: Sequence[Replacement], dangling: Any, stamp: Stamp) -> Any:
     """The snapshot to commit, validated by Iceberg and written, but not committed.
 
     Iceberg drops delete files that are older than every data file it sees, without seeing the outputs, which carry the
@@ -166,7 +165,7 @@ def _not_sent(error: Py4JJavaError, stamp: Stamp) -> FirnlineError:
 def _rewrite_files(
     table: JavaTable,
     replacements: Sequence[Replacement],
-    dangling: Sequence[FileEntry],
+    dangling: Any,
     carried: Sequence[Any],
     stamp: Stamp,
 ) -> Any:
@@ -175,8 +174,7 @@ def _rewrite_files(
     rewrite.dataSequenceNumber(table.sequence_number)
     nothing = jvm.java.util.HashSet()
     removed = jvm.org.apache.iceberg.util.DeleteFileSet.create()
-    for file in table.delete_files([delete_file(entry) for entry in dangling]):
-        removed.add(file)
+    removed.addAll(dangling)
     for replacement in replacements:
         group = _file_group(table, replacement)
         removed.addAll(group.danglingDVs())

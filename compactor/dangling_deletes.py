@@ -61,10 +61,11 @@ def dangling_deletes(
     )
 
 
-def worth_a_commit(coverable: Sequence[CoverableDelete]) -> bool:
+def worth_a_commit(coverable: Sequence[CoverableDelete], least: int) -> bool:
     """Pure: whether delete files that apply to nothing are worth a commit that removes nothing else.
 
-    Vectors and position deletes are: each names a file that is gone, and nothing but a rewrite ever removes them.
-    Equality deletes that apply to nothing are what every upsert writer leaves; they wait for the next rewrite.
+    `least` vectors and position deletes are: each names a file that is gone, and nothing but a rewrite ever removes
+    them. Equality deletes that apply to nothing are what every upsert writer leaves; they wait for the next rewrite.
     """
-    return any(not delete.covers and delete.entry.content is Content.POSITION_DELETES for delete in coverable)
+    found = sum(not delete.covers and delete.entry.content is Content.POSITION_DELETES for delete in coverable)
+    return found >= least

@@ -6,9 +6,10 @@ that are dropped; it costs a commit, the files it reads and writes, and its byte
 
 *Bound.* Files are rewritten for the sake of deletes only where that has a positive `net`: so it reads at most
 `PAYBACK_SCANS * OPEN_BYTES / 2` = 8 MiB for each file that leaves, and twice the bytes that are dropped. Each file that
-a writer adds, data or delete file, leaves once. This comes on top of the rewrites that the tiers bound (tiers.py) and
-of those of files that are not small, each of which drops a share of its bytes (`delete_ratio_threshold`) or a number
-of delete files that grows with its size (`equality_delete_threshold`).
+a writer adds, data or delete file, leaves once. This comes on top of the rewrites that the tiers bound (tiers.py), and
+of two that are due whatever they cost: of files that are not small, which drop a share of their bytes
+(`delete_ratio_threshold`) or a number of delete files that grows with their size (`equality_delete_threshold`), and of
+small files with as many deletes in a partition at rest, once for each time that a writer comes back.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from compactor.debt import PartitionCounts
-from compactor.live_files import LiveFile, deletes_of
+from compactor.live_files import LiveFile
 from compactor.manifests import Content
 from compactor.policy_settings import PolicyValues
 from compactor.tables import FileSizes
@@ -47,12 +48,13 @@ class Saving:
 def saving(files: Sequence[LiveFile], chosen: AbstractSet[int], outputs: int) -> Saving:
     """Of rewriting `chosen`, indexes of a partition's `files`, into `outputs` files.
 
-    A delete file leaves where it applies to no other file of the partition.
+    A delete file leaves where it applies to no other file of the partition. A global one (of an unpartitioned spec, in
+    a partitioned table) may apply to files elsewhere: it counts as one that stays.
     """
     needed = {delete.identity for index, file in enumerate(files) if index not in chosen for delete in file.deletes}
     rewritten = [files[index] for index in chosen]
-    deletes = deletes_of(rewritten)
-    leaving = sum(delete.identity not in needed for delete in deletes)
+    deletes = {delete.identity: delete.key == file.entry.key for file in rewritten for delete in file.deletes}
+    leaving = sum(own and identity not in needed for identity, own in deletes.items())
     size = sum(file.size for file in rewritten)
     dropped = sum(file.deleted_ratio * file.size for file in rewritten)
     saved = len(rewritten) - outputs + leaving + dropped / OPEN_BYTES
@@ -73,15 +75,20 @@ class DeleteRules:
     def slow_to_read(self, files: Sequence[LiveFile]) -> frozenset[int]:
         """Indexes of the files that are due for their equality deletes.
 
-        Where one is due, so is each that has half as many of them: a delete file leaves only with the last file that it
-        applies to.
+        A delete file leaves only with the last file that it applies to. So where one file is due, small ones go with it
+        that have at least half of the most, and where a file that is not small is due, others at half their own count.
         """
         if all(len(file.deletes) < self.values.equality_delete_threshold for file in files):
             return frozenset()
         counts = [sum(each.content is Content.EQUALITY_DELETES for each in file.deletes) for file in files]
-        if not any(map(self._slow_to_read, files, counts)):
-            return frozenset()
-        return frozenset(index for index, count in enumerate(counts) if 2 * count >= max(counts))
+        due = {index for index, (file, count) in enumerate(zip(files, counts, strict=True)) if self._slow(file, count)}
+        large = any(not self.sizes.is_small(files[index].size) for index in due)
+        for index, (file, count) in enumerate(zip(files, counts, strict=True)):
+            if due and (
+                2 * count >= max(counts) if self.sizes.is_small(file.size) else large and self._slow(file, 2 * count)
+            ):
+                due.add(index)
+        return frozenset(due)
 
     def _heavy(self, file: LiveFile) -> bool:
         return (
@@ -89,14 +96,14 @@ class DeleteRules:
             or file.deleted_ratio >= self.values.delete_ratio_threshold
         )
 
-    def _slow_to_read(self, file: LiveFile, equality_deletes: int) -> bool:
+    def _slow(self, file: LiveFile, equality_deletes: int) -> bool:
         """Whether its equality deletes are enough, and applying them pays: a file of 512 MiB is due from 64 of them."""
         return equality_deletes >= max(
             self.values.equality_delete_threshold, 2 * file.size / (PAYBACK_SCANS * OPEN_BYTES)
         )
 
     def judge(self, counts: PartitionCounts) -> str | None:
-        """Why a partition may hold a heavy file, or deletes that apply to nothing; None if it cannot.
+        """Why a partition may hold a heavy file, or deletes that apply to nothing; None if that is unlikely.
 
         A guess: the ledger does not know which file a delete names. The files themselves settle it.
         """
@@ -109,9 +116,14 @@ class DeleteRules:
             return f"{counts.equality_deletes} equality delete files, threshold {self.values.equality_delete_threshold}"
         if self._may_hold_a_heavy_file(counts):
             return f"{counts.deleted_records} rows deleted: enough to make one of its files due"
-        if counts.delete_files > counts.data_files:
+        if self.more_deletes_than_files(counts):
             return f"{counts.delete_files} delete files for {counts.data_files} data files: some may apply to none"
         return None
+
+    @staticmethod
+    def more_deletes_than_files(counts: PartitionCounts) -> bool:
+        """Whether vectors or position deletes must have lost their data files, as far as each names one."""
+        return counts.delete_files - counts.equality_deletes > counts.data_files
 
     def may_pay(self, counts: PartitionCounts) -> bool:
         """Whether rewriting all of a partition's small files could pay, were they full of deletes: never False where

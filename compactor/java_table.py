@@ -133,13 +133,13 @@ class JavaTable:
         """Java `DataFile`s from content-file JSON."""
         return [task.file() for task in self.tasks(data_files)]
 
-    def delete_files(self, delete_files: Sequence[Mapping[str, Any]]) -> list[Any]:
-        """Java `DeleteFile`s from content-file JSON."""
+    def delete_files(self, delete_files: Sequence[Mapping[str, Any]]) -> Any:
+        """A Java list of `DeleteFile`s from content-file JSON, made in one call: there may be thousands."""
         if not delete_files:
-            return []
+            return self.jvm.java.util.ArrayList()
         iceberg = self.jvm.org.apache.iceberg
         node = iceberg.util.JsonUtil.mapper().readTree(json.dumps({"delete-files": list(delete_files)}))
-        return list(iceberg.rest.TableScanResponseParser.parseDeleteFiles(node, self.handle.specs()))
+        return iceberg.rest.TableScanResponseParser.parseDeleteFiles(node, self.handle.specs())
 
     def planned_tasks(self, paths: Iterable[str]) -> dict[str, Any]:
         """Java's own scan tasks of the given data files at the planned snapshot, deletes and row lineage included.

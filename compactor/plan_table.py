@@ -46,6 +46,7 @@ class Request:
     grant: Grant = NO_GRANT
 
 
+DANGLING_FROM = 8  # beside a writer, a commit for fewer could meet one of the writer's
 AS_THE_SERVICE = Request(strategy=None, explained=False)
 
 
@@ -62,7 +63,8 @@ class TablePlan:
     """All that one run needs: the pinned view, the groups, the values they were planned with, and the time it took.
 
     `stages`: seconds of listing, reading, grouping, choosing and explaining. `reads`: where manifest entries came from.
-    `skipped_deletes`: manifests of deletes that a filter left unread.
+    `skipped_deletes`: manifests of deletes that a filter left unread. `put_off`: due partitions for which this run has
+    no room. `dangling_from`: delete files that apply to nothing are worth a commit of their own from so many.
     """
 
     table: TableView
@@ -77,11 +79,13 @@ class TablePlan:
     stages: Mapping[str, float] = field(default_factory=dict)
     reads: tuple[ManifestsRead, ...] = ()
     skipped_deletes: tuple[ManifestFile, ...] = ()
+    put_off: frozenset[PartitionKey] = frozenset()
+    dangling_from: int = 1
 
     @property
     def has_work(self) -> bool:
         """Whether a run has something to commit: groups, or delete files that apply to nothing."""
-        return bool(self.groups) or worth_a_commit(self.coverable_deletes)
+        return bool(self.groups) or worth_a_commit(self.coverable_deletes, self.dangling_from)
 
     @property
     def dangling(self) -> tuple[FileEntry, ...]:
@@ -95,9 +99,9 @@ class TablePlan:
 
     def left_alone(self, due: Iterable[PartitionKey]) -> dict[PartitionKey, str]:
         """Why partitions of `due` are not in the plan: policy, filter, or no data file."""
-        planned = {group.group.key for group in self.groups}
+        open_ = {group.group.key for group in self.groups} | self.put_off
         why = "outside policy.where" if self.policy.where else "it holds delete files, but no data file"
-        return {**{key: why for key in due if key not in planned}, **self.plan.left_alone}
+        return {**{key: why for key in due if key not in open_}, **self.plan.left_alone}
 
 
 def plan_table(
@@ -126,7 +130,8 @@ def plan_table(
     chosen_from = candidates(inventory, where) if policy.prune_files and not where.keeps_everything else None
     limits = _group_limits(policy, request)
     made = make_plan(inventory, rules, limits, keeps, wall_clock(), chosen_from)
-    plan = within_limits(_possible(table, inventory.listed_twice(made.entries), made), limits)
+    possible = _possible(table, inventory.listed_twice(made.entries), made)
+    plan = within_limits(possible, limits)
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
     )
@@ -147,7 +152,15 @@ def plan_table(
         stages.seconds,
         inventory.reads,
         inventory.skipped_deletes,
+        frozenset(group.key for group in possible.groups) - {group.key for group in plan.groups},
+        _dangling_from(table, policy, request, wall_clock()),
     )
+
+
+def _dangling_from(table: TableView, policy: PolicyValues, request: Request, now: float) -> int:
+    """A person who starts a run, and a table at rest, have nothing to lose by a commit."""
+    idle = table.snapshot is not None and now - table.snapshot.timestamp_ms / 1000 >= policy.settle_after_seconds
+    return 1 if idle or request.strategy is not None else DANGLING_FROM
 
 
 def _group_limits(policy: PolicyValues, request: Request) -> GroupLimits:

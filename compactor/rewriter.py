@@ -21,7 +21,16 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from compactor.commit import Stamp
 from compactor.commit_groups import Committed, commit_groups
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, StoppedError
-from compactor.events import GroupCommitted, GroupDropped, Listener, RunCommitted, RunFailed, RunPlanned, ignore
+from compactor.events import (
+    GroupCommitted,
+    GroupDropped,
+    Listener,
+    RunCommitted,
+    RunFailed,
+    RunPlanned,
+    RunSkipped,
+    ignore,
+)
 from compactor.failed_groups import truly_failed
 from compactor.in_flight import InFlightRecords, Record, delete_unreferenced
 from compactor.java_table import JavaTable, exception_class, first_line
@@ -175,7 +184,8 @@ class Rewriter:
             self._listener(RunFailed(run.run_id, table, run.stage, failure.reason, failure.reaction, str(error)))
             raise failure from error
         result = run.result()
-        if result.snapshot_after is None:  # others have removed meanwhile what was to be removed
+        if result.snapshot_after is None:  # another commit came first and removed the same delete files
+            self._listener(RunSkipped(table, "nothing_due"))
             return result
         self._tell(result, waiting_since)
         prefetch(self._catalogs, self._cache, table, plan.table.ref)  # our own new manifests, before anybody asks

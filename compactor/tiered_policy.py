@@ -8,10 +8,11 @@ that apply deletes, and the caps that a user sets (`max_small_files`, `max_small
 from __future__ import annotations
 
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from compactor.debt import PartitionCounts
-from compactor.delete_rules import COMMIT_OPENS, DeleteRules, Saving, saving
+from compactor.delete_rules import COMMIT_OPENS, DeleteRules, saving
 from compactor.live_files import LiveFile, LiveFiles
 from compactor.policy import (
     FEWEST_TO_MERGE,
@@ -74,9 +75,11 @@ class TieredPolicy:
         sizes = [file.size for file in files]
         if not any(file.deletes for file in files):
             return balanced(sizes, self.sizes.target, self.sizes.small_below)
+        runs = evenly(sizes, max(1, round(sum(sizes) / self.sizes.target)))
+        if all(end - start > 1 for start, end in runs):
+            return runs
         rules = DeleteRules(self.values, self.sizes)
         heavy = rules.heavy(files) | rules.slow_to_read(files)
-        runs = evenly(sizes, max(1, round(sum(sizes) / self.sizes.target)))
         return [(start, end) for start, end in runs if end - start > 1 or start in heavy]
 
     def _with_deletes(
@@ -98,11 +101,10 @@ class TieredPolicy:
             certain = waiting
         with_deletes = certain | {index for index in small if files[index].deletes}
         if certain:
-            certain = max((certain, with_deletes), key=lambda chosen: self._saving(files, chosen).net)
+            certain = self._best(files, {certain, with_deletes})[1]
         elif waiting:
-            best = max((with_deletes, small), key=lambda chosen: self._saving(files, chosen).net)
-            least = 0 if waiting & slow else COMMIT_OPENS
-            certain = best if self._saving(files, best).net >= least else certain
+            net, best = self._best(files, {with_deletes, small})
+            certain = best if net >= (0 if waiting & slow else COMMIT_OPENS) else certain
         if certain & heavy:
             return certain, f"{len(certain & heavy)} files with too many deletes, {len(certain)} files in all"
         if certain - picked:
@@ -111,18 +113,24 @@ class TieredPolicy:
             return certain, f"{len(waiting)} small files with many deletes, which do not pay for a commit yet"
         return certain, why
 
-    def _saving(self, files: Sequence[LiveFile], chosen: frozenset[int]) -> Saving:
-        outputs = len(self.cut([files[index] for index in sorted(chosen)]))
-        return saving(files, chosen, outputs)
+    def _best(self, files: Sequence[LiveFile], choices: AbstractSet[frozenset[int]]) -> tuple[float, frozenset[int]]:
+        """The choice that saves most, and what it saves in the end; of equals the smaller."""
+        found = []
+        for chosen in choices:
+            outputs = len(self.cut([files[index] for index in sorted(chosen)]))
+            found.append((saving(files, chosen, outputs).net, chosen))
+        return max(found, key=lambda each: (each[0], -len(each[1])))
 
     def _deletes_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
         """Why deletes may make files due, None if they cannot: small files alone must pay for a commit."""
         rules = DeleteRules(self.values, self.sizes)
         why = rules.judge(counts)
-        if why is None or counts.delete_files > counts.data_files:
-            return why
+        if why is None:
+            return None
         if idle_seconds >= self.values.settle_after_seconds:
             return f"{why}, no commit for {self.values.settle_after_seconds:.0f} s"
+        if rules.more_deletes_than_files(counts):
+            return why
         all_small = counts.small_files == counts.data_files
         slow = counts.equality_deletes >= self.values.equality_delete_threshold
         return None if all_small and not (slow or rules.may_pay(counts)) else why

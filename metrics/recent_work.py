@@ -8,7 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from compactor.events import Event, GroupRewritten, RunCommitted, RunFailed, RunPlanned
+from compactor.events import Event, GroupRewritten, RunCommitted, RunFailed, RunPlanned, RunSkipped
 from compactor.table_names import TableName
 
 MOST_KEPT = 50
@@ -75,6 +75,8 @@ class RecentWork:
                     )
                 case GroupRewritten():
                     self._engines.setdefault(event.run_id, Counter())[f"{event.engine}: {event.reason}"] += 1
+                case RunSkipped():
+                    self._running.pop(event.table, None)
                 case RunCommitted():
                     self._end(_committed(event, self._clock(), self._engines.pop(event.run_id, Counter())))
                 case RunFailed():

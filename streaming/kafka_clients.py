@@ -31,13 +31,15 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
     """Options of Spark's Kafka source. Control topics are transactional: only committed records are read.
 
     A list of topics would end the query when one is missing; a pattern finds a topic with the first batch after its
-    creation, and reads it from its beginning. Checkpoints hold offsets by topic, whichever way it was found.
+    creation, and reads it from its beginning, but lists all topics of the cluster. So it is used for control topics,
+    which others create. Checkpoints hold offsets by topic, whichever way it was found.
     """
     topics = dict.fromkeys((kafka.commit_topic, *kafka.control_topics))
+    pattern = {"subscribePattern": f"^(?:{'|'.join(map(re.escape, topics))})$"}
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
-        "subscribePattern": f"^(?:{'|'.join(map(re.escape, topics))})$",
+        **(pattern if kafka.control_topics else {"subscribe": kafka.commit_topic}),
         "startingOffsets": "earliest",
         "failOnDataLoss": "false",  # events are hints: what retention took away, the sweep finds
         "includeHeaders": "true",

@@ -34,6 +34,7 @@ CHAINED = (
 )
 HEADER = re.compile(r"Exception ignored in|Exception in thread|--- |Process .*:$")  # precedes a traceback
 JAVA_FRAME = re.compile(r"\s+at \S+\(.*\)")
+NEAR_FRAMES = 16  # lines: what follows the frames of a trace (causes, indented lines) never goes on for longer
 JAVA_MORE = re.compile(r"\s|Caused by: |Suppressed: |\.\.\. \d+ more")
 JAVA_ERROR = re.compile(r"(Exception in thread .* )?([a-z]\w*\.)+\w*(Exception|Error|Throwable)\b")
 PYTHON_ERROR = re.compile(r"[A-Za-z_][\w.]*(: |$)")
@@ -106,7 +107,8 @@ def continues(line: str, text: list[str]) -> bool:
     if TRACEBACK in text:  # the error after its frames, or further lines of its message
         return not NEW_ENTRY.match(line)
     # A Java exception whose message has several lines.
-    return JAVA_ERROR.match(first) is not None and not any(map(JAVA_FRAME.match, text)) and not NEW_ENTRY.match(line)
+    framed = any(map(JAVA_FRAME.match, text[-NEAR_FRAMES:]))
+    return JAVA_ERROR.match(first) is not None and not framed and not NEW_ENTRY.match(line)
 
 
 def entry(text: list[str]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from compactor.manifest_cache import ManifestCache
+from compactor.plan_table import AS_THE_SERVICE, plan_table
 from compactor.run_result import RunResult
 from tests.conftest import Lake
 from tests.correctness.delete_rules import DeleteIndex, dangling
@@ -154,5 +156,7 @@ def test_vectors_that_an_earlier_version_left_behind_go_in_a_commit_of_their_own
     written(lake, table_name, 3, "file", "", FILES)
     assert leave_dangling(lake, table_name)
     before, data = lake.rows(table_name, LINEAGE), [entry.path for entry in state_of(lake, table_name).data]
+    view = lake.view(table_name)
+    assert plan_table(view, lake.settings.policy.for_table(view.name), ManifestCache(1 << 24), AS_THE_SERVICE).has_work
     assert_clean(lake, table_name, compacted(lake, table_name, "auto"), before, LINEAGE)
     assert [entry.path for entry in state_of(lake, table_name).data] == data

@@ -81,7 +81,7 @@ def test_a_sinks_control_topic_is_refused_before_anything_is_written_to_it(
     assert "`run` without --observe refuses this topic" in found["detail"]
     done = firnline(place.config, "run", FIRNLINE_HTTP__PORT="0", FIRNLINE_HTTP__HOST="127.0.0.1")
     assert done.returncode == BAD_INPUT
-    last = [line for line in log_lines(done.stderr) if line["event"] == "ended"]
+    last = [line for line in log_lines(done.stderr) if line["message"] == "ended"]
     assert [line["reason"] for line in last] == ["foreign_topic"]
     assert "list this topic in kafka.control_topics, and give kafka.commit_topic" in last[0]["error"]
     place.create("t")
@@ -167,8 +167,8 @@ def test_a_missing_control_topic_is_waited_for_and_read_from_its_beginning(
         service.must_run()
         code, _ = service.terminate()
         assert code == 0
-        missing = [line for line in log_lines(service.log_text) if "does not exist yet" in line["event"]]
-        assert [(line["level"], control in line["event"]) for line in missing] == [("warning", True)]
+        missing = [line for line in log_lines(service.log_text) if "does not exist yet" in line["message"]]
+        assert [(line["level"], control in line["message"]) for line in missing] == [("warning", True)]
         assert [record.value for record in place.records(control)] == list(SINK_EVENTS)
 
 

@@ -10,9 +10,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from compactor.debt import PartitionCounts
-from compactor.delete_rules import DeleteRules
+from compactor.delete_rules import DeleteRules, saving
 from compactor.live_files import LiveFile
 from compactor.manifests import Content
+from compactor.partitions import PartitionKey
 from compactor.planner import GroupLimits, make_plan
 from compactor.policy import ThresholdPolicy
 from compactor.policy_settings import PolicyValues
@@ -266,6 +267,35 @@ def test_equality_deletes_make_a_file_due_the_later_the_larger_it_is(size: int, 
     rules = DeleteRules(PolicyValues(), LARGE)
     assert rules.slow_to_read(with_deletes(due_from - 1)) == frozenset()
     assert rules.slow_to_read(with_deletes(due_from)) == {0}
+
+
+def with_equality_deletes(*sizes_and_counts: tuple[int, int]) -> list[LiveFile]:
+    each = [delete_file(250, number, applies_to=None)._replace(content=EQUALITY) for number in range(100)]
+    return [
+        data_file(number, size)._replace(deletes=tuple(each[:count]))
+        for number, (size, count) in enumerate(sizes_and_counts)
+    ]
+
+
+def test_small_files_with_many_equality_deletes_do_not_take_large_ones_along() -> None:
+    rules, large = DeleteRules(PolicyValues(), LARGE), 512 * MEBIBYTE
+    assert rules.slow_to_read(with_equality_deletes((large, 12), (7168, 10), (7168, 6), (7168, 5))) == {1, 2}
+    assert rules.slow_to_read(with_equality_deletes((large, 64), (large, 40), (large, 20), (7168, 40))) == {0, 1, 3}
+
+
+def test_vectors_of_one_puffin_file_are_as_many_files_that_leave() -> None:
+    files = [
+        file._replace(deletes=tuple(each._replace(path="vectors", blob=(50 * number, 46)) for each in file.deletes))
+        for number, file in enumerate(small_files(*[10] * 20))
+    ]
+    assert round(saving(files, frozenset(range(20)), outputs=1).saved) == 39
+
+
+def test_a_global_equality_delete_counts_as_one_that_stays() -> None:
+    (file,) = with_equality_deletes((7168, 10))
+    elsewhere = file._replace(deletes=tuple(each._replace(key=PartitionKey(1, "[]")) for each in file.deletes))
+    assert saving([file], frozenset({0}), outputs=1).saved == 10
+    assert saving([elsewhere], frozenset({0}), outputs=1).saved == 0
 
 
 @given(st.lists(st.integers(1, 2500), max_size=40), st.sampled_from(GROWTHS), st.booleans())

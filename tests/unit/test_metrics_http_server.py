@@ -21,7 +21,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 
 from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.errors import InputError
-from compactor.events import GroupRewritten, RunCommitted, RunFailed, RunPlanned
+from compactor.events import GroupRewritten, RunCommitted, RunFailed, RunPlanned, RunSkipped
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
 from metrics.debt_collector import DebtCollector, WorkStatus
@@ -328,6 +328,14 @@ def test_recent_work_is_kept_from_events_and_bounded():
         work(RunCommitted(str(number), ORDERS, 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3))
     assert len(work.finished) == 50
     assert work.finished[0].run_id == "199"
+
+
+def test_a_run_that_found_nothing_left_to_do_is_not_shown_as_running():
+    work = RecentWork(lambda: 7.0)
+    work(RunPlanned("r1", ORDERS, 0, 0, 0, 0.1))
+    assert len(work.running) == 1
+    work(RunSkipped(ORDERS, "nothing_due"))
+    assert work.running == ()
 
 
 def test_page_says_what_is_not_well(serve):
