@@ -18,7 +18,9 @@ The spec allows delete files that apply to nothing: other writers leave them beh
 (`left_behind`), where P is the snapshot it planned, Q the parent of its own snapshot O, and O lists a delete file that
 applies exactly to nothing:
 
-- It applied to something in Q, and is a vector, or all that it applied to in P was removed by the run: a finding.
+- It applied to something in Q, and is a vector, or all that it applied to in P was removed by O: a finding. Where a run
+  commits in parts and these files left in several of them, it stays until the next run: an earlier part may be rolled
+  back, and its files would need the delete again.
 - It applied to nothing in Q, and to nothing in P either: a finding for a vector, and for other delete files when the
   run read the whole table; judged in the run's last snapshot.
 - All else is counted as allowed: another writer made it dangle during the run, or the run's filter excluded it.
@@ -104,7 +106,7 @@ def left_behind(
 ) -> Iterator[LeftBehind]:
     """Judge the dangling deletes of one snapshot of a run.
 
-    `planned`: None where the planned snapshot has expired. `removed`: data files that the run has removed so far.
+    `planned`: None where the planned snapshot has expired. `removed`: data files that this snapshot has removed.
     """
     for entry in dangling(own):
         known = planned is not None and entry.identity in planned.deletes

@@ -55,7 +55,6 @@ def judge(metadata: TableMetadata, own: Sequence[int], planned_id: int | None, *
     """Check the given snapshots of one run, oldest first. `planned_id`: the snapshot that the run planned."""
     findings: list[str] = []
     allowed = 0
-    removed: set[str] = set()
     planned = metadata.state(planned_id) if planned_id in metadata.snapshots else None
     for number, snapshot_id in enumerate(own, 1):
         after = metadata.state(snapshot_id)
@@ -63,7 +62,7 @@ def judge(metadata: TableMetadata, own: Sequence[int], planned_id: int | None, *
         parent = metadata.state(parent_id) if parent_id in metadata.snapshots else None
         problems = list(check_snapshot(metadata, after, parent, planned))
         if parent is not None:
-            removed |= {entry.path for entry in parent.data} - {entry.path for entry in after.data}
+            removed = {entry.path for entry in parent.data} - {entry.path for entry in after.data}
             specs = metadata.unpartitioned_specs
             left_out = left_behind(
                 DeleteIndex(planned, specs) if planned else None,
