@@ -9,12 +9,13 @@ import pytest
 from compactor.manifest_cache import ManifestCache
 from compactor.plan_table import AS_THE_SERVICE, plan_table
 from compactor.run_result import RunResult
+from compactor.settings import CommitSettings
 from tests.conftest import Lake
 from tests.correctness.delete_rules import DeleteIndex, dangling
 from tests.correctness.metadata_oracle import check_run, metadata_of
 from tests.correctness.metadata_reader import Entry, SnapshotState
 from tests.correctness.stage import any_size_splices
-from tests.integration.table_kit import MERGE_ON_READ, create, java_table, planned, run
+from tests.integration.table_kit import MERGE_ON_READ, create, delete_equal, insert, java_table, planned, run
 
 pytestmark = pytest.mark.spark
 
@@ -160,3 +161,18 @@ def test_vectors_that_an_earlier_version_left_behind_go_in_a_commit_of_their_own
     assert plan_table(view, lake.settings.policy.for_table(view.name), ManifestCache(1 << 24), AS_THE_SERVICE).has_work
     assert_clean(lake, table_name, compacted(lake, table_name, "auto"), before, LINEAGE)
     assert [entry.path for entry in state_of(lake, table_name).data] == data
+
+
+def test_a_delete_whose_files_leave_in_two_commits_of_a_run_leaves_with_the_next(lake: Lake, table_name: str) -> None:
+    """The first commit may be rolled back after the second: its files would need the delete again."""
+    create(lake, table_name)
+    lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD a")
+    insert(lake, table_name, commits=2)
+    delete_equal(lake, table_name, "id", [4, 5])  # of the unpartitioned spec: it applies to both partitions
+    before = lake.rows(table_name)
+    result = run(lake, planned(lake, table_name), commit=CommitSettings(groups=1))
+    assert (result.commits, len(left(lake, table_name))) == (2, 1)
+    insert(lake, table_name)
+    run(lake, planned(lake, table_name))
+    assert state_of(lake, table_name).deletes == ()
+    assert lake.rows(table_name) == sorted([*before, *[(n, f"p{n % 2}", n) for n in range(10)]])
