@@ -236,8 +236,8 @@ MUTATIONS: Final = (
         "4",
         "covered V2 position-delete files stay",
         "compactor/commit.py",
-        "for file in table.delete_files([delete_file(entry) for entry in dangling]):",
-        "for file in table.delete_files([]):",
+        "covered = table.delete_files([delete_file(entry) for entry in dangling])",
+        "covered = table.delete_files([])",
         f"{_GROUPS}::test_position_deletes_leave_with_the_last_file_they_cover[auto-partition]",
     ),
     Mutation(
