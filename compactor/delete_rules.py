@@ -82,11 +82,11 @@ class DeleteRules:
             return frozenset()
         counts = [sum(each.content is Content.EQUALITY_DELETES for each in file.deletes) for file in files]
         due = {index for index, (file, count) in enumerate(zip(files, counts, strict=True)) if self._slow(file, count)}
-        large = any(not self.sizes.is_small(files[index].size) for index in due)
+        if not due:
+            return frozenset()
+        most, large = max(counts), any(not self.sizes.is_small(files[index].size) for index in due)
         for index, (file, count) in enumerate(zip(files, counts, strict=True)):
-            if due and (
-                2 * count >= max(counts) if self.sizes.is_small(file.size) else large and self._slow(file, 2 * count)
-            ):
+            if 2 * count >= most if self.sizes.is_small(file.size) else large and self._slow(file, 2 * count):
                 due.add(index)
         return frozenset(due)
 
