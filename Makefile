@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-rest-s3 package test test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup generate demo demo-rest-s3 package test test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning bench-equality-deletes bench-upserts clean
 
 help: ## List the targets
@@ -38,11 +38,11 @@ test-soak: setup ## Half an hour beside writers that never stop: rows, debt, mem
 
 test-monitoring: setup ## Alerts and dashboards: promtool's tests, and a real Prometheus that scrapes a working service
 	@deploy/setup.sh prometheus
-	@$(PYTHON_IN_VENV) -m pytest -q -s -rs tests/unit/test_alerts.py tests/unit/test_dashboards.py \
+	@$(PYTHON_IN_VENV) -m pytest -q -s -rs tests/unit/deploy/test_alerts.py tests/unit/deploy/test_dashboards.py \
 		tests/integration/test_service.py -k "alert or dashboard or promtool or expressions or runbook or waiting_events or prometheus"
 
 test-deploy: setup ## The image built, run beside a real broker and stopped (where docker is); compose file and manifests
-	@$(PYTHON_IN_VENV) -m pytest -s -rs tests/unit/test_deployment.py tests/unit/test_kubernetes.py tests/integration/test_image.py
+	@$(PYTHON_IN_VENV) -m pytest -s -rs tests/unit/deploy/test_deployment.py tests/unit/deploy/test_kubernetes.py tests/integration/test_image.py
 
 test-mutations: setup ## Break every rule on purpose, see that a test notices (ARGS="--rule 2,18")
 	@$(PYTHON_IN_VENV) -m tests.mutations $(ARGS)
@@ -76,6 +76,10 @@ bench-equality-deletes: setup ## What 1 to 100 equality delete files cost a scan
 
 bench-upserts: setup ## One hour of upserts as Flink writes them, compressed in time: rewrites, delete files (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_upserts $(ARGS)
+
+generate: setup ## Write the generated pages under docs/ and the Grafana dashboards
+	@$(PYTHON_IN_VENV) -m deploy.generate
+	@$(PYTHON_IN_VENV) -m tests.mutations.page > docs/rules.md
 
 package: setup ## Build wheel and sdist into dist/
 	@$(PYTHON_IN_VENV) -m build --no-isolation

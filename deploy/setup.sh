@@ -42,7 +42,7 @@ main() {
 
 # What the environment is made from: when one of these changes, or the folder has moved, it is made anew.
 fingerprint() {
-    { pwd && cat pyproject.toml compactor/java.py; } | cksum
+    { pwd && cat pyproject.toml compactor/spark/java.py; } | cksum
 }
 
 say() { echo "set-up: $*"; }

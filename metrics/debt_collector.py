@@ -15,8 +15,8 @@ from operator import itemgetter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
-from compactor.manifest_debt import ManifestCounts
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
+from compactor.debt.manifest_debt import ManifestCounts
 from compactor.partitions import JsonValue
 from compactor.table_names import TableName
 from metrics import definitions as d

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from typing import Any
 
-from compactor.debt import PartitionCounts
+from compactor.debt.board import PartitionCounts
 from metrics.debt_collector import TableSummary
 from metrics.recent_work import Finished, Running
 

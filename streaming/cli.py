@@ -16,28 +16,28 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from compactor.errors import FirnlineError, InputError
-from compactor.garbage_collection import collect_rarely
-from compactor.log_settings import LogSettings
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.policy_settings import refused_properties
-from compactor.settings import CONFIG_FILE_VARIABLE, Settings, load_settings, table_switch
-from compactor.spark_options import RunOptions, run_options
+from compactor.iceberg.tables import MAIN, Catalogs, TableView
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import Request, TablePlan, plan_table
+from compactor.settings.log import LogSettings
+from compactor.settings.policy import refused_properties
+from compactor.settings.spark_options import RunOptions, run_options
+from compactor.settings.tree import CONFIG_FILE_VARIABLE, Settings, load_settings, table_switch
 from compactor.table_names import TableName
-from compactor.tables import MAIN, Catalogs, TableView
-from streaming import reports
-from streaming.assess_command import assess_tables
-from streaming.command_options import OUTPUT, for_people, tell
-from streaming.event_log import LOG
-from streaming.history_command import history
-from streaming.jars_command import jars
-from streaming.json_output import output_as_json
-from streaming.log_format import set_up_logging
-from streaming.request_command import request_rewrite
-from streaming.run_settings import manifest_cache
-from streaming.simulate_command import simulate
-from streaming.table_resolution import watched_tables
+from streaming.commands import reports
+from streaming.commands.assess import assess_tables
+from streaming.commands.history import history
+from streaming.commands.jars import jars
+from streaming.commands.options import OUTPUT, for_people, tell
+from streaming.commands.request import request_rewrite
+from streaming.commands.simulate import simulate
+from streaming.garbage_collection import collect_rarely
+from streaming.ledger.table_resolution import watched_tables
+from streaming.logs.events import LOG
+from streaming.logs.format import set_up_logging
+from streaming.logs.json_output import output_as_json
 from streaming.version import VERSION
+from streaming.wiring import manifest_cache
 
 BAD_INPUT, FAILED_SAFELY = 2, 3
 HELP = ["-h", "--help"]
@@ -144,7 +144,7 @@ def run(config: Path | None, observe: bool) -> None:
 
     Stops cleanly on SIGTERM or Ctrl-C; resumes from state.checkpoint. Pages: /metrics /healthz /readyz on http.port.
     """
-    from streaming.service import Service  # noqa: PLC0415 - Spark takes a second to import; --help should not wait
+    from streaming.service.service import Service  # noqa: PLC0415 - Spark takes a second to import; --help should not wait
 
     stop = threading.Event()
     service = Service(load_settings(config), observe=observe)
@@ -200,7 +200,7 @@ def compact(
     config: Path | None, /, table: str, branch: str, dry_run: bool, output: str, options: RunOptions, **request: Any
 ) -> None:
     """Rewrite what is due in TABLE now, as one `replace` commit. Needs no `tables.include` and no Kafka."""
-    from streaming.compact_once import compact_once  # noqa: PLC0415 - see `run`
+    from streaming.commands.compact_once import compact_once  # noqa: PLC0415 - see `run`
 
     settings = options.settings(load_settings(config))
     made, cache = _plan(settings, table, branch, Request(**request), options)
@@ -272,7 +272,7 @@ def check_config(config: Path | None, connect: bool, observe: bool, output: str)
 
 
 def _check_connections(settings: Settings, *, observe: bool, output: str) -> None:
-    from streaming.connection_checks import Status, check_connections  # noqa: PLC0415 - see `run`
+    from streaming.commands.connection_checks import Status, check_connections  # noqa: PLC0415 - see `run`
 
     checks = []
     for check in check_connections(settings, observe=observe):

@@ -16,15 +16,15 @@ import pytest
 from pyiceberg.catalog import Catalog
 from xdist.scheduler import LoadScopeScheduling
 
-from compactor.in_flight import InFlightRecords, Owner
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import Request, plan_table
-from compactor.rewriter import Rewriter
-from compactor.run_result import RunResult
-from compactor.settings import Settings
-from compactor.spark_session import spark_session
+from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.iceberg.tables import Catalogs, TableView
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import Request, plan_table
+from compactor.runs.results import RunResult
+from compactor.runs.rewriter import Rewriter
+from compactor.settings.tree import Settings
+from compactor.spark.session import spark_session
 from compactor.table_names import TableName
-from compactor.tables import Catalogs, TableView
 from tests.services.kafka_broker import kafka_source
 from tests.services.rest_catalog import rest_catalog_source
 from tests.services.s3_server import s3_source

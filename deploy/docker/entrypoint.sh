@@ -14,7 +14,7 @@ for name in "${!SPARK_JAVA_OPT_@}"; do
 done
 as_json=()
 if [[ ${FIRNLINE_LOGGING__FORMAT:-} == json ]]; then  # set by a driver that logs so
-    as_json=(python -m streaming.json_output)
+    as_json=(python -m streaming.logs.json_output)
 fi
 exec "${as_json[@]}" "$JAVA_HOME/bin/java" "${options[@]}" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
     -cp "${SPARK_CONF_DIR:+$SPARK_CONF_DIR:}${SPARK_EXTRA_CLASSPATH:+$SPARK_EXTRA_CLASSPATH:}$SPARK_HOME/jars/*" \

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from compactor.errors import FirnlineError, GiveUpError, InputError
-from compactor.settings import load_settings
+from compactor.iceberg.tables import Catalogs
+from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from compactor.tables import Catalogs
 from metrics import definitions as d
 from streaming.demo.broker import embedded_broker
 from streaming.demo.events_table import BUCKETS

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from compactor.errors import GiveUpError
-from compactor.java import KAFKA_BROKER_JARS, fetch_jars, java_home
+from compactor.spark.java import KAFKA_BROKER_JARS, fetch_jars, java_home
 from streaming.demo.local_process import free_port, local_process
 
 PROPERTIES = """\

@@ -18,14 +18,14 @@ from kafka import KafkaProducer
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from compactor.errors import GiveUpError
-from compactor.settings import Settings, SparkSettings, load_settings
-from compactor.spark_session import spark_session
+from compactor.iceberg.tables import Catalogs, TableView
+from compactor.settings.tree import Settings, SparkSettings, load_settings
+from compactor.spark.session import spark_session
 from compactor.table_names import TableName
-from compactor.tables import Catalogs, TableView
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.demo.events_table import BUCKETS, append_events, create_table, rows_per_commit
-from streaming.kafka_clients import producer
+from streaming.kafka.clients import producer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

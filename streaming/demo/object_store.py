@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from compactor.java import S3PROXY_JARS, fetch_jars, java_home
+from compactor.spark.java import S3PROXY_JARS, fetch_jars, java_home
 from streaming.demo.local_process import free_port, local_process
 
 BUCKET = "lake"

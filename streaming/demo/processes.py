@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from compactor.errors import GiveUpError
-from compactor.settings import ENVIRONMENT_PREFIX
+from compactor.settings.tree import ENVIRONMENT_PREFIX
 
 STOP_SECONDS = 30.0  # what the service promises for SIGTERM
 LAST_LINES = 15

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from compactor.java import REST_CATALOG_JARS, fetch_jars, java_home, pyspark_jars
+from compactor.spark.java import REST_CATALOG_JARS, fetch_jars, java_home, pyspark_jars
 from streaming.demo.local_process import free_port, local_process
 from streaming.demo.object_store import REGION, ObjectStore
 

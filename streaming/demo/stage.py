@@ -15,7 +15,7 @@ from types import FrameType
 import yaml
 
 from compactor.errors import InputError
-from compactor.policy_settings import PolicyValues
+from compactor.settings.policy import PolicyValues
 from streaming.demo.events_table import BUCKETS
 from streaming.demo.local_process import free_port
 from streaming.demo.object_store import s3proxy

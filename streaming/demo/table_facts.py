@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 from pyiceberg.manifest import ManifestContent, ManifestFile
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from compactor.commit import ENGINES
+from compactor.commit.replace import ENGINES
 from compactor.errors import GiveUpError
-from compactor.policy_settings import PolicyValues
+from compactor.iceberg.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
+from compactor.settings.policy import PolicyValues
 from compactor.table_names import TableName
-from compactor.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
 
 CHECKSUM_MODULUS = 2**64
 BATCH_ROWS = 32_768

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 
 from compactor.events import RunCommitted
-from compactor.hook_settings import HookSettings
+from compactor.settings.hooks import HookSettings
 
 Hook = Callable[[RunCommitted], None]
 

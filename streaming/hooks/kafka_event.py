@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from compactor.events import RunCommitted
-from compactor.hook_settings import HookSettings
+from compactor.settings.hooks import HookSettings
 from streaming.hooks.hook import Hook
 
 

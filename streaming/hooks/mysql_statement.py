@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from compactor.errors import InputError
 from compactor.events import RunCommitted
-from compactor.hook_settings import HookSettings
+from compactor.settings.hooks import HookSettings
 from streaming.hooks.hook import Hook, password, statement
 
 DEFAULT_PORT = 9030  # of StarRocks' and Doris' front ends

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from compactor.events import RunCommitted
-from compactor.hook_settings import HookSettings
+from compactor.settings.hooks import HookSettings
 from streaming.hooks.hook import Hook, statement
 
 

@@ -22,14 +22,14 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField
 from rich.console import Console
 from rich.progress import track
 
-from compactor.in_flight import InFlightRecords, Owner
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import plan_table
-from compactor.rewriter import Rewriter
-from compactor.settings import Settings
-from compactor.spark_session import spark_session
+from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import plan_table
+from compactor.runs.rewriter import Rewriter
+from compactor.settings.tree import Settings
+from compactor.spark.session import spark_session
 from compactor.table_names import TableName
-from compactor.tables import Catalogs
 from tests.benchmarks.machine import description
 
 NAME = TableName("lake", ("db",), "decode_once")

@@ -37,8 +37,8 @@ from pyiceberg.types import (
 from rich.console import Console
 from rich.table import Table
 
-from compactor.rewrite.encode import EncodedFile, EncodeInput, EncodeShare, encode
-from compactor.rewrite.encode_schema import written_schema
+from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeShare, encode
+from compactor.rewrite.reading.schema import written_schema
 from tests.benchmarks.machine import description
 
 SHARES = 4

@@ -29,9 +29,9 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from rich.console import Console
 from rich.table import Table
 
-from compactor.settings import Settings
-from compactor.spark_session import spark_session
-from compactor.tables import Catalogs
+from compactor.iceberg.tables import Catalogs
+from compactor.settings.tree import Settings
+from compactor.spark.session import spark_session
 from tests.benchmarks.machine import description
 from tests.conftest import Lake
 from tests.correctness.java_writers import JavaWriter

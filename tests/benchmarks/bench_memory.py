@@ -24,7 +24,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, LongType, NestedField, StringType
 from rich.console import Console
 
-from compactor.spark_session import WORKER_ENVIRONMENT
+from compactor.spark.session import WORKER_ENVIRONMENT
 from tests.benchmarks.machine import description
 
 COLUMNS = 20
@@ -36,7 +36,7 @@ def peak():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 bare = peak()
 import pickle
-from compactor.rewrite.share_job import write_share
+from compactor.rewrite.tasks.output_task import write_share
 work = pickle.load(open(sys.argv[1], "rb"))
 loaded = peak()
 written = write_share(work)
@@ -96,10 +96,10 @@ def report(console: Console, what: str, found: dict[str, float | str], row_group
 
 
 def main() -> None:
-    from compactor.rewrite.encode import EncodeInput, EncodeShare  # noqa: PLC0415
-    from compactor.rewrite.share_job import ShareWork, SpliceShare  # noqa: PLC0415
-    from compactor.rewrite.splice import SpliceInput  # noqa: PLC0415
-    from compactor.rewrite.splice_checks import SpliceLimits  # noqa: PLC0415
+    from compactor.rewrite.encode.encode import EncodeInput, EncodeShare  # noqa: PLC0415
+    from compactor.rewrite.splice.checks import SpliceLimits  # noqa: PLC0415
+    from compactor.rewrite.splice.splice import SpliceInput  # noqa: PLC0415
+    from compactor.rewrite.tasks.output_task import ShareWork, SpliceShare  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row-groups", type=int, default=80)

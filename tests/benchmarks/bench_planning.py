@@ -25,12 +25,12 @@ from rich.console import Console
 from rich.table import Table
 
 from compactor.events import Event, ManifestsRead
-from compactor.garbage_collection import collect_rarely
-from compactor.manifest_cache import ManifestCache
-from compactor.manifest_disk import ManifestDisk
-from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.policy_settings import PolicyValues
-from compactor.tables import TableView
+from compactor.iceberg.tables import TableView
+from compactor.manifests.cache import ManifestCache
+from compactor.manifests.disk import ManifestDisk
+from compactor.planning.plan_table import Request, TablePlan, plan_table
+from compactor.settings.policy import PolicyValues
+from streaming.garbage_collection import collect_rarely
 from tests.benchmarks.machine import description
 from tests.benchmarks.planning_table import PlanningTable
 from tests.services.counting_proxy import counting_proxy

@@ -35,15 +35,15 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from compactor.in_flight import InFlightRecords, Owner
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import plan_table
-from compactor.rewriter import Rewriter
-from compactor.run_result import RunResult
-from compactor.settings import Settings
-from compactor.spark_session import spark_session
+from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import plan_table
+from compactor.runs.results import RunResult
+from compactor.runs.rewriter import Rewriter
+from compactor.settings.tree import Settings
+from compactor.spark.session import spark_session
 from compactor.table_names import TableName
-from compactor.tables import Catalogs
 from tests.benchmarks.machine import description
 from tests.benchmarks.rewrite_cases import CASES, Case
 

@@ -26,9 +26,10 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table
 
-from compactor.rewrite.parquet_footer import read_footer
-from compactor.rewrite.s3_store import S3ByteStore, Transferred
-from compactor.rewrite.splice import SpliceInput, SpliceLimits, splice
+from compactor.rewrite.parquet.footer import read_footer
+from compactor.rewrite.splice.splice import SpliceInput, SpliceLimits, splice
+from compactor.storage.s3_objects import Transferred
+from compactor.storage.s3_store import S3ByteStore
 from tests.benchmarks.machine import description
 from tests.services.counting_proxy import Wire, counting_proxy
 from tests.services.s3_server import S3Server, s3_server, s3_source

@@ -31,12 +31,12 @@ from rich.progress import track
 from rich.table import Table
 
 from compactor.events import Event, GroupCommitted, GroupRewritten
-from compactor.inventory import take_inventory
-from compactor.manifest_cache import ManifestCache
-from compactor.manifests import Content
-from compactor.settings import Settings
-from compactor.spark_session import spark_session
-from compactor.tables import Catalogs
+from compactor.iceberg.manifest_entries import Content
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.inventory import take_inventory
+from compactor.settings.tree import Settings
+from compactor.spark.session import spark_session
 from tests.benchmarks.machine import description
 from tests.benchmarks.upsert_writer import ClockedTable, Upserts, UpsertWriter
 from tests.conftest import Lake

@@ -6,11 +6,11 @@ import resource
 import sys
 from pathlib import Path
 
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import Request, plan_table
-from compactor.policy_settings import PolicyValues
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import Request, plan_table
+from compactor.settings.policy import PolicyValues
 from compactor.table_names import TableName
-from compactor.tables import Catalogs
 
 
 def resident() -> float:

@@ -14,10 +14,10 @@ from pyiceberg.table.snapshots import Snapshot
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 
-from compactor.settings import Settings
-from compactor.spark_session import spark_session
+from compactor.iceberg.tables import Catalogs, TableView
+from compactor.settings.tree import Settings
+from compactor.spark.session import spark_session
 from compactor.table_names import TableName
-from compactor.tables import Catalogs, TableView
 from tests.services.s3_server import S3Server
 
 COLUMNS = 20

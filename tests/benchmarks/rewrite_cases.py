@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType
 
-from compactor.java_table import JavaTable
+from compactor.iceberg.tables import Catalogs
+from compactor.spark.java_table import JavaTable
 from compactor.table_names import TableName
-from compactor.tables import Catalogs
 from streaming.demo.events_table import BUCKETS, append_events, create_table, event_rows, rows_per_commit
 
 TINY_FILES, TINY_BYTES = 2000, 104_000

@@ -9,8 +9,8 @@ import json
 import sys
 import time
 
-from compactor.settings import Settings
-from compactor.spark_session import spark_session
+from compactor.settings.tree import Settings
+from compactor.spark.session import spark_session
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
+from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.locations import plain_path
-from compactor.manifest_lists import ROW_LINEAGE_VERSION
 from tests.conftest import Lake
 from tests.correctness.java_writers import JavaWriter
 

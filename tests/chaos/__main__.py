@@ -22,11 +22,11 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from compactor.in_flight import sweep
-from compactor.manifest_cache import ManifestCache
-from compactor.settings import Settings
-from compactor.spark_session import spark_session
-from compactor.tables import Catalogs
+from compactor.commit.in_flight import sweep
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.settings.tree import Settings
+from compactor.spark.session import spark_session
 from tests.chaos.rounds import Chaos, LostRowError, Round
 from tests.conftest import Lake
 from tests.integration.table_kit import unreferenced

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from compactor import rewriter as rewriter_module
 from compactor.errors import FirnlineError, ReplanError
-from compactor.java_table import first_line
-from compactor.manifest_cache import ManifestCache
-from compactor.manifest_lists import ROW_LINEAGE_VERSION
-from compactor.plan_table import Request, plan_table
-from compactor.rewriter import Rewriter
-from compactor.run_result import RunResult
-from compactor.settings import CommitSettings
+from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import Request, plan_table
+from compactor.runs import rewriter as rewriter_module
+from compactor.runs.results import RunResult
+from compactor.runs.rewriter import Rewriter
+from compactor.settings.tree import CommitSettings
+from compactor.spark.java_table import first_line
 from tests.chaos.model import SerialModel
 from tests.chaos.operations import OPERATIONS, ROW_LEVEL, Scene, append_by_spark
 from tests.conftest import Lake
@@ -209,7 +209,7 @@ def _visits_while_writing(visit: Callable[[], None]) -> Iterator[None]:
 
 @contextmanager
 def _visits_after_check(visit: Callable[[], None]) -> Iterator[None]:
-    from compactor import commit_groups  # noqa: PLC0415
+    from compactor.runs import commit_groups  # noqa: PLC0415
 
     real = commit_groups.commit_replacements
 

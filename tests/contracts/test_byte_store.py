@@ -11,18 +11,12 @@ import pytest
 from pyspark import TaskContext
 
 from compactor.errors import GiveUpError, RetryError
-from compactor.rewrite import byte_ranges, file_io_store, s3_store
-from compactor.rewrite.byte_ranges import (
-    ByteRange,
-    ByteStore,
-    LocalByteStore,
-    abort_uploads,
-    byte_store_for,
-    local_path,
-    read_ranges,
-)
-from compactor.rewrite.file_io_store import FileIOByteStore
-from compactor.rewrite.s3_store import S3ByteStore
+from compactor.storage import byte_store, file_io_store, local_store, s3_objects
+from compactor.storage.byte_store import ByteRange, ByteStore, read_ranges
+from compactor.storage.file_io_store import FileIOByteStore
+from compactor.storage.local_store import LocalByteStore, local_path
+from compactor.storage.opening import abort_uploads, byte_store_for
+from compactor.storage.s3_store import S3ByteStore
 from tests.services.s3_server import S3Server
 
 CONTENT = bytes(range(256)) * 40
@@ -87,17 +81,17 @@ class Bucket(Place):
     params=["local", "local without copy_file_range", "file io", "s3", "s3 that cannot copy", "s3a by file io"]
 )
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
-    for module in (byte_ranges, file_io_store):
+    for module in (byte_store, local_store, file_io_store):
         monkeypatch.setattr(module, "BUFFER_BYTES", 1000)  # smaller than the content: loops must turn
     if request.param.startswith("s3"):
         server: S3Server = request.getfixturevalue("s3_server")
         if "file io" in request.param:
             monkeypatch.setattr(file_io_store, "BUFFER_BYTES", 1_000_000)
             return Bucket(FileIOByteStore(server.properties), server)
-        monkeypatch.setattr(s3_store, "_copies", {})
+        monkeypatch.setattr(s3_objects, "_copies", {})
         store = S3ByteStore(server.properties)
         if "cannot" in request.param:
-            s3_store.note_copying(server.properties, possible=False)
+            s3_objects.note_copying(server.properties, possible=False)
         return Bucket(store, server)
     if request.param == "file io":
         return Folder(FileIOByteStore({}), tmp_path)

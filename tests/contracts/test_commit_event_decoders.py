@@ -29,7 +29,7 @@ from streaming.commit_events.decoder import (
     in_detection_order,
 )
 from streaming.commit_events.kafka_connect import MAX_DATUM_BYTES, KafkaConnectDecoder
-from streaming.table_resolution import resolve
+from streaming.ledger.table_resolution import resolve
 
 DECODERS: tuple[Decoder, ...] = in_detection_order([CanonicalDecoder(), KafkaConnectDecoder()])
 ARRIVED_MS = 1_700_000_000_123

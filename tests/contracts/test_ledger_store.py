@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from compactor.debt import PartitionCounts
+from compactor.debt.board import PartitionCounts
+from compactor.debt.ledger import SLOTS, DictionaryStore, Head, LedgerStore, Recount, pack, slot_of, unpack
+from compactor.iceberg.tables import FileSizes
 from compactor.partitions import PartitionKey
-from compactor.tables import FileSizes
-from streaming.debt_ledger import SLOTS, DictionaryStore, Head, LedgerStore, Recount, pack, slot_of, unpack
-from streaming.ledger_operator import StateLedgerStore
+from streaming.ledger.operator import StateLedgerStore
 from tests.contracts.state_handles import FakeMapState, FakeValueState
 
 STORES: dict[str, Callable[[], LedgerStore]] = {

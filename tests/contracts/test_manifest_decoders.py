@@ -55,15 +55,15 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from compactor.avro_container import Container, ContainerError, join_containers, open_container
 from compactor.errors import RetryError
-from compactor.manifest_avro import RawManifest, UnusualManifestError, decode_manifests
-from compactor.manifest_columns import EntryColumns
-from compactor.manifest_disk import ManifestDisk
-from compactor.manifest_reads import Wanted, decode
-from compactor.manifests import DELETE_FILE_PATH_FIELD, file_entry, read_entries
+from compactor.iceberg.manifest_entries import DELETE_FILE_PATH_FIELD, file_entry, read_entries
+from compactor.manifests.avro_container import Container, ContainerError, join_containers, open_container
+from compactor.manifests.columns import EntryColumns
+from compactor.manifests.decoder import RawManifest, UnusualManifestError, decode_manifests
+from compactor.manifests.disk import ManifestDisk
+from compactor.manifests.reads import Wanted, decode
 from compactor.partitions import PartitionLayout
-from tests.unit.manifest_files import record
+from tests.unit.manifests.manifest_files import record
 
 INTS, LONGS = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
 MICROS = st.integers(-(2**60), 2**60)
@@ -307,7 +307,7 @@ def test_bytes_behind_the_records_are_damage(tmp_path: Path) -> None:
 ENDLESS = """
 import sys
 from pathlib import Path
-from compactor.avro_datafusion import StuckError, read_avro
+from compactor.manifests.avro_datafusion import StuckError, read_avro
 content = Path(sys.argv[1]).read_bytes()
 for patience in (1.0, 3600.0):
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from compactor.run_result import RunResult
+from compactor.runs.results import RunResult
 from tests.conftest import Lake
 from tests.correctness.delete_rules import DeleteIndex, left_behind, vector_problems
 from tests.correctness.file_facts import file_problems

@@ -13,16 +13,16 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from compactor.java_table import activate
-from compactor.rewrite.splice import SpliceLimits
-from compactor.settings import Settings
-from compactor.spark_session import spark_session
+from compactor.iceberg.tables import Catalogs
+from compactor.rewrite.splice.splice import SpliceLimits
+from compactor.settings.tree import Settings
+from compactor.spark.java_table import activate
+from compactor.spark.session import spark_session
 from compactor.table_names import TableName
-from compactor.tables import Catalogs
 from tests.conftest import Lake
 
 ANY_SIZE = SpliceLimits(min_row_group_bytes=0, min_chunk_bytes=0, max_footer_fraction=1e9, max_footer_bytes=2**40)
-LIMITS_ARE_SET_IN = "compactor.rewrite.share_work"
+LIMITS_ARE_SET_IN = "compactor.rewrite.tasks.task_input"
 NAMESPACE = "db"
 
 

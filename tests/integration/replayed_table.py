@@ -20,18 +20,18 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, NestedField, StringType
 
-from compactor.dispatcher import waiting
 from compactor.events import Event, RunCommitted
+from compactor.iceberg.manifest_entries import Status
+from compactor.iceberg.tables import file_sizes
 from compactor.locations import plain_path
-from compactor.manifest_cache import ManifestCache
-from compactor.manifests import Status
-from compactor.rewriter import Rewriter
-from compactor.settings import Settings
-from compactor.tables import file_sizes
-from compactor.work_order import Grant
-from streaming.batch_handler import BatchHandler
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.budget import Grant
+from compactor.runs.dispatcher import waiting
+from compactor.runs.rewriter import Rewriter
+from compactor.settings.tree import Settings
 from streaming.commit_events.decoder import TableChanged
-from streaming.service import Service
+from streaming.ledger.batch_handler import BatchHandler
+from streaming.service.service import Service
 from tests.conftest import Lake
 
 FIRST_MOMENT = 1_704_067_200.0

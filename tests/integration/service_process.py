@@ -34,11 +34,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from compactor.in_flight import InFlightRecords, Owner
+from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.iceberg.tables import Catalogs, TableView
 from compactor.locations import plain_path
-from compactor.settings import ENVIRONMENT_PREFIX, Settings, load_settings
+from compactor.settings.tree import ENVIRONMENT_PREFIX, Settings, load_settings
 from compactor.table_names import TableName
-from compactor.tables import Catalogs, TableView
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from compactor.events import Listener, ignore
-from compactor.java_table import activate
 from compactor.locations import plain_path
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.rewriter import Rewriter
-from compactor.run_result import RunResult
-from compactor.settings import CommitSettings
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import Request, TablePlan, plan_table
+from compactor.runs.results import RunResult
+from compactor.runs.rewriter import Rewriter
+from compactor.settings.tree import CommitSettings
+from compactor.spark.java_table import activate
 from tests.conftest import Lake
 from tests.correctness.metadata_oracle import check_run
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from compactor.assessment import Scenario, assess
-from compactor.manifest_cache import ManifestCache
-from compactor.settings import Settings
-from compactor.table_history import commits_of
-from compactor.tables import file_sizes
-from compactor.tiered_policy import policy_of
+from compactor.iceberg.tables import file_sizes
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.tiered_policy import policy_of
+from compactor.settings.tree import Settings
+from compactor.whatif.assessment import Scenario, assess
+from compactor.whatif.table_history import commits_of
 from tests.conftest import Lake
 from tests.integration.replayed_table import FIRST_MOMENT, Append, ClockedTable, FollowedTable
 

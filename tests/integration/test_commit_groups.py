@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from compactor import commit_groups as commit_groups_module
-from compactor.commit import POLARIS_ROLLBACK, Replacement, Stamp, commit_replacements
+from compactor.commit.replace import POLARIS_ROLLBACK, Replacement, Stamp, commit_replacements
 from compactor.errors import GiveUpError, InputError, ReplanError, StoppedError
-from compactor.java_table import JavaTable
 from compactor.locations import plain_path
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.rewrite.share import ShareRewriter
-from compactor.run_result import RunResult
-from compactor.settings import CommitSettings
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import Request, TablePlan, plan_table
+from compactor.rewrite.tasks.runner import ShareRewriter
+from compactor.runs import commit_groups as commit_groups_module
+from compactor.runs.results import RunResult
+from compactor.settings.tree import CommitSettings
+from compactor.spark.java_table import JavaTable
 from tests.conftest import Lake
 from tests.integration.table_kit import (
     MERGE_ON_READ,

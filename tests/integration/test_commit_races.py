@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from compactor import commit as commit_module
+from compactor.commit import replace as commit_module
 from compactor.errors import GiveUpError, ReplanError
-from compactor.failed_groups import truly_failed
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.rewrite.share import ShareRewriter
-from compactor.run_result import DroppedGroup
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import Request, TablePlan, plan_table
+from compactor.rewrite.tasks.runner import ShareRewriter
+from compactor.runs.failed_groups import truly_failed
+from compactor.runs.results import DroppedGroup
 from tests.conftest import Lake
 from tests.integration.table_kit import (
     MERGE_ON_READ,

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from compactor import commit as commit_module
-from compactor import commit_groups as commit_groups_module
+from compactor.commit import replace as commit_module
+from compactor.commit.in_flight import sweep
 from compactor.errors import CommitUnknownError, FirnlineError, RetryError
-from compactor.in_flight import sweep
-from compactor.manifest_cache import ManifestCache
-from compactor.settings import CommitSettings
+from compactor.manifests.cache import ManifestCache
+from compactor.runs import commit_groups as commit_groups_module
+from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
 from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run, unreferenced
 from tests.services.faulty_catalog import Fault, FaultyCatalog, faulty_catalog
@@ -242,7 +242,7 @@ def test_a_commit_of_other_files_than_planned_is_not_sent_and_if_it_were_would_b
 
     monkeypatch.setattr(commit_groups_module, "commit_replacements", one_file_more)
     if not looked_at:
-        monkeypatch.setattr("compactor.commit._check_counts", lambda *_: None)
+        monkeypatch.setattr("compactor.commit.replace._check_counts", lambda *_: None)
     with pytest.raises(FirnlineError) as raised:
         run(lake, planned(lake, table_name))
     assert raised.value.reason == reason

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from compactor.commit.in_flight import sweep
 from compactor.errors import GiveUpError
-from compactor.in_flight import sweep
 from compactor.locations import plain_path
-from compactor.manifest_cache import ManifestCache
+from compactor.manifests.cache import ManifestCache
 from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

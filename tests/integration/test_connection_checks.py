@@ -14,11 +14,11 @@ from kafka import KafkaProducer
 from kafka.admin import ACL, ACLOperation, ACLPermissionType, KafkaAdminClient, NewTopic, ResourcePattern, ResourceType
 from pyiceberg.catalog import load_catalog
 
-from compactor.history_table import HistoryTable
-from compactor.settings import load_settings
+from compactor.history.table import HistoryTable
+from compactor.iceberg.tables import Catalogs
+from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from compactor.tables import Catalogs
-from streaming.connection_checks import Check, Status, check_connections
+from streaming.commands.connection_checks import Check, Status, check_connections
 from streaming.demo.broker import embedded_broker
 from tests.integration.service_process import document, firnline
 from tests.services.rest_catalog import RestCatalog

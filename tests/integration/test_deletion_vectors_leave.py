@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import AS_THE_SERVICE, plan_table
-from compactor.run_result import RunResult
-from compactor.settings import CommitSettings
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import AS_THE_SERVICE, plan_table
+from compactor.runs.results import RunResult
+from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
 from tests.correctness.delete_rules import DeleteIndex, dangling
 from tests.correctness.metadata_oracle import check_run, metadata_of

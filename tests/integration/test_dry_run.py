@@ -10,11 +10,11 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import Request, plan_table
-from compactor.spark_options import run_options
-from streaming import reports
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import Request, plan_table
+from compactor.settings.spark_options import run_options
 from streaming.cli import BAD_INPUT, main
+from streaming.commands import reports
 from tests.conftest import Lake
 from tests.integration.table_kit import create, delete_by_equality, delete_by_position, insert, run
 

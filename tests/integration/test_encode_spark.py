@@ -23,9 +23,9 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from compactor.rewrite.column_metrics import ColumnMetrics
-from compactor.rewrite.encode import EncodedFile, EncodeInput, EncodeShare, encode
-from compactor.rewrite.position_deletes import DeleteFile
+from compactor.rewrite.deletes.position_deletes import DeleteFile
+from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeShare, encode
+from compactor.rewrite.parquet.column_metrics import ColumnMetrics
 from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

@@ -13,12 +13,13 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.errors import RetryError
-from compactor.settings import KafkaSettings
-from streaming import commit_stream, topic_sample
+from compactor.settings.tree import KafkaSettings
 from streaming.commit_events import canonical
-from streaming.commit_topic import RecordKind
-from streaming.kafka_clients import source_options
-from streaming.topic_sample import TopicSample, sample_topic
+from streaming.kafka import topic_sample
+from streaming.kafka.clients import source_options
+from streaming.kafka.commit_topic import RecordKind
+from streaming.kafka.topic_sample import TopicSample, sample_topic
+from streaming.ledger import queries as commit_stream
 from tests.conftest import Lake
 from tests.integration.service_process import Site, firnline, log_lines, site, wait_for
 

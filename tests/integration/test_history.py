@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from compactor.decisions import Decision
 from compactor.errors import InputError, RetryError
 from compactor.events import Event
-from compactor.history import History
-from compactor.history_settings import HistorySettings
-from compactor.history_table import BATCH_ID, COLUMNS, HistoryQuery, HistoryTable
+from compactor.history.appender import History
+from compactor.history.decisions import Decision
+from compactor.history.table import BATCH_ID, COLUMNS, HistoryQuery, HistoryTable
+from compactor.iceberg.tables import Catalogs
+from compactor.settings.history import HistorySettings
 from compactor.table_names import TableName
-from compactor.tables import Catalogs
-from streaming.history_command import history as history_command
-from streaming.history_command import moment, show
+from streaming.commands.history import history as history_command
+from streaming.commands.history import moment, show
 from tests.conftest import Lake
 from tests.integration.service_process import ROWS, Site, document, firnline
 from tests.integration.table_kit import planned, run

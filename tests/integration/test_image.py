@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from compactor.java import KAFKA_BROKER_JARS, fetch_jars
+from compactor.spark.java import KAFKA_BROKER_JARS, fetch_jars
 from streaming.demo.broker import PROPERTIES
 from tests.integration.service_process import free_port, site, wait_for
 from tests.services.firnline_image import (

@@ -8,10 +8,10 @@ import pytest
 
 from compactor.errors import RetryError
 from compactor.events import ManifestsRead
-from compactor.manifest_cache import ManifestCache
-from compactor.manifest_job import ReadOnExecutors
+from compactor.iceberg.tables import TableView
+from compactor.manifests.cache import ManifestCache
+from compactor.manifests.executor_job import ReadOnExecutors
 from compactor.table_names import TableName
-from compactor.tables import TableView
 from tests.conftest import Lake
 
 

@@ -6,13 +6,13 @@ import uuid
 
 import pytest
 
+from compactor.commit.manifest_rewrite import rewrite_manifests
+from compactor.debt.manifest_debt import count_manifests
 from compactor.errors import ReplanError
-from compactor.manifest_debt import count_manifests
-from compactor.manifest_rewrite import rewrite_manifests
-from compactor.other_compactors import RUN_ID, other_compactors
-from compactor.settings import ManifestSettings
+from compactor.iceberg.other_compactors import RUN_ID, other_compactors
+from compactor.iceberg.tables import TableView
+from compactor.settings.tree import ManifestSettings
 from compactor.table_names import TableName
-from compactor.tables import TableView
 from tests.conftest import Lake
 
 COMMITS = 6

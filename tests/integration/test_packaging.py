@@ -121,9 +121,9 @@ def test_the_wheel_alone_works(installed: Path, tmp_path: Path) -> None:
     assert where.startswith(str(installed))
     assert (installed / "share").exists() is False
     jars = run(firnline, "jars", "--list", "spark", cwd=tmp_path)
-    assert "not fetched" in jars  # and a start fetches them: see compactor/java.py
+    assert "not fetched" in jars  # and a start fetches them: see compactor/spark/java.py
     for module in (
-        "streaming.service",
+        "streaming.service.service",
         "streaming.hooks.trino_statement",
         "metrics.http_server",
         "streaming.demo.acts",

@@ -10,9 +10,11 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
-from compactor.rewrite import s3_store, s3_upload
-from compactor.rewrite.byte_ranges import OutputFile, abort_uploads
-from compactor.rewrite.s3_store import S3ByteStore, Transferred
+from compactor.storage import s3_errors, s3_objects, s3_upload
+from compactor.storage.byte_store import OutputFile
+from compactor.storage.opening import abort_uploads
+from compactor.storage.s3_objects import Transferred
+from compactor.storage.s3_store import S3ByteStore
 from tests.services import answers
 from tests.services.answers import RecordedStore, answering
 from tests.services.s3_server import S3Server
@@ -30,7 +32,7 @@ def folder(s3_server: S3Server) -> str:
 
 @pytest.fixture
 def store(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3ByteStore:
-    monkeypatch.setattr(s3_store, "_copies", {})
+    monkeypatch.setattr(s3_objects, "_copies", {})
     return S3ByteStore(s3_server.properties | QUICK)
 
 
@@ -455,7 +457,7 @@ def test_wrong_credentials_and_no_server(s3_server: S3Server, source: str) -> No
     [EndpointConnectionError(endpoint_url="http://s3"), ReadTimeoutError(endpoint_url="http://s3"), OSError("reset")],
 )
 def test_what_never_answers_is_retried(failure: Exception) -> None:
-    error = s3_store.translated(failure, "s3://b/k", "reading")
+    error = s3_errors.translated(failure, "s3://b/k", "reading")
     assert isinstance(error, RetryError)
     assert error.reason == "unavailable"
 

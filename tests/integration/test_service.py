@@ -20,15 +20,15 @@ import pytest
 import yaml
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from compactor.in_flight import InFlightRecords, Owner, Record, sweep
-from compactor.java_table import JavaTable
+from compactor.commit.in_flight import InFlightRecords, Owner, Record, sweep
+from compactor.debt.table_changes import live_counts
+from compactor.iceberg.tables import file_sizes
 from compactor.locations import plain_path
-from compactor.manifest_cache import ManifestCache
-from compactor.plan_table import Request, TablePlan, plan_table
-from compactor.rewrite.share import RewrittenShare, ShareRewriter
-from compactor.table_changes import live_counts
-from compactor.tables import file_sizes
-from metrics.dashboards import DASHBOARDS
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import Request, TablePlan, plan_table
+from compactor.rewrite.tasks.runner import RewrittenShare, ShareRewriter
+from compactor.spark.java_table import JavaTable
+from deploy.generate.dashboards import DASHBOARDS
 from streaming.commit_events import canonical
 from tests.conftest import Lake
 from tests.integration.service_process import (

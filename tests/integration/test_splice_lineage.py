@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.java_table import JavaTable, content_file
-from compactor.manifest_cache import ManifestCache
-from compactor.manifests import Content, FileEntry
-from compactor.rewrite.byte_ranges import LocalByteStore, local_path
-from compactor.rewrite.lineage_chunks import RowLineage
-from compactor.rewrite.parquet_footer import Footer, read_footer
-from compactor.rewrite.splice import SplicedFile, SpliceInput, splice
-from compactor.rewrite.splice_checks import SpliceLimits
+from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.manifests.cache import ManifestCache
+from compactor.rewrite.parquet.footer import Footer, read_footer
+from compactor.rewrite.splice.checks import SpliceLimits
+from compactor.rewrite.splice.lineage_chunks import RowLineage
+from compactor.rewrite.splice.splice import SplicedFile, SpliceInput, splice
+from compactor.spark.java_table import JavaTable, content_file
+from compactor.storage.local_store import LocalByteStore, local_path
 from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark

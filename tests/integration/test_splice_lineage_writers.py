@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.rewrite.compact_thrift import I32, I64, STRUCT, decode_struct
-from compactor.rewrite.lineage_chunks import RowLineage
-from compactor.rewrite.lineage_schema import LAST_UPDATED, ROW_ID, without_lineage
-from compactor.rewrite.parquet_footer import Footer, read_footer
-from compactor.rewrite.splice import SplicedFile, SpliceInput, splice
+from compactor.rewrite.parquet.footer import Footer, read_footer
+from compactor.rewrite.parquet.thrift import I32, I64, STRUCT, decode_struct
+from compactor.rewrite.splice.lineage_chunks import RowLineage
+from compactor.rewrite.splice.lineage_schema import LAST_UPDATED, ROW_ID, without_lineage
+from compactor.rewrite.splice.splice import SplicedFile, SpliceInput, splice
 from tests.integration.test_splice_writers import (
     ANY_SIZE,
     ROWS,

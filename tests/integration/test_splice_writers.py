@@ -19,11 +19,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.rewrite.byte_ranges import ByteRange, LocalByteStore
-from compactor.rewrite.compact_thrift import I32, I64, STRUCT, decode_struct, encode_struct
-from compactor.rewrite.parquet_footer import ColumnChunk, Footer, read_footer
-from compactor.rewrite.splice import SpliceInput, splice
-from compactor.rewrite.splice_checks import SpliceLimits
+from compactor.rewrite.parquet.footer import ColumnChunk, Footer, read_footer
+from compactor.rewrite.parquet.thrift import I32, I64, STRUCT, decode_struct, encode_struct
+from compactor.rewrite.splice.checks import SpliceLimits
+from compactor.rewrite.splice.splice import SpliceInput, splice
+from compactor.storage.byte_store import ByteRange
+from compactor.storage.local_store import LocalByteStore
 from tests.conftest import Lake
 
 STORE = LocalByteStore()

@@ -23,10 +23,10 @@ from pyiceberg.types import FixedType, LongType, NestedField, TimeType, UUIDType
 
 from compactor.errors import GiveUpError, InputError, ReplanError
 from compactor.locations import plain_path
-from compactor.rewrite import share as share_rewriter
-from compactor.rewrite import spark_scan
-from compactor.rewrite.share_job import write_share
-from compactor.run_result import RunResult
+from compactor.rewrite.tasks import runner as share_rewriter
+from compactor.rewrite.tasks import spark_scan
+from compactor.rewrite.tasks.output_task import write_share
+from compactor.runs.results import RunResult
 from tests.conftest import Lake
 from tests.correctness.stage import any_size_splices
 from tests.integration.table_kit import (

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from compactor.inventory import Inventory, take_inventory
-from compactor.manifest_cache import ManifestCache
+from compactor.filters.selection import count_selection
+from compactor.filters.where import bind_where
+from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
-from compactor.plan_table import Request, plan_table
-from compactor.selection import count_selection
-from compactor.where import bind_where
+from compactor.planning.inventory import Inventory, take_inventory
+from compactor.planning.plan_table import Request, plan_table
 from tests.conftest import Lake
 from tests.integration.table_kit import delete_equal, run
 

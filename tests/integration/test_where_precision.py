@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from compactor.inventory import take_inventory
-from compactor.manifest_cache import ManifestCache
-from compactor.where import bind_where
+from compactor.filters.where import bind_where
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.inventory import take_inventory
 from tests.conftest import Lake
 from tests.integration.test_where import partitions_of, planned_by_spark
 

@@ -12,15 +12,15 @@ _RACES: Final = "tests/integration/test_commit_races.py"
 _STATE: Final = "tests/integration/test_commit_state.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
 _LEDGER: Final = "tests/properties/test_ledger_properties.py"
-_IN_FLIGHT: Final = "tests/unit/test_in_flight.py"
-_SETTINGS: Final = "tests/unit/test_settings.py"
+_IN_FLIGHT: Final = "tests/unit/commit/test_in_flight.py"
+_SETTINGS: Final = "tests/unit/settings/test_settings.py"
 
 MUTATIONS: Final = (
     # --- 1 sequence numbers ---
     Mutation(
         "1",
         "the spark engine reads the newest snapshot, not the planned one",
-        "compactor/java_table.py",
+        "compactor/spark/java_table.py",
         "newScan().useSnapshot(self.snapshot_id).ignoreResiduals()",
         "newScan().ignoreResiduals()",
         f"{_KINDS}::test_the_pinned_snapshot_is_read_not_the_newest[spark]",
@@ -28,7 +28,7 @@ MUTATIONS: Final = (
     Mutation(
         "1",
         "outputs get the commit's own sequence number: newer equality deletes do not apply to them",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "    rewrite.dataSequenceNumber(table.sequence_number)\n",
         "",
         f"{_KINDS}::test_writers_that_do_not_conflict[delete_by_equality-2-before the commit-auto]",
@@ -36,7 +36,7 @@ MUTATIONS: Final = (
     Mutation(
         "1",
         "a planned snapshot that has expired is read all the same",
-        "compactor/java_table.py",
+        "compactor/spark/java_table.py",
         "        if handle.snapshot(snapshot_id) is None:",
         "        if False:",
         f"{_KINDS}::test_a_planned_snapshot_that_expires_before_the_run_is_planned_anew",
@@ -44,7 +44,7 @@ MUTATIONS: Final = (
     Mutation(
         "1",
         "success without a commit is believed (apache/iceberg 17202)",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "return _verified(table, replacements, stamp)",
         "return _snapshot_of(table, stamp) or table.snapshot_id",
         f"{_STATE}::test_success_without_a_commit_is_not_believed",
@@ -52,7 +52,7 @@ MUTATIONS: Final = (
     Mutation(
         "1",
         "nobody looks whether the committed snapshot replaced the files that were planned",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "planned = _counts(table.handle.snapshot(snapshot_id).summary()), _planned_counts(replacements)",
         "planned = (), ()",
         f"{_STATE}::test_a_commit_of_other_files_than_planned_is_not_sent_and_if_it_were_would_be_told",
@@ -60,7 +60,7 @@ MUTATIONS: Final = (
     Mutation(
         "8",
         "nobody looks at the snapshot before it is sent: a file that was appended again meanwhile goes twice",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "            _check_counts(snapshot.summary(), replacements, stamp)\n",
         "",
         f"{_RACES}::test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice",
@@ -68,7 +68,7 @@ MUTATIONS: Final = (
     Mutation(
         "8",
         "a file that was appended again meanwhile touches nobody",
-        "compactor/conflicts.py",
+        "compactor/planning/conflicts.py",
         "hit = [owner[entry.path]] if entry.path in owner else []",
         "hit = [owner[entry.path]] if removed and entry.path in owner else []",
         f"{_RACES}::test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice",
@@ -76,7 +76,7 @@ MUTATIONS: Final = (
     Mutation(
         "8",
         "rows that do not add up are put down to other commits",
-        "compactor/failed_groups.py",
+        "compactor/runs/failed_groups.py",
         "mine = [drop for drop in failed if drop.error.reason in DAMAGE]",
         "mine = []",
         f"{_RACES}::test_damage_stays_damage_however_busy_the_table_is",
@@ -85,7 +85,7 @@ MUTATIONS: Final = (
     Mutation(
         "6",
         "a table upgraded to another format version meanwhile is committed to",
-        "compactor/java_table.py",
+        "compactor/spark/java_table.py",
         "if version != self.view.metadata.format_version:",
         "if version < self.view.metadata.format_version:",
         f"{_KINDS}::test_writers_that_conflict_win[format version-before the commit]",
@@ -93,7 +93,7 @@ MUTATIONS: Final = (
     Mutation(
         "6",
         "a table that is upgraded while the commit is made is committed to",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "            table.check_unchanged()  # preparing",
         "            # preparing",
         f"{_RACES}::test_a_table_that_is_upgraded_while_the_commit_is_made_is_planned_anew",
@@ -102,7 +102,7 @@ MUTATIONS: Final = (
     Mutation(
         "12",
         "a branch that was dropped meanwhile is made again",
-        "compactor/java_table.py",
+        "compactor/spark/java_table.py",
         "if metadata.ref(self.view.ref) is None:",
         "if False:",
         f"{_RACES}::test_a_branch_that_is_dropped_while_the_commit_is_made_stays_dropped",
@@ -110,7 +110,7 @@ MUTATIONS: Final = (
     Mutation(
         "12",
         "a branch's rewrite is committed to main",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "return rewrite.toBranch(table.view.ref)",
         'return rewrite.toBranch("main")',
         f"{_GROUPS}::test_a_branch_is_compacted_alone[False]",
@@ -118,7 +118,7 @@ MUTATIONS: Final = (
     Mutation(
         "12",
         "a branch is planned from main's files",
-        "compactor/tables.py",
+        "compactor/iceberg/tables.py",
         "return metadata.current_snapshot() if ref == MAIN else metadata.snapshot_by_name(ref)",
         "return metadata.current_snapshot()",
         f"{_IN_FLIGHT}::test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head",
@@ -126,7 +126,7 @@ MUTATIONS: Final = (
     Mutation(
         "12",
         "a tag can be compacted",
-        "compactor/tables.py",
+        "compactor/iceberg/tables.py",
         'if found.snapshot_ref_type != "branch":',
         "if False:",
         f"{_IN_FLIGHT}::test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head",
@@ -134,7 +134,7 @@ MUTATIONS: Final = (
     Mutation(
         "12",
         "files that only another branch, a tag or an old snapshot holds are swept",
-        "compactor/in_flight.py",
+        "compactor/commit/in_flight.py",
         "for snapshot in table.metadata.snapshots\n        if not snapshot",
         "for snapshot in [table.snapshot]\n        if snapshot and not snapshot",
         f"{_IN_FLIGHT}::test_an_output_that_only_a_branch_or_an_old_snapshot_holds_is_kept",
@@ -143,7 +143,7 @@ MUTATIONS: Final = (
     Mutation(
         "13",
         "Puffin statistics stay with the old snapshot",
-        "compactor/rewriter.py",
+        "compactor/runs/rewriter.py",
         "            carry_statistics(java_table, committed.snapshot_id)\n",
         "            pass\n",
         f"{_GROUPS}::test_statistics_are_found_after_a_rewrite",
@@ -152,23 +152,23 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "two runs of one table at once",
-        "compactor/dispatcher.py",
+        "compactor/runs/dispatcher.py",
         "debt.table not in running",
         "debt.table",
-        "tests/unit/test_dispatcher.py::test_one_lane_per_table_and_at_most_two_tables_at_once",
+        "tests/unit/runs/test_dispatcher.py::test_one_lane_per_table_and_at_most_two_tables_at_once",
     ),
     Mutation(
         "15",
         "our own commit makes a table due again",
-        "compactor/dispatcher.py",
+        "compactor/runs/dispatcher.py",
         "attempt = Attempt(settled=debt)",
         "attempt = Attempt()",
-        "tests/unit/test_dispatcher.py::test_a_settled_table_is_not_rewritten_again_for_the_same_debt",
+        "tests/unit/runs/test_dispatcher.py::test_a_settled_table_is_not_rewritten_again_for_the_same_debt",
     ),
     Mutation(
         "15",
         "outputs are rewritten again and again",
-        "compactor/planner.py",
+        "compactor/planning/planner.py",
         "return len(share) > 1 or any(file.deletes for file in share)",
         "return bool(share)",
         "tests/properties/test_planner_properties.py::test_planning_again_over_the_outputs_comes_to_an_end",
@@ -176,7 +176,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "a commit that another one beat to it is not sent again",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "    attempts = max(FEWEST_ATTEMPTS, 1 + _retries(table))\n",
         "    attempts = 1\n",
         f"{_GROUPS}::test_a_commit_lands_only_on_the_head_it_was_made_for",
@@ -184,7 +184,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "a validation failure is retried as it is instead of planned anew",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "    if kind == VALIDATION:\n",
         "    if False:\n",
         f"{_GROUPS}::test_only_the_group_that_was_hit_is_left_out[2-DELETE FROM lake.{{table}} WHERE id = 5-"
@@ -193,7 +193,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "outputs are deleted although nobody knows whether they were committed",
-        "compactor/rewriter.py",
+        "compactor/runs/rewriter.py",
         "self._records.save(replace(record, abandoned=True))  # the sweep",
         "self._clean_up(record)  # the sweep",
         f"{_STATE}::test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing",
@@ -201,7 +201,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "a commit that landed although an error was answered is taken for lost",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "return found is Search.FOUND",
         "return False",
         f"{_STATE}::test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered[CommitStateUnknownException]",
@@ -209,7 +209,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "another part of the same run is taken for this commit",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "return summary.get(RUN_ID) == self.run_id and summary.get(PART) == self.part",
         "return summary.get(RUN_ID) == self.run_id",
         f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
@@ -217,7 +217,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "a dead run's outputs are deleted while its commit may still land",
-        "compactor/in_flight.py",
+        "compactor/commit/in_flight.py",
         "if head != record.seen_head or now - record.seen_at > grace_seconds:",
         "if now >= record.seen_at:",
         f"{_IN_FLIGHT}::test_outputs_of_a_dead_run_go_once_the_head_has_moved",
@@ -225,7 +225,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "a run that a sweep has taken for dead commits all the same",
-        "compactor/in_flight.py",
+        "compactor/commit/in_flight.py",
         "if known is None or known.seen_at is not None:",
         "if False:",
         f"{_IN_FLIGHT}::test_a_run_that_a_sweep_has_taken_for_dead_keeps_no_lease",
@@ -234,7 +234,7 @@ MUTATIONS: Final = (
     Mutation(
         "16",
         "an event stands for one commit: lost events are never counted",
-        "compactor/table_changes.py",
+        "compactor/debt/table_changes.py",
         "return Unseen(tuple(reversed(new)))",
         "return Unseen(tuple(new[:1]))",
         f"{_LEDGER}::test_a_walk_over_many_commits_takes_as_many_looks_as_the_budget_says",
@@ -242,7 +242,7 @@ MUTATIONS: Final = (
     Mutation(
         "16",
         "an event heard twice counts twice",
-        "compactor/table_changes.py",
+        "compactor/debt/table_changes.py",
         "    while snapshot_id != counted_snapshot_id:",
         "    while not new or snapshot_id != counted_snapshot_id:",
         f"{_LEDGER}::test_a_commit_to_a_branch_changes_nothing",
@@ -250,7 +250,7 @@ MUTATIONS: Final = (
     Mutation(
         "16",
         "a history with a gap is taken for one without",
-        "compactor/table_changes.py",
+        "compactor/debt/table_changes.py",
         '            return Gap("history_gap")',
         "            break",
         f"{_LEDGER}::test_a_walk_and_a_recount_agree_after_every_kind_of_change[back and on-False]",
@@ -258,16 +258,16 @@ MUTATIONS: Final = (
     Mutation(
         "16",
         "tables are listed at the start only",
-        "streaming/table_watcher.py",
+        "streaming/ledger/table_watcher.py",
         "next_sweep = now + (pause if swept else min(pause, SWEEP_AGAIN_SECONDS))",
         'next_sweep = float("inf")',
-        "tests/unit/test_batch_handler.py::test_every_sweep_asks_for_every_table_that_is_not_ignored",
+        "tests/unit/streaming/test_batch_handler.py::test_every_sweep_asks_for_every_table_that_is_not_ignored",
     ),
     # --- 17 Polaris ---
     Mutation(
         "17",
         "the summary property for Apache Polaris is missing",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         'properties[POLARIS_ROLLBACK] = "rollback"',
         'properties[POLARIS_ROLLBACK] = "fail"',
         f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
@@ -275,7 +275,7 @@ MUTATIONS: Final = (
     Mutation(
         "17",
         "it is off by default for Apache Polaris",
-        "compactor/settings.py",
+        "compactor/settings/tree.py",
         'or (self.polaris_rollback == "auto" and is_polaris)',
         "",
         f"{_SETTINGS}::test_apache_polaris_is_asked_to_let_writers_win_unless_told_otherwise[auto-False-True]",
@@ -283,7 +283,7 @@ MUTATIONS: Final = (
     Mutation(
         "17",
         "Apache Polaris is not recognised",
-        "compactor/tables.py",
+        "compactor/iceberg/tables.py",
         '.rstrip("/").endswith("/api/catalog")',
         '.endswith("polaris/api/catalog")',
         f"{_SETTINGS}::test_apache_polaris_is_known_by_its_path",
@@ -291,7 +291,7 @@ MUTATIONS: Final = (
     Mutation(
         "17",
         "the setting does not reach the commit",
-        "compactor/rewriter.py",
+        "compactor/runs/rewriter.py",
         "self._commit_settings.rolls_back(is_polaris=self._catalogs.is_polaris(table.catalog)),",
         "rollback_on_conflict=False,",
         f"{_GROUPS}::test_polaris_is_asked_to_let_writers_win[always-rollback]",
@@ -300,7 +300,7 @@ MUTATIONS: Final = (
     Mutation(
         "state",
         "a commit expires the snapshots that carry it",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "            return _verified(table, replacements, stamp)\n",
         "            made = _verified(table, replacements, stamp)\n"
         "            table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()\n"

@@ -12,10 +12,10 @@ _LEAVES: Final = f"{_DECISIONS}::test_a_delete_file_leaves_when_and_only_when_no
 _TOUCHED: Final = f"{_DECISIONS}::test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows"
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
 _KINDS: Final = "tests/integration/test_table_kinds.py"
-_SHARES: Final = "tests/unit/test_share_job.py"
-_ENCODE: Final = "tests/unit/test_encode.py"
+_SHARES: Final = "tests/unit/rewrite/test_share_job.py"
+_ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _BY_VALUE: Final = (
-    "tests/unit/test_equality_deletes.py::test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer"
+    "tests/unit/rewrite/test_equality_deletes.py::test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer"
 )
 
 MUTATIONS: Final = (
@@ -23,7 +23,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "an equality delete applies to data of its own sequence number",
-        "compactor/live_files.py",
+        "compactor/manifests/live_files.py",
         "return file.data_sequence_number < delete.data_sequence_number",
         "return file.data_sequence_number <= delete.data_sequence_number",
         _APPLIES,
@@ -31,7 +31,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "encode: an equality delete removes rows of its own sequence number",
-        "compactor/rewrite/equality_deletes.py",
+        "compactor/rewrite/deletes/equality_deletes.py",
         "keys.newest_deletes(rows) > sequence_numbers",
         "keys.newest_deletes(rows) >= sequence_numbers",
         _BY_VALUE,
@@ -39,7 +39,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "encode: a null in an equality delete removes nothing",
-        "compactor/rewrite/equality_deletes.py",
+        "compactor/rewrite/deletes/equality_deletes.py",
         "pc.index_in(_storage(rows.column(self.name)), value_set=self.values)",
         "pc.index_in(_storage(rows.column(self.name)), value_set=self.values, skip_nulls=True)",
         _BY_VALUE,
@@ -47,7 +47,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "encode: of two deletes of one value the older one counts",
-        "compactor/rewrite/equality_deletes.py",
+        "compactor/rewrite/deletes/equality_deletes.py",
         "np.maximum.at(newest,",
         "np.put(newest,",
         _BY_VALUE,
@@ -55,7 +55,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "encode: columns are compared one by one, not together",
-        "compactor/rewrite/equality_deletes.py",
+        "compactor/rewrite/deletes/equality_deletes.py",
         "pc.add(pc.multiply(number, len(column.values)), column.numbers(rows))",
         "column.numbers(rows)",
         _BY_VALUE,
@@ -63,7 +63,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "an equality delete of an unpartitioned spec stays within that spec",
-        "compactor/live_files.py",
+        "compactor/manifests/live_files.py",
         "elif delete.content is Content.EQUALITY_DELETES and layouts[delete.key.spec_id].is_unpartitioned:",
         "elif False:",
         _APPLIES,
@@ -79,7 +79,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "deletes meet data of another spec with the same partition tuple",
-        "compactor/live_files.py",
+        "compactor/manifests/live_files.py",
         "*self.by_partition.get(file.key, ()),",
         "*(each for key, found in self.by_partition.items() if key.values == file.key.values for each in found),",
         _APPLIES,
@@ -87,7 +87,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "an equality delete that arrived meanwhile is dropped by our commit (apache/iceberg 10312)",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "        if not lost:\n            return snapshot\n",
         "        return snapshot\n",
         f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
@@ -95,7 +95,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "such a delete is put in again with a new number: it hits rows written after it",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "rewrite.addFile(file, file.dataSequenceNumber())",
         "rewrite.addFile(file)",
         f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
@@ -103,7 +103,7 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "an added file does not inherit its manifest's sequence number",
-        "compactor/manifest_avro.py",
+        "compactor/manifests/decoder.py",
         "inherits = pc.or_(pc.equal(of_manifest, 0), pc.equal(status, Status.ADDED.value))",
         "inherits = pc.equal(of_manifest, 0)",
         "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
@@ -112,7 +112,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "a position delete does not apply to data of its own sequence number",
-        "compactor/live_files.py",
+        "compactor/manifests/live_files.py",
         "or file.data_sequence_number <= delete.data_sequence_number",
         "or file.data_sequence_number < delete.data_sequence_number",
         _APPLIES,
@@ -120,7 +120,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "position deletes apply beside the deletion vector that took their place",
-        "compactor/live_files.py",
+        "compactor/manifests/live_files.py",
         "if not any(delete.is_deletion_vector for delete in applying):",
         "if applying or True:",
         "tests/integration/test_broken_rules.py::test_a_deletion_vector_takes_the_place_of_older_position_deletes",
@@ -128,7 +128,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "a delete of another partition than the file it names is overlooked under a filter",
-        "compactor/stray_deletes.py",
+        "compactor/runs/stray_deletes.py",
         "strays = touched_groups([planned.group for planned in plan.groups], entries)",
         "strays = touched_groups([planned.group for planned in plan.groups], entries[:0])",
         "tests/integration/test_broken_rules.py::test_a_delete_of_another_partition_than_its_file_is_not_overlooked",
@@ -136,7 +136,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "a new position delete of the partition is not noticed",
-        "compactor/conflicts.py",
+        "compactor/planning/conflicts.py",
         "hit = in_partition.get(entry.key, [])",
         "hit = []",
         _TOUCHED,
@@ -144,7 +144,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "a new deletion vector against a replaced file is not noticed",
-        "compactor/conflicts.py",
+        "compactor/planning/conflicts.py",
         "hit = [owner[entry.applies_to]] if entry.applies_to in owner else []",
         "hit = []",
         _TOUCHED,
@@ -152,7 +152,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "a new position delete costs every group its place, not only the one it hits",
-        "compactor/conflicts.py",
+        "compactor/planning/conflicts.py",
         "hit = in_partition.get(entry.key, [])",
         "hit = list(range(len(groups)))",
         _TOUCHED,
@@ -160,7 +160,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "vectors of many files in one Puffin file are taken for one",
-        "compactor/conflicts.py",
+        "compactor/planning/conflicts.py",
         "hit = using_delete.get((entry.path, entry.applies_to), [])",
         "hit = [index for key, found in using_delete.items() if key[0] == entry.path for index in found]",
         f"{_DECISIONS}::test_vectors_that_share_a_puffin_file_are_told_apart",
@@ -168,7 +168,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "a delete that comes between our check and the commit is overlooked by Iceberg's validation",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "validateFromSnapshot(table.snapshot_id)",
         "validateFromSnapshot(table.handle.currentSnapshot().snapshotId())",
         f"{_GROUPS}::test_only_the_group_that_was_hit_is_left_out[2-DELETE FROM lake.{{table}} WHERE id = 5-"
@@ -177,7 +177,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "one group's conflict, found by Iceberg, ends the run for all groups",
-        "compactor/commit_groups.py",
+        "compactor/runs/commit_groups.py",
         'if error.reason != "conflict" or race == RACES:',
         "if error:",
         f"{_GROUPS}::test_only_the_group_that_was_hit_is_left_out[2-DELETE FROM lake.{{table}} WHERE id = 5-"
@@ -187,7 +187,7 @@ MUTATIONS: Final = (
     Mutation(
         "4",
         "a delete file goes with the first of the files it covers",
-        "compactor/dangling_deletes.py",
+        "compactor/planning/dangling_deletes.py",
         "if delete.covers <= rewritten and",
         "if (delete.covers & rewritten or not delete.covers) and",
         _LEAVES,
@@ -195,7 +195,7 @@ MUTATIONS: Final = (
     Mutation(
         "4",
         "a delete file goes before the oldest file that it applies to",
-        "compactor/dangling_deletes.py",
+        "compactor/planning/dangling_deletes.py",
         "CoverableDelete(delete, frozenset(applies_to[delete.identity]))",
         "CoverableDelete(delete, frozenset(sorted(applies_to[delete.identity])[1:]))",
         _LEAVES,
@@ -203,7 +203,7 @@ MUTATIONS: Final = (
     Mutation(
         "4",
         "a global equality delete is judged by its own partition (Iceberg's RemoveDanglingDeletes)",
-        "compactor/dangling_deletes.py",
+        "compactor/planning/dangling_deletes.py",
         "applies_to[delete.identity].add(file.entry.path)",
         "applies_to[delete.identity].update({file.entry.path} if delete.key == file.entry.key else ())",
         _LEAVES,
@@ -211,7 +211,7 @@ MUTATIONS: Final = (
     Mutation(
         "4",
         "deletion vectors stay when their data files leave",
-        "compactor/dangling_deletes.py",
+        "compactor/planning/dangling_deletes.py",
         "if delete.key.commits_as_json and",
         "if not delete.is_deletion_vector and delete.key.commits_as_json and",
         _LEAVES,
@@ -219,7 +219,7 @@ MUTATIONS: Final = (
     Mutation(
         "4",
         "the deletion vectors of one Puffin file are taken for one",
-        "compactor/manifests.py",
+        "compactor/iceberg/manifest_entries.py",
         "return self.path, self.blob",
         "return self.path, None",
         _LEAVES,
@@ -227,7 +227,7 @@ MUTATIONS: Final = (
     Mutation(
         "4",
         "a delete file that somebody else has removed is removed again",
-        "compactor/dangling_deletes.py",
+        "compactor/planning/dangling_deletes.py",
         "delete.covers <= rewritten and delete.entry.identity not in gone",
         "delete.covers <= rewritten",
         _LEAVES,
@@ -235,7 +235,7 @@ MUTATIONS: Final = (
     Mutation(
         "4",
         "covered V2 position-delete files stay",
-        "compactor/commit.py",
+        "compactor/commit/replace.py",
         "covered = table.delete_files([delete_file(entry) for entry in dangling])",
         "covered = table.delete_files([])",
         f"{_GROUPS}::test_position_deletes_leave_with_the_last_file_they_cover[auto-partition]",
@@ -243,7 +243,7 @@ MUTATIONS: Final = (
     Mutation(
         "4",
         "part two of a run counts what part one has rewritten, although it was rolled back",
-        "compactor/commit_groups.py",
+        "compactor/runs/commit_groups.py",
         "rewritten = {file.entry.path for group in kept for file in group.planned.group.files}",
         "rewritten = {file.entry.path for group in plan.groups for file in group.group.files}",
         f"{_GROUPS}::test_deletes_stay_when_an_earlier_part_of_the_run_was_rolled_back",
@@ -252,7 +252,7 @@ MUTATIONS: Final = (
     Mutation(
         "8",
         "the row check takes what is missing for deleted",
-        "compactor/run_result.py",
+        "compactor/runs/results.py",
         "rows_deleted = sum(part.rows_deleted for part in parts)",
         "rows_deleted = rows_in - rows_out",
         f"{_SHARES}::test_a_group_is_sound_when_three_separate_counts_add_up[deleted2-written2-False]",
@@ -260,15 +260,15 @@ MUTATIONS: Final = (
     Mutation(
         "8",
         "encode counts as deleted what it has not written",
-        "compactor/rewrite/encode.py",
+        "compactor/rewrite/encode/encode.py",
         "if written.rows != self._rows_read - self._rows_deleted:",
         "if written.rows != self._rows_read - (self._rows_read - written.rows):",
-        "tests/unit/test_encode_output.py::test_deleted_rows_are_counted_from_the_deletes_not_from_what_is_left",
+        "tests/unit/rewrite/test_encode_output.py::test_deleted_rows_are_counted_from_the_deletes_not_from_what_is_left",
     ),
     Mutation(
         "8",
         "the spark engine counts as deleted what it has not written (StarRocks 77797)",
-        "compactor/rewrite/spark_scan.py",
+        "compactor/rewrite/tasks/spark_scan.py",
         "int(file.fileSizeInBytes()) for file in outputs), deleted)",
         "int(file.fileSizeInBytes()) for file in outputs),\n"
         "                          sum(int(task.file().recordCount()) for task in tasks) - rows_out)",
@@ -277,48 +277,48 @@ MUTATIONS: Final = (
     Mutation(
         "8",
         "a spliced file's rows are not compared with the manifests'",
-        "compactor/rewrite/splice_checks.py",
+        "compactor/rewrite/splice/checks.py",
         "if sum(counts) != footer.num_rows or min(counts, default=0) < 0:",
         "if min(counts, default=0) < 0:",
-        f"tests/unit/test_splice.py::test_row_counts_must_add_up[{60 - 1}]",
+        f"tests/unit/rewrite/test_splice.py::test_row_counts_must_add_up[{60 - 1}]",
     ),
     Mutation(
         "8",
         "positions are applied a row too far",
-        "compactor/rewrite/position_deletes.py",
+        "compactor/rewrite/deletes/position_deletes.py",
         "kept[positions[first:last] - start] = False",
         "kept[(positions[first:last] - start + 1) % length] = False",
-        "tests/unit/test_encode_output.py::test_position_deletes_are_applied_and_counted",
+        "tests/unit/rewrite/test_encode_output.py::test_position_deletes_are_applied_and_counted",
     ),
     Mutation(
         "8",
         "a data file without a vector in its Puffin file loses no row",
-        "compactor/rewrite/deletion_vectors.py",
+        "compactor/rewrite/deletes/deletion_vectors.py",
         "if len(vectors) != 1:",
         "if not vectors:\n            continue\n        if len(vectors) != 1:",
-        "tests/unit/test_deletion_vectors.py::test_what_cannot_be_trusted_is_no_vector",
+        "tests/unit/rewrite/test_deletion_vectors.py::test_what_cannot_be_trusted_is_no_vector",
     ),
     Mutation(
         "8",
         "a damaged deletion vector is applied as it is",
-        "compactor/rewrite/deletion_vectors.py",
+        "compactor/rewrite/deletes/deletion_vectors.py",
         'int.from_bytes(data[-_CHECKSUM:], "big") == zlib.crc32(body)',
         "True",
-        "tests/unit/test_deletion_vectors.py::test_what_cannot_be_trusted_is_no_vector",
+        "tests/unit/rewrite/test_deletion_vectors.py::test_what_cannot_be_trusted_is_no_vector",
     ),
     Mutation(
         "8",
         "the first vector of a Puffin file is every data file's",
-        "compactor/rewrite/deletion_vectors.py",
+        "compactor/rewrite/deletes/deletion_vectors.py",
         "vectors = found[path]",
         "vectors = next(iter(found.values()))",
-        "tests/unit/test_deletion_vectors.py::test_every_position_of_the_files_asked_for",
+        "tests/unit/rewrite/test_deletion_vectors.py::test_every_position_of_the_files_asked_for",
     ),
     # --- 4 dangling deletes, under a filter ---
     Mutation(
         "4",
         "a delete is taken for dangling although manifests it may apply to were not read",
-        "compactor/inventory.py",
+        "compactor/planning/inventory.py",
         "_deletes_known(index.deletes, rows, where if skipped else None)",
         "_deletes_known(index.deletes, rows, None)",
         "tests/integration/test_where.py::test_a_filtered_run_leaves_deletes_that_may_apply_elsewhere",
@@ -326,15 +326,15 @@ MUTATIONS: Final = (
     Mutation(
         "8",
         "a page that fails its checksum is left to Spark, which does not look",
-        "compactor/rewrite/share_job.py",
+        "compactor/rewrite/tasks/output_task.py",
         'DAMAGE = frozenset({"row_count_mismatch", "corrupt_page"})',
         'DAMAGE = frozenset({"row_count_mismatch"})',
-        "tests/unit/test_encode_output.py::test_a_flipped_bit_in_a_page_is_noticed",
+        "tests/unit/rewrite/test_encode_output.py::test_a_flipped_bit_in_a_page_is_noticed",
     ),
     Mutation(
         "8",
         "the spark engine does not look at the checksums of pages",
-        "compactor/spark_session.py",
+        "compactor/spark/session.py",
         '"spark.hadoop.parquet.page.verify-checksum.enabled": "true"',
         '"spark.hadoop.parquet.page.verify-checksum.enabled": "false"',
         "tests/integration/test_broken_rules.py::test_a_damaged_page_is_not_written_anew_as_if_it_were_sound",
@@ -343,7 +343,7 @@ MUTATIONS: Final = (
     Mutation(
         "9",
         "columns are matched by name",
-        "compactor/rewrite/encode_projection.py",
+        "compactor/rewrite/reading/projection.py",
         "source = by_id.get(field.field_id)",
         "source = next((each for each in sources if each.name == field.name), None)",
         f"{_ENCODE}::test_columns_are_matched_by_id_whatever_their_names_and_order",
@@ -351,7 +351,7 @@ MUTATIONS: Final = (
     Mutation(
         "9",
         "columns inside structs are matched by name",
-        "compactor/rewrite/encode_projection.py",
+        "compactor/rewrite/reading/projection.py",
         "child = by_id.get(field.field_id)",
         "child = next((each for each in source.children if each.name == field.name), None)",
         f"{_ENCODE}::test_nested_columns_that_swapped_names",
@@ -359,7 +359,7 @@ MUTATIONS: Final = (
     Mutation(
         "9",
         "an equality delete over a column that the schema lacks is not refused",
-        "compactor/rewrite/engine.py",
+        "compactor/planning/engine.py",
         "ids = _compared_ids(deletes) - set(columns)",
         "ids = _compared_ids(deletes) - set(columns) - {*range(1000)}",
         f"{_SHARES}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",

@@ -7,21 +7,21 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _KINDS: Final = "tests/integration/test_table_kinds.py"
-_METRICS: Final = "tests/unit/test_column_metrics.py"
-_ROW_IDS: Final = "tests/unit/test_manifests_row_ids.py"
-_SPLICE: Final = "tests/unit/test_splice.py"
+_METRICS: Final = "tests/unit/rewrite/test_column_metrics.py"
+_ROW_IDS: Final = "tests/unit/iceberg/test_manifests_row_ids.py"
+_SPLICE: Final = "tests/unit/rewrite/test_splice.py"
 _LAYOUTS: Final = f"{_SPLICE}::test_unusual_layouts[first-True-order0-0]"
-_LINEAGE: Final = "tests/unit/test_splice_lineage.py"
-_CHECKS: Final = "compactor/rewrite/splice_checks.py"
-_FOOTER: Final = "compactor/rewrite/parquet_footer.py"
-_WRITER: Final = "compactor/rewrite/splice.py"
-_MERGE: Final = "compactor/rewrite/column_metrics.py"
+_LINEAGE: Final = "tests/unit/rewrite/test_splice_lineage.py"
+_CHECKS: Final = "compactor/rewrite/splice/checks.py"
+_FOOTER: Final = "compactor/rewrite/parquet/footer.py"
+_WRITER: Final = "compactor/rewrite/splice/splice.py"
+_MERGE: Final = "compactor/rewrite/parquet/column_metrics.py"
 
 LINEAGE: Final = (
     Mutation(
         "5",
         "splice: every row group's ids begin at the file's first",
-        "compactor/rewrite/lineage_chunks.py",
+        "compactor/rewrite/splice/lineage_chunks.py",
         "row_id = None if lineage.first_row_id is None else lineage.first_row_id + position",
         "row_id = lineage.first_row_id",
         f"{_LINEAGE}::test_every_row_keeps_what_it_had_or_inherited",
@@ -29,7 +29,7 @@ LINEAGE: Final = (
     Mutation(
         "5",
         "splice: ids and sequence numbers that rows have of their own are overwritten",
-        "compactor/rewrite/lineage_chunks.py",
+        "compactor/rewrite/splice/lineage_chunks.py",
         "return pc.coalesce(own, inherited)",
         "return inherited",
         f"{_LINEAGE}::test_columns_of_other_spelling_are_read",
@@ -37,7 +37,7 @@ LINEAGE: Final = (
     Mutation(
         "5",
         "splice: ids are made up for files that have none",
-        "compactor/rewrite/lineage_chunks.py",
+        "compactor/rewrite/splice/lineage_chunks.py",
         "sequence = None if lineage.first_row_id is None else lineage.data_sequence_number",
         "sequence = lineage.data_sequence_number",
         f"{_LINEAGE}::test_what_a_file_without_ids_holds_is_not_lineage",
@@ -45,31 +45,31 @@ LINEAGE: Final = (
     Mutation(
         "5",
         "splice: a column with nulls is copied as it is, rows lose what they inherited",
-        "compactor/rewrite/lineage_chunks.py",
+        "compactor/rewrite/splice/lineage_chunks.py",
         "return chunk.null_count == 0 and",
         "return chunk.null_count is not None and",
-        "tests/unit/test_splice_lineage_layout.py::test_a_null_in_one_row_group_leaves_the_others_copied",
+        "tests/unit/rewrite/test_splice_lineage_layout.py::test_a_null_in_one_row_group_leaves_the_others_copied",
     ),
     Mutation(
         "5",
         "encode: ids and sequence numbers that rows have of their own are overwritten",
-        "compactor/rewrite/encode.py",
+        "compactor/rewrite/encode/encode.py",
         "ids = pc.coalesce(table.column(width - 2), pa.array(np.arange(first, first + rows, dtype=np.int64)))",
         "ids = pa.chunked_array([pa.array(np.arange(first, first + rows, dtype=np.int64))])",
-        "tests/unit/test_encode_output.py::test_row_lineage_is_completed_as_readers_do",
+        "tests/unit/rewrite/test_encode_output.py::test_row_lineage_is_completed_as_readers_do",
     ),
     Mutation(
         "5",
         "encode: ids are counted over the rows that are left, not over the file's",
-        "compactor/rewrite/encode.py",
+        "compactor/rewrite/encode/encode.py",
         "table = _with_lineage(table, source, position)",
         "table = _with_lineage(table, source, self._rows_read)",
-        "tests/unit/test_encode_output.py::test_positions_count_from_the_start_of_a_file_of_many_batches",
+        "tests/unit/rewrite/test_encode_output.py::test_positions_count_from_the_start_of_a_file_of_many_batches",
     ),
     Mutation(
         "5",
         "deleted entries of a manifest take row ids too",
-        "compactor/manifest_avro.py",
+        "compactor/manifests/decoder.py",
         "takes = pc.and_(pc.is_null(own), pc.not_equal(status, Status.DELETED.value)).to_numpy(zero_copy_only=False)",
         "takes = pc.is_null(own).to_numpy(zero_copy_only=False)",
         f"{_ROW_IDS}::test_entries_without_an_id_count_up_from_the_manifests",
@@ -77,7 +77,7 @@ LINEAGE: Final = (
     Mutation(
         "5",
         "manifests of V3 tables are rewritten by Iceberg's Spark action, which gives every row a new id",
-        "compactor/manifest_rewrite.py",
+        "compactor/commit/manifest_rewrite.py",
         "        if table.keeps_row_lineage:\n",
         "        if False:\n",
         "tests/integration/test_manifest_rewrite.py::test_rows_lineage_and_files_stay[partitioned-3]",
@@ -85,7 +85,7 @@ LINEAGE: Final = (
     Mutation(
         "5",
         "ids go on counting from one manifest to the next where several are decoded together",
-        "compactor/manifest_avro.py",
+        "compactor/manifests/decoder.py",
         "inherited = pc.add(_repeated(firsts, counts), pa.array(within, pa.int64()))",
         "inherited = pc.add(_repeated(firsts, counts), pa.array(before, pa.int64()))",
         "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
@@ -93,7 +93,7 @@ LINEAGE: Final = (
     Mutation(
         "5",
         "a V3 table's files are spliced without lineage",
-        "compactor/rewrite/share_work.py",
+        "compactor/rewrite/tasks/task_input.py",
         "lineage = plan.table.keeps_row_lineage",
         "lineage = False",
         f"{_KINDS}::test_every_format_version[3]",
@@ -101,10 +101,10 @@ LINEAGE: Final = (
     Mutation(
         "5",
         "a V3 file whose row ids were not read is copied",
-        "compactor/rewrite/engine.py",
+        "compactor/planning/engine.py",
         "return given and any(file.entry.first_row_id is None for file in files)",
         "return given and all(file.entry.first_row_id is None for file in files)",
-        "tests/unit/test_share_job.py::test_a_file_whose_row_ids_are_unknown_is_not_copied",
+        "tests/unit/rewrite/test_share_job.py::test_a_file_whose_row_ids_are_unknown_is_not_copied",
     ),
 )
 

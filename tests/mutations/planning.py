@@ -7,11 +7,11 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _KINDS: Final = "tests/integration/test_table_kinds.py"
-_ENCODE: Final = "tests/unit/test_encode.py"
+_ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _PLANNER: Final = "tests/properties/test_planner_properties.py"
-_SETTINGS: Final = "tests/unit/test_settings.py"
-_SHARES: Final = "tests/unit/test_share_job.py"
-_SPLICE: Final = "tests/unit/test_splice.py"
+_SETTINGS: Final = "tests/unit/settings/test_settings.py"
+_SHARES: Final = "tests/unit/rewrite/test_share_job.py"
+_SPLICE: Final = "tests/unit/rewrite/test_splice.py"
 
 MUTATIONS: Final = (
     # --- 7 spec evolution ---
@@ -26,7 +26,7 @@ MUTATIONS: Final = (
     Mutation(
         "7",
         "the spark engine writes files of an old spec into the table's present one",
-        "compactor/rewrite/spark_scan.py",
+        "compactor/rewrite/tasks/spark_scan.py",
         '.option("output-spec-id", str(spec_id))',
         '.option("output-spec-id", str(table.handle.spec().specId()))',
         f"{_KINDS}::test_each_spec_is_compacted_within_itself[2-spark]",
@@ -34,7 +34,7 @@ MUTATIONS: Final = (
     Mutation(
         "7",
         "a spec that lost its column is rewritten",
-        "compactor/rewrite/engine.py",
+        "compactor/planning/engine.py",
         "for field in table.spec(key.spec_id).fields if field.source_id not in columns]",
         "for field in table.spec(key.spec_id).fields if field.source_id < 0]",
         f"{_SHARES}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
@@ -43,7 +43,7 @@ MUTATIONS: Final = (
     Mutation(
         "10",
         "files without field ids are spliced",
-        "compactor/rewrite/splice_checks.py",
+        "compactor/rewrite/splice/checks.py",
         "if limits.require_field_ids and without_id:",
         "if False:",
         f"{_SPLICE}::test_columns_need_field_ids",
@@ -51,7 +51,7 @@ MUTATIONS: Final = (
     Mutation(
         "10",
         "files without field ids are read without a name mapping",
-        "compactor/rewrite/encode_source.py",
+        "compactor/rewrite/reading/source_columns.py",
         "    if mapping is None:\n",
         "    mapping = mapping or []\n    if mapping is None:\n",
         f"{_ENCODE}::test_files_without_ids_need_a_name_mapping",
@@ -59,7 +59,7 @@ MUTATIONS: Final = (
     Mutation(
         "10",
         "the name mapping is used for files that have field ids",
-        "compactor/rewrite/encode_source.py",
+        "compactor/rewrite/reading/source_columns.py",
         "    if _any_id(columns):\n",
         "    if mapping is None and _any_id(columns):\n",
         f"{_ENCODE}::test_a_column_without_an_id_in_a_file_with_ids_is_nobodys",
@@ -68,7 +68,7 @@ MUTATIONS: Final = (
     Mutation(
         "11",
         "a sorted table is spliced",
-        "compactor/rewrite/engine.py",
+        "compactor/planning/engine.py",
         '(is_sorted(table), "sorted",',
         '(False, "sorted",',
         f"{_SHARES}::test_a_table_with_a_sort_order_is_sorted_anew_not_copied",
@@ -76,7 +76,7 @@ MUTATIONS: Final = (
     Mutation(
         "11",
         "copied row groups are labelled sorted",
-        "compactor/rewrite/share.py",
+        "compactor/rewrite/tasks/runner.py",
         '"sort-order-id": UNSORTED}',
         '"sort-order-id": share[0].entry.sort_order_id or 1}',
         f"{_KINDS}::test_copied_row_groups_are_not_labelled_sorted",
@@ -84,7 +84,7 @@ MUTATIONS: Final = (
     Mutation(
         "11",
         "the spark engine does not sort the rows of a sorted table",
-        "compactor/rewrite/spark_scan.py",
+        "compactor/rewrite/tasks/spark_scan.py",
         '"true" if ordered else "false"',
         '"false"',
         f"{_KINDS}::test_a_sorted_table_stays_sorted",
@@ -92,7 +92,7 @@ MUTATIONS: Final = (
     Mutation(
         "11",
         "what Spark sorted by other columns first is labelled sorted",
-        "compactor/rewrite/spark_scan.py",
+        "compactor/rewrite/tasks/spark_scan.py",
         "            .options(**_unsorted_label(table))\n",
         "",
         f"{_KINDS}::test_a_sorted_table_stays_sorted",
@@ -101,7 +101,7 @@ MUTATIONS: Final = (
     Mutation(
         "14",
         "key metadata in the manifest is overlooked",
-        "compactor/manifest_avro.py",
+        "compactor/manifests/decoder.py",
         '"encrypted": pc.is_valid(read.column(131)),',
         '"encrypted": pc.is_valid(read.column(140)),',
         "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
@@ -109,7 +109,7 @@ MUTATIONS: Final = (
     Mutation(
         "14",
         "encrypted files are spliced",
-        "compactor/rewrite/engine.py",
+        "compactor/planning/engine.py",
         'any(encrypted for _, encrypted in kinds), "encrypted"',
         'False, "encrypted"',
         f"{_SHARES}::test_the_engine_follows_from_what_manifests_say[encrypted]",
@@ -117,7 +117,7 @@ MUTATIONS: Final = (
     Mutation(
         "14",
         "encrypted position deletes are read as they are",
-        "compactor/rewrite/engine.py",
+        "compactor/planning/engine.py",
         'any(delete.file_format not in {"parquet", "puffin"} or delete.encrypted for delete in deletes),',
         'any(delete.file_format not in {"parquet", "puffin"} for delete in deletes),',
         f"{_SHARES}::test_the_engine_follows_from_what_manifests_say[encrypted deletes]",
@@ -126,7 +126,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "the target is not the table's 512 MiB",
-        "compactor/tables.py",
+        "compactor/iceberg/tables.py",
         "DEFAULT_TARGET_FILE_SIZE = 512 * 1024 * 1024",
         "DEFAULT_TARGET_FILE_SIZE = 128 * 1024 * 1024",
         f"{_SETTINGS}::test_the_target_is_the_policys_else_the_tables_else_icebergs",
@@ -134,7 +134,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "a file is small below another share of the target than 75 %",
-        "compactor/policy_settings.py",
+        "compactor/settings/policy.py",
         "default=0.75, gt=0, le=1,",
         "default=0.7, gt=0, le=1,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",
@@ -142,7 +142,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "outputs grow beyond 180 % of the target",
-        "compactor/policy.py",
+        "compactor/planning/policy.py",
         "return max(1, whole + (1 if rest >= ROUND_UP_FROM * target else 0))",
         "return max(1, whole)",
         f"{_PLANNER}::test_the_number_of_outputs_keeps_their_average_healthy",
@@ -150,7 +150,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "a partition is due from another number of small files than 5",
-        "compactor/policy_settings.py",
+        "compactor/settings/policy.py",
         "default=5,\n        ge=2,",
         "default=2,\n        ge=2,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",
@@ -158,7 +158,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "due one file late",
-        "compactor/policy.py",
+        "compactor/planning/policy.py",
         "return self.force or files >= self.values.min_input_files or total > self.sizes.target",
         "return self.force or files > self.values.min_input_files or total > self.sizes.target",
         f"{_PLANNER}::test_the_policy_picks_what_spark_picks",
@@ -166,7 +166,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "groups are larger than 100 GiB",
-        "compactor/planner.py",
+        "compactor/planning/planner.py",
         "bisect_right(ends, before + limit)",
         "len(files)",
         f"{_PLANNER}::test_a_group_is_larger_than_its_limit_only_when_one_file_is",
@@ -174,7 +174,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "the delete ratio counts deletes that name other files",
-        "compactor/live_files.py",
+        "compactor/manifests/live_files.py",
         "named = sum(delete.records for delete in self.deletes if delete.applies_to == self.entry.path)",
         "named = sum(delete.records for delete in self.deletes)",
         f"{_PLANNER}::test_position_deletes_without_a_named_file_are_not_in_a_files_ratio",
@@ -182,7 +182,7 @@ MUTATIONS: Final = (
     Mutation(
         "defaults",
         "a file is due from another share of deleted rows than 30 %",
-        "compactor/policy_settings.py",
+        "compactor/settings/policy.py",
         "default=0.3, gt=0, le=1,",
         "default=0.5, gt=0, le=1,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",

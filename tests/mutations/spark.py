@@ -7,13 +7,13 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _MISREADS: Final = "tests/integration/test_spark_misreads.py"
-_CHECKS: Final = "tests/unit/test_spark_checks.py"
+_CHECKS: Final = "tests/unit/rewrite/test_spark_checks.py"
 
 MUTATIONS: Final = (
     Mutation(
         "spark",
         "Spark reads in columns, milliseconds as microseconds",
-        "compactor/rewrite/spark_scan.py",
+        "compactor/rewrite/tasks/spark_scan.py",
         "            .options(**ROW_BY_ROW)\n",
         "",
         f"{_MISREADS}::test_milliseconds_in_a_sorted_table",
@@ -21,7 +21,7 @@ MUTATIONS: Final = (
     Mutation(
         "spark",
         "deletes that another query has read are taken from Spark's cache",
-        "compactor/spark_session.py",
+        "compactor/spark/session.py",
         '"spark.sql.iceberg.executor-cache.enabled": "false"',
         '"spark.sql.iceberg.executor-cache.enabled": "true"',
         f"{_MISREADS}::test_deletes_by_a_nested_column_after_another_query_has_read_them",
@@ -29,7 +29,7 @@ MUTATIONS: Final = (
     Mutation(
         "spark",
         "what encode refuses goes to Spark unseen",
-        "compactor/rewrite/share.py",
+        "compactor/rewrite/tasks/runner.py",
         "found = misread(table, key, share) or misread_units(store, table.metadata.schema(), share)",
         "found = misread(table, key, share)",
         f"{_MISREADS}::test_nanoseconds_in_a_column_of_microseconds",
@@ -37,7 +37,7 @@ MUTATIONS: Final = (
     Mutation(
         "spark",
         "what Spark was asked for is not looked at",
-        "compactor/rewrite/share.py",
+        "compactor/rewrite/tasks/runner.py",
         "found = misread(table, key, share) or misread_units(store, table.metadata.schema(), share)",
         "found = misread_units(store, table.metadata.schema(), share)",
         f"{_MISREADS}::test_a_null_struct_that_holds_the_partition_column",
@@ -45,7 +45,7 @@ MUTATIONS: Final = (
     Mutation(
         "spark",
         "what only Spark can do is planned although it would change rows",
-        "compactor/rewrite/engine.py",
+        "compactor/planning/engine.py",
         "if misunderstood is not None and _not_for_arrow(table, key, files, deletes) is not None:",
         "if misunderstood is not None and not files:",
         f"{_MISREADS}::test_row_ids_in_orc",
@@ -53,7 +53,7 @@ MUTATIONS: Final = (
     Mutation(
         "spark",
         "a struct's own nulls are overlooked, only its parent's are seen",
-        "compactor/rewrite/spark_checks.py",
+        "compactor/rewrite/tasks/spark_checks.py",
         "optional=optional or not field.required",
         "optional=optional",
         f"{_CHECKS}::test_a_partition_column_in_a_struct_that_may_be_null",
@@ -61,7 +61,7 @@ MUTATIONS: Final = (
     Mutation(
         "spark",
         "a column that was dropped is compared with any of the table's",
-        "compactor/rewrite/spark_checks.py",
+        "compactor/rewrite/tasks/spark_checks.py",
         "[columns[field_id]] if field_id in columns else []",
         "[columns[field_id]] if field_id in columns else columns.values()",
         f"{_CHECKS}::test_units_of_columns_that_are_not_the_tables_do_not_matter",

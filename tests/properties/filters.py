@@ -60,9 +60,9 @@ from pyiceberg.types import (
 from pyiceberg.utils.datetime import time_to_micros
 from pyiceberg.utils.decimal import unscaled_to_decimal
 
+from compactor.filters.where import Where, bind_where
+from compactor.iceberg.tables import TableView
 from compactor.table_names import TableName
-from compactor.tables import TableView
-from compactor.where import Where, bind_where
 
 EPOCH_DATE = dt.date(1970, 1, 1)
 EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - a timestamp without zone

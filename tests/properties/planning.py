@@ -7,10 +7,10 @@ from typing import Any
 
 from pyiceberg.types import IntegerType
 
-from compactor.inventory import Inventory
-from compactor.live_files import LiveFile, LiveFiles
-from compactor.manifests import Content, FileEntry, Status
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey, PartitionLayout
+from compactor.planning.inventory import Inventory
 
 KEY = PartitionKey(0, "[1]")
 LAYOUT = PartitionLayout(0, ("bucket",), (IntegerType(),), (0,))

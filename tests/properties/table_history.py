@@ -21,9 +21,9 @@ from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransfor
 from pyiceberg.typedef import Record
 from pyiceberg.types import DateType, IntegerType, LongType, NestedField, StringType
 
+from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
-from compactor.tables import TableView
 
 NAME = TableName("lake", ("db",), "t")
 SCHEMA = Schema(

@@ -65,7 +65,7 @@ from pyiceberg.types import (
 )
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
-from compactor.rewrite.column_metrics import ColumnMetrics, merge
+from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge
 
 COLUMN = 3
 

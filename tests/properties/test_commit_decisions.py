@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
 
-from compactor.commit import POLARIS_ROLLBACK, Stamp
-from compactor.conflicts import touched_groups
-from compactor.dangling_deletes import coverable_deletes, dangling_deletes
-from compactor.inventory import Inventory
-from compactor.live_files import DeleteIndex, LiveFile, LiveRows
-from compactor.manifest_columns import EntryColumns
-from compactor.manifests import Content, FileEntry, Status
+from compactor.commit.replace import POLARIS_ROLLBACK, Stamp
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.manifests.columns import EntryColumns
+from compactor.manifests.live_files import DeleteIndex, LiveFile, LiveRows
 from compactor.partitions import PartitionKey, PartitionLayout
-from compactor.planner import Group, batches
+from compactor.planning.conflicts import touched_groups
+from compactor.planning.dangling_deletes import coverable_deletes, dangling_deletes
+from compactor.planning.inventory import Inventory
+from compactor.planning.planner import Group, batches
 
 KEYS = (
     PartitionKey(0, "[1]"),

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from compactor.debt import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
-from compactor.dispatcher import Attempt, Dispatcher
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.partitions import PartitionKey
+from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
+from compactor.runs.dispatcher import Attempt, Dispatcher
+from compactor.runs.work_order import HOUR, Finished, Limits
 from compactor.table_names import TableName
-from compactor.work_order import CATALOG_CALLS, HOUR, Finished, Grant, Limits, Spent, requests_of
 
 MEBIBYTE = 1024 * 1024
 TABLES, BUSY = 3_000, 100

@@ -17,18 +17,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyiceberg.types import IntegerType
 
-from compactor.debt import PartitionCounts
+from compactor.debt.board import PartitionCounts
+from compactor.debt.ledger import DictionaryStore, Head, LedgerStore, LedgerUpdate, advance, unpack
+from compactor.debt.table_changes import CommitTimes, Deltas, add, counts_of, live_counts
+from compactor.debt.tiers import step_edges, step_of
 from compactor.errors import RetryError
-from compactor.manifest_cache import ManifestCache
-from compactor.manifest_columns import EntryColumns
-from compactor.manifests import Content, FileEntry, Status
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.iceberg.tables import FileSizes, TableView, file_sizes
+from compactor.manifests.cache import ManifestCache
+from compactor.manifests.columns import EntryColumns
 from compactor.partitions import PartitionKey, PartitionLayout
-from compactor.policy_settings import PolicyValues
-from compactor.table_changes import CommitTimes, Deltas, add, counts_of, live_counts
-from compactor.tables import FileSizes, TableView, file_sizes
-from compactor.tiers import step_edges, step_of
-from streaming.debt_ledger import DictionaryStore, Head, LedgerStore, LedgerUpdate, advance, unpack
-from streaming.ledger_operator import StateLedgerStore
+from compactor.settings.policy import PolicyValues
+from streaming.ledger.operator import StateLedgerStore
 from tests.contracts.state_handles import FakeMapState, FakeValueState
 from tests.properties.table_history import TableHistory, true_counts
 

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
 
-from compactor.live_files import DeleteIndex, LiveRows
-from compactor.manifest_columns import CONTENT, EntryColumns, live_runs
-from compactor.manifest_disk import packed, unpacked
-from compactor.manifests import Content, FileEntry, Status
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.manifests.columns import CONTENT, EntryColumns, live_runs
+from compactor.manifests.disk import packed, unpacked
+from compactor.manifests.live_files import DeleteIndex, LiveRows
 from compactor.partitions import PartitionKey, PartitionLayout
 
 LAYOUT = PartitionLayout(0, ("bucket",), (IntegerType(),), (0,))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyiceberg.manifest import ManifestFile
 
-from compactor.manifest_reads import BATCH_MANIFESTS, Wanted, batches
+from compactor.manifests.reads import BATCH_MANIFESTS, Wanted, batches
 from compactor.partitions import PartitionLayout
 
 LAYOUT = PartitionLayout(0, (), (), ())

@@ -11,17 +11,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.debt import PartitionCounts
-from compactor.inventory import Inventory
-from compactor.live_files import LiveFile, LiveFiles
+from compactor.debt.board import PartitionCounts
+from compactor.debt.table_changes import counts_of
+from compactor.debt.tiers import evenly
+from compactor.iceberg.tables import FileSizes
+from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey
-from compactor.planner import GroupLimits, make_plan, within_limits
-from compactor.policy import ThresholdPolicy, output_count
-from compactor.policy_settings import PolicyValues
-from compactor.table_changes import counts_of
-from compactor.tables import FileSizes
-from compactor.tiered_policy import policy_of
-from compactor.tiers import evenly
+from compactor.planning.inventory import Inventory
+from compactor.planning.planner import GroupLimits, make_plan, within_limits
+from compactor.planning.policy import ThresholdPolicy, output_count
+from compactor.planning.tiered_policy import policy_of
+from compactor.settings.policy import PolicyValues
 from tests.properties.planning import KEY, LAYOUT, data_file, delete_file, inventory_of
 
 MEBIBYTE = 1024 * 1024

@@ -13,11 +13,11 @@ from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestContent, Mani
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform, VoidTransform
 
-from compactor.live_files import LiveFile
-from compactor.manifests import Content, FileEntry, Status
+from compactor.filters.selection import Selection, count_selection
+from compactor.filters.where import Where, bind_where
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
-from compactor.selection import Selection, count_selection
-from compactor.where import Where, bind_where
 from tests.properties.filters import COLUMNS, filters, manifest_of, partition_field, stored, table_view
 
 

@@ -10,8 +10,8 @@ from pyiceberg.expressions import parser
 from pyiceberg.transforms import BUCKET, DAY, HOUR, IDENTITY, MONTH, TRUNCATE, VOID, YEAR
 
 from compactor.errors import InputError
-from compactor.predicates import matches
-from compactor.where import bind_where
+from compactor.filters.predicates import matches
+from compactor.filters.where import bind_where
 from tests.properties.filters import (
     COLUMNS,
     SCHEMA,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.rewrite.s3_parts import (
+from compactor.storage.s3_parts import (
     MAXIMUM_PART_BYTES,
     CopiedRange,
     CopyPart,

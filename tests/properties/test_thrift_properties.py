@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.rewrite.compact_thrift import (
+from compactor.rewrite.parquet.thrift import (
     BINARY,
     BOOL_FALSE,
     BOOL_TRUE,

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from compactor.debt import PartitionCounts
-from compactor.delete_rules import DeleteRules, saving
-from compactor.live_files import LiveFile
-from compactor.manifests import Content
+from compactor.debt.board import PartitionCounts
+from compactor.debt.table_changes import counts_of
+from compactor.debt.tiers import balanced, evenly, longest_prefix, most_open_files, most_rewrites, step_of
+from compactor.iceberg.manifest_entries import Content
+from compactor.iceberg.tables import FileSizes
+from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
-from compactor.planner import GroupLimits, make_plan
-from compactor.policy import ThresholdPolicy
-from compactor.policy_settings import PolicyValues
-from compactor.simulation import Arrival, Outcome, bursts, regular, replay
-from compactor.table_changes import counts_of
-from compactor.tables import FileSizes
-from compactor.tiered_policy import TieredPolicy, policy_of
-from compactor.tiers import balanced, evenly, longest_prefix, most_open_files, most_rewrites, step_of
+from compactor.planning.delete_rules import DeleteRules, saving
+from compactor.planning.planner import GroupLimits, make_plan
+from compactor.planning.policy import ThresholdPolicy
+from compactor.planning.tiered_policy import TieredPolicy, policy_of
+from compactor.settings.policy import PolicyValues
+from compactor.whatif.simulation import Arrival, Outcome, bursts, regular, replay
 from tests.properties.planning import data_file, delete_file, inventory_of
 
 TARGET = 1000

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from compactor.commit import POLARIS_ROLLBACK
+from compactor.commit.replace import POLARIS_ROLLBACK
 from streaming.demo.local_process import free_port
 from streaming.demo.rest_catalog import rest_catalog
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from pyiceberg.catalog import Catalog
 
-from compactor.spark_catalogs import spark_catalog_conf
+from compactor.iceberg.tables import Catalogs
+from compactor.spark.catalogs import spark_catalog_conf
 from compactor.table_names import TableName
-from compactor.tables import Catalogs
 from tests.conftest import Lake
 from tests.services.faulty_catalog import FaultyCatalog
 

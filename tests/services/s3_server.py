@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from compactor.rewrite.s3_client import s3_client
+from compactor.storage.s3_client import s3_client
 from streaming.demo.local_process import free_port
 from streaming.demo.object_store import BUCKET, ObjectStore, answers, s3proxy
 from tests.services.containers import container, image_is_here

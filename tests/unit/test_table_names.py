@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from compactor.errors import InputError
 from compactor.table_names import TableName
-from streaming.ledger_rows import parse_table_key, table_key
+from streaming.ledger.rows import parse_table_key, table_key
 
 
 @pytest.mark.parametrize(

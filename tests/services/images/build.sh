@@ -17,7 +17,7 @@ for service in kafka-broker s3proxy rest-catalog; do
     cp Dockerfile start.sh "$context"
     cp -r "$(jars_of "$service")" "$context/jars"
     if [[ $service == rest-catalog ]]; then # the server needs Hadoop's client jars, which pyspark ships
-        cp "$(cd ../../.. && "$PYTHON" -c 'from compactor.java import pyspark_jars; print(pyspark_jars())')"/hadoop-client-*.jar "$context/jars"
+        cp "$(cd ../../.. && "$PYTHON" -c 'from compactor.spark.java import pyspark_jars; print(pyspark_jars())')"/hadoop-client-*.jar "$context/jars"
     fi
     docker build --quiet --build-arg "SERVICE=${service%-broker}" -t "firnline-test-${service%-broker}" "$context"
     rm -rf "$context"

@@ -1,0 +1,360 @@
+"""In-flight records: every output is noted before its first byte, so that a crash leaves nothing unaccounted for.
+
+A record lives beside the stream's checkpoint, one JSON file per run. It is removed after the commit, or by the sweep:
+once the owner is gone, the sweep first notes the table's head; outputs go only when no retained snapshot references
+them and the head has moved since (a commit sent before the crash can then no longer land, its base is not the head)
+or the grace period has passed. A record goes when a second sweep finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+from pyiceberg.io.pyarrow import PyArrowFileIO
+
+from compactor.commit.replace import PART
+from compactor.errors import RetryError, StoppedError
+from compactor.iceberg.other_compactors import RUN_ID
+from compactor.iceberg.tables import MAIN, Catalogs, TableMissingError, TableView, head_of
+from compactor.locations import is_local, plain_path
+from compactor.manifests.cache import ManifestCache
+from compactor.storage.opening import abort_uploads
+from compactor.storage.state_files import StateFolder
+from compactor.table_names import TableName
+
+LOG = logging.getLogger("firnline")
+SUFFIX = ".json"
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, told apart from every other: host, boot, pid namespace, pid and its start time."""
+
+    host: str
+    boot: str
+    namespace: str
+    pid: int
+    started: str
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        """The owner of what this process writes."""
+        return cls(socket.gethostname(), *_boot_and_namespace(), os.getpid(), _start_time(os.getpid()) or "")
+
+    def is_dead(self) -> bool | None:
+        """True or False where this machine can tell, None where only the lease can (another host or container)."""
+        here = (socket.gethostname(), *_boot_and_namespace())
+        if (self.host, self.boot, self.namespace) != here or not self.boot or not self.started:
+            return None
+        return _start_time(self.pid) != self.started
+
+
+def _boot_and_namespace() -> tuple[str, str]:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return "", ""
+
+
+def _start_time(pid: int) -> str | None:
+    """The process's start in clock ticks since boot (proc(5), stat field 22); None when there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in {"Z", "X"} else fields[19]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one run is about to write. Times are seconds since the epoch; `prefixes` are run-specific folders.
+
+    `abandoned`: the owner has ended this run itself, alive as it may be. `seen_head`, `seen_at`: the table's head when
+    a sweep first found the owner gone. `swept`: outputs were looked for once already.
+    """
+
+    run_id: str
+    catalog: str
+    namespace: tuple[str, ...]
+    name: str
+    table_uuid: str
+    parent_snapshot_id: int
+    parent_sequence_number: int
+    owner: Owner
+    lease_until: float
+    created: float
+    files: tuple[str, ...]
+    prefixes: tuple[str, ...] = ()
+    ref: str = MAIN
+    abandoned: bool = False
+    seen_head: int | None = None
+    seen_at: float | None = None
+    swept: bool = False
+
+    @property
+    def table(self) -> TableName:
+        """The table being rewritten."""
+        return TableName(self.catalog, self.namespace, self.name)
+
+
+class Verdict(Enum):
+    """What a sweep does with a record."""
+
+    LEAVE = "leave"
+    NOTE_HEAD = "note_head"
+    CLEAN = "clean"
+
+
+def judge(record: Record, *, owner_dead: bool | None, head: int | None, now: float, grace_seconds: float) -> Verdict:
+    """Pure: may the outputs of `record` be deleted (where unreferenced)?"""
+    alive = record.lease_until > now if owner_dead is None else not owner_dead
+    if alive and not record.abandoned:
+        return Verdict.LEAVE
+    if record.seen_at is None:
+        return Verdict.NOTE_HEAD
+    if head != record.seen_head or now - record.seen_at > grace_seconds:
+        return Verdict.CLEAN
+    return Verdict.LEAVE
+
+
+class InFlightRecords:
+    """The folder of records. Writes are atomic (write aside, then rename)."""
+
+    def __init__(self, folder_uri: str, owner: Owner, lease_seconds: float, clock: Callable[[], float]) -> None:
+        self._folder = StateFolder(folder_uri)
+        self._owner = owner
+        self._lease = lease_seconds
+        self._clock = clock
+        self._lock = threading.RLock()  # a run's lease is renewed by its watch, and before its commit
+
+    @property
+    def location(self) -> str:
+        """The folder."""
+        return self._folder.path
+
+    def probe(self) -> None:
+        """Write, move, read and remove a file as a record is, so that trouble shows before there is work.
+
+        Raises:
+            OSError: one of these cannot be done.
+        """
+        name = f"probe-{uuid.uuid4().hex}"
+        self._folder.write(name, b"{}")
+        self._folder.read(name)
+        self._folder.remove(name)
+
+    def open(self, run_id: str, table: TableView, files: Sequence[str], prefixes: Sequence[str] = ()) -> Record:
+        """Note a run's outputs before anything is written."""
+        snapshot = table.snapshot
+        record = Record(
+            run_id=run_id,
+            catalog=table.name.catalog,
+            namespace=table.name.namespace,
+            name=table.name.name,
+            table_uuid=table.uuid,
+            parent_snapshot_id=snapshot.snapshot_id if snapshot else -1,
+            parent_sequence_number=(snapshot.sequence_number or 0) if snapshot else 0,
+            owner=self._owner,
+            lease_until=self._clock() + self._lease,
+            created=self._clock(),
+            files=tuple(files),
+            prefixes=tuple(prefixes),
+            ref=table.ref,
+        )
+        self.save(record)
+        return record
+
+    def renew(self, record: Record) -> Record:
+        """Extend the lease; called while the run works, and once more right before its commit.
+
+        Raises:
+            StoppedError: a sweep has taken the run for dead (this process was suspended beyond its lease): what it
+                wrote may be gone.
+        """
+        with self._lock:
+            known = self._read(_name(record.run_id))
+            if known is None or known.seen_at is not None:
+                raise StoppedError(f"run {record.run_id} lost its lease on {record.table}; nothing was committed")
+            renewed = replace(record, lease_until=self._clock() + self._lease)
+            self.save(renewed)
+        return renewed
+
+    def save(self, record: Record) -> None:
+        """Write a record whole."""
+        try:
+            with self._lock:
+                self._folder.write(_name(record.run_id), json.dumps(asdict(record)).encode())
+        except OSError as error:
+            raise RetryError(
+                f"in-flight record of run {record.run_id} cannot be written to {self._folder.path}: {error}; "
+                "check state.checkpoint",
+                reason="state_unwritable",
+            ) from error
+
+    def close(self, run_id: str) -> None:
+        """Forget a run: it is committed, or its outputs are gone. A record that cannot be removed is swept later."""
+        with suppress(OSError):
+            self._folder.remove(_name(run_id))
+
+    def all(self) -> list[Record]:
+        """Every record there is, oldest first."""
+        records = []
+        for name in self._folder.names():
+            with suppress(RetryError):  # read at the next sweep
+                records.append(self._read(name) if name.endswith(SUFFIX) else None)
+        return sorted((record for record in records if record), key=lambda record: record.created)
+
+    def _read(self, name: str) -> Record | None:
+        try:
+            tree: dict[str, Any] = json.loads(self._folder.read(name))
+            for key in ("namespace", "files", "prefixes"):
+                tree[key] = tuple(tree[key])
+            return Record(**{**tree, "owner": Owner(**tree["owner"])})
+        except FileNotFoundError:
+            return None  # removed meanwhile
+        except (ValueError, TypeError, KeyError) as error:
+            LOG.warning(
+                "%s is no in-flight record, what it noted is not cleaned up: %s", self._folder.file(name), error
+            )
+            return None
+        except OSError as error:
+            raise RetryError(
+                f"in-flight record {self._folder.file(name)} cannot be read: {error}; check state.checkpoint",
+                reason="state_unreadable",
+            ) from error
+
+
+def _name(run_id: str) -> str:
+    return f"{run_id}{SUFFIX}"
+
+
+def sweep(
+    records: InFlightRecords,
+    catalogs: Catalogs,
+    cache: ManifestCache,
+    *,
+    now: float,
+    grace_seconds: float,
+) -> dict[TableName, int]:
+    """Look at every record whose run has ended; returns files deleted per table. One bad table stops no other."""
+    removed: dict[TableName, int] = {}
+    for record in records.all():
+        try:
+            count = _sweep_one(records, record, catalogs, cache, now, grace_seconds)
+        except Exception as error:  # noqa: BLE001 - whatever a catalog or a store raises: the record stays
+            LOG.warning("in-flight record of run %s could not be swept yet: %s", record.run_id, error)
+            continue
+        if count:
+            removed[record.table] = removed.get(record.table, 0) + count
+    return removed
+
+
+def _sweep_one(
+    records: InFlightRecords, record: Record, catalogs: Catalogs, cache: ManifestCache, now: float, grace: float
+) -> int:
+    try:
+        table = catalogs.load(record.table)
+    except TableMissingError:
+        if now - record.created > grace:
+            records.close(record.run_id)  # a dropped table: its files are the catalog's business
+        return 0
+    snapshot = head_of(table.metadata, record.ref)
+    head = snapshot.snapshot_id if snapshot else None
+    if was_committed(table, record.run_id) and record.owner.is_dead():
+        verdict = Verdict.CLEAN  # it has landed and cannot land again: what is unreferenced now stays so
+    else:
+        verdict = judge(record, owner_dead=record.owner.is_dead(), head=head, now=now, grace_seconds=grace)
+    if verdict is Verdict.NOTE_HEAD:
+        records.save(replace(record, seen_head=head, seen_at=now))
+    if verdict is not Verdict.CLEAN:
+        return 0
+    deleted = delete_unreferenced(record, table, cache)
+    if record.swept and not deleted:
+        records.close(record.run_id)
+    else:
+        records.save(replace(record, swept=True))
+    return deleted
+
+
+def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) -> int:
+    """Delete the record's outputs that no retained snapshot references; returns how many were there.
+
+    Raises:
+        RetryError: the references could not be read: nothing is deleted.
+    """
+    if table.uuid != record.table_uuid:
+        return 0  # another table lives under the name; its files are not ours to judge
+    io = table.io
+    candidates = set(record.files)
+    for location in (*record.files, *(f"{prefix.rstrip('/')}/" for prefix in record.prefixes)):
+        abort_uploads(location, io.properties)
+    for prefix in record.prefixes:
+        candidates.update(_files_below(io, prefix))
+    if not candidates:
+        return 0
+    referenced = {plain_path(path) for path in referenced_paths(table, record, cache)}
+    deleted = 0
+    for path in sorted(candidates):
+        if plain_path(path) not in referenced and _delete(io, path):
+            deleted += 1
+    return deleted
+
+
+def referenced_paths(table: TableView, record: Record, cache: ManifestCache) -> set[str]:
+    """Data files of all retained snapshots that can hold the run's outputs: manifests newer than the run's parent."""
+    manifests = {
+        manifest.manifest_path: manifest
+        for snapshot in table.metadata.snapshots
+        if not snapshot.sequence_number or snapshot.sequence_number > record.parent_sequence_number
+        for manifest in table.manifests(snapshot)
+        if not manifest.sequence_number or manifest.sequence_number > record.parent_sequence_number
+    }
+    return {entry.path for entries in cache.read(table, list(manifests.values())) for entry in entries}
+
+
+def was_committed(table: TableView, run_id: str) -> bool:
+    """Whether a retained snapshot is the run's last commit. False proves nothing: the snapshot may have expired."""
+    summaries: Iterable[Mapping[str, str]] = (
+        snapshot.summary.additional_properties for snapshot in table.metadata.snapshots if snapshot.summary
+    )
+    return any(summary.get(RUN_ID) == run_id and _is_last(summary.get(PART, "1/1")) for summary in summaries)
+
+
+def _is_last(part: str) -> bool:
+    number, _, parts = part.partition("/")
+    return number == parts
+
+
+def _files_below(io: Any, prefix: str) -> list[str]:
+    file_system, path, scheme = _table_file_system(io, prefix)
+    found = file_system.get_file_info(fs.FileSelector(path, recursive=True, allow_not_found=True))
+    return [f"{scheme}{info.path}" for info in found if info.type == fs.FileType.File]
+
+
+def _delete(io: Any, location: str) -> bool:
+    file_system, path, _ = _table_file_system(io, location)
+    if file_system.get_file_info(path).type == fs.FileType.NotFound:
+        return False
+    file_system.delete_file(path)
+    return True
+
+
+def _table_file_system(io: Any, location: str) -> tuple[fs.FileSystem, str, str]:
+    if is_local(location):
+        return fs.LocalFileSystem(), plain_path(location), ""
+    scheme, authority, path = PyArrowFileIO.parse_location(location)
+    arrow = io if isinstance(io, PyArrowFileIO) else PyArrowFileIO(io.properties)
+    prefix = f"{scheme}://" if path.startswith(authority) and authority else f"{scheme}://{authority}"
+    return arrow.fs_by_scheme(scheme, authority), path, prefix

@@ -1,0 +1,93 @@
+"""Rewriting manifests by Iceberg's own code: fewer of them, where that can be done ordered by partition.
+
+Up to V2 it is the Spark action, which orders entries by partition. On V3 that action (Iceberg 1.11) gives every row a
+new `_row_id`: it writes entries without the ids they had inherited. Iceberg's core `RewriteManifests` keeps them; it
+merges in the order there is, and leaves delete manifests as they are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from compactor.errors import ReplanError, RetryError
+from compactor.events import ManifestsRewritten
+from compactor.iceberg.other_compactors import RUN_ID
+from compactor.iceberg.tables import TableView
+from compactor.spark.java_table import COMMIT_STATE_UNKNOWN, VALIDATION, JavaTable, exception_class, first_line
+
+ONE_CLUSTER = """
+public class OneCluster implements java.util.function.Function {
+  public Object apply(Object file) { return ""; }
+}
+"""
+"""A Java function that Py4J cannot make without calling back for every file; Spark brings the compiler along."""
+
+
+def rewrite_manifests(
+    session: SparkSession,
+    table: TableView,
+    specs: Iterable[int],
+    run_id: str,
+    clock: Callable[[], float] = time.monotonic,
+) -> ManifestsRewritten:
+    """Rewrite the manifests of the given partition specs, at most one commit a spec. No data file is touched.
+
+    Iceberg validates each commit: what others added meanwhile stays, and if they replaced what is being replaced here,
+    nothing is committed.
+
+    Raises:
+        RetryError: the catalog or the store does not answer, or nobody knows whether a commit has landed; a later run
+            finds the table as it is then.
+        ReplanError: the table is another one by now, or its manifests were replaced by somebody else.
+    """
+    started = clock()
+    snapshot = table.snapshot
+    if snapshot is None:
+        return ManifestsRewritten(run_id, table.name, 0, 0, 0.0)
+    java = JavaTable.load(session, table, snapshot.snapshot_id)
+    session.sparkContext.setJobGroup(run_id, f"firnline {table.name} manifests")
+    try:
+        before = len(_manifests(java))
+        if table.keeps_row_lineage:
+            _merge(java, run_id)
+        else:
+            for spec_id in specs:
+                java.refresh()
+                java.check_unchanged()  # after an upgrade to V3 this action would give every row a new id
+                _order_and_merge(java, spec_id, run_id)
+        java.refresh()
+        after = len(_manifests(java))
+    except Py4JJavaError as error:
+        raise _failure(table, error) from error
+    return ManifestsRewritten(run_id, table.name, before, after, clock() - started)
+
+
+def _manifests(java: JavaTable) -> list[str]:
+    snapshot = java.handle.currentSnapshot()
+    return [manifest.path() for manifest in snapshot.allManifests(java.handle.io())] if snapshot is not None else []
+
+
+def _order_and_merge(java: JavaTable, spec_id: int, run_id: str) -> None:
+    actions = java.jvm.org.apache.iceberg.spark.actions.SparkActions.get(java.session._jsparkSession)  # noqa: SLF001
+    actions.rewriteManifests(java.handle).specId(spec_id).snapshotProperty(RUN_ID, run_id).execute()
+
+
+def _merge(java: JavaTable, run_id: str) -> None:
+    """All specs in one commit; the one cluster is split at the table's target size, and by spec."""
+    compiler = java.jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.cook(ONE_CLUSTER)
+    one_cluster = compiler.getClassLoader().loadClass("OneCluster").newInstance()
+    java.handle.rewriteManifests().clusterBy(one_cluster).set(RUN_ID, run_id).commit()
+
+
+def _failure(table: TableView, error: Py4JJavaError) -> RetryError | ReplanError:
+    kind, what = exception_class(error), f"manifests of {table.name} were not rewritten: {first_line(error)}"
+    if kind == VALIDATION:
+        return ReplanError(what, reason="conflict")
+    if kind == COMMIT_STATE_UNKNOWN:
+        return RetryError(what, reason="commit_state_unknown")
+    return RetryError(what, reason="manifest_rewrite_failed")

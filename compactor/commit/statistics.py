@@ -1,0 +1,39 @@
+"""Table statistics (Puffin sketches) belong to a snapshot id: a rewrite would put them out of reach.
+
+The rows are the same after a rewrite, so the same file is registered for the new snapshot (spec: table statistics; the
+blobs keep the snapshot they were computed from). Partition statistics count files and are not carried over.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from py4j.protocol import Py4JError
+
+from compactor.errors import FirnlineError
+from compactor.spark.java_table import JavaTable, first_line
+
+LOG = logging.getLogger("firnline")
+
+
+def carry_statistics(table: JavaTable, snapshot_id: int) -> bool:
+    """Register the parent snapshot's statistics file for `snapshot_id` too; False when there is none, or it fails.
+
+    A failure costs readers an estimate, never a row: it is logged, and the rewrite stays done.
+    """
+    try:
+        table.refresh()
+        handle = table.handle
+        snapshot = handle.snapshot(snapshot_id)
+        files = {int(file.snapshotId()): file for file in handle.statisticsFiles()} if snapshot is not None else {}
+        known = files.get(int(snapshot.parentId() or 0)) if files else None
+        if known is None or snapshot_id in files:
+            return False
+        carried = table.jvm.org.apache.iceberg.GenericStatisticsFile(
+            snapshot_id, known.path(), known.fileSizeInBytes(), known.fileFooterSizeInBytes(), known.blobMetadata()
+        )
+        handle.updateStatistics().setStatistics(carried).commit()
+    except (Py4JError, FirnlineError) as error:
+        LOG.warning("%s: statistics could not be kept for the new snapshot: %s", table.view.name, first_line(error))
+        return False
+    return True

@@ -1,0 +1,134 @@
+"""Manifest debt: how many manifests a table has, how small and how mixed, and when rewriting them pays. Pure.
+
+Writers that append without merging (`newFastAppend`, as Spark's streaming does) leave a manifest a commit. Every
+planner opens all of them whose partition ranges match; merging brings both their number and their ranges down.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyiceberg.manifest import ManifestContent, ManifestFile
+
+from compactor.filters.where import summary_bounds
+from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
+from compactor.iceberg.tables import TableView
+from compactor.partitions import PartitionLayout
+from compactor.settings.tree import ManifestSettings
+
+TARGET_PROPERTY: Final = "commit.manifest.target-size-bytes"
+DEFAULT_TARGET: Final = 8 * 1024 * 1024  # Iceberg's default of the property
+
+
+@dataclass(frozen=True)
+class ManifestCounts:
+    """The manifests of one snapshot.
+
+    Attributes:
+        manifests: How many, of data and of deletes.
+        bytes: Their sizes together.
+        delete_manifests: How many of them list delete files.
+        depth: How many data manifests a filter on one value of the first partition field has to open, on average over
+            the manifests' own bounds; 1 is perfectly clustered, 0 an empty or unpartitioned table.
+        due_specs: Specs whose manifests are worth rewriting.
+        why: Why, in words; empty if none is.
+    """
+
+    manifests: int = 0
+    bytes: int = 0
+    delete_manifests: int = 0
+    depth: float = 0.0
+    due_specs: tuple[int, ...] = ()
+    why: str = ""
+
+    @property
+    def due(self) -> bool:
+        """Whether a rewrite of manifests pays."""
+        return bool(self.due_specs)
+
+    def to_list(self) -> list[Any]:
+        """For JSON; `from_list` reads it."""
+        return [self.manifests, self.bytes, self.delete_manifests, self.depth, list(self.due_specs), self.why]
+
+    @classmethod
+    def from_list(cls, values: Sequence[Any]) -> ManifestCounts:
+        """The inverse of `to_list`."""
+        manifests, size, deletes, depth, specs, why = values
+        return cls(manifests, size, deletes, depth, tuple(specs), why)
+
+
+def count_manifests(
+    manifests: Sequence[ManifestFile],
+    layouts: Mapping[int, PartitionLayout],
+    settings: ManifestSettings,
+    properties: Mapping[str, str],
+    format_version: int,
+) -> ManifestCounts:
+    """Count the manifests of one snapshot and judge them, spec by spec: none is ever merged with another spec's.
+
+    On V3 delete manifests are not rewritten (manifest_rewrite.py), so they are nobody's reason to do it.
+    """
+    target = _target(properties)
+    sizes: dict[int, list[int]] = defaultdict(list)
+    for manifest in manifests:
+        if manifest.content == ManifestContent.DATA or format_version < ROW_LINEAGE_VERSION:
+            sizes[manifest.partition_spec_id].append(manifest.manifest_length)
+    due = tuple(spec_id for spec_id, of_spec in sorted(sizes.items()) if _due(of_spec, target, settings))
+    fewer = sum(_fewest(sizes[spec_id], target) for spec_id in due)
+    many = sum(len(sizes[spec_id]) for spec_id in due)
+    return ManifestCounts(
+        len(manifests),
+        sum(manifest.manifest_length for manifest in manifests),
+        sum(manifest.content == ManifestContent.DELETES for manifest in manifests),
+        _depth(manifests, layouts),
+        due,
+        f"{many} manifests where {fewer} would do" if due else "",
+    )
+
+
+def manifests_of(table: TableView, settings: ManifestSettings) -> ManifestCounts:
+    """`count_manifests` of a table's current snapshot."""
+    version = table.metadata.format_version
+    return count_manifests(table.manifests(), table.layouts(), settings, table.properties, version)
+
+
+def _target(properties: Mapping[str, str]) -> int:
+    text = properties.get(TARGET_PROPERTY, "")
+    return int(text) if text.isdigit() and int(text) > 0 else DEFAULT_TARGET
+
+
+def _due(sizes: Sequence[int], target: int, settings: ManifestSettings) -> bool:
+    return (
+        settings.rewrite
+        and len(sizes) >= settings.min_count
+        and len(sizes) >= settings.min_reduction * _fewest(sizes, target)
+    )
+
+
+def _fewest(sizes: Sequence[int], target: int) -> int:
+    """As many as their bytes fill."""
+    return max(1, -(-sum(sizes) // target))
+
+
+def _depth(manifests: Iterable[ManifestFile], layouts: Mapping[int, PartitionLayout]) -> float:
+    """By spec: how many of the ranges hold a manifest's own lower bound, on average over all manifests."""
+    ranges: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
+    for manifest in manifests:
+        layout = layouts[manifest.partition_spec_id]
+        if manifest.content != ManifestContent.DATA or not layout.types or not manifest.partitions:
+            continue
+        bounds = summary_bounds(layout.types[0], manifest.partitions[0])
+        if bounds.lower is not None and bounds.upper is not None:
+            ranges[manifest.partition_spec_id].append((bounds.lower, bounds.upper))
+    opened = sum(_opened(of_spec) for of_spec in ranges.values())
+    counted = sum(map(len, ranges.values()))
+    return opened / counted if counted else 0.0
+
+
+def _opened(ranges: Sequence[tuple[Any, Any]]) -> int:
+    lowers, uppers = sorted(low for low, _ in ranges), sorted(high for _, high in ranges)
+    return sum(times * (bisect_right(lowers, low) - bisect_left(uppers, low)) for low, times in Counter(lowers).items())

@@ -1,0 +1,214 @@
+"""What changed in a table since a snapshot: only unseen snapshots are read; on any gap the answer is "recount"."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+
+import numpy as np
+import pandas as pd
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Operation, Snapshot
+
+from compactor.debt.board import PartitionCounts, SizeLadder
+from compactor.debt.tiers import step_edges, step_of
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.iceberg.tables import MAIN, FileSizes, TableView, head_of
+from compactor.manifests.cache import ManifestCache
+from compactor.manifests.columns import CONTENT, EntryColumns
+from compactor.manifests.rows import ManifestRows, Numbers
+from compactor.partitions import PartitionKey
+
+Deltas = dict[PartitionKey, PartitionCounts]
+_POSITION_DELETES = CONTENT.index(Content.POSITION_DELETES)
+
+
+@dataclass(frozen=True)
+class CommitTimes:
+    """When writers committed, in milliseconds since the epoch; rewrites are no writers' commits.
+
+    What a rewrite wrote is as old as the newest commit it can hold: its files carry the sequence number of the snapshot
+    that the rewrite was planned at. Of files of expired snapshots nothing is known.
+
+    Attributes:
+        by_snapshot: Of retained snapshots that are not rewrites.
+        by_sequence: (sequence number, milliseconds) of the same, ascending.
+    """
+
+    by_snapshot: Mapping[int, int] = field(default_factory=dict)
+    by_sequence: tuple[tuple[int, int], ...] = ()
+
+    @classmethod
+    def of(cls, metadata: TableMetadata) -> CommitTimes:
+        """Those of a table."""
+        written = [
+            snapshot
+            for snapshot in metadata.snapshots
+            if snapshot.summary is None or snapshot.summary.operation is not Operation.REPLACE
+        ]
+        by_sequence = {each.sequence_number: each.timestamp_ms for each in written if each.sequence_number}
+        by_snapshot = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in written}
+        return cls(by_snapshot, tuple(sorted(by_sequence.items())))
+
+    def written_ms(self, snapshot_id: int | None, data_sequence_number: int) -> int:
+        """When a file was written: exactly for files of writers, at the latest for those of rewrites; 0 if unknown."""
+        known = self.by_snapshot.get(snapshot_id or 0)
+        if known is not None:
+            return known
+        before = bisect_right(self.by_sequence, data_sequence_number, key=itemgetter(0))
+        return self.by_sequence[before - 1][1] if before else 0
+
+
+NO_COMMITS = CommitTimes()
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """Snapshots of the branch that follow the one already counted, oldest first. Empty: nothing new."""
+
+    snapshots: tuple[Snapshot, ...]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The counted snapshot is not an ancestor of the current one; `reason` is a slug. A full recount is needed."""
+
+    reason: str
+
+
+def unseen_snapshots(metadata: TableMetadata, counted_snapshot_id: int | None, ref: str = MAIN) -> Unseen | Gap:
+    """Walk back from the branch's head to the counted one (spec: snapshots form a log through parent-snapshot-id).
+
+    Rollback, expiry of a snapshot in between, and a table replaced under its name all end as a Gap. The counted
+    snapshot itself may have expired, as long as its child still names it.
+    """
+    current = head_of(metadata, ref)
+    if counted_snapshot_id is None:
+        return Gap("first_sight") if current else Unseen(())
+    new: list[Snapshot] = []
+    snapshot_id = current.snapshot_id if current else None
+    while snapshot_id != counted_snapshot_id:
+        snapshot = metadata.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+        if snapshot is None:
+            return Gap("history_gap")
+        new.append(snapshot)
+        snapshot_id = snapshot.parent_snapshot_id
+    return Unseen(tuple(reversed(new)))
+
+
+def manifests_added(table: TableView, snapshot: Snapshot) -> list[ManifestFile]:
+    """Manifests that `snapshot` itself wrote; older ones were counted with their own snapshot."""
+    return [manifest for manifest in table.manifests(snapshot) if manifest.added_snapshot_id == snapshot.snapshot_id]
+
+
+def entries_changed(table: TableView, snapshots: Iterable[Snapshot], cache: ManifestCache) -> Iterator[FileEntry]:
+    """What `snapshots` added and removed, in their order (spec: an entry belongs to the snapshot whose id it carries).
+
+    Raises:
+        RetryError: a manifest cannot be read.
+    """
+    for snapshot in snapshots:
+        for entries in cache.read(table, manifests_added(table, snapshot)):
+            for entry in entries:
+                if entry.status is not Status.EXISTING and entry.snapshot_id == snapshot.snapshot_id:
+                    yield entry
+
+
+def deltas_of(table: TableView, snapshots: Iterable[Snapshot], sizes: FileSizes, cache: ManifestCache) -> Deltas:
+    """Change in counts per partition over `snapshots`."""
+    deltas: Deltas = {}
+    commits = CommitTimes.of(table.metadata)
+    for entry in entries_changed(table, snapshots, cache):
+        counts = counts_of(entry, sizes, commits.written_ms(entry.snapshot_id, entry.data_sequence_number))
+        add(deltas, entry.key, counts if entry.status is Status.ADDED else -counts)
+    return deltas
+
+
+def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: CommitTimes = NO_COMMITS) -> Deltas:
+    """Counts per partition of the live entries given: the recount, whole or a part of it; as `counts_of` for each."""
+    rows = ManifestRows(manifests)
+    changed_ms = _changed_ms(rows, commits)
+    records, size, content = rows.numbers("records"), rows.numbers("size"), rows.numbers("content")
+    edges = np.array(step_edges(sizes.small_below), np.int64)
+    counts: Deltas = {}
+    for key, part in rows.live_data.items():
+        small = np.sort(size[part][size[part] < sizes.small_below])
+        change = PartitionCounts(
+            data_files=len(part),
+            small_files=len(small),
+            data_bytes=int(size[part].sum()),
+            small_bytes=int(small.sum()),
+            records=int(records[part].sum()),
+            small_sizes=_ladder(small, edges),
+            changed_ms=int(changed_ms[part].max()),
+        )
+        add(counts, key, change)
+    for key, part in rows.live_deletes.items():
+        by_position = content[part] == _POSITION_DELETES
+        change = PartitionCounts(
+            delete_files=len(part),
+            deleted_records=int(records[part[by_position]].sum()),
+            changed_ms=int(changed_ms[part].max()),
+            equality_deletes=int((~by_position).sum()),
+        )
+        add(counts, key, change)
+    return counts
+
+
+def _changed_ms(rows: ManifestRows, commits: CommitTimes) -> Numbers:
+    """Row by row, when a writer committed the file; 0 if unknown."""
+    by_snapshot, snapshot_ids = pd.factorize(rows.snapshot_ids())
+    by_sequence, sequences = pd.factorize(rows.numbers("data_sequence_number"))
+    codes, distinct = pd.factorize(by_snapshot * max(1, len(sequences)) + by_sequence)
+    pairs = (divmod(int(each), len(sequences)) for each in distinct)
+    found = [commits.written_ms(int(snapshot_ids[one]), int(sequences[other])) for one, other in pairs]
+    changed: Numbers = np.array(found, np.int64)[codes]
+    return changed
+
+
+def _ladder(ascending: Numbers, edges: Numbers) -> SizeLadder:
+    """Small files by size; `edges` are those of `tiers.step_edges`."""
+    steps, starts, files = np.unique(
+        np.searchsorted(edges, ascending, side="right") - 1, return_index=True, return_counts=True
+    )
+    total = np.add.reduceat(ascending, starts) if len(starts) else ()
+    return tuple((int(step), int(count), int(size)) for step, count, size in zip(steps, files, total, strict=True))
+
+
+def counts_of(entry: FileEntry, sizes: FileSizes, changed_ms: int = 0) -> PartitionCounts:
+    """What one live file adds to its partition's counts. `changed_ms`: when a writer committed it, 0 if unknown."""
+    if entry.content is Content.DATA:
+        small = sizes.is_small(entry.size)
+        return PartitionCounts(
+            data_files=1,
+            small_files=int(small),
+            data_bytes=entry.size,
+            small_bytes=entry.size if small else 0,
+            records=entry.records,
+            small_sizes=((step_of(entry.size), 1, entry.size),) if small else (),
+            changed_ms=changed_ms,
+        )
+    by_position = entry.content is Content.POSITION_DELETES
+    return PartitionCounts(
+        delete_files=1,
+        deleted_records=entry.records if by_position else 0,
+        changed_ms=changed_ms,
+        equality_deletes=int(not by_position),
+    )
+
+
+def add(counts: Deltas, key: PartitionKey, change: PartitionCounts) -> None:
+    """Add `change` to one partition's counts, in place."""
+    counts[key] = counts.get(key, PartitionCounts()) + change
+
+
+def total_data_files(snapshot: Snapshot | None) -> int | None:
+    """The snapshot summary's own count of data files, where the writer keeps one: a cheap check of the ledger."""
+    if snapshot is None or snapshot.summary is None:
+        return None
+    text: Mapping[str, str] = snapshot.summary.additional_properties
+    value = text.get("total-data-files")
+    return int(value) if value is not None and value.isdigit() else None

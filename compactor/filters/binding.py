@@ -1,0 +1,210 @@
+"""A filter's syntax tree, bound to a schema: names become field ids, constants values, and NOT is pushed to the leaves.
+
+SQL's three-valued logic: a test of null is neither true nor false, so neither it nor its negation matches. PyIceberg's
+expression objects are read too; there, as in Iceberg, `!=`, NOT IN and NOT LIKE match null.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any, Final
+
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    BooleanExpression,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNaN,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    LiteralPredicate,
+    Not,
+    NotEqualTo,
+    NotIn,
+    NotNaN,
+    NotNull,
+    NotStartsWith,
+    Or,
+    Reference,
+    SetPredicate,
+    StartsWith,
+    UnboundPredicate,
+)
+from pyiceberg.expressions.literals import DateLiteral, Literal, TimeLiteral, TimestampLiteral
+from pyiceberg.schema import Schema
+from pyiceberg.types import DoubleType, FloatType, NestedField, PrimitiveType, StringType
+
+from compactor.filters.predicates import EVERYTHING, NOTHING, Leaf, Predicate, all_of, any_of
+from compactor.filters.predicates import Operator as LeafOperator
+from compactor.filters.syntax import Constant, Every, Negated, Node, Operator, Some, Test
+from compactor.filters.values import compared, listed, value_of
+
+
+def bind(schema: Schema, node: Node, negated: bool = False) -> Predicate:
+    """The predicate over field ids that `node` (or its negation) is.
+
+    Raises:
+        ValueError: an unknown column, or a constant that its type does not take.
+    """
+    match node:
+        case Negated():
+            return bind(schema, node.part, not negated)
+        case Every() | Some():
+            join = all_of if isinstance(node, Every) != negated else any_of
+            return join([bind(schema, part, negated) for part in node.parts])
+    return _bind_test(schema, node, negated)
+
+
+_OPPOSITES: Final = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
+
+
+def _bind_test(schema: Schema, test: Test, negated: bool) -> Predicate:
+    field = _column(schema, test.column)
+    key, name = field.field_id, schema.find_column_name(field.field_id) or test.column
+    if test.operator == "is null":
+        return Leaf(key, name, LeafOperator.NOT_NULL if negated else LeafOperator.IS_NULL)
+    kind = field.field_type
+    if not isinstance(kind, PrimitiveType):
+        raise ValueError(f"{test.column} is a {kind}; only its fields can be compared, as in {test.column}.field")  # noqa: TRY004 - an input, not a bug
+    if test.operator == "is nan":
+        return _nan_test(key, name, kind, negated)
+    if test.operator == "like":
+        return _like(key, name, kind, test.constants, negated)
+    values = [value_of(kind, constant) for constant in test.constants]
+    if test.operator == "in":
+        return listed(key, name, values, negated)
+    return compared(key, name, _OPPOSITES[test.operator] if negated else test.operator, values[0])
+
+
+def _column(schema: Schema, name: str) -> NestedField:
+    """The field by its full name; where no name is the same, the only one that differs in case alone."""
+    known = schema.column_names
+    found = [name] if name in known else [each for each in known if each.lower() == name.lower()]
+    if len(found) != 1:
+        raise ValueError(f"{name} could be any of {', '.join(found)}" if found else f"there is no column {name}")
+    field = schema.find_field(found[0])
+    try:
+        schema.accessor_for_field(field.field_id)
+    except ValueError:
+        raise ValueError(f"{name} lies in a list or map: a row has many of them") from None
+    return field
+
+
+def _nan_test(key: int, name: str, kind: PrimitiveType, negated: bool) -> Predicate:
+    if isinstance(kind, FloatType | DoubleType):
+        return Leaf(key, name, LeafOperator.NOT_NAN if negated else LeafOperator.IS_NAN)
+    return EVERYTHING if negated else NOTHING
+
+
+def _like(key: int, name: str, kind: PrimitiveType, constants: tuple[Constant, ...], negated: bool) -> Predicate:
+    """LIKE where the pattern is a text or a prefix; else what all texts it could match begin with."""
+    if not isinstance(kind, StringType):
+        raise ValueError(f"LIKE needs a column of strings; {name} is of type {kind}")  # noqa: TRY004 - an input
+    if any(constant.kind != "text" for constant in constants):
+        raise ValueError("LIKE takes a string in single quotes, e.g. 'abc%'")
+    prefix, rest = _prefix_of_pattern(*(str(constant.value) for constant in constants))
+    not_null = Leaf(key, name, LeafOperator.NOT_NULL)
+    if not rest:
+        return Leaf(key, name, LeafOperator.NOT_IN if negated else LeafOperator.IN, frozenset({prefix}))
+    if set(rest) != {"%"} and negated:
+        return not_null
+    if not prefix:
+        return NOTHING if negated else not_null
+    return Leaf(key, name, LeafOperator.NOT_STARTS_WITH if negated else LeafOperator.STARTS_WITH, frozenset({prefix}))
+
+
+def _prefix_of_pattern(pattern: str, escape: str = "\\") -> tuple[str, str]:
+    """The text before the first wildcard, and the pattern from there on."""
+    if len(escape) != 1:
+        raise ValueError("ESCAPE takes one character")
+    prefix: list[str] = []
+    position = 0
+    while position < len(pattern) and pattern[position] not in {"%", "_"} - {escape}:
+        if pattern[position] == escape and position + 1 < len(pattern):
+            position += 1
+        prefix.append(pattern[position])
+        position += 1
+    return "".join(prefix), pattern[position:]
+
+
+_TESTS: Final[dict[type[BooleanExpression], Operator]] = {
+    IsNull: "is null",
+    NotNull: "is null",
+    IsNaN: "is nan",
+    NotNaN: "is nan",
+    EqualTo: "=",
+    NotEqualTo: "=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    In: "in",
+    NotIn: "in",
+    StartsWith: "like",
+    NotStartsWith: "like",
+}
+
+
+def from_expression(expression: BooleanExpression) -> Node:
+    """The syntax tree of an unbound PyIceberg expression.
+
+    Raises:
+        ValueError: it has parts that a filter's text cannot have, such as a term that is not a column.
+    """
+    match expression:
+        case AlwaysTrue() | AlwaysFalse():
+            return Every(()) if isinstance(expression, AlwaysTrue) else Some(())
+        case And() | Or():
+            parts = (from_expression(expression.left), from_expression(expression.right))
+            return Every(parts) if isinstance(expression, And) else Some(parts)
+        case Not():
+            return Negated(from_expression(expression.child))
+        case _:
+            return _from_test(expression)
+
+
+def _from_test(expression: BooleanExpression) -> Node:
+    operator = _TESTS.get(type(expression))
+    if operator is None or not isinstance(expression, UnboundPredicate) or not isinstance(expression.term, Reference):
+        raise ValueError(f"{expression} is not an unbound test of a column")
+    column = expression.term.name
+    test = Test(column, operator, _constants(expression))
+    match expression:
+        case NotNull() | NotNaN():
+            return Negated(test)
+        case NotEqualTo() | NotIn() | NotStartsWith():
+            return Some((Negated(test), Test(column, "is null")))
+        case _:
+            return test
+
+
+def _constants(expression: UnboundPredicate) -> tuple[Constant, ...]:
+    if isinstance(expression, StartsWith | NotStartsWith):
+        prefix = str(expression.literal.value)
+        for special in ("\\", "%", "_"):
+            prefix = prefix.replace(special, f"\\{special}")
+        return (Constant("text", f"{prefix}%"),)
+    if isinstance(expression, LiteralPredicate):
+        return (_constant(expression.literal),)
+    if isinstance(expression, SetPredicate):
+        return tuple(_constant(each) for each in expression.literals)
+    return ()
+
+
+def _constant(literal: Literal[Any]) -> Constant:
+    value = literal.value
+    if isinstance(literal, DateLiteral):
+        return Constant("days", value)
+    if isinstance(literal, TimeLiteral | TimestampLiteral):
+        return Constant("micros", value)
+    if isinstance(value, bytes | bool):
+        return Constant("bytes" if isinstance(value, bytes) else "boolean", value)
+    if isinstance(value, int | Decimal) or (isinstance(value, float) and math.isfinite(value)):
+        return Constant("number", Decimal(value))
+    return Constant("text", str(value))

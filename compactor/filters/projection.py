@@ -1,0 +1,313 @@
+"""A predicate over columns → what it says of the partitions of one spec: *inclusive*, so no matching row is left out.
+
+If a row satisfies the predicate, its partition tuple satisfies the projection. Each leaf is projected by PyIceberg's
+own transforms (`project`), onto each partition field of its column; a leaf that cannot be projected matches every
+partition. Beyond PyIceberg 0.12, as in Iceberg's Java code or safer:
+
+- Iceberg 0.10 and before gave times before 1970 a year, month, day or hour one too late: both are kept (see
+  `ProjectionUtil.fixInclusiveTimeProjection`).
+- Java's truncation of the smallest ints and longs wraps around: the wrapped value is kept.
+- PyIceberg takes IS NULL of a required field inside an optional struct for impossible: its struct may be null.
+- A comparison at the end of Python's calendar is projected without its own end point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, Final
+
+from pyiceberg.expressions import (
+    BooleanExpression,
+    BoundEqualTo,
+    BoundGreaterThan,
+    BoundGreaterThanOrEqual,
+    BoundIn,
+    BoundIsNaN,
+    BoundIsNull,
+    BoundLessThan,
+    BoundLessThanOrEqual,
+    BoundNotEqualTo,
+    BoundNotIn,
+    BoundNotNaN,
+    BoundNotNull,
+    BoundNotStartsWith,
+    BoundPredicate,
+    BoundReference,
+    BoundStartsWith,
+    EqualTo,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNaN,
+    IsNull,
+    LessThan,
+    LessThanOrEqual,
+    LiteralPredicate,
+    NotEqualTo,
+    NotIn,
+    NotNaN,
+    NotNull,
+    NotStartsWith,
+    SetPredicate,
+    StartsWith,
+)
+from pyiceberg.expressions.literals import DateLiteral, Literal, TimestampLiteral, UUIDLiteral, literal
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Accessor
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    MonthTransform,
+    TimeTransform,
+    Transform,
+    TruncateTransform,
+    YearTransform,
+)
+from pyiceberg.types import (
+    DateType,
+    IntegerType,
+    LongType,
+    NestedField,
+    PrimitiveType,
+    StringType,
+    TimestampType,
+    TimestamptzType,
+    UUIDType,
+)
+
+from compactor.filters.predicates import (
+    EVERYTHING,
+    AllOf,
+    AnyOf,
+    Leaf,
+    Operator,
+    Predicate,
+    all_of,
+    any_of,
+    as_text,
+    possible_values,
+)
+from compactor.partitions import to_json
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """How many buckets of one bucket field a filter selects."""
+
+    field: str
+    selected: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Projection:
+    """What a filter says of the partitions of one spec. Leaves of `predicate` have positions in the tuple as keys."""
+
+    spec_id: int
+    predicate: Predicate
+    text: str
+    buckets: tuple[Buckets, ...] = ()
+
+
+def project(predicate: Predicate, spec: PartitionSpec, kinds: Mapping[int, PrimitiveType]) -> Projection:
+    """Project a predicate over columns onto one spec.
+
+    Args:
+        predicate: Over columns: the keys of its leaves are field ids.
+        spec: The partition spec.
+        kinds: Types of the columns by field id, at least of those that the predicate names.
+    """
+    found = _project(predicate, spec, kinds)
+    transforms = {position: field.transform for position, field in enumerate(spec.fields)}
+    sources = {position: kinds.get(field.source_id) for position, field in enumerate(spec.fields)}
+    buckets = {position: each for position, each in transforms.items() if isinstance(each, BucketTransform)}
+    return Projection(
+        spec.spec_id,
+        found,
+        as_text(found, lambda leaf, value: shown(transforms[leaf.key], sources[leaf.key], value), frozenset(buckets)),
+        tuple(
+            _buckets(found, position, spec.fields[position].name, transform) for position, transform in buckets.items()
+        ),
+    )
+
+
+def _buckets(predicate: Predicate, position: int, name: str, transform: BucketTransform[Any]) -> Buckets:
+    wanted = possible_values(predicate, position)
+    return Buckets(name, transform.num_buckets if wanted is None else len(wanted), transform.num_buckets)
+
+
+def _project(predicate: Predicate, spec: PartitionSpec, kinds: Mapping[int, PrimitiveType]) -> Predicate:
+    match predicate:
+        case AllOf():
+            return all_of(_project(part, spec, kinds) for part in predicate.parts)
+        case AnyOf():
+            return any_of(_project(part, spec, kinds) for part in predicate.parts)
+    return all_of(
+        _project_leaf(predicate, kinds[predicate.key], position, field)
+        for position, field in enumerate(spec.fields)
+        if field.source_id == predicate.key
+    )
+
+
+def _project_leaf(leaf: Leaf, kind: PrimitiveType, position: int, field: PartitionField) -> Predicate:
+    for weaker in _weaker_and_weaker(leaf):
+        try:
+            projected = field.transform.project(field.name, _bound(weaker, kind))
+        except Exception:  # noqa: BLE001, S112 - whatever PyIceberg cannot project, must be kept
+            continue
+        if projected is not None:
+            return _as_written(_leaf(projected, position, field), field, kind)
+    return EVERYTHING
+
+
+def _weaker_and_weaker(leaf: Leaf) -> Iterator[Leaf]:
+    """The leaf, and what follows from it: PyIceberg steps off the end point of `<` and `>`, which may be the calendar's
+    last; and only null satisfies no test but IS NULL (a transform makes null of null alone, but for `void`).
+    """
+    yield leaf
+    if leaf.operator in _WITH_END_POINT:
+        yield replace(leaf, operator=_WITH_END_POINT[leaf.operator])
+    if leaf.operator not in {Operator.IS_NULL, Operator.NOT_NAN}:
+        yield Leaf(leaf.key, leaf.name, Operator.NOT_NULL)
+
+
+_WITH_END_POINT: Final = {Operator.LESS: Operator.AT_MOST, Operator.GREATER: Operator.AT_LEAST}
+
+
+def _bound(leaf: Leaf, kind: PrimitiveType) -> BoundPredicate:
+    # Optional whatever the schema says: PyIceberg would fold IS NULL of a required field in a struct to "never".
+    field = NestedField(field_id=leaf.key, name=leaf.name, field_type=kind, required=False)
+    column = BoundReference(field=field, accessor=Accessor(position=0))
+    literals = {_literal(kind, value) for value in leaf.values}
+    made: Any
+    if len(literals) > 1:
+        made = _BOUND_SETS[leaf.operator](column, literals)
+    else:
+        made = _BOUND[leaf.operator](column, *literals)
+    if not isinstance(made, BoundPredicate):
+        raise TypeError(f"PyIceberg makes {made} of {leaf.operator}")
+    return made
+
+
+def _literal(kind: PrimitiveType, value: Any) -> Literal[Any]:
+    match kind:
+        case DateType():
+            return DateLiteral(value)
+        case TimestampType() | TimestamptzType():
+            return TimestampLiteral(value)
+        case UUIDType():
+            return UUIDLiteral(value)
+        case _:
+            return literal(value)
+
+
+def _leaf(projected: BooleanExpression, position: int, field: PartitionField) -> Leaf:
+    values: frozenset[Any] = frozenset()
+    if isinstance(projected, LiteralPredicate):
+        values = frozenset({projected.literal.value})
+    elif isinstance(projected, SetPredicate):
+        values = frozenset(each.value for each in projected.literals)
+    return Leaf(position, field.name, _OPERATORS[type(projected)], values)
+
+
+def _as_written(leaf: Leaf, field: PartitionField, kind: PrimitiveType) -> Predicate:
+    """The leaf, widened by what writers made of some values."""
+    if isinstance(field.transform, TimeTransform):
+        days_of_dates = isinstance(kind, DateType) and isinstance(field.transform, DayTransform)
+        return leaf if days_of_dates else _one_later_before_1970(leaf)
+    if isinstance(field.transform, TruncateTransform) and isinstance(kind, IntegerType | LongType):
+        return _wrapped_around(leaf, field.transform.width)
+    return leaf
+
+
+def _one_later_before_1970(leaf: Leaf) -> Leaf:
+    if leaf.operator is Operator.IN:
+        values = leaf.values | {value + 1 for value in leaf.values if value < 0}
+    elif leaf.operator in {Operator.LESS, Operator.AT_MOST} and leaf.value < 0:
+        values = frozenset({leaf.value + 1})
+    else:
+        return leaf
+    return replace(leaf, values=values)
+
+
+def _wrapped_around(leaf: Leaf, width: int) -> Leaf:
+    also = set()
+    for smallest in (-(2**31), -(2**63)):  # ints may have become longs since
+        truncated = smallest - smallest % width
+        if truncated < smallest and _reaches_down_to(leaf, truncated):
+            also.add(truncated - 2 * smallest)
+    return replace(leaf, also=frozenset(also))
+
+
+def _reaches_down_to(leaf: Leaf, value: int) -> bool:
+    match leaf.operator:
+        case Operator.IN:
+            return value in leaf.values
+        case Operator.LESS | Operator.AT_MOST:
+            return bool(leaf.value >= value)
+        case _:
+            return False
+
+
+_BOUND_SETS: Final[dict[Operator, Callable[..., Any]]] = {Operator.IN: BoundIn, Operator.NOT_IN: BoundNotIn}
+_BOUND: Final[dict[Operator, Callable[..., Any]]] = {
+    Operator.IN: BoundEqualTo,
+    Operator.NOT_IN: BoundNotEqualTo,
+    Operator.LESS: BoundLessThan,
+    Operator.AT_MOST: BoundLessThanOrEqual,
+    Operator.GREATER: BoundGreaterThan,
+    Operator.AT_LEAST: BoundGreaterThanOrEqual,
+    Operator.STARTS_WITH: BoundStartsWith,
+    Operator.NOT_STARTS_WITH: BoundNotStartsWith,
+    Operator.IS_NULL: BoundIsNull,
+    Operator.NOT_NULL: BoundNotNull,
+    Operator.IS_NAN: BoundIsNaN,
+    Operator.NOT_NAN: BoundNotNaN,
+}
+_OPERATORS: Final[dict[type[BooleanExpression], Operator]] = {
+    EqualTo: Operator.IN,
+    In: Operator.IN,
+    NotEqualTo: Operator.NOT_IN,
+    NotIn: Operator.NOT_IN,
+    LessThan: Operator.LESS,
+    LessThanOrEqual: Operator.AT_MOST,
+    GreaterThan: Operator.GREATER,
+    GreaterThanOrEqual: Operator.AT_LEAST,
+    StartsWith: Operator.STARTS_WITH,
+    NotStartsWith: Operator.NOT_STARTS_WITH,
+    IsNull: Operator.IS_NULL,
+    NotNull: Operator.NOT_NULL,
+    IsNaN: Operator.IS_NAN,
+    NotNaN: Operator.NOT_NAN,
+}
+
+
+def shown(transform: Transform[Any, Any], source: PrimitiveType | None, value: Any) -> str:
+    """A partition value as people write it: `2024-01`, `2024-01-15-10`, `'text'`, bucket numbers as they are."""
+    match transform:
+        case YearTransform():
+            return f"{1970 + value:04d}"
+        case MonthTransform():
+            return f"{1970 + value // 12:04d}-{value % 12 + 1:02d}"
+        case DayTransform():
+            return str(to_json(DateType(), value))
+        case HourTransform():
+            return str(to_json(TimestampType(), value * 3_600_000_000)).split(":")[0].replace("T", "-")
+        case BucketTransform():
+            return str(value)
+    return shown_value(source, value)
+
+
+def shown_value(kind: PrimitiveType | None, value: Any) -> str:
+    """A value of a column as people write it in a filter, dates and times without quotes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(kind, StringType) and isinstance(value, str):
+        return "'" + value.replace("'", "''") + "'"
+    if kind is None or isinstance(value, float | Decimal):
+        return str(value)
+    written = to_json(kind, value)
+    return f"X'{written}'" if isinstance(value, bytes) and not isinstance(kind, UUIDType) else str(written)

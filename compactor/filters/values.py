@@ -1,0 +1,327 @@
+"""Constants of a filter → values of a column's type, and what a test means where the type cannot hold the constant.
+
+Nothing is rounded in silence. `price < 5.255` over two decimals is `price <= 5.25`, and `price = 5.255` matches
+nothing. Where engines disagree about a constant (a float column and 0.1; a date column and a text with a time of day),
+the test matches what it matches in any of them.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+import re
+import struct
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Context, Decimal
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    LongType,
+    PrimitiveType,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from compactor.filters.predicates import NOTHING, Leaf, Operator, Predicate, all_of, any_of
+from compactor.filters.syntax import Constant
+
+NANOS_PER_SECOND: Final = 1_000_000_000
+NANOS_PER_DAY: Final = 86_400 * NANOS_PER_SECOND
+_EPOCH: Final = dt.date(1970, 1, 1)
+_EXACT: Final = Context(prec=400)
+_DATE: Final = r"(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
+_CLOCK: Final = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2})(?:\.(?P<fraction>\d{1,9}))?)?"
+_ZONE: Final = r"(?P<zone>Z|UTC|GMT|[+-]\d{1,2}(?::?\d{2})?)"
+_MOMENT: Final = re.compile(rf"{_DATE}(?:[T ]{_CLOCK})? ?{_ZONE}?", re.IGNORECASE | re.ASCII)
+_TIME: Final = re.compile(_CLOCK, re.ASCII)
+_NOT_FINITE: Final = {"NAN": math.nan, "INF": math.inf, "INFINITY": math.inf, "-INF": -math.inf, "-INFINITY": -math.inf}
+
+
+class Fit(Enum):
+    """How a constant fits its column's type."""
+
+    EXACT = "the value is the constant"
+    BELOW = "the constant lies above the value, and below the type's next one"
+    CUT = "as BELOW, but some engines cut the constant down to the value"
+    NEAR = "the value is the one nearest to the constant"
+
+
+@dataclass(frozen=True)
+class Value:
+    """A constant in its column's type: what Iceberg stores (days, micros, nanos, Decimal, 16 bytes of a uuid, ...)."""
+
+    stored: Any
+    fit: Fit = Fit.EXACT
+
+
+def value_of(kind: PrimitiveType, constant: Constant) -> Value:
+    """A constant as a value of type `kind`.
+
+    Raises:
+        ValueError: there is no such value; the message shows how one is written.
+    """
+    read = _READERS.get(type(kind))
+    if read is None:
+        raise ValueError(f"columns of type {kind} cannot be compared in a filter")
+    try:
+        return read(kind, constant)
+    except (ValueError, ArithmeticError):
+        shown = repr(constant.value) if constant.kind == "text" else str(constant.value)
+        raise ValueError(f"{shown} is not a value of type {kind}; write {example(kind)}") from None
+
+
+def example(kind: PrimitiveType) -> str:
+    """How a constant of this type is written."""
+    return _EXAMPLES.get(type(kind), "another column")
+
+
+def compared(key: int, name: str, operator: str, value: Value) -> Predicate:
+    """`name operator value`, for `operator` one of `= != < <= > >=`."""
+    if isinstance(value.stored, float) and math.isnan(value.stored):
+        return _compared_with_nan(key, name, operator)
+    wanted = _MEANING[value.fit].get(operator, _MEANING[Fit.EXACT][operator])
+    if wanted is None:
+        return NOTHING
+    if wanted is Operator.NOT_NULL:
+        return Leaf(key, name, wanted)
+    return Leaf(key, name, wanted, frozenset({value.stored}))
+
+
+def listed(key: int, name: str, values: Iterable[Value], negated: bool) -> Predicate:
+    """`name IN (...)`, or `name NOT IN (...)`."""
+    operator = "!=" if negated else "="
+    tests = [compared(key, name, operator, value) for value in values]
+    if not negated:
+        return any_of(tests)
+    excluded = [test for test in tests if isinstance(test, Leaf) and test.operator is Operator.NOT_IN]
+    others = [test for test in tests if test not in excluded]
+    if not excluded:
+        return all_of(others)
+    everything_excluded: frozenset[Any] = frozenset().union(*(leaf.values for leaf in excluded))
+    return all_of([Leaf(key, name, Operator.NOT_IN, everything_excluded), *others])
+
+
+_MEANING: Final[dict[Fit, dict[str, Operator | None]]] = {
+    Fit.EXACT: {
+        "=": Operator.IN,
+        "!=": Operator.NOT_IN,
+        "<": Operator.LESS,
+        "<=": Operator.AT_MOST,
+        ">": Operator.GREATER,
+        ">=": Operator.AT_LEAST,
+    },
+    Fit.BELOW: {"=": None, "!=": Operator.NOT_NULL, "<": Operator.AT_MOST, ">=": Operator.GREATER},
+    Fit.CUT: {"!=": Operator.NOT_NULL, "<": Operator.AT_MOST},
+    Fit.NEAR: {"!=": Operator.NOT_NULL, "<": Operator.AT_MOST, ">": Operator.AT_LEAST},
+}
+
+
+def _compared_with_nan(key: int, name: str, operator: str) -> Predicate:
+    """NaN is the greatest value and equal to itself."""
+    not_nan = all_of([Leaf(key, name, Operator.NOT_NAN), Leaf(key, name, Operator.NOT_NULL)])
+    return {
+        "=": Leaf(key, name, Operator.IS_NAN),
+        ">=": Leaf(key, name, Operator.IS_NAN),
+        "!=": not_nan,
+        "<": not_nan,
+        "<=": Leaf(key, name, Operator.NOT_NULL),
+        ">": NOTHING,
+    }[operator]
+
+
+def _number(constant: Constant) -> Decimal:
+    if constant.kind == "number":
+        return Decimal(constant.value)
+    if constant.kind != "text":
+        raise ValueError(constant.kind)
+    number = Decimal(constant.value.strip())
+    if not number.is_finite():
+        raise ValueError(constant.value)
+    return number
+
+
+def _scaled(constant: Constant, scale: int) -> tuple[int, Fit]:
+    """The constant in units of 10**-scale. What is quoted must be exact: engines differ in how they round text."""
+    number = _number(constant)
+    if abs(number.adjusted()) > _EXACT.prec // 2:
+        raise ValueError(number)
+    scaled = number.scaleb(scale, _EXACT)
+    whole = scaled.to_integral_value(ROUND_FLOOR)
+    if whole != scaled and constant.kind == "text":
+        raise ValueError(constant.value)
+    return int(whole), Fit.EXACT if whole == scaled else Fit.BELOW
+
+
+def _integer(bits: int) -> Callable[[PrimitiveType, Constant], Value]:
+    def read(_kind: PrimitiveType, constant: Constant) -> Value:
+        whole, fit = _scaled(constant, 0)
+        within = -(2 ** (bits - 1)) <= whole < 2 ** (bits - 1)
+        return Value(whole, fit if within else Fit.BELOW)  # out of range: equal to nothing, and compared as it is
+
+    return read
+
+
+def _decimal(kind: PrimitiveType, constant: Constant) -> Value:
+    scale, precision = kind.scale, kind.precision  # type: ignore[attr-defined]
+    whole, fit = _scaled(constant, scale)
+    digits = tuple(map(int, str(abs(whole))))
+    stored = Decimal((int(whole < 0), digits, -scale))
+    return Value(stored, fit if abs(whole) < 10**precision else Fit.BELOW)
+
+
+def _double(_kind: PrimitiveType, constant: Constant) -> Value:
+    if constant.kind == "text" and constant.value.strip().upper() in _NOT_FINITE:
+        return Value(_NOT_FINITE[constant.value.strip().upper()])
+    return Value(float(_number(constant)))
+
+
+def _float(kind: PrimitiveType, constant: Constant) -> Value:
+    wide = _double(kind, constant).stored
+    if not math.isfinite(wide):
+        return Value(wide)
+    try:
+        near = struct.unpack("<f", struct.pack("<f", wide))[0]
+    except OverflowError:
+        near = math.copysign(math.inf, wide)
+    return Value(near, Fit.EXACT if Decimal(near) == _number(constant) else Fit.NEAR)
+
+
+def _date(_kind: PrimitiveType, constant: Constant) -> Value:
+    if constant.kind == "days":
+        return Value(constant.value)
+    days, rest = divmod(_nanos(constant, zoned=False), NANOS_PER_DAY)
+    return Value(days, Fit.CUT if rest else Fit.EXACT)
+
+
+def _timestamp(zoned: bool, nanos_per_unit: int) -> Callable[[PrimitiveType, Constant], Value]:
+    def read(_kind: PrimitiveType, constant: Constant) -> Value:
+        units, rest = divmod(_nanos(constant, zoned), nanos_per_unit)
+        return Value(units, Fit.CUT if rest else Fit.EXACT)
+
+    return read
+
+
+def _nanos(constant: Constant, zoned: bool) -> int:
+    """Nanoseconds since 1970, in UTC or without zone. A zone is refused where the column has none."""
+    if constant.kind == "days":
+        return int(constant.value) * NANOS_PER_DAY
+    if constant.kind == "micros":
+        return int(constant.value) * 1000
+    found = _MOMENT.fullmatch(constant.value.strip()) if constant.kind == "text" else None
+    if found is None or (found["zone"] and not zoned):
+        raise ValueError(constant.value)
+    days = (dt.date(int(found["year"]), int(found["month"]), int(found["day"])) - _EPOCH).days
+    return days * NANOS_PER_DAY + (_clock(found) if found["hour"] else 0) - _offset(found["zone"])
+
+
+def _clock(found: re.Match[str]) -> int:
+    moment = dt.time(int(found["hour"]), int(found["minute"]), int(found["second"] or 0))
+    seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second
+    return seconds * NANOS_PER_SECOND + int((found["fraction"] or "").ljust(9, "0"))
+
+
+_FARTHEST_ZONE: Final = 18 * 60
+"""Minutes from UTC, as in java.time."""
+
+
+def _offset(zone: str | None) -> int:
+    digits = (zone or "").lstrip("+-").replace(":", "")
+    if not digits.isdigit():
+        return 0
+    hours, minutes = (digits, "0") if len(digits) <= len("23") else (digits[:-2], digits[-2:])
+    total = int(hours) * 60 + int(minutes)
+    if int(minutes) >= 60 or total > _FARTHEST_ZONE:  # noqa: PLR2004 - minutes of an hour
+        raise ValueError(zone)
+    return (-1 if str(zone).startswith("-") else 1) * total * 60 * NANOS_PER_SECOND
+
+
+def _time(_kind: PrimitiveType, constant: Constant) -> Value:
+    if constant.kind == "micros":
+        return Value(constant.value)
+    found = _TIME.fullmatch(constant.value.strip()) if constant.kind == "text" else None
+    if found is None:
+        raise ValueError(constant.value)
+    micros, rest = divmod(_clock(found), 1000)
+    return Value(micros, Fit.CUT if rest else Fit.EXACT)
+
+
+def _boolean(_kind: PrimitiveType, constant: Constant) -> Value:
+    if constant.kind == "boolean":
+        return Value(constant.value)
+    if constant.kind == "text" and constant.value.lower() in {"true", "false"}:
+        return Value(constant.value.lower() == "true")
+    raise ValueError(constant.value)
+
+
+def _string(_kind: PrimitiveType, constant: Constant) -> Value:
+    if constant.kind != "text":
+        raise ValueError(constant.value)
+    return Value(constant.value)
+
+
+def _uuid(_kind: PrimitiveType, constant: Constant) -> Value:
+    if constant.kind == "bytes" and len(constant.value) == len(UUID(int=0).bytes):
+        return Value(constant.value)
+    if constant.kind != "text":
+        raise ValueError(constant.value)
+    return Value(UUID(constant.value.strip()).bytes)
+
+
+def _binary(_kind: PrimitiveType, constant: Constant) -> Value:
+    if constant.kind != "bytes":
+        raise ValueError(constant.value)
+    return Value(constant.value)
+
+
+_READERS: Final[dict[type[PrimitiveType], Callable[[PrimitiveType, Constant], Value]]] = {
+    BooleanType: _boolean,
+    IntegerType: _integer(32),
+    LongType: _integer(64),
+    FloatType: _float,
+    DoubleType: _double,
+    DecimalType: _decimal,
+    DateType: _date,
+    TimeType: _time,
+    TimestampType: _timestamp(zoned=False, nanos_per_unit=1000),
+    TimestamptzType: _timestamp(zoned=True, nanos_per_unit=1000),
+    TimestampNanoType: _timestamp(zoned=False, nanos_per_unit=1),
+    TimestamptzNanoType: _timestamp(zoned=True, nanos_per_unit=1),
+    StringType: _string,
+    UUIDType: _uuid,
+    BinaryType: _binary,
+    FixedType: _binary,
+}
+_EXAMPLES: Final[dict[type[PrimitiveType], str]] = {
+    BooleanType: "true",
+    IntegerType: "12",
+    LongType: "12",
+    FloatType: "1.5",
+    DoubleType: "1.5",
+    DecimalType: "12.50",
+    DateType: "'2024-01-15'",
+    TimeType: "'10:00:00'",
+    TimestampType: "'2024-01-15 10:00:00' (no zone: the column has none)",
+    TimestamptzType: "'2024-01-15 10:00:00+01:00' (UTC without an offset)",
+    TimestampNanoType: "'2024-01-15 10:00:00.123456789' (no zone: the column has none)",
+    TimestamptzNanoType: "'2024-01-15 10:00:00.123456789+01:00' (UTC without an offset)",
+    StringType: "'text'",
+    UUIDType: "'f79c3e09-677c-4bbd-a479-3f349cb785e7'",
+    BinaryType: "X'0aff'",
+    FixedType: "X'0aff'",
+}

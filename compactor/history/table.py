@@ -1,0 +1,224 @@
+"""The history table: an Iceberg table that PyIceberg makes, appends decisions to and reads."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.exceptions import NoSuchTableError
+from pyiceberg.expressions import And, BooleanExpression, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform
+from pyiceberg.types import DoubleType, IcebergType, IntegerType, LongType, NestedField, StringType, TimestamptzType
+
+from compactor.errors import FirnlineError, InputError, RetryError
+from compactor.history.decisions import Decision
+from compactor.iceberg.tables import Catalogs
+from compactor.table_names import TableName
+
+BATCH_ID = "firnline.history-batch"
+"""In the summary of each append: a batch whose commit was answered with an error is looked for before it is sent again.
+"""
+PROPERTIES = {
+    "format-version": "2",
+    "commit.manifest-merge.enabled": "true",  # PyIceberg's own default leaves a manifest for each append
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+}
+
+_REQUIRED = ("decided_at", "table_name", "decision", "reason")
+COLUMNS: tuple[tuple[str, IcebergType, str], ...] = (
+    ("decided_at", TimestamptzType(), "When it was decided; of what was done, when it was committed."),
+    ("table_name", StringType(), "catalog.namespace.table"),
+    ("spec_id", IntegerType(), "The partition spec; null where the whole table is meant."),
+    ("partition", StringType(), "`day=2024-01-15, id_bucket=3`, `(unpartitioned)`; null: the whole table."),
+    ("partition_json", StringType(), 'The same as JSON: `{"day": "2024-01-15", "id_bucket": 3}`.'),
+    ("branch", StringType(), "The branch whose files are meant; null: the whole table, or a partition left alone."),
+    ("decision", StringType(), "`done`, `dropped` (begun or planned, not committed) or `skipped` (left alone)."),
+    ("reason", StringType(), "In one word, see below."),
+    ("why", StringType(), "In a sentence: why it was due, or what stood against it."),
+    ("run_id", StringType(), "The run's, as in logs, snapshot summaries, exemplars and Spark's job group."),
+    ("strategy", StringType(), "`tiered` or `threshold`."),
+    ("engine", StringType(), "`splice`, `encode` or `spark`."),
+    ("engine_reason", StringType(), "Why this engine, in one word."),
+    ("files_in", LongType(), "Data files read; planned to be read (dropped); small ones there (skipped)."),
+    ("files_out", LongType(), "Data files written."),
+    ("bytes_in", LongType(), "Bytes of the files of `files_in`."),
+    ("bytes_out", LongType(), "Bytes written."),
+    ("bytes_decoded", LongType(), "Bytes of `bytes_in` that were decoded rather than copied."),
+    ("rows_in", LongType(), "Rows in the files read."),
+    ("rows_deleted", LongType(), "Rows of these that delete files had deleted."),
+    ("rows_out", LongType(), "Rows written: `rows_in` less `rows_deleted`."),
+    ("delete_files_removed", LongType(), "Delete files that left with the commit: one figure for all its rows."),
+    ("seconds", DoubleType(), "Time of the rewrite's tasks, without plan and commit."),
+    ("planned_snapshot_id", LongType(), "The snapshot that was looked at."),
+    ("committed_snapshot_id", LongType(), "The snapshot that holds the new files."),
+    ("firnline_version", StringType(), "Who decided."),
+)
+SCHEMA = Schema(
+    *(
+        NestedField(number, name, kind, required=name in _REQUIRED, doc=doc)
+        for number, (name, kind, doc) in enumerate(COLUMNS, 1)
+    )
+)
+BY_DAY = PartitionSpec(PartitionField(1, 1000, DayTransform(), "decided_at_day"))
+
+
+@dataclass(frozen=True)
+class HistoryQuery:
+    """What is asked of the history. Times in seconds since the epoch; `partition`: a part of the partition's text."""
+
+    table: TableName
+    since: float
+    until: float | None = None
+    partition: str | None = None
+    decision: str | None = None
+    limit: int = 50
+
+    @property
+    def row_filter(self) -> BooleanExpression:
+        """What is pushed down to partitions, files and row groups."""
+        found: BooleanExpression = And(
+            EqualTo(term="table_name", value=str(self.table)),
+            GreaterThanOrEqual(term="decided_at", value=_moment(self.since).isoformat()),
+        )
+        if self.until is not None:
+            found = And(found, LessThan(term="decided_at", value=_moment(self.until).isoformat()))
+        return And(found, EqualTo(term="decision", value=self.decision)) if self.decision is not None else found
+
+
+class HistoryTable:
+    """The history by name. Each call loads the table anew; none keeps it open."""
+
+    def __init__(self, catalogs: Catalogs, name: TableName, version: str) -> None:
+        self._catalogs = catalogs
+        self.name = name
+        self._version = version
+
+    def ensure(self) -> None:
+        """Make the table and its namespace, or see that an existing table is a history.
+
+        Raises:
+            InputError: there is a table of that name, and it is none.
+            RetryError: the catalog does not answer, or refuses to make it.
+        """
+        if not self.exists():
+            try:
+                self._make()
+            except Exception as error:
+                raise RetryError(f"history table {self.name} cannot be made: {error}", reason="history") from error
+
+    def exists(self) -> bool:
+        """Whether there is a history.
+
+        Raises:
+            InputError: there is a table of that name, and it is none.
+            RetryError: the catalog does not answer.
+        """
+        try:
+            table = self._load()
+        except FirnlineError:
+            raise
+        except Exception as error:
+            raise RetryError(f"history table {self.name} cannot be loaded: {error}", reason="history") from error
+        if table is None:
+            return False
+        found = {field.name: field.field_type for field in table.schema().fields}
+        wrong = [name for name, kind, _ in COLUMNS if found.get(name) != kind]
+        if wrong:
+            raise InputError(
+                f"history.table: {self.name} is no history: column {wrong[0]} is missing or of another type; name a "
+                "table that does not exist yet",
+                reason="bad_setting",
+            )
+        return True
+
+    def append(self, decisions: Sequence[Decision], batch_id: str) -> None:
+        """One commit, the table made first if it is gone. Done twice with the same `batch_id`, it is done once.
+
+        Raises:
+            RetryError: it was not appended, or nobody knows.
+        """
+        try:
+            table = self._load() or self._make()
+            summaries = (snapshot.summary for snapshot in table.snapshots())
+            if any(summary and summary.additional_properties.get(BATCH_ID) == batch_id for summary in summaries):
+                return
+            table.append(arrow_table(decisions, self._version), snapshot_properties={BATCH_ID: batch_id})
+        except Exception as error:  # any client's: the caller tries again
+            raise RetryError(f"history table {self.name} takes no rows: {error}", reason="history") from error
+
+    def read(self, query: HistoryQuery) -> list[dict[str, Any]]:
+        """Rows newest first; of more than `query.limit` the newest. A partition's include those of the whole table.
+
+        Raises:
+            InputError: there is no history yet.
+            RetryError: it cannot be read.
+        """
+        try:
+            table = self._load() or _missing(self.name)
+            scan = table.scan(query.row_filter, selected_fields=tuple(name for name, _, _ in COLUMNS))
+            newest: pa.Table | None = None
+            for batch in scan.to_arrow_batch_reader():
+                found = _of_partition(pa.Table.from_batches([batch]), query.partition)
+                both = found if newest is None else pa.concat_tables([newest, found])
+                newest = both.sort_by([("decided_at", "descending")]).slice(0, query.limit)
+        except FirnlineError:
+            raise
+        except Exception as error:
+            raise RetryError(f"history table {self.name} cannot be read: {error}", reason="history") from error
+        rows: list[dict[str, Any]] = [] if newest is None else newest.to_pylist()
+        return rows
+
+    def _load(self) -> Table | None:
+        try:
+            return self._catalogs.catalog(self.name.catalog).load_table(self.name.identifier)
+        except NoSuchTableError:
+            return None
+
+    def _make(self) -> Table:
+        catalog = self._catalogs.catalog(self.name.catalog)
+        catalog.create_namespace_if_not_exists(self.name.namespace)
+        return catalog.create_table_if_not_exists(
+            self.name.identifier, SCHEMA, partition_spec=BY_DAY, properties=PROPERTIES
+        )
+
+
+def arrow_table(decisions: Sequence[Decision], version: str) -> pa.Table:
+    """The rows as they are written."""
+    rows = [
+        {
+            **{name: _written(value) for name, value in vars(decision).items()},
+            "decided_at": _moment(decision.at),
+            "table_name": str(decision.table),
+            "firnline_version": version,
+        }
+        for decision in decisions
+    ]
+    return pa.Table.from_pylist(rows, schema=SCHEMA.as_arrow())
+
+
+def _missing(name: TableName) -> NoReturn:
+    raise InputError(f"history table {name} does not exist yet: nothing has been decided")
+
+
+def _moment(seconds: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC)
+
+
+def _written(value: Any) -> Any:
+    """What cannot be written as UTF-8 (half a surrogate pair in somebody's error) must not hold up a batch."""
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def _of_partition(rows: pa.Table, text: str | None) -> pa.Table:
+    if text is None:
+        return rows
+    named = pc.fill_null(pc.match_substring(rows["partition"], text), True)
+    return rows.filter(named)

@@ -1,0 +1,219 @@
+"""Manifest entries as objects, and their reference decoder: PyIceberg, every field of every entry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any, NamedTuple
+
+from pyiceberg.avro import STRUCT_DOUBLE
+from pyiceberg.avro.decoder import BinaryDecoder
+from pyiceberg.avro.reader import DoubleReader, Reader
+from pyiceberg.avro.resolver import ReadSchemaResolver, SchemaPartnerAccessor
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import (
+    MANIFEST_ENTRY_SCHEMAS,
+    DataFile,
+    DataFileContent,
+    FileFormat,
+    ManifestEntry,
+    ManifestEntryStatus,
+    ManifestFile,
+)
+from pyiceberg.schema import visit_with_partner
+from pyiceberg.types import DoubleType, IcebergType
+
+from compactor.errors import RetryError
+from compactor.iceberg.avro_reference import CompleteAvroFile
+from compactor.iceberg.manifest_lists import first_row_id
+from compactor.partitions import PartitionKey, PartitionLayout
+
+DELETE_FILE_PATH_FIELD = 2147483546  # reserved field id of a position delete's file_path (spec, reserved field ids)
+DELETION_VECTORS = "puffin"  # the file format that manifests give them
+READ_VERSION = 3  # reads V1 and V2 manifests too: the fields they lack come back as None
+
+
+class Content(Enum):
+    """What a content file holds (spec: data_file.content)."""
+
+    DATA = "data"
+    POSITION_DELETES = "position-deletes"
+    EQUALITY_DELETES = "equality-deletes"
+
+
+class Status(Enum):
+    """What a manifest entry says of its file (spec: manifest_entry.status)."""
+
+    EXISTING = 0
+    ADDED = 1
+    DELETED = 2
+
+
+class FileEntry(NamedTuple):
+    """One manifest entry, with the columns that counting and planning need; statistics are read when a group is chosen.
+
+    A named tuple, since plans make ten thousands of them: a frozen dataclass takes five times as long to make.
+    `partition` holds the raw partition values as PyIceberg decodes them; `key` is their canonical form.
+    `applies_to` is the one data file that a position delete or deletion vector names, else None.
+    `first_row_id` is the `_row_id` of a data file's first row, inherited if need be (spec: first row id inheritance);
+    None where rows have no ids: in tables before V3, and for files of snapshots from before an upgrade to V3.
+    `blob`: (offset, length) in bytes of a deletion vector in its Puffin file, which holds many; else None.
+    """
+
+    manifest_path: str
+    status: Status
+    snapshot_id: int | None
+    data_sequence_number: int
+    content: Content
+    path: str
+    file_format: str
+    key: PartitionKey
+    partition: tuple[Any, ...]
+    records: int
+    size: int
+    sort_order_id: int | None
+    encrypted: bool
+    equality_ids: tuple[int, ...]
+    applies_to: str | None
+    first_row_id: int | None = None
+    blob: tuple[int, int] | None = None
+
+    @property
+    def identity(self) -> tuple[str, tuple[int, int] | None]:
+        """What tells this file from all others of the table: vectors of one Puffin file share its path."""
+        return self.path, self.blob
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the file belongs to the table as of this manifest."""
+        return self.status is not Status.DELETED
+
+    @property
+    def is_deletion_vector(self) -> bool:
+        """Whether it is a bitmap of deleted positions (V3), not a file of deleted rows."""
+        return self.file_format == DELETION_VECTORS
+
+
+class _ExactDoubleReader(DoubleReader):
+    """PyIceberg's compiled decoder cuts doubles to 32 bits (`cpdef float read_double`), which joins partitions."""
+
+    def read(self, decoder: BinaryDecoder) -> float:
+        value: float = STRUCT_DOUBLE.unpack(decoder.read(8))[0]
+        return value
+
+
+class _ExactDoubles(ReadSchemaResolver):
+    def visit_double(self, double_type: DoubleType, partner: IcebergType | None) -> Reader:  # noqa: ARG002 - overrides
+        return _ExactDoubleReader()  # type: ignore[no-untyped-call]
+
+
+class _ManifestReader(CompleteAvroFile[ManifestEntry]):
+    def _reader(self) -> Reader:
+        resolver = _ExactDoubles(self.read_types, self.read_enums)
+        reader: Reader = visit_with_partner(self.schema, self.read_schema, resolver, SchemaPartnerAccessor())  # type: ignore[misc]
+        return reader
+
+
+def read_entries(io: FileIO, manifest: ManifestFile, *, careful: bool = False) -> list[ManifestEntry]:
+    """All entries of one manifest, statistics included, sequence numbers, snapshot and row ids inherited (spec).
+
+    `careful`: where it may be damaged; takes ten times as long (`avro_reference.CarefulDecoder`).
+
+    Raises:
+        RetryError: the file cannot be read or decoded.
+    """
+    try:
+        with _ManifestReader(
+            io.new_input(manifest.manifest_path),
+            MANIFEST_ENTRY_SCHEMAS[READ_VERSION],
+            read_types={-1: ManifestEntry, 2: DataFile},
+            read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
+            careful=careful,
+        ) as reader:
+            entries = [_inherit(entry, manifest) for entry in reader]
+            _inherit_row_ids(entries, first_row_id(manifest))
+            return entries
+    except Exception as error:  # any store's or decoder's error: the table is marked and read again later
+        raise RetryError(
+            f"manifest {manifest.manifest_path} cannot be read: {error}", reason="manifest_unreadable"
+        ) from error
+
+
+def _inherit(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
+    if entry.snapshot_id is None and manifest.added_snapshot_id is not None:
+        entry.snapshot_id = manifest.added_snapshot_id
+    if entry.sequence_number is None and (not manifest.sequence_number or entry.status == ManifestEntryStatus.ADDED):
+        entry.sequence_number = manifest.sequence_number or 0
+    entry.data_file.spec_id = manifest.partition_spec_id
+    return entry
+
+
+def _inherit_row_ids(entries: Iterable[ManifestEntry], first: int | None) -> None:
+    """Give data files their first row ids, as Iceberg Java's ManifestReader does.
+
+    A manifest without an id of its own is older than the table's V3 days: its files have none, whatever they say.
+    Deleted entries are left as they are and take no ids.
+    """
+    for entry in entries:
+        values = entry.data_file._data  # noqa: SLF001 - PyIceberg exposes no accessor for V3 fields yet
+        if first is None:
+            values[FIRST_ROW_ID] = None
+        elif entry.status != ManifestEntryStatus.DELETED and values[FIRST_ROW_ID] is None:
+            values[FIRST_ROW_ID] = first
+            first += entry.data_file.record_count
+
+
+def file_entry(entry: ManifestEntry, manifest_path: str, layout: PartitionLayout) -> FileEntry:
+    """The planning columns of one decoded manifest entry."""
+    file = entry.data_file
+    values = tuple(file.partition[position] for position in range(len(layout.names)))
+    content = _CONTENT[int(file.content or 0)]
+    return FileEntry(
+        manifest_path=manifest_path,
+        status=Status(int(entry.status)),
+        snapshot_id=entry.snapshot_id,
+        data_sequence_number=entry.sequence_number or 0,
+        content=content,
+        path=file.file_path,
+        file_format=str(getattr(file.file_format, "value", file.file_format)).lower(),
+        key=layout.key(values),
+        partition=values,
+        records=file.record_count,
+        size=file.file_size_in_bytes,
+        sort_order_id=file.sort_order_id,
+        encrypted=file.key_metadata is not None,
+        equality_ids=tuple(file.equality_ids or ()),
+        applies_to=_applies_to(file) if content is Content.POSITION_DELETES else None,
+        first_row_id=file._data[FIRST_ROW_ID],  # noqa: SLF001 - see _inherit_row_ids
+        blob=_blob(file) if content is Content.POSITION_DELETES else None,
+    )
+
+
+_CONTENT = {0: Content.DATA, 1: Content.POSITION_DELETES, 2: Content.EQUALITY_DELETES}
+
+
+def _position_of(name: str) -> int:
+    """Where a field of the V3 data file stands in PyIceberg's records."""
+    fields = MANIFEST_ENTRY_SCHEMAS[READ_VERSION].find_field("data_file").field_type.fields  # type: ignore[attr-defined]
+    return next(position for position, field in enumerate(fields) if field.name == name)
+
+
+REFERENCED_DATA_FILE = _position_of("referenced_data_file")
+FIRST_ROW_ID = _position_of("first_row_id")
+BLOB_OFFSET = _position_of("content_offset")
+BLOB_LENGTH = _position_of("content_size_in_bytes")
+
+
+def _blob(file: DataFile) -> tuple[int, int] | None:
+    offset, length = file._data[BLOB_OFFSET], file._data[BLOB_LENGTH]  # noqa: SLF001 - see _inherit_row_ids
+    return None if offset is None or length is None else (int(offset), int(length))
+
+
+def _applies_to(file: DataFile) -> str | None:
+    """The data file a delete file names: its reference, else equal bounds of the deleted paths (spec: delete files)."""
+    values = file._data  # noqa: SLF001 - PyIceberg exposes no accessor for V3 fields yet
+    if len(values) > REFERENCED_DATA_FILE and values[REFERENCED_DATA_FILE]:
+        return str(values[REFERENCED_DATA_FILE])
+    lower = (file.lower_bounds or {}).get(DELETE_FILE_PATH_FIELD)
+    upper = (file.upper_bounds or {}).get(DELETE_FILE_PATH_FIELD)
+    return lower.decode("utf-8") if lower is not None and lower == upper else None

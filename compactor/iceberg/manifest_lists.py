@@ -1,0 +1,40 @@
+"""Manifest lists, with what PyIceberg 0.12 leaves out of V3's: each manifest's `first_row_id`.
+
+The id belongs to the list, not to the manifest: the first commit after an upgrade to V3 gives one to manifests that had
+none, and every branch gives its own (Iceberg spec: row lineage for upgraded tables). So it must not be looked up by
+path, as PyIceberg's process-wide cache of manifest files would.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestContent, ManifestFile, PartitionFieldSummary
+
+from compactor.iceberg.avro_reference import CompleteAvroFile
+
+ROW_LINEAGE_VERSION: Final = 3
+_FIRST_ROW_ID_FIELD: Final = 520
+_SCHEMA: Final = MANIFEST_LIST_FILE_SCHEMAS[ROW_LINEAGE_VERSION]
+_FIRST_ROW_ID: Final = next(
+    position for position, field in enumerate(_SCHEMA.fields) if field.field_id == _FIRST_ROW_ID_FIELD
+)
+
+
+def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:
+    """The manifests of one snapshot, in the list's order. Those of V1 and V2 have no first row ids."""
+    with CompleteAvroFile[ManifestFile](
+        io.new_input(location),
+        _SCHEMA,
+        read_types={-1: ManifestFile, 508: PartitionFieldSummary},
+        read_enums={517: ManifestContent},
+    ) as reader:
+        return list(reader)
+
+
+def first_row_id(manifest: ManifestFile) -> int | None:
+    """The id from which the manifest's data files inherit theirs; None in V2 tables and for delete manifests."""
+    values = manifest._data  # noqa: SLF001 - PyIceberg exposes no accessor for V3 fields yet
+    found: int | None = values[_FIRST_ROW_ID] if len(values) > _FIRST_ROW_ID else None
+    return found if manifest.content == ManifestContent.DATA else None

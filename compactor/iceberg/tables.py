@@ -1,0 +1,272 @@
+"""Access to tables through PyIceberg: the catalogs of the settings, and one frozen view of a table at one snapshot."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+from pyiceberg.catalog import Catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.table.metadata import TableMetadata
+from pyiceberg.table.snapshots import Snapshot
+
+from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError
+from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
+from compactor.iceberg.rest_catalog import open_catalog
+from compactor.partitions import PartitionLayout
+from compactor.settings.policy import PolicyValues
+from compactor.table_names import TableName
+
+MAIN = "main"
+DEFAULT_TARGET_FILE_SIZE = 512 * 1024 * 1024  # write.target-file-size-bytes, Iceberg's table property default
+
+
+class TableMissingError(InputError):
+    """Reaction: **fix the input**: the catalog knows no such table (or it was dropped since)."""
+
+    reason = "unknown_table"
+
+
+@dataclass(frozen=True)
+class TableView:
+    """A table as its metadata file tells it: everything a plan needs, pinned to the snapshot that was current.
+
+    `ref` is the branch that is looked at.
+    """
+
+    name: TableName
+    metadata: TableMetadata
+    metadata_location: str
+    io: FileIO
+    ref: str = MAIN
+
+    @property
+    def uuid(self) -> str:
+        """The table's UUID; a different one under the same name is a different table."""
+        return str(self.metadata.table_uuid)
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The branch's head, or None for a table without data."""
+        return head_of(self.metadata, self.ref)
+
+    @property
+    def keeps_row_lineage(self) -> bool:
+        """Whether every row has an id and the number of the commit that changed it last (format version 3)."""
+        return self.metadata.format_version >= ROW_LINEAGE_VERSION
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """Table properties."""
+        return self.metadata.properties
+
+    def manifests(self, snapshot: Snapshot | None = None) -> list[ManifestFile]:
+        """The manifest list of `snapshot` (default: the current one); empty for a table without data.
+
+        Raises:
+            RetryError: the list cannot be read.
+        """
+        chosen = snapshot or self.snapshot
+        if chosen is None:
+            return []
+        try:
+            return read_manifest_list(self.io, chosen.manifest_list)
+        except Exception as error:  # any store's error: the table is marked and read again later
+            raise RetryError(
+                f"the manifest list {chosen.manifest_list} of {self.name} cannot be read: {error}",
+                reason="manifest_unreadable",
+            ) from error
+
+    def layout(self, spec_id: int) -> PartitionLayout:
+        """How to read partition tuples of one of the table's specs."""
+        spec = self.spec(spec_id)
+        return PartitionLayout.of(spec, self._schema_for(spec))
+
+    def layouts(self) -> dict[int, PartitionLayout]:
+        """The layouts of all the table's specs, by id."""
+        return {spec.spec_id: self.layout(spec.spec_id) for spec in self.metadata.partition_specs}
+
+    def spec(self, spec_id: int) -> PartitionSpec:
+        """A partition spec by id."""
+        for spec in self.metadata.partition_specs:
+            if spec.spec_id == spec_id:
+                return spec
+        raise GiveUpError(
+            f"table {self.name} has no partition spec {spec_id}, yet a file names it", reason="bad_metadata"
+        )
+
+    def _schema_for(self, spec: PartitionSpec) -> Schema:
+        """The newest schema that still has the spec's source columns: dropped columns live on in old specs."""
+        wanted = {field.source_id for field in spec.fields}
+        schemas = sorted(self.metadata.schemas, key=lambda schema: schema.schema_id, reverse=True)
+        for schema in (self.metadata.schema(), *schemas):
+            if wanted <= set(schema._lazy_id_to_field):  # noqa: SLF001 - the public find_field raises per miss
+                return schema
+        return self.metadata.schema()
+
+
+def head_of(metadata: TableMetadata, ref: str = MAIN) -> Snapshot | None:
+    """The head of a branch; None where there is no such branch, or no data yet."""
+    return metadata.current_snapshot() if ref == MAIN else metadata.snapshot_by_name(ref)
+
+
+@dataclass(frozen=True)
+class FileSizes:
+    """What counts as a healthy file for one table, in bytes. Its equality is the fingerprint of the ledger's counts."""
+
+    target: int
+    small_below: int
+
+    def is_small(self, size: int) -> bool:
+        """Whether a file of `size` bytes is small."""
+        return size < self.small_below
+
+
+def file_sizes(policy: PolicyValues, properties: Mapping[str, str]) -> FileSizes:
+    """Target and small-file bound: the policy's, else the table's own property, else Iceberg's default.
+
+    Raises:
+        InputError: the table property is not a positive number.
+    """
+    target = policy.target_file_size
+    if target == "table":
+        text = properties.get("write.target-file-size-bytes", str(DEFAULT_TARGET_FILE_SIZE))
+        if not re.fullmatch(r"\d+", text.strip()) or int(text) <= 0:
+            raise InputError(f"table property write.target-file-size-bytes={text!r} must be a positive number of bytes")
+        target = int(text)
+    small_below = policy.min_file_size or int(target * policy.min_file_size_ratio)
+    return FileSizes(target, min(target, small_below))
+
+
+class Catalogs:
+    """The configured catalogs, opened on first use. Thread-safe; pickles without its open connections."""
+
+    def __init__(self, properties: Mapping[str, Mapping[str, str]]) -> None:
+        self._properties = {name: dict(values) for name, values in properties.items()}
+        self._open: dict[str, Catalog] = {}
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[Catalogs], tuple[Mapping[str, Mapping[str, str]]]]:
+        return Catalogs, (self._properties,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Catalog names in the settings' order."""
+        return tuple(self._properties)
+
+    def properties(self, name: str) -> dict[str, str]:
+        """PyIceberg properties of one catalog."""
+        return dict(self._properties[name])
+
+    def catalog(self, name: str) -> Catalog:
+        """The PyIceberg catalog.
+
+        Raises:
+            RetryError: it cannot be opened or does not answer.
+        """
+        with self._lock:
+            if name not in self._open:
+                try:
+                    self._open[name] = open_catalog(name, self._properties[name])
+                except Exception as error:
+                    raise RetryError(
+                        f"catalog {name} cannot be opened: {error}", reason="catalog_unavailable"
+                    ) from error
+            return self._open[name]
+
+    def load(self, name: TableName, ref: str = MAIN) -> TableView:
+        """The table as it is now, seen from the head of branch `ref`.
+
+        Raises:
+            TableMissingError: no such table.
+            InputError: no such branch, or the name is a tag's.
+            RetryError: the catalog or the store does not answer.
+        """
+        table = self._load_table(name)
+        if ref != MAIN:
+            _check_branch(table.metadata, name, ref)
+        return TableView(name, table.metadata, table.metadata_location, table.io, ref)
+
+    def is_polaris(self, name: str) -> bool:
+        """Whether catalog `name` looks like Apache Polaris: a REST catalog under its path `/api/catalog`."""
+        properties = self._properties.get(name, {})
+        return properties.get("type") == "rest" and properties.get("uri", "").rstrip("/").endswith("/api/catalog")
+
+    def _load_table(self, name: TableName) -> Table:
+        if name.catalog not in self._properties:
+            raise TableMissingError(f"table {name}: no catalog named {name.catalog!r} is configured")
+        try:
+            return self.catalog(name.catalog).load_table(name.identifier)
+        except (NoSuchTableError, NoSuchNamespaceError):
+            known = ", ".join(self._properties)
+            raise TableMissingError(f"table {name} does not exist (catalogs configured: {known})") from None
+        except FirnlineError:
+            raise
+        except Exception as error:  # any driver's error: the caller marks the table and retries
+            raise RetryError(f"table {name} cannot be loaded: {_told(error)}", reason="table_unreadable") from error
+
+    def list_tables(self, catalog_name: str) -> Iterator[TableName]:
+        """Every table of a catalog, nested namespaces included.
+
+        Raises:
+            RetryError: the catalog does not answer.
+        """
+        catalog = self.catalog(catalog_name)
+        waiting: list[tuple[str, ...]] = []
+        try:
+            waiting.extend(tuple(namespace) for namespace in catalog.list_namespaces())
+            seen: set[tuple[str, ...]] = set()
+            while waiting:
+                namespace = waiting.pop()
+                if namespace in seen:
+                    continue
+                seen.add(namespace)
+                waiting.extend(_children(catalog, namespace))
+                for identifier in catalog.list_tables(namespace):
+                    yield TableName(catalog_name, tuple(identifier[:-1]), identifier[-1])
+        except FirnlineError:
+            raise
+        except Exception as error:
+            raise RetryError(
+                f"catalog {catalog_name} cannot be listed: {error}", reason="catalog_unavailable"
+            ) from error
+
+
+def _told(error: Exception) -> str:
+    """What is wrong, in a sentence also where metadata is of a kind that PyIceberg does not know."""
+    unknown = error.__cause__
+    if not isinstance(unknown, ValidationError):
+        return str(error)
+    first = unknown.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return (
+        f"PyIceberg does not know its metadata: {first['msg']} (at {place}); it is left alone until it changes, or a "
+        "newer PyIceberg knows it"
+    )
+
+
+def _check_branch(metadata: TableMetadata, name: TableName, ref: str) -> None:
+    found = metadata.refs.get(ref)
+    branches = ", ".join(sorted(known for known, each in metadata.refs.items() if each.snapshot_ref_type == "branch"))
+    if found is None:
+        raise InputError(f"table {name} has no branch {ref!r}; its branches: {branches or 'none'}", reason="bad_branch")
+    if found.snapshot_ref_type != "branch":
+        raise InputError(
+            f"{ref!r} of table {name} is a tag: tags stay as they are. Its branches: {branches}", reason="bad_branch"
+        )
+
+
+def _children(catalog: Catalog, namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
+    try:
+        found = [tuple(child) for child in catalog.list_namespaces(namespace)]
+    except (NotImplementedError, NoSuchNamespaceError, ValueError):
+        return []  # catalogs without nested namespaces
+    return [child if len(child) > len(namespace) else (*namespace, *child) for child in found]

@@ -1,0 +1,165 @@
+"""The manifest cache: each manifest is read and decoded once, kept in memory, then on local disk.
+
+A manifest file never changes, so nothing here needs invalidating: what is not wanted any more is evicted. What its
+entries inherit from the manifest list may change once, in an upgrade to V3, so that is part of the key.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Self
+
+from pyiceberg.manifest import ManifestFile
+
+from compactor.events import Listener, ManifestsRead, ignore
+from compactor.iceberg.tables import TableView
+from compactor.manifests.columns import EntryColumns
+from compactor.manifests.disk import ManifestDisk
+from compactor.manifests.reads import Reader, Wanted, read_here, wanted_of
+
+WEIGHT_OF_A_MANIFEST: Final = 20_000
+"""Bytes that the objects around the columns of one manifest take, measured: far more than the rows of a small one."""
+
+WRITE_AFTER_SECONDS: Final = 0.2
+"""Entries go to disk when the plan they were read for is made, or the cache is closed: writing ten manifests beside a
+plan costs it 10 ms."""
+
+
+class ManifestCache:
+    """Entries of manifests in columns, least recently used ones evicted beyond `limit_bytes`. Thread-safe.
+
+    `disk` outlives the process and is shared with others; without it, memory is all there is. Closed, or left as a
+    context, the cache has written there all that it has read.
+    """
+
+    def __init__(
+        self,
+        limit_bytes: int,
+        listener: Listener = ignore,
+        clock: Callable[[], float] = time.monotonic,
+        disk: ManifestDisk | None = None,
+    ) -> None:
+        self._limit = limit_bytes
+        self._listener = listener
+        self._clock = clock
+        self._disk = disk
+        self._reader: Reader = read_here
+        self._writer = ThreadPoolExecutor(1, "manifest-disk")
+        self._asked = threading.Event()
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[str, EntryColumns] = OrderedDict()
+        self._bytes = 0
+        self._prefetched: set[str] = set()
+
+    def read_by(self, reader: Reader) -> None:
+        """From now on, read what is missing in another way: an executor's work, where there is a cluster."""
+        self._reader = reader
+
+    def written(self) -> None:
+        """Write now, and wait until all that has been read is on disk."""
+        self._asked.set()
+        self._writer.submit(self._asked.clear).result()
+
+    def close(self) -> None:
+        """Write now, and end; a cache that is closed reads no more."""
+        self._asked.set()
+        self._writer.shutdown()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def read(
+        self,
+        table: TableView,
+        manifests: Sequence[ManifestFile],
+        *,
+        prefetch: bool = False,
+        tell: Listener = ignore,
+    ) -> list[EntryColumns]:
+        """Entries of each manifest, in order; what is neither in memory nor on disk is read from the store.
+
+        `prefetch`: nobody waits for them yet; counted apart, to see whether prefetching was of use. `tell`: hears of
+        this read too.
+
+        Raises:
+            RetryError: a manifest cannot be read.
+        """
+        started = self._clock()
+        wanted = wanted_of(table, manifests)
+        used = self._in_memory(wanted)
+        new = self._on_disk([each for each in wanted if each.key not in used])
+        missing = list({each.key: each for each in wanted if each.key not in used and each.key not in new}.values())
+        unusual = 0
+        for decoded in self._reader(table.io, missing):
+            unusual += decoded.unusual
+            new.update(zip((each.key for each in decoded.wanted), decoded.entries, strict=True))
+        if self._disk is not None and missing:
+            self._writer.submit(self._keep, self._disk, {each.key: new[each.key] for each in missing})
+        foreseen = self._remember(used, new, prefetch=prefetch)
+        event = ManifestsRead(
+            table.name,
+            hits=len(used),
+            disk_hits=len(new) - len(missing),
+            misses=len(missing),
+            bytes_read=sum(each.manifest.manifest_length for each in missing),
+            seconds=self._clock() - started,
+            prefetched=len(new) if prefetch else 0,
+            foreseen=foreseen,
+            unusual=unusual,
+        )
+        for listener in (self._listener, tell):
+            listener(event)
+        found = {**used, **new}
+        return [found[each.key] for each in wanted]
+
+    def _in_memory(self, wanted: Sequence[Wanted]) -> dict[str, EntryColumns]:
+        found = {}
+        with self._lock:
+            for each in wanted:
+                entries = self._entries.get(each.key)
+                if entries is not None:
+                    self._entries.move_to_end(each.key)
+                    found[each.key] = entries
+        return found
+
+    def _on_disk(self, wanted: Sequence[Wanted]) -> dict[str, EntryColumns]:
+        if self._disk is None:
+            return {}
+        found = {each.key: self._disk.get(each.key, each.layout, each.manifest.manifest_path) for each in wanted}
+        return {key: entries for key, entries in found.items() if entries is not None}
+
+    def _keep(self, disk: ManifestDisk, decoded: Mapping[str, EntryColumns]) -> None:
+        """Runs behind whoever waits for the entries, who would wait for this thread too."""
+        self._asked.wait(WRITE_AFTER_SECONDS)
+        for key, entries in decoded.items():
+            disk.put(key, entries)
+
+    def _remember(self, used: Mapping[str, EntryColumns], new: Mapping[str, EntryColumns], *, prefetch: bool) -> int:
+        """Keep new entries; returns how many of the used ones had been prefetched, each counted once."""
+        with self._lock:
+            foreseen = 0 if prefetch else len(self._prefetched & used.keys())
+            self._prefetched.difference_update(() if prefetch else used)
+            self._prefetched.update(new if prefetch else ())
+            for key, entries in new.items():
+                if key not in self._entries:
+                    self._entries[key] = entries
+                    self._bytes += _weight(entries)
+            while self._bytes > self._limit and self._entries:
+                key, evicted = self._entries.popitem(last=False)
+                self._prefetched.discard(key)
+                self._bytes -= _weight(evicted)
+        return foreseen
+
+
+def _weight(entries: EntryColumns) -> int:
+    return WEIGHT_OF_A_MANIFEST + entries.nbytes

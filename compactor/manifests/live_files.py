@@ -1,0 +1,220 @@
+"""Live data files by partition, out of the columns of many manifests; a file becomes an object when somebody asks.
+
+Of a million files, most lie in partitions with nothing to do. Those are told from their columns: how many small files,
+whether any delete may apply.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
+from itertools import repeat
+from operator import attrgetter
+from typing import Final, NamedTuple, overload
+
+import numpy as np
+
+from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.manifests.columns import EntryColumns
+from compactor.manifests.rows import ManifestRows
+from compactor.partitions import PartitionKey, PartitionLayout
+
+
+class LiveFile(NamedTuple):
+    """A data file and the delete files that may apply to it; a named tuple as `FileEntry` is, for the same reason.
+
+    `superseded`: position deletes that would, had not a deletion vector taken their place.
+    """
+
+    entry: FileEntry
+    deletes: tuple[FileEntry, ...] = ()
+    superseded: tuple[FileEntry, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes of the data file."""
+        return self.entry.size
+
+    @property
+    def deleted_ratio(self) -> float:
+        """Share of rows that deletes naming this very file remove (an upper bound: positions may repeat)."""
+        named = sum(delete.records for delete in self.deletes if delete.applies_to == self.entry.path)
+        return min(1.0, named / self.entry.records) if self.entry.records else 0.0
+
+
+_live_file: Final = partial(tuple.__new__, LiveFile)  # as `manifest_columns` makes its entries
+
+
+class LiveFiles(Sequence[LiveFile]):
+    """The live files of one partition, in arrival order (data sequence number, then path).
+
+    Their number, `small` and `has_deletes` are there without making objects.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        small: Callable[[int], int],
+        load: Callable[[], tuple[LiveFile, ...]],
+        *,
+        has_deletes: bool,
+    ) -> None:
+        self.small: Final = small
+        """How many are smaller than so many bytes."""
+        self.has_deletes = has_deletes
+        self._count = count
+        self._load = load
+
+    @classmethod
+    def of(cls, files: Sequence[LiveFile]) -> LiveFiles:
+        """Files that are there as objects, in arrival order."""
+        return cls(
+            len(files),
+            lambda small_below: sum(file.size < small_below for file in files),
+            lambda: tuple(files),
+            has_deletes=any(file.deletes for file in files),
+        )
+
+    @cached_property
+    def files(self) -> tuple[LiveFile, ...]:
+        """All of them as objects."""
+        return self._load()
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> LiveFile: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[LiveFile, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> LiveFile | tuple[LiveFile, ...]:
+        return self.files[index]
+
+    def __iter__(self) -> Iterator[LiveFile]:
+        return iter(self.files)
+
+
+def deletes_of(files: Sequence[LiveFile]) -> Collection[FileEntry]:
+    """The delete files that may apply to any of these, each once."""
+    return {delete.path: delete for file in files for delete in file.deletes}.values()
+
+
+class DeleteIndex:
+    """Which delete files may apply to a data file (spec: scan planning).
+
+    A position delete applies when data.seq <= delete.seq, within its partition or to the file it names; an equality
+    delete when data.seq < delete.seq, within its partition, or everywhere when its spec is unpartitioned. A deletion
+    vector applies to the file it names and takes the place of all position deletes for it.
+    """
+
+    def __init__(self, deletes: Sequence[FileEntry], layouts: Mapping[int, PartitionLayout]) -> None:
+        self.deletes = tuple(deletes)
+        self.by_path: dict[str, list[FileEntry]] = defaultdict(list)
+        self.by_partition: dict[PartitionKey, list[FileEntry]] = defaultdict(list)
+        self.everywhere: list[FileEntry] = []
+        for delete in deletes:
+            if delete.applies_to is not None:
+                self.by_path[delete.applies_to].append(delete)
+            elif delete.content is Content.EQUALITY_DELETES and layouts[delete.key.spec_id].is_unpartitioned:
+                self.everywhere.append(delete)
+            else:
+                self.by_partition[delete.key].append(delete)
+
+    def live_file(self, file: FileEntry) -> LiveFile:
+        """One data file with the deletes that may apply to it."""
+        candidates = (
+            *self.by_path.get(file.path, ()),
+            *self.by_partition.get(file.key, ()),
+            *self.everywhere,
+        )
+        applying = tuple(delete for delete in candidates if _applies(delete, file))
+        if not any(delete.is_deletion_vector for delete in applying):
+            return LiveFile(file, applying)
+        return LiveFile(
+            file,
+            tuple(delete for delete in applying if not _is_position_delete_file(delete)),
+            tuple(delete for delete in applying if _is_position_delete_file(delete)),
+        )
+
+
+def _applies(delete: FileEntry, file: FileEntry) -> bool:
+    """By sequence number; of a deletion vector older than its data file, see `engine.impossible`."""
+    if delete.content is Content.EQUALITY_DELETES:
+        return file.data_sequence_number < delete.data_sequence_number
+    return delete.is_deletion_vector or file.data_sequence_number <= delete.data_sequence_number
+
+
+def _is_position_delete_file(delete: FileEntry) -> bool:
+    return delete.content is Content.POSITION_DELETES and not delete.is_deletion_vector
+
+
+class LiveRows:
+    """The live files of some manifests: the data files by partition, their sizes at hand."""
+
+    def __init__(self, manifests: Sequence[EntryColumns]) -> None:
+        self._rows = ManifestRows(manifests)
+        self._data = self._rows.live_data
+        self._sizes = self._rows.numbers("size")
+        self._small: dict[int, list[int]] = {}
+
+    def deletes(self) -> list[FileEntry]:
+        """The live delete files."""
+        return self._rows.entries(self._rows.live_delete_rows())
+
+    def by_partition(self, deletes: DeleteIndex) -> dict[PartitionKey, LiveFiles]:
+        """The live data files by partition, ordered by key."""
+        named = self._data.how_many(self._rows.named(deletes.by_path)).tolist() if deletes.by_path else None
+        found: dict[PartitionKey, LiveFiles] = {}
+        for number, (key, count) in enumerate(zip(self._data.keys, self._data.counts.tolist(), strict=True)):
+            is_named = named is not None and named[number] > 0
+            has_deletes = is_named or bool(deletes.everywhere) or key in deletes.by_partition
+            load = partial(self._load, number, key, deletes)
+            found[key] = LiveFiles(count, partial(self._small_files, number), load, has_deletes=has_deletes)
+        return {key: found[key] for key in sorted(found)}
+
+    def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
+        """Which of the files are listed by more than one entry.
+
+        Entries of other files are looked at only where they have a size that one of these has too.
+        """
+        if not files:
+            return frozenset()
+        sizes = np.fromiter(map(attrgetter("size"), files), np.int64, len(files))
+        near = np.flatnonzero((self._sizes >= sizes.min()) & (self._sizes <= sizes.max()))
+        if len(near) > 2 * len(files):  # telling sizes apart costs more than looking at some too many
+            near = near[np.isin(self._sizes[near], sizes)]
+        same_size = near[self._data.holds(near)]
+        _, place, entries = np.unique(self._sizes[same_size], return_inverse=True, return_counts=True)
+        twice = _more_than_once(self._rows.paths(same_size[entries[place] > 1]))
+        if len({file.path for file in files}) < len(files):  # maybe of different sizes
+            twice |= _more_than_once(file.path for file in files)
+        return frozenset(file.path for file in files if file.path in twice) if twice else frozenset()
+
+    def which_are_there(self, paths: Collection[str]) -> frozenset[str]:
+        """Those of the paths that are live data files."""
+        named = np.flatnonzero(self._rows.named(paths))
+        return frozenset(self._rows.paths(named[self._data.holds(named)]))
+
+    def _small_files(self, partition: int, small_below: int) -> int:
+        """Counted for all partitions at once: who asks for one asks for the others too."""
+        found = self._small.get(small_below)
+        if found is None:
+            found = self._small[small_below] = self._data.how_many(self._sizes < small_below).tolist()
+        return found[partition]
+
+    def _load(self, partition: int, key: PartitionKey, deletes: DeleteIndex) -> tuple[LiveFile, ...]:
+        """Files of one partition. Should two partitions ever share a hash, those of the other one are left alone."""
+        found = self._rows.entries(self._data.rows(partition))
+        entries = [entry for entry in found if entry.key == key]
+        entries.sort(key=attrgetter("path"))
+        entries.sort(key=attrgetter("data_sequence_number"))  # two sorts by one key are faster than one by two
+        if deletes.deletes:
+            return tuple(map(deletes.live_file, entries))
+        return tuple(map(_live_file, zip(entries, repeat(()), repeat(()))))
+
+
+def _more_than_once(paths: Iterable[str]) -> set[str]:
+    return {path for path, count in Counter(paths).items() if count > 1}

@@ -1,0 +1,166 @@
+"""Reading manifests: which ones, in which batches, fetched and decoded; by PyIceberg where nothing else can."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, NamedTuple
+
+from pyiceberg.io import FileIO
+from pyiceberg.manifest import ManifestFile
+
+from compactor.errors import RetryError
+from compactor.iceberg.manifest_entries import file_entry, read_entries
+from compactor.iceberg.manifest_lists import first_row_id
+from compactor.iceberg.tables import TableView
+from compactor.locations import is_local
+from compactor.manifests.columns import EntryColumns
+from compactor.manifests.decoder import RawManifest, UnusualManifestError, decode_manifests
+from compactor.partitions import PartitionLayout
+
+FETCH_THREADS: Final = 32
+"""Reads that wait for the store at once: at 50 ms an object, 640 manifests a second."""
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Manifests decoded by one call: enough to make its fixed cost small, few enough to hold their columns twice."""
+BATCH_MANIFESTS: Final = 256
+BYTES_AHEAD: Final = 32 * 1024 * 1024
+"""Bytes fetched or being fetched before they are decoded: with a store far away, what keeps all fetch threads busy."""
+
+
+class Wanted(NamedTuple):
+    """One manifest, how its partitions are written, and the key of its entries in caches."""
+
+    manifest: ManifestFile
+    layout: PartitionLayout
+    key: str
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Entries of some manifests; `unusual` of them were left to PyIceberg."""
+
+    wanted: Sequence[Wanted]
+    entries: Sequence[EntryColumns]
+    unusual: int = 0
+
+
+def wanted_of(table: TableView, manifests: Sequence[ManifestFile]) -> list[Wanted]:
+    """Manifests with the keys of their entries: path and length, what is inherited, how partitions are written."""
+    layouts = {spec_id: table.layout(spec_id) for spec_id in {each.partition_spec_id for each in manifests}}
+    kinds = {spec_id: f"{spec_id}:{','.join(map(str, layout.types))}" for spec_id, layout in layouts.items()}
+    return [
+        Wanted(
+            manifest,
+            layouts[manifest.partition_spec_id],
+            f"{manifest.manifest_path}:{manifest.manifest_length}:{first_row_id(manifest)}:{manifest.sequence_number}:"
+            f"{manifest.added_snapshot_id}:{kinds[manifest.partition_spec_id]}",
+        )
+        for manifest in manifests
+    ]
+
+
+def batches(wanted: Sequence[Wanted], most_bytes: int = BATCH_BYTES) -> Iterator[list[Wanted]]:
+    """Manifests to decode together, in order: about so many bytes, so that equal manifests make equal batches."""
+    batch: list[Wanted] = []
+    size = 0
+    for each in wanted:
+        length = each.manifest.manifest_length
+        if batch and (size + length / 2 > most_bytes or len(batch) >= BATCH_MANIFESTS):
+            yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += length
+    if batch:
+        yield batch
+
+
+def fetch(io: FileIO, manifest: ManifestFile) -> RawManifest:
+    """The bytes of one manifest.
+
+    Raises:
+        RetryError: the store does not deliver them.
+    """
+    try:
+        with io.new_input(manifest.manifest_path).open() as stream:
+            return RawManifest(manifest, stream.read())
+    except Exception as error:  # any store's error: the table is marked and read again later
+        raise RetryError(
+            f"manifest {manifest.manifest_path} cannot be read: {error}", reason="manifest_unreadable"
+        ) from error
+
+
+def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest]) -> Decoded:
+    """All at once; if that cannot be, one by one, and what is unusual by PyIceberg.
+
+    Raises:
+        RetryError: one of them is damaged.
+    """
+    layouts = {each.layout.spec_id: each.layout for each in wanted}
+    try:
+        return Decoded(wanted, decode_manifests(raws, layouts))
+    except UnusualManifestError:
+        if len(wanted) == 1:
+            return Decoded(wanted, [_by_reference(io, wanted[0])], unusual=1)
+    single = [decode(io, [each], [raw]) for each, raw in zip(wanted, raws, strict=True)]
+    return Decoded(wanted, [one.entries[0] for one in single], sum(one.unusual for one in single))
+
+
+def _by_reference(io: FileIO, wanted: Wanted) -> EntryColumns:
+    path = wanted.manifest.manifest_path
+    entries = read_entries(io, wanted.manifest, careful=True)
+    try:
+        return EntryColumns.of(path, wanted.layout, (file_entry(entry, path, wanted.layout) for entry in entries))
+    except Exception as error:  # a value that means nothing
+        raise RetryError(f"manifest {path} cannot be read: {error}", reason="manifest_unreadable") from error
+
+
+Reader = Callable[[FileIO, Sequence[Wanted]], Iterator[Decoded]]
+"""Reads what no cache holds: batches of entries, in any order. Raises RetryError when a manifest cannot be read."""
+
+
+def read_here(io: FileIO, wanted: Sequence[Wanted], *, decoders: int | None = None) -> Iterator[Decoded]:
+    """In this process: so many batches are decoded at once (default: as there are cores), others are fetched meanwhile.
+
+    Raises:
+        RetryError: one of them cannot be read.
+    """
+    if not wanted:
+        return
+    total = sum(each.manifest.manifest_length for each in wanted)
+    at_once = decoders or cores()
+    most_bytes = min(BATCH_BYTES, total // at_once + 1)  # something for each
+    local = all(is_local(each.manifest.manifest_path) for each in wanted)  # here at once: who decodes them reads them
+    with (
+        ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers,
+        ThreadPoolExecutor(at_once, "manifest-decode") as decoding,
+    ):
+        under_way: deque[tuple[Future[Decoded], int]] = deque()
+        ahead = 0
+        try:
+            for batch in batches(wanted, most_bytes):
+                reads = [partial(fetch, io, each.manifest) for each in batch]
+                raws = reads if local else [fetchers.submit(read).result for read in reads]
+                size = sum(each.manifest.manifest_length for each in batch)
+                under_way.append((decoding.submit(_decode_fetched, io, batch, raws), size))
+                ahead += size
+                while ahead > BYTES_AHEAD:
+                    decoded, size = under_way.popleft()
+                    yield decoded.result()
+                    ahead -= size
+            for decoded, _ in under_way:
+                yield decoded.result()
+        finally:
+            under_way.clear()  # else what was read lives as long as the error of the read that failed
+
+
+def _decode_fetched(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[Callable[[], RawManifest]]) -> Decoded:
+    return decode(io, wanted, [raw() for raw in raws])
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,54 @@
+"""Which columns of an equality delete `encode` can compare: those that Arrow and Iceberg compare alike. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    FixedType,
+    IntegerType,
+    LongType,
+    StringType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+COMPARED: Final = (
+    BooleanType,
+    IntegerType,
+    LongType,
+    DecimalType,
+    DateType,
+    TimeType,
+    TimestampType,
+    TimestamptzType,
+    TimestampNanoType,
+    TimestamptzNanoType,
+    StringType,
+    UUIDType,
+    FixedType,
+    BinaryType,
+)
+"""Types whose values are equal in Arrow when they are in Iceberg."""
+
+
+def not_compared(schema: Schema, field_ids: Iterable[int]) -> str | None:
+    """Why columns cannot be compared here, as a sentence: they are nested, or of another type than `COMPARED`."""
+    by_id = {field.field_id: field for field in schema.fields}
+    for field_id in field_ids:
+        field = by_id.get(field_id)
+        if field is None:
+            return f"an equality delete compares field {field_id}, which is no top-level column"
+        if not isinstance(field.field_type, COMPARED):
+            return f"an equality delete compares column {field.name} of type {field.field_type}"
+    return None

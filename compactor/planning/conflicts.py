@@ -1,0 +1,81 @@
+"""Which groups of a run other commits have touched since it was planned, told from the new manifests alone.
+
+A group is touched when one of its files was removed, or added a second time (a commit names files by path and would
+remove both: rows that count twice would count once), when a position delete or deletion vector was added that may name
+one of its rows, or when a delete that the rewrite has applied was taken away. New equality deletes touch nobody: the
+outputs carry the planned snapshot's data sequence number, so that newer ones still apply to them (spec: scan planning).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from compactor.debt.table_changes import Gap, entries_changed, unseen_snapshots
+from compactor.errors import ReplanError
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.manifests.cache import ManifestCache
+
+if TYPE_CHECKING:
+    from compactor.iceberg.tables import TableView
+    from compactor.partitions import PartitionKey
+    from compactor.planning.planner import Group
+
+
+def changes_since(now: TableView, snapshot_id: int, cache: ManifestCache) -> tuple[FileEntry, ...]:
+    """Everything added and removed on the view's branch after `snapshot_id`, which may itself have expired.
+
+    Raises:
+        ReplanError: the branch no longer descends from that snapshot (a rollback), or history in between expired.
+        RetryError: a manifest cannot be read.
+    """
+    unseen = unseen_snapshots(now.metadata, snapshot_id, now.ref)
+    if isinstance(unseen, Gap):
+        raise ReplanError(
+            f"branch {now.ref} of {now.name} no longer descends from the planned snapshot {snapshot_id}: it was rolled "
+            "back, or its history expired",
+            reason="history_gap",
+        )
+    return tuple(entries_changed(now, unseen.snapshots, cache))
+
+
+def touched_groups(groups: Sequence[Group], changes: Iterable[FileEntry]) -> dict[int, str]:
+    """Pure: index of each touched group → what touched it, in words for people."""
+    owner = {file.entry.path: index for index, group in enumerate(groups) for file in group.files}
+    in_partition: Mapping[PartitionKey, list[int]] = _indexes((group.key, index) for index, group in enumerate(groups))
+    # One Puffin file holds the deletion vectors of many data files.
+    using_delete: Mapping[tuple[str, str | None], list[int]] = _indexes(
+        ((delete.path, delete.applies_to), index)
+        for index, group in enumerate(groups)
+        for file in group.files
+        for delete in file.deletes
+    )
+    touched: dict[int, str] = {}
+    for entry in changes:
+        removed = entry.status is Status.DELETED
+        if entry.content is Content.DATA:
+            hit = [owner[entry.path]] if entry.path in owner else []
+            what = f"{entry.path} was {'removed from' if removed else 'added once more to'} the table"
+        elif removed:
+            hit = using_delete.get((entry.path, entry.applies_to), [])
+            what = f"delete file {entry.path}, which the rewrite had applied, was removed"
+        elif entry.content is Content.EQUALITY_DELETES:
+            continue
+        elif entry.applies_to is not None:
+            hit = [owner[entry.applies_to]] if entry.applies_to in owner else []
+            what = f"rows of {entry.applies_to} were deleted"
+        else:
+            hit = in_partition.get(entry.key, [])
+            what = f"position deletes {entry.path} were added to the partition"
+        for index in hit:
+            touched.setdefault(index, what)
+    return touched
+
+
+def _indexes(pairs: Iterable[tuple[Any, int]]) -> dict[Any, list[int]]:
+    found: dict[Any, list[int]] = defaultdict(list)
+    for key, index in pairs:
+        if not found[key] or found[key][-1] != index:
+            found[key].append(index)
+    return found

@@ -1,0 +1,164 @@
+"""Which engine rewrites a group, and why: the cheapest one that keeps every row, every type and every label.
+
+`splice` copies row groups and decodes nothing; `encode` decodes and encodes Parquet once, with Arrow; `spark` reads and
+writes through Iceberg's own code and can do everything. What metadata cannot tell (schemas, row-group sizes) the
+footers tell later, see `splice_checks.refusal`: what is not spliced then is encoded, what is not encoded goes to Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from compactor.errors import InputError
+from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.iceberg.tables import TableView
+from compactor.manifests.live_files import LiveFile, deletes_of
+from compactor.partitions import PartitionKey
+from compactor.planning.compared_columns import not_compared
+from compactor.planning.spark_misreads import misread
+
+ENGINES_TO_ASK_FOR = ("auto", "splice", "encode", "spark")
+
+
+class Engine(Enum):
+    """Names as on the command line, in results and in metric labels; the cheapest first."""
+
+    SPLICE = "splice"
+    ENCODE = "encode"
+    SPARK = "spark"
+
+
+@dataclass(frozen=True)
+class EngineChoice:
+    """An engine and the reason: a slug fit for a metric label, and a sentence for people."""
+
+    engine: Engine
+    reason: str
+    sentence: str
+
+
+def costliest(choices: Sequence[EngineChoice]) -> EngineChoice:
+    """The choice that speaks for a group whose shares were written by different engines."""
+    cost = list(Engine)
+    return max(choices, key=lambda choice: cost.index(choice.engine))
+
+
+def choose_engine(
+    table: TableView, key: PartitionKey, files: Sequence[LiveFile], requested: str = "auto"
+) -> EngineChoice:
+    """Choose from metadata alone; `splice` and `encode` are still subject to the footers.
+
+    Raises:
+        InputError: there is no such engine, or it cannot do this group without losing something.
+    """
+    if requested not in ENGINES_TO_ASK_FOR:
+        raise InputError(f"there is no engine {requested!r}; use one of {', '.join(ENGINES_TO_ASK_FOR)}")
+    if requested == "spark":
+        return EngineChoice(Engine.SPARK, "requested", "asked for by the user")
+    delete_files = deletes_of(files)
+    foreign = _not_for_arrow(table, key, files, delete_files)
+    if foreign is not None and requested == "auto":
+        return EngineChoice(Engine.SPARK, *foreign)
+    deletes = _deletes(delete_files)
+    obstacle = foreign or (deletes if requested == "splice" else None)
+    if obstacle is not None:
+        raise InputError(
+            f"engine {requested} cannot rewrite a group of {table.name}: {obstacle[1]}; use --engine auto",
+            reason=obstacle[0],
+        )
+    if requested == "encode":
+        return EngineChoice(Engine.ENCODE, "requested", "asked for by the user")
+    if deletes is not None:
+        return EngineChoice(Engine.ENCODE, *deletes)
+    return EngineChoice(Engine.SPLICE, "row_groups_copied", "Parquet of one schema, nothing to decode")
+
+
+def _not_for_arrow(
+    table: TableView, key: PartitionKey, files: Sequence[LiveFile], deletes: Collection[FileEntry]
+) -> tuple[str, str] | None:
+    """The first thing metadata tells against everything but Iceberg's own code: slug and sentence."""
+    kinds = {(file.entry.file_format, file.entry.encrypted) for file in files}
+    formats = {file_format for file_format, _ in kinds}
+    compared = not_compared(table.metadata.schema(), _compared_ids(deletes))
+    checks = (
+        (formats != {"parquet"}, "file_format", f"data files are {', '.join(sorted(formats))}"),
+        (any(encrypted for _, encrypted in kinds), "encrypted", "data files are encrypted"),
+        (compared is not None, "equality_deletes", str(compared)),
+        (
+            any(delete.file_format not in {"parquet", "puffin"} or delete.encrypted for delete in deletes),
+            "delete_file_format",
+            "delete files are neither plain Parquet nor deletion vectors",
+        ),
+        (
+            _lost_row_ids(table, files),
+            "row_lineage",
+            "a data file has no row ids although its snapshot has given them: copying would lose them",
+        ),
+        (is_sorted(table), "sorted", "the table has a sort order: rows have to be sorted anew"),
+        (not key.commits_as_json, "partition_value", "a partition value is NaN or infinite"),
+    )
+    return next(((slug, sentence) for stands, slug, sentence in checks if stands), None)
+
+
+def _lost_row_ids(table: TableView, files: Sequence[LiveFile]) -> bool:
+    """Whether row ids were not read as they should be: a V3 snapshot gives every data file its ids (spec)."""
+    snapshot = table.snapshot
+    given = snapshot is not None and snapshot.first_row_id is not None
+    return given and any(file.entry.first_row_id is None for file in files)
+
+
+def _deletes(deletes: Collection[FileEntry]) -> tuple[str, str] | None:
+    """What tells against copying whole row groups: slug and sentence."""
+    if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
+        return "equality_deletes", "equality deletes apply: rows are compared by value"
+    if any(delete.is_deletion_vector for delete in deletes):
+        return "deletion_vectors", "deletion vectors apply: rows must be left out"
+    if deletes:
+        return "position_deletes", "position deletes apply: rows must be left out"
+    return None
+
+
+def _compared_ids(deletes: Collection[FileEntry]) -> frozenset[int]:
+    """The fields that equality deletes compare."""
+    return frozenset(field_id for delete in deletes for field_id in delete.equality_ids)
+
+
+def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> str | None:
+    """Why nobody can rewrite these files, Iceberg itself included; None when somebody can.
+
+    Of what only Spark can do, it is also what Spark would change, as far as metadata tells.
+    """
+    columns = table.metadata.schema()._lazy_id_to_field  # noqa: SLF001 - the public find_field raises per miss
+    fields = [field.name for field in table.spec(key.spec_id).fields if field.source_id not in columns]
+    if fields:
+        return f"partition field {fields[0]} lost its column: Iceberg cannot read the partition values any more"
+    deletes = deletes_of(files)
+    if any(delete.content is Content.EQUALITY_DELETES and not delete.equality_ids for delete in deletes):
+        return "an equality delete names no column to compare: nobody can tell which rows it deletes"
+    ids = _compared_ids(deletes) - set(columns)
+    if ids:
+        return f"an equality delete compares column {min(ids)}, which was dropped: Iceberg cannot apply it any more"
+    misunderstood = misread(table, key, files)
+    if misunderstood is not None and _not_for_arrow(table, key, files, deletes) is not None:
+        return misunderstood.sentence
+    return next(filter(None, (_contradiction(file) for file in files if file.deletes)), None)
+
+
+def _contradiction(file: LiveFile) -> str | None:
+    """What the deletion vectors of a file leave open: Iceberg's readers refuse such a file."""
+    vectors = [delete for delete in file.deletes if delete.is_deletion_vector]
+    if len(vectors) > 1:
+        return f"{file.entry.path} has two deletion vectors: nobody can tell which of them holds"
+    for vector in vectors:
+        if vector.applies_to is None:
+            return f"the deletion vector in {vector.path} names no data file"
+        if vector.data_sequence_number < file.entry.data_sequence_number:
+            return f"the deletion vector of {file.entry.path} is older than the file"
+    return None
+
+
+def is_sorted(table: TableView) -> bool:
+    """Whether the table's default sort order sorts anything."""
+    return bool(table.metadata.sort_order().fields)

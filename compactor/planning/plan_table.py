@@ -1,0 +1,194 @@
+"""Plan one table: read its manifests, ask the policy, choose engines. Shared by `plan`, `compact` and the service."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from pyiceberg.manifest import ManifestFile
+
+from compactor.events import ManifestsRead
+from compactor.filters.pruning import partition_filter
+from compactor.filters.selection import Selection, count_selection
+from compactor.filters.where import bind_where
+from compactor.iceberg.manifest_entries import FileEntry
+from compactor.iceberg.tables import FileSizes, TableView, file_sizes
+from compactor.manifests.cache import ManifestCache
+from compactor.partitions import PartitionKey
+from compactor.planning.budget import NO_GRANT, Grant
+from compactor.planning.dangling_deletes import CoverableDelete, coverable_deletes, dangling_deletes, worth_a_commit
+from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
+from compactor.planning.file_pruning import candidates
+from compactor.planning.inventory import take_inventory
+from compactor.planning.planner import Group, GroupLimits, Plan, make_plan, within_limits
+from compactor.planning.tiered_policy import policy_of
+from compactor.settings.policy import PolicyValues
+from compactor.timing import Stages
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a plan by a person: everything due (default), or what was narrowed or forced.
+
+    `strategy`: by thresholds unless said otherwise, since a single run has no later one to leave work to; None is the
+    table's own policy, as the service follows it. `rewrite_all`: every file,
+    healthy ones too. `explained`: count what the filter selected, for who reads the plan.
+    `grant`: what the run may cost.
+    """
+
+    where: str | None = None
+    force: bool = False
+    engine: str = "auto"
+    strategy: str | None = "threshold"
+    rewrite_all: bool = False
+    explained: bool = True
+    grant: Grant = NO_GRANT
+
+
+DANGLING_FROM = 8  # beside a writer, a commit for fewer could meet one of the writer's
+AS_THE_SERVICE = Request(strategy=None, explained=False)
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """A group and the engine that metadata allows; footers may still turn a splice into `spark`."""
+
+    group: Group
+    engine: EngineChoice
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """All that one run needs: the pinned view, the groups, the values they were planned with, and the time it took.
+
+    `stages`: seconds of listing, reading, grouping, choosing and explaining. `reads`: where manifest entries came from.
+    `skipped_deletes`: manifests of deletes that a filter left unread. `put_off`: due partitions for which this run has
+    no room. `dangling_from`: delete files that apply to nothing are worth a commit of their own from so many.
+    """
+
+    table: TableView
+    plan: Plan
+    groups: tuple[PlannedGroup, ...]
+    policy: PolicyValues
+    sizes: FileSizes
+    requested_engine: str
+    seconds: float
+    coverable_deletes: tuple[CoverableDelete, ...] = ()
+    selection: Selection | None = None
+    stages: Mapping[str, float] = field(default_factory=dict)
+    reads: tuple[ManifestsRead, ...] = ()
+    skipped_deletes: tuple[ManifestFile, ...] = ()
+    put_off: frozenset[PartitionKey] = frozenset()
+    dangling_from: int = 1
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a run has something to commit: groups, or delete files that apply to nothing."""
+        return bool(self.groups) or worth_a_commit(self.coverable_deletes, self.dangling_from)
+
+    @property
+    def dangling(self) -> tuple[FileEntry, ...]:
+        """Live delete files that apply to no live data file: the run's commit removes them."""
+        return dangling_deletes(self.coverable_deletes, frozenset(), frozenset())
+
+    @property
+    def bytes(self) -> int:
+        """Input bytes of all groups."""
+        return sum(group.group.bytes for group in self.groups)
+
+    def left_alone(self, due: Iterable[PartitionKey]) -> dict[PartitionKey, str]:
+        """Why partitions of `due` are not in the plan: policy, filter, or no data file."""
+        open_ = {group.group.key for group in self.groups} | self.put_off
+        why = "outside policy.where" if self.policy.where else "it holds delete files, but no data file"
+        return {**{key: why for key in due if key not in open_}, **self.plan.left_alone}
+
+
+def plan_table(
+    table: TableView,
+    policy: PolicyValues,
+    cache: ManifestCache,
+    request: Request = AS_THE_SERVICE,
+    clock: Callable[[], float] = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
+) -> TablePlan:
+    """Plan a table at its current snapshot.
+
+    Raises:
+        RetryError: a manifest cannot be read.
+        InputError: the filter, the engine or a table property is not usable.
+    """
+    stages = Stages(clock)
+    if request.strategy is not None:
+        policy = policy.model_copy(update={"strategy": request.strategy})
+    sizes = file_sizes(policy, table.properties)
+    where = bind_where(table, request.where or policy.where)
+    keeps = partition_filter(table, where)
+    inventory = take_inventory(table, cache, where, stages)
+
+    rules = policy_of(policy, sizes, force=request.force, everything=request.rewrite_all)
+    chosen_from = candidates(inventory, where) if policy.prune_files and not where.keeps_everything else None
+    limits = _group_limits(policy, request)
+    made = make_plan(inventory, rules, limits, keeps, wall_clock(), chosen_from)
+    possible = _possible(table, inventory.listed_twice(made.entries), made)
+    plan = within_limits(possible, limits)
+    groups = tuple(
+        PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
+    )
+    coverable = coverable_deletes(inventory, plan.entries)
+    stages.done("choose")
+    selection = count_selection(where, inventory.manifests, inventory.partitions) if request.explained else None
+    stages.done("explain")
+    return TablePlan(
+        table,
+        plan,
+        groups,
+        policy,
+        sizes,
+        request.engine,
+        sum(stages.seconds.values()),
+        coverable,
+        selection,
+        stages.seconds,
+        inventory.reads,
+        inventory.skipped_deletes,
+        frozenset(group.key for group in possible.groups) - {group.key for group in plan.groups},
+        _dangling_from(table, policy, request, wall_clock()),
+    )
+
+
+def _dangling_from(table: TableView, policy: PolicyValues, request: Request, now: float) -> int:
+    """A person who starts a run, and a table at rest, have nothing to lose by a commit."""
+    idle = table.snapshot is not None and now - table.snapshot.timestamp_ms / 1000 >= policy.settle_after_seconds
+    return 1 if idle or request.strategy is not None else DANGLING_FROM
+
+
+def _group_limits(policy: PolicyValues, request: Request) -> GroupLimits:
+    return GroupLimits(
+        policy.max_file_group_size,
+        policy.max_file_group_input_files,
+        policy.max_files_to_rewrite,
+        request.grant.bytes,
+        request.grant.requests,
+        policy.rewrite_job_order,
+        single_files=request.rewrite_all,
+    )
+
+
+def _possible(table: TableView, twice: frozenset[str], plan: Plan) -> Plan:
+    """The plan without groups that would only fail: one of them would stop the whole run."""
+    groups, left_alone = [], dict(plan.left_alone)
+    for group in plan.groups:
+        obstacle = impossible(table, group.key, group.files)
+        if twice and any(file.entry.path in twice for file in group.files):
+            obstacle = "a data file is listed twice: its rows count twice, and a rewrite would make them count once"
+        if obstacle is None:
+            groups.append(group)
+        else:
+            left_alone[group.key] = obstacle
+    return replace(plan, groups=tuple(groups), left_alone=left_alone)
+
+
+def with_engine(planned: PlannedGroup, engine: Engine, reason: str, sentence: str) -> PlannedGroup:
+    """The same group, to be rewritten by another engine because the footers spoke against the first."""
+    return replace(planned, engine=EngineChoice(engine, reason, sentence))

@@ -1,0 +1,59 @@
+"""Detect, from metadata alone, files that Iceberg's Spark reader misreads. Pure.
+
+Spark would write what it read, every row of it, so that no row count reveals the change. Each case was seen with
+Iceberg 1.11. `rewrite/tasks/spark_checks.py` detects from the footers what metadata does not tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import NestedField, StructType
+
+from compactor.iceberg.tables import TableView
+from compactor.manifests.live_files import LiveFile
+from compactor.partitions import PartitionKey
+from compactor.refusal import Refusal
+
+ORC: Final = "orc"
+WRITTEN_FORMAT: Final = "write.format.default"
+
+
+def misread(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> Refusal | None:
+    """What metadata tells: about the partition's source column, and about row ids."""
+    field = _nullable_partition_source(table, key.spec_id)
+    if field is not None:
+        return Refusal(
+            "nested_partition_source",
+            f"partition field {field} is a column of a struct that may be null: Spark reads that null as a struct of "
+            "nulls, and would write it so",
+        )
+    with_ids = [file.entry for file in files if file.entry.first_row_id is not None]
+    writes_orc = table.properties.get(WRITTEN_FORMAT, "").strip().lower() == ORC
+    if with_ids and (writes_orc or any(entry.file_format == ORC for entry in with_ids)):
+        return Refusal("orc_row_ids", "rows in ORC have ids, which Spark does not read: they would get new ones")
+    return None
+
+
+def _nullable_partition_source(table: TableView, spec_id: int) -> str | None:
+    """The name of an identity partition field whose column lies in a struct that may be null."""
+    schema = table.metadata.schema()
+    for field in table.spec(spec_id).fields:
+        if isinstance(field.transform, IdentityTransform) and _below_optional(schema.fields, field.source_id):
+            return field.name
+    return None
+
+
+def _below_optional(fields: Sequence[NestedField], field_id: int, *, optional: bool = False) -> bool:
+    """Whether a field lies below an optional struct; False where it is not among these or their children."""
+    for field in fields:
+        if field.field_id == field_id:
+            return optional
+        kind = field.field_type
+        if isinstance(kind, StructType) and _below_optional(
+            kind.fields, field_id, optional=optional or not field.required
+        ):
+            return True
+    return False

@@ -1,0 +1,221 @@
+"""The policy the service follows: merge by tiers (tiers.py), settle what is idle, apply deletes that pile up. Pure.
+
+Merging by tiers rewrites each byte a bounded number of times however files arrive; merging at a fixed count does not.
+On top of it, and outside its bounds: a settling merge of a partition that no writer has touched for a while, rewrites
+that apply deletes, and the caps that a user sets (`max_small_files`, `max_small_bytes`, `max_small_file_age_seconds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+
+from compactor.debt.board import PartitionCounts
+from compactor.debt.tiers import balanced, evenly, longest_prefix, may_have_prefix
+from compactor.iceberg.tables import FileSizes
+from compactor.manifests.live_files import LiveFile, LiveFiles
+from compactor.planning.delete_rules import COMMIT_OPENS, DeleteRules, saving
+from compactor.planning.policy import (
+    FEWEST_TO_MERGE,
+    AgeOf,
+    AgeRule,
+    Choice,
+    Judgement,
+    Policy,
+    ThresholdPolicy,
+    new,
+)
+from compactor.settings.policy import PolicyValues
+
+
+@dataclass(frozen=True)
+class TieredPolicy:
+    """Rules 1 to 4 of the policy. `force` merges every small file whatever the rules (two are enough)."""
+
+    values: PolicyValues
+    sizes: FileSizes
+    force: bool = False
+
+    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
+        """Never not due where `choose` would merge for sizes or idleness; at times due a little early.
+
+        The ledger knows the sizes of small files to a fifth, so that a look at the files settles it.
+        """
+        small = counts.small_files
+        if small >= FEWEST_TO_MERGE:
+            why = self._why_merge(small, counts.small_bytes) or self._tiers_say(counts, idle_seconds)
+            if why is not None:
+                return Judgement(True, why)
+        other = self._deletes_say(counts, idle_seconds) or AgeRule(self.values).judge(counts, idle_seconds)
+        if other is not None:
+            return Judgement(True, other)
+        return Judgement(False, self._why_not(small))
+
+    def glance(self, files: LiveFiles) -> str | None:
+        """Without deletes, one small file cannot become fewer."""
+        small = files.small(self.sizes.small_below)
+        return None if files.has_deletes or small >= FEWEST_TO_MERGE else self._why_not(small)
+
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
+        """The files to merge, in arrival order: the small ones that the rules pick, and what deletes add to them."""
+        small = [index for index, file in enumerate(files) if self.sizes.is_small(file.size)]
+        too_old = AgeRule(self.values).why([files[index] for index in small], age_of)
+        picked, why = self._pick([files[index].size for index in small], idle_seconds, too_old)
+        chosen = frozenset(small[position] for position in picked)
+        if any(file.deletes for file in files):
+            chosen, why = self._with_deletes(files, frozenset(small), chosen, idle_seconds, why)
+        return Choice(tuple(files[index] for index in sorted(chosen)), why)
+
+    def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
+        """Runs that become healthy files; where deletes leave with them, runs of about equal bytes.
+
+        A file alone, with few deletes, is left out: it would be written for nothing.
+        """
+        sizes = [file.size for file in files]
+        if not any(file.deletes for file in files):
+            return balanced(sizes, self.sizes.target, self.sizes.small_below)
+        runs = evenly(sizes, max(1, round(sum(sizes) / self.sizes.target)))
+        if all(end - start > 1 for start, end in runs):
+            return runs
+        rules = DeleteRules(self.values, self.sizes)
+        heavy = rules.heavy(files) | rules.slow_to_read(files)
+        return [(start, end) for start, end in runs if end - start > 1 or start in heavy]
+
+    def _with_deletes(
+        self, files: Sequence[LiveFile], small: frozenset[int], picked: frozenset[int], idle_seconds: float, why: str
+    ) -> tuple[frozenset[int], str]:
+        """Indexes of the files to rewrite where deletes apply, and why.
+
+        A heavy file that is not small goes in any case. A small one waits for its neighbours: alone it would become
+        one file again, at the price of a commit. It goes when rewriting it with the other small files pays for that
+        (or for all but the commit, where equality deletes are as many as the settings allow), when others are rewritten
+        anyway and it pays to join them, or when no writer commits any more.
+        """
+        rules = DeleteRules(self.values, self.sizes)
+        slow = rules.slow_to_read(files)
+        heavy = rules.heavy(files) | slow
+        certain = picked | (heavy - small)
+        waiting = heavy & small - certain
+        if waiting and not certain and idle_seconds >= self.values.settle_after_seconds:
+            certain = waiting
+        with_deletes = certain | {index for index in small if files[index].deletes}
+        if certain:
+            certain = self._best(files, {certain, with_deletes})[1]
+        elif waiting:
+            net, best = self._best(files, {with_deletes, small})
+            certain = best if net >= (0 if waiting & slow else COMMIT_OPENS) else certain
+        if certain & heavy:
+            return certain, f"{len(certain & heavy)} files with too many deletes, {len(certain)} files in all"
+        if certain - picked:
+            return certain, f"{why}, {len(certain - picked)} more for their deletes"
+        if waiting and not certain:
+            return certain, f"{len(waiting)} small files with many deletes, which do not pay for a commit yet"
+        return certain, why
+
+    def _best(self, files: Sequence[LiveFile], choices: AbstractSet[frozenset[int]]) -> tuple[float, frozenset[int]]:
+        """The choice that saves most, and what it saves in the end; of equals the smaller."""
+        found = []
+        for chosen in choices:
+            outputs = len(self.cut([files[index] for index in sorted(chosen)]))
+            found.append((saving(files, chosen, outputs).net, chosen))
+        return max(found, key=lambda each: (each[0], -len(each[1])))
+
+    def _deletes_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
+        """Why deletes may make files due, None if they cannot: small files alone must pay for a commit."""
+        rules = DeleteRules(self.values, self.sizes)
+        why = rules.judge(counts)
+        if why is None:
+            return None
+        if idle_seconds >= self.values.settle_after_seconds:
+            return f"{why}, no commit for {self.values.settle_after_seconds:.0f} s"
+        if rules.more_deletes_than_files(counts):
+            return why
+        all_small = counts.small_files == counts.data_files
+        slow = counts.equality_deletes >= self.values.equality_delete_threshold
+        return None if all_small and not (slow or rules.may_pay(counts)) else why
+
+    def _pick(self, sizes: Sequence[int], idle_seconds: float, too_old: str | None) -> tuple[list[int], str]:
+        """Positions of the small files to merge, and why these or none."""
+        everything = list(range(len(sizes)))
+        if len(sizes) < FEWEST_TO_MERGE:
+            return [], self._why_not(len(sizes))
+        why = self._why_merge(len(sizes), sum(sizes)) or too_old
+        if why is not None:
+            return everything, why
+        everything.sort(key=lambda position: (sizes[position], position))  # oldest first among equals
+        ascending = [sizes[position] for position in everything]
+        count = longest_prefix(ascending, self.values.growth)
+        if count >= self.values.min_input_files:
+            return everything[:count], f"{count} small files are {self.values.growth:g} times the largest of them"
+        if idle_seconds >= self.values.settle_after_seconds:
+            count = longest_prefix(ascending, self.values.settle_growth)
+            if count:
+                return everything[:count], f"{count} small files, no commit for {idle_seconds:.0f} s"
+        return [], self._why_not(len(sizes))
+
+    def _why_merge(self, files: int, total: int) -> str | None:
+        """Why all small files are merged, None where only the tiers decide."""
+        values = self.values
+        if total >= self.sizes.target:
+            return f"{files} small files reach the target together"
+        if values.max_small_files is not None and files >= values.max_small_files:
+            return f"{files} small files, at most {values.max_small_files} wanted"
+        if values.max_small_bytes is not None and total >= values.max_small_bytes:
+            return f"{total} bytes in small files, at most {values.max_small_bytes} wanted"
+        return f"{files} small files, forced" if self.force else None
+
+    def _tiers_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
+        values = self.values
+        enough = counts.small_files >= values.min_input_files
+        if enough and may_have_prefix(counts.small_sizes, values.growth):
+            return f"{counts.small_files} small files, some of them {values.growth:g} times the largest of these"
+        idle = idle_seconds >= values.settle_after_seconds
+        if idle and may_have_prefix(counts.small_sizes, values.settle_growth):
+            return f"{counts.small_files} small files, no commit for {values.settle_after_seconds:.0f} s"
+        return None
+
+    @staticmethod
+    def _why_not(small: int) -> str:
+        return f"{small} small files, too few to be worth their bytes"
+
+
+@dataclass(frozen=True)
+class LeaveHotPartitions:
+    """Another policy, but a partition that somebody has just committed to is left alone."""
+
+    policy: Policy
+    seconds: float
+
+    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
+        """As the other policy, once the partition has cooled down."""
+        if idle_seconds < self.seconds:
+            return Judgement(False, self._why())
+        return self.policy.judge(counts, idle_seconds)
+
+    def glance(self, files: LiveFiles) -> str | None:
+        """As the other policy: where there is nothing to do, it does not matter when somebody committed."""
+        return self.policy.glance(files)
+
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
+        """As the other policy, once the partition has cooled down."""
+        if idle_seconds < self.seconds:
+            return Choice((), self._why())
+        return self.policy.choose(files, idle_seconds, age_of)
+
+    def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
+        """As the other policy."""
+        return self.policy.cut(files)
+
+    def _why(self) -> str:
+        return f"a commit less than {self.seconds:.0f} s ago (skip_newer_than_seconds)"
+
+
+def policy_of(values: PolicyValues, sizes: FileSizes, *, force: bool = False, everything: bool = False) -> Policy:
+    """The policy that a table's settings name. `everything`: one that takes every file, whatever they say."""
+    if everything:
+        return ThresholdPolicy(values, sizes, force=True, everything=True)
+    kind = ThresholdPolicy if values.strategy == "threshold" else TieredPolicy
+    policy = kind(values, sizes, force)
+    hot = values.skip_newer_than_seconds
+    return LeaveHotPartitions(policy, hot) if hot and not force else policy

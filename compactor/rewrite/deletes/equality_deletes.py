@@ -1,0 +1,263 @@
+"""Equality delete files in Parquet → the positions to drop from each data file.
+
+Only the compared columns of the data files are read. A row is deleted when a delete file with a higher data sequence
+number than its file's holds a row with the same values in the compared columns, null being equal to null (Iceberg spec,
+"Equality Delete Files" and "Scan Planning"). Floating-point columns are left to Iceberg's own reader: NaN and the sign
+of zero are compared there as Java compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    NestedField,
+)
+
+from compactor.planning.compared_columns import not_compared
+from compactor.refusal import Refusal
+from compactor.rewrite.deletes.position_deletes import PARQUET, Positions
+from compactor.rewrite.reading.files import FileReader, tables
+from compactor.rewrite.reading.schema import refused, written_schema
+from compactor.storage.byte_store import ByteStore
+
+LOOKUP_ROWS: Final = 1024 * 1024
+"""Rows of data files that are looked up at once. Each look-up costs a pass over the deletes."""
+
+_REPLACEMENT: Final = "\ufffd"  # what Java reads for bytes that are no UTF-8
+
+Numbers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class EqualityDelete:
+    """An equality delete file: where it is, its bytes, the data sequence number of its entry, the compared columns."""
+
+    location: str
+    size: int
+    sequence_number: int
+    field_ids: tuple[int, ...]
+    file_format: str = PARQUET
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedFrom:
+    """A data file, and the equality deletes that apply to it."""
+
+    location: str
+    size: int
+    sequence_number: int
+    deletes: tuple[EqualityDelete, ...]
+
+
+def equality_refusal(schema: Schema, deletes: Iterable[EqualityDelete]) -> Refusal | None:
+    """Why these delete files cannot be applied here: `delete_file_format`, `equality_deletes`, or None."""
+    for delete in deletes:
+        if delete.file_format.lower() != PARQUET:
+            sentence = f"equality deletes in {delete.file_format} are left to Iceberg's own reader"
+            return Refusal("delete_file_format", sentence)
+        obstacle = not_compared(schema, delete.field_ids)
+        if obstacle is not None:
+            return Refusal("equality_deletes", obstacle)
+    return None
+
+
+class EqualityDeletes:
+    """The equality deletes of some data files of one partition: read once, each key with its newest number."""
+
+    def __init__(self, store: ByteStore, schema: Schema, deletes: Iterable[EqualityDelete]) -> None:
+        """Read the delete files.
+
+        Raises:
+            RefusedError: `equality_deletes`: a delete file lacks a compared column, or holds text that is no UTF-8.
+            GiveUpError: a delete file is unreadable.
+        """
+        by_columns: dict[tuple[int, ...], list[EqualityDelete]] = {}
+        for delete in deletes:
+            by_columns.setdefault(tuple(sorted(set(delete.field_ids))), []).append(delete)
+        self._keys = [_keys(store, schema, columns, files) for columns, files in by_columns.items()]
+
+    @property
+    def field_ids(self) -> frozenset[int]:
+        """All compared columns."""
+        return frozenset(field_id for keys in self._keys for field_id in keys.field_ids)
+
+    def deleted(self, rows: pa.Table, sequence_numbers: Numbers) -> npt.NDArray[np.bool_]:
+        """Which rows are deleted.
+
+        Args:
+            rows: The compared columns, named by their field ids.
+            sequence_numbers: Of each row's file.
+        """
+        found = np.zeros(rows.num_rows, dtype=np.bool_)
+        for keys in self._keys:
+            found |= keys.newest_deletes(rows) > sequence_numbers
+        return found
+
+
+def positions_by_equality(
+    reader: FileReader, files: Sequence[DeletedFrom], deletes: EqualityDeletes
+) -> dict[str, Positions]:
+    """Positions that equality deletes drop from each data file, ascending; files that lose none are left out.
+
+    Args:
+        reader: Reads exactly the compared columns, named by their field ids.
+        files: The data files, all of one partition: each must have every delete of the partition that is newer.
+        deletes: The deletes of all of them.
+
+    Raises:
+        RefusedError: `equality_deletes`: a file lacks a newer delete that another one has.
+        GiveUpError: a data file is unreadable.
+    """
+    every = {delete for file in files for delete in file.deletes}
+    for file in files:
+        newer = {delete.location for delete in every if delete.sequence_number > file.sequence_number}
+        if {delete.location for delete in file.deletes} != newer:
+            raise refused("equality_deletes", f"{file.location} has other equality deletes than its neighbours")
+    found: dict[str, Positions] = {}
+    for part in _parts(reader, [file for file in files if file.deletes]):
+        numbers = np.concatenate([np.full(rows.num_rows, file.sequence_number) for file, _, rows in part])
+        deleted = deletes.deleted(pa.concat_tables(rows for _, _, rows in part), numbers)
+        start = 0
+        for file, position, rows in part:
+            positions = np.flatnonzero(deleted[start : start + rows.num_rows]) + position
+            start += rows.num_rows
+            if len(positions):
+                found[file.location] = np.concatenate([found.get(file.location, positions[:0]), positions])
+    return found
+
+
+_Piece = tuple[DeletedFrom, int, pa.Table]
+"""A data file, the position of the first row, and the rows' compared columns."""
+
+
+def _parts(reader: FileReader, files: Sequence[DeletedFrom]) -> Iterator[list[_Piece]]:
+    """The compared columns of all files, in pieces that together have about `LOOKUP_ROWS`."""
+    part: list[_Piece] = []
+    waiting = 0
+    for file in files:
+        position = 0
+        opened, plan, projection = reader.open(file.location, file.size)
+        for table in tables(opened, file.location, plan.columns):
+            part.append((file, position, projection.apply(table)))
+            position += table.num_rows
+            waiting += table.num_rows
+            if waiting >= LOOKUP_ROWS:
+                yield part
+                part, waiting = [], 0
+    if part:
+        yield part
+
+
+def compared_schema(schema: Schema, field_ids: Iterable[int]) -> Schema:
+    """The compared columns alone, named by their ids and optional: deletes may hold nulls where data does not."""
+    wanted = set(field_ids)
+    return Schema(
+        *(
+            NestedField(field.field_id, str(field.field_id), field.field_type, initial_default=field.initial_default)
+            for field in schema.fields
+            if field.field_id in wanted
+        )
+    )
+
+
+# --- keys -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A compared column: its distinct values among the deletes, by which each gets a number."""
+
+    name: str
+    values: pa.Array
+
+    def numbers(self, rows: pa.Table) -> pa.Array:
+        """The number of each row's value; null for values that no delete has."""
+        return _whole(pc.index_in(_storage(rows.column(self.name)), value_set=self.values)).cast(pa.int64())
+
+
+@dataclass(frozen=True)
+class _Keys:
+    """Distinct rows of delete files over the same columns, as one number each, with the newest sequence number.
+
+    Column by column, the number of the row so far and that of the value make a pair, and each distinct pair gets a
+    number: so numbers stay below the count of deletes, and a product of two of them within 64 bits.
+    """
+
+    field_ids: tuple[int, ...]
+    columns: tuple[_Column, ...]
+    pairs: tuple[pa.Array, ...]
+    newest: Numbers
+
+    def newest_deletes(self, rows: pa.Table) -> Numbers:
+        """For each row the sequence number of the newest delete with its values; -1 where there is none."""
+        number = self.columns[0].numbers(rows)
+        for column, pairs in zip(self.columns[1:], self.pairs, strict=True):
+            number = _number_of_pair(_pair(number, column, rows), pairs)
+        found = number.fill_null(-1).to_numpy(zero_copy_only=False)
+        return np.where(found < 0, np.int64(-1), self.newest[found])
+
+
+def _keys(store: ByteStore, schema: Schema, field_ids: tuple[int, ...], files: Sequence[EqualityDelete]) -> _Keys:
+    written = written_schema(compared_schema(schema, field_ids), with_lineage=False)
+    reader = FileReader(store, written, {}, None)
+    read: list[pa.Table] = []
+    numbers: list[Numbers] = []
+    for file in files:
+        opened, plan, projection = reader.open(file.location, file.size)
+        if any(column.position is None for column in projection.columns):
+            raise refused("equality_deletes", f"{file.location} lacks a column that it should be compared by")
+        for table in tables(opened, file.location, plan.columns):
+            read.append(projection.apply(table))
+            numbers.append(np.full(table.num_rows, file.sequence_number, dtype=np.int64))
+    rows = pa.concat_tables(read) if read else written.arrow.empty_table()
+    columns = tuple(_Column(name, _distinct(rows.column(name))) for name in rows.column_names)
+    number = columns[0].numbers(rows)
+    pairs: list[pa.Array] = []
+    for column in columns[1:]:
+        pair = _pair(number, column, rows)
+        pairs.append(pair.unique())
+        number = _number_of_pair(pair, pairs[-1])
+    newest = np.full(rows.num_rows + 1, -1, dtype=np.int64)
+    if numbers:
+        np.maximum.at(newest, number.to_numpy(zero_copy_only=False), np.concatenate(numbers))
+    return _Keys(field_ids, columns, tuple(pairs), newest)
+
+
+def _pair(number: pa.Array, column: _Column, rows: pa.Table) -> pa.Array:
+    return pc.add(pc.multiply(number, len(column.values)), column.numbers(rows))
+
+
+def _number_of_pair(pair: pa.Array, pairs: pa.Array) -> pa.Array:
+    """Null stays null: `index_in` would take it for the pair that is null, of which there is none."""
+    return pc.index_in(pair, value_set=pairs).cast(pa.int64())
+
+
+def _distinct(values: pa.ChunkedArray) -> pa.Array:
+    distinct = _storage(values).unique()
+    if pa.types.is_string(distinct.type):
+        try:
+            distinct.validate(full=True)
+            strange = pc.any(pc.match_substring(distinct, _REPLACEMENT)).as_py()
+        except pa.ArrowInvalid:
+            strange = True
+        if strange:
+            raise refused("equality_deletes", "an equality delete holds text that is no UTF-8, or may not have been")
+    return distinct
+
+
+def _storage(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    if isinstance(values.type, pa.BaseExtensionType):
+        return pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
+    return values
+
+
+def _whole(values: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

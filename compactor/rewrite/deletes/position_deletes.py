@@ -1,0 +1,181 @@
+"""Position delete files in Parquet, and deletion vectors → the positions to drop from each data file.
+
+A delete file is read once, row group by row group; row groups whose statistics rule out every path asked for are
+skipped. A path counts only if it equals the data file's path to the byte (Iceberg spec, "Position Delete Files").
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.table.name_mapping import MappedField
+
+from compactor.errors import GiveUpError
+from compactor.iceberg.manifest_entries import DELETION_VECTORS
+from compactor.refusal import Refusal
+from compactor.rewrite.deletes.deletion_vectors import vector_positions
+from compactor.rewrite.reading.files import named_errors, open_parquet
+from compactor.rewrite.reading.source_columns import SourceColumn, source_columns
+from compactor.storage.byte_store import ByteStore
+
+PARQUET: Final = "parquet"
+BATCH_ROWS: Final = 256 * 1024
+
+_FILE_PATH: Final = MappedField.model_validate({"field-id": 2147483546, "names": ["file_path"]})
+_POSITION: Final = MappedField.model_validate({"field-id": 2147483545, "names": ["pos"]})
+_NAMES: Final = (_FILE_PATH, _POSITION)
+_DELTA_ENCODINGS: Final = frozenset({"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
+
+Positions = npt.NDArray[np.int64]
+NO_POSITIONS: Final[Positions] = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteFile:
+    """A position delete file.
+
+    Attributes:
+        location: Where it is.
+        size: Bytes.
+        file_format: As the manifest says: `parquet`, `orc`, `avro`, or `puffin` for a deletion vector.
+    """
+
+    location: str
+    size: int
+    file_format: str = PARQUET
+
+
+def delete_refusal(files: Iterable[DeleteFile]) -> Refusal | None:
+    """Why these delete files cannot be applied here: `delete_file_format`, or None."""
+    for file in files:
+        file_format = file.file_format.lower()
+        if file_format not in {PARQUET, DELETION_VECTORS}:
+            return Refusal("delete_file_format", f"position deletes in {file_format} are left to Iceberg's own reader")
+    return None
+
+
+def deleted_positions(store: ByteStore, deletes: Mapping[str, Sequence[DeleteFile]]) -> dict[str, Positions]:
+    """Positions to drop per data file, ascending and without repetition; files that lose none are left out.
+
+    Args:
+        store: Where the delete files are.
+        deletes: For each data file's path, the delete files that apply to it. Rows for a path in a delete file that is
+            not listed for it are passed over.
+
+    Raises:
+        GiveUpError: `unreadable_delete_file`: not Parquet, without its two columns, or with nulls or negative
+            positions; or as `vector_positions`; or what the store raises.
+    """
+    paths_of: dict[DeleteFile, list[str]] = {}
+    for path, files in deletes.items():
+        for file in files:
+            paths_of.setdefault(file, []).append(path)
+    found: dict[str, list[Positions]] = {}
+    for file, paths in paths_of.items():
+        is_vector = file.file_format.lower() == DELETION_VECTORS
+        pieces = (
+            vector_positions(store, file.location, file.size, paths) if is_vector else _positions(store, file, paths)
+        )
+        for path, positions in pieces:
+            found.setdefault(path, []).append(positions)
+    return {path: np.unique(np.concatenate(pieces)) for path, pieces in found.items()}
+
+
+def kept_rows(positions: Positions, start: int, length: int) -> pa.Array | None:
+    """A mask of the rows `start` to `start + length` of a file that are not deleted; None if all are kept."""
+    first, last = np.searchsorted(positions, (start, start + length))
+    if first == last:
+        return None
+    kept = np.ones(length, dtype=np.bool_)
+    kept[positions[first:last] - start] = False
+    return pa.array(kept)
+
+
+def _positions(store: ByteStore, file: DeleteFile, paths: Sequence[str]) -> Iterable[tuple[str, Positions]]:
+    """(path, positions) for those of `paths` that a delete file names, batch by batch."""
+    location = file.location
+    parquet = open_parquet(store, location, file.size, dictionaries=[_FILE_PATH.names[0]])
+    if _has_delta_encoding(parquet):  # Arrow makes no dictionaries of it
+        parquet = open_parquet(store, location, file.size)
+    path_column, position_column = _columns(parquet, location)
+    wanted = sorted(path.encode() for path in paths)
+    groups = [
+        index for index in range(parquet.metadata.num_row_groups) if _may_name(parquet, path_column, index, wanted)
+    ]
+    value_set = pa.array(wanted, pa.binary())
+    with named_errors(location, "unreadable_delete_file"):
+        for batch in parquet.iter_batches(
+            BATCH_ROWS, row_groups=groups, columns=[path_column, position_column], use_threads=False
+        ):
+            owners = _owners(batch.column(path_column), value_set)
+            positions = batch.column(position_column)
+            if positions.null_count or batch.column(path_column).null_count:
+                raise _unreadable(location, "it has rows without a path or a position")
+            yield from _split(location, owners, positions.cast(pa.int64()).to_numpy(), wanted)
+
+
+def _has_delta_encoding(parquet: pq.ParquetFile) -> bool:
+    """Whether some column chunk has one of the encodings for bytes that came with data pages V2."""
+    groups = [parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups)]
+    columns = (group.column(index) for group in groups for index in range(group.num_columns))
+    return any(encoding in _DELTA_ENCODINGS for column in columns for encoding in column.encodings)
+
+
+def _columns(parquet: pq.ParquetFile, location: str) -> tuple[str, str]:
+    """Names of the path and position columns."""
+    with named_errors(location, "unreadable_delete_file"):
+        sources = source_columns(parquet.schema_arrow, parquet.schema, _NAMES)
+    by_id: dict[int | None, SourceColumn] = {source.field_id: source for source in sources}
+    found = [by_id.get(column.field_id) for column in _NAMES]
+    names = [column.name for column in found if column is not None and not column.children]
+    if len(names) != len(_NAMES):
+        raise _unreadable(location, "it lacks the columns file_path and pos")
+    return names[0], names[1]
+
+
+def _unreadable(location: str, why: str) -> GiveUpError:
+    return GiveUpError(f"The position delete file {location} cannot be used: {why}.", reason="unreadable_delete_file")
+
+
+def _may_name(parquet: pq.ParquetFile, path_column: str, group: int, wanted: Sequence[bytes]) -> bool:
+    """Whether a row group's statistics leave room for one of the paths, which are sorted."""
+    metadata = parquet.metadata.row_group(group)
+    for index in range(metadata.num_columns):
+        column = metadata.column(index)
+        if column.path_in_schema != path_column:
+            continue
+        statistics = column.statistics
+        if statistics is None or not statistics.has_min_max:
+            return True
+        low, high = statistics.min, statistics.max
+        if not isinstance(low, str) or not isinstance(high, str):
+            return True
+        return any(low.encode() <= path <= high.encode() for path in wanted)
+    return True
+
+
+def _owners(paths: pa.Array, wanted: pa.Array) -> npt.NDArray[np.int64]:
+    """For every row the index of its path in `wanted`, -1 for paths nobody asked about."""
+    encoded = paths if isinstance(paths, pa.DictionaryArray) else paths.dictionary_encode()
+    owner_of_value = pc.index_in(encoded.dictionary.cast(pa.binary()), value_set=wanted)
+    owners = owner_of_value.take(encoded.indices)
+    return np.asarray(owners.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _split(
+    location: str, owners: npt.NDArray[np.int64], positions: Positions, wanted: Sequence[bytes]
+) -> Iterable[tuple[str, Positions]]:
+    for owner in np.unique(owners):
+        if owner < 0:
+            continue
+        chosen = positions[owners == owner]
+        if chosen.min() < 0:
+            raise _unreadable(location, f"it has the negative position {chosen.min()}")
+        yield wanted[owner].decode(), chosen

@@ -1,0 +1,315 @@
+"""The `encode` rewrite: the data files of one share → one Parquet file of full row groups, decoded and encoded once.
+
+Plain values in, plain values out, no Spark and no Java: it runs inside a Spark task on one core. Rows keep their order,
+columns are matched by field id, deletes of every kind are applied, V3 row lineage is carried. What cannot be done
+without changing a row is refused, with a reason; whatever goes wrong, nothing is left at the output's location.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
+
+from compactor.errors import GiveUpError
+from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
+from compactor.refusal import Refusal
+from compactor.rewrite.deletes.equality_deletes import (
+    DeletedFrom,
+    EqualityDelete,
+    EqualityDeletes,
+    compared_schema,
+    equality_refusal,
+    positions_by_equality,
+)
+from compactor.rewrite.deletes.position_deletes import (
+    NO_POSITIONS,
+    DeleteFile,
+    Positions,
+    delete_refusal,
+    deleted_positions,
+    kept_rows,
+)
+from compactor.rewrite.encode.options import BROTLI, CODEC_KEY, DEFAULT_CODEC, codec_of, writer_options
+from compactor.rewrite.encode.writer import RowGroupWriter, WrittenFile
+from compactor.rewrite.encode.written_metrics import metrics_modes
+from compactor.rewrite.parquet.column_metrics import ColumnMetrics
+from compactor.rewrite.reading.files import FileReader, data_bytes, open_parquet, tables
+from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused, written_schema
+from compactor.storage.byte_store import ByteStore
+from compactor.storage.opening import byte_store_for
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeInput:
+    """A data file to be rewritten.
+
+    Attributes:
+        location: As the manifest spells it; position deletes name it to the byte.
+        size: Bytes, as the manifest says.
+        records: Rows, as the manifest says.
+        data_sequence_number: Of its manifest entry: what `_last_updated_sequence_number` is where the file says none.
+        first_row_id: The row id of its first row (V3); None if none was assigned.
+        position_deletes: The position delete files, or the deletion vector, that apply to it.
+        equality_deletes: The equality delete files that apply to it.
+    """
+
+    location: str
+    size: int
+    records: int
+    data_sequence_number: int = 0
+    first_row_id: int | None = None
+    position_deletes: tuple[DeleteFile, ...] = ()
+    equality_deletes: tuple[EqualityDelete, ...] = ()
+
+    @property
+    def has_deletes(self) -> bool:
+        """Whether rows may have to be left out."""
+        return bool(self.position_deletes or self.equality_deletes)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeShare:
+    """What becomes one file.
+
+    Attributes:
+        inputs: In arrival order, which the rows keep.
+        output: Location of the new file, which must not exist.
+        schema_json: The table's Iceberg schema at the planned snapshot.
+        partition_constants: (source field id, value) of identity partition fields, for files that lack the column.
+        name_mapping_json: The table's `schema.name-mapping.default`, for files without field ids.
+        properties: The table's properties.
+        storage: FileIO properties.
+        format_version: The table's.
+        keep_row_lineage: Write `_row_id` and `_last_updated_sequence_number` (V3).
+        sorted_field_ids: Columns of the table's sort order whose transforms keep order: they get bounds even where the
+            default metrics mode gives none. The rows are not sorted.
+    """
+
+    inputs: tuple[EncodeInput, ...]
+    output: str
+    schema_json: str
+    partition_constants: tuple[tuple[int, object], ...] = ()
+    name_mapping_json: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    storage: tuple[tuple[str, str], ...] = ()
+    format_version: int = 2
+    keep_row_lineage: bool = False
+    sorted_field_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedFile:
+    """What was written. With `rows == 0` everything was deleted: there is no file at the output.
+
+    Attributes:
+        rows: Rows in the new file.
+        rows_deleted: Rows that deletes name, counted before any is left out; `rows_read - rows_deleted == rows`.
+        rows_read: Rows of the inputs.
+        size: Bytes of the new file.
+        split_offsets: Where its row groups start.
+        metrics: Its column metrics.
+        row_groups: How many it has.
+        uncompressed_bytes: Its pages before compression.
+    """
+
+    rows: int
+    rows_deleted: int
+    rows_read: int
+    size: int
+    split_offsets: tuple[int, ...]
+    metrics: ColumnMetrics
+    row_groups: int
+    uncompressed_bytes: int
+
+
+def encode_refusal(share: EncodeShare) -> Refusal | None:
+    """Why the share cannot be encoded, as far as schema and delete files' formats tell; no byte is read.
+
+    Reasons: `type_not_supported`, `column_names_collide`, `delete_file_format`, `equality_deletes` (of columns that are
+    not compared here), `row_lineage_unknown` (lineage asked for below format version 3), `duplicate_inputs`.
+    """
+    if share.keep_row_lineage and share.format_version < ROW_LINEAGE_VERSION:
+        return Refusal("row_lineage_unknown", f"format version {share.format_version} has no row lineage")
+    if len({each.location for each in share.inputs}) < len(share.inputs):
+        return Refusal("duplicate_inputs", "a data file is named twice, its rows would be doubled")
+    try:
+        _written(share)
+    except RefusedError as error:
+        return error.refusal
+    by_position = (file for each in share.inputs for file in each.position_deletes)
+    by_equality = (file for each in share.inputs for file in each.equality_deletes)
+    return delete_refusal(by_position) or equality_refusal(_schema(share), by_equality)
+
+
+def encode(share: EncodeShare) -> EncodedFile | Refusal:
+    """Write the share's one file.
+
+    Returns:
+        What was written, or why nothing was: the reasons of `encode_refusal`, and of the files: `no_field_ids`,
+        `duplicate_field_ids`, `required_field_missing`, `type_not_supported`, `not_supported_by_arrow`.
+
+    Raises:
+        GiveUpError: `row_count_mismatch`, `unreadable_footer`, `unreadable_data`, `unreadable_delete_file`,
+            `encrypted`, `null_in_required_field`, `value_out_of_range`, `not_encodable`, `output_exists`, or what the
+            store raises.
+        RetryError: the store does not answer, or memory ran out.
+    """
+    refusal = encode_refusal(share)
+    if refusal is not None:
+        return refusal
+    store = byte_store_for(share.output, dict(share.storage))
+    try:
+        return _Encoding(share, store, _deleted(share, store)).run()
+    except RefusedError as error:
+        return error.refusal
+
+
+def _deleted(share: EncodeShare, store: ByteStore) -> dict[str, Positions]:
+    """The positions that any delete drops from each input."""
+    deleted = deleted_positions(store, {each.location: each.position_deletes for each in share.inputs})
+    files = [
+        DeletedFrom(each.location, each.size, each.data_sequence_number, each.equality_deletes) for each in share.inputs
+    ]
+    deletes = {delete: None for file in files for delete in file.deletes}
+    if deletes:
+        schema = _schema(share)
+        by_value = EqualityDeletes(store, schema, deletes)
+        compared = written_schema(compared_schema(schema, by_value.field_ids), with_lineage=False)
+        reader = FileReader(store, compared, dict(share.partition_constants), _mapping(share))
+        for location, positions in positions_by_equality(reader, files, by_value).items():
+            deleted[location] = np.union1d(deleted.get(location, NO_POSITIONS), positions)
+    return deleted
+
+
+def _written(share: EncodeShare) -> WrittenSchema:
+    return written_schema(_schema(share), with_lineage=share.keep_row_lineage)
+
+
+def _schema(share: EncodeShare) -> Schema:
+    try:
+        return Schema.model_validate_json(share.schema_json)
+    except ValueError as error:
+        raise refused("type_not_supported", f"PyIceberg does not know this table's schema: {error}") from error
+
+
+class _Encoding:
+    """One share being encoded."""
+
+    def __init__(self, share: EncodeShare, store: ByteStore, deleted: dict[str, Positions]) -> None:
+        self._share = share
+        self._store = store
+        self._deleted = deleted
+        self._written = _written(share)
+        self._reader = FileReader(store, self._written, dict(share.partition_constants), _mapping(share))
+        self._rows_read = 0
+        self._rows_deleted = 0
+
+    def run(self) -> EncodedFile:
+        properties = self._properties()
+        options = writer_options(self._written, properties, sum(each.records for each in self._share.inputs))
+        modes = metrics_modes(_schema(self._share), self._written.leaves, properties, self._share.sorted_field_ids)
+        output = self._store.create(self._share.output)
+        try:
+            writer = RowGroupWriter(output, self._written, options, modes)
+        except BaseException:
+            output.abort()
+            raise
+        try:
+            written = self._write(writer)
+            self._check(written)
+        except BaseException:
+            writer.abort()
+            raise
+        return EncodedFile(
+            rows=written.rows,
+            rows_deleted=self._rows_deleted,
+            rows_read=self._rows_read,
+            size=written.size,
+            split_offsets=written.split_offsets,
+            metrics=written.metrics,
+            row_groups=written.row_groups,
+            uncompressed_bytes=written.uncompressed_bytes,
+        )
+
+    def _properties(self) -> dict[str, str]:
+        """The table's, but for a codec that readers may lack: Spark has Brotli only from those who gave it one.
+
+        A file that has it shows that they did.
+        """
+        properties = dict(self._share.properties)
+        if codec_of(properties) != BROTLI or not self._share.inputs:
+            return properties
+        first = self._share.inputs[0]
+        metadata = open_parquet(self._store, first.location, first.size).metadata
+        has_it = metadata.num_row_groups and metadata.row_group(0).column(0).compression.lower() == BROTLI
+        return properties if has_it else {**properties, CODEC_KEY: DEFAULT_CODEC}
+
+    def _write(self, writer: RowGroupWriter) -> WrittenFile:
+        remaining = float(sum(each.size for each in self._share.inputs))
+        for each in self._share.inputs:
+            remaining -= each.size
+            for table, stored, of_this_file in self._tables(each):
+                writer.add(table, stored, remaining + of_this_file)
+        return writer.finish()
+
+    def _tables(self, source: EncodeInput) -> Iterator[tuple[pa.Table, float, float]]:
+        """The rows of one input that are not deleted, the bytes they took, and the bytes of the input's other rows."""
+        file, plan, projection = self._reader.open(source.location, source.size)
+        if file.metadata.num_rows != source.records:
+            raise _miscounted(source, file.metadata.num_rows)
+        positions = self._deleted.get(source.location, NO_POSITIONS)
+        self._rows_deleted += int(np.searchsorted(positions, source.records))
+        row_bytes = data_bytes(file, source.size) / max(1, source.records)
+        position = 0
+        for read in tables(file, source.location, plan.columns):
+            table = projection.apply(read)
+            if self._share.keep_row_lineage:
+                table = _with_lineage(table, source, position)
+            kept = kept_rows(positions, position, table.num_rows)
+            position += table.num_rows
+            if kept is not None:
+                table = table.filter(kept)
+            yield table, table.num_rows * row_bytes, (source.records - position) * row_bytes
+        if position != source.records:
+            raise _miscounted(source, position)
+        self._rows_read += position
+
+    def _check(self, written: WrittenFile) -> None:
+        if written.rows != self._rows_read - self._rows_deleted:
+            raise GiveUpError(
+                f"{self._share.output}: {self._rows_read} rows were read, {self._rows_deleted} of them deleted, but "
+                f"{written.rows} written",
+                reason="row_count_mismatch",
+            )
+
+
+def _mapping(share: EncodeShare) -> list[MappedField] | None:
+    return None if share.name_mapping_json is None else list(parse_mapping_from_json(share.name_mapping_json))
+
+
+def _miscounted(source: EncodeInput, found: int) -> GiveUpError:
+    return GiveUpError(
+        f"{source.location} holds {found} rows, its manifest entry says {source.records}", reason="row_count_mismatch"
+    )
+
+
+def _with_lineage(table: pa.Table, source: EncodeInput, position: int) -> pa.Table:
+    """The table with its last two columns, row id and sequence number, as Iceberg's readers would complete them.
+
+    A file without a first row id has no lineage at all, whatever its columns say (as in Iceberg's ParquetValueReaders).
+    """
+    width, rows = table.num_columns, table.num_rows
+    if source.first_row_id is None:
+        ids = numbers = pa.chunked_array([pa.nulls(rows, pa.int64())])
+    else:
+        first = source.first_row_id + position
+        ids = pc.coalesce(table.column(width - 2), pa.array(np.arange(first, first + rows, dtype=np.int64)))
+        numbers = pc.coalesce(table.column(width - 1), pa.scalar(source.data_sequence_number, pa.int64()))
+    table = table.set_column(width - 2, table.schema.field(width - 2), ids)
+    return table.set_column(width - 1, table.schema.field(width - 1), numbers)

@@ -1,0 +1,175 @@
+"""Writing the one output of `encode`: full row groups, closed by measured bytes, and nothing left behind on failure."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from compactor.errors import GiveUpError, RetryError
+from compactor.rewrite.encode.options import WriterOptions
+from compactor.rewrite.encode.written_metrics import MetricsMode, WrittenMetrics
+from compactor.rewrite.parquet.column_metrics import ColumnMetrics
+from compactor.rewrite.reading.schema import WrittenSchema
+from compactor.storage.byte_store import OutputFile
+
+SINK_BUFFER_BYTES: Final = 1024 * 1024
+IN_MEMORY_RATIO: Final = 3  # a row group is closed when its rows take this many times the target in memory
+TAIL_SHARE: Final = 8  # the last row group may be larger than the target by one part in this many
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """What a finished file is: rows, bytes, where its row groups start, its metrics, and bytes before compression."""
+
+    rows: int
+    size: int
+    split_offsets: tuple[int, ...]
+    metrics: ColumnMetrics
+    row_groups: int
+    uncompressed_bytes: int
+
+
+class _Sink(io.RawIOBase):
+    """An `OutputFile` as Arrow writes to Python files. Closing it does not finish the output.
+
+    Once given up, it takes bytes and drops them: Arrow's writers flush when they are collected.
+    """
+
+    def __init__(self, output: OutputFile) -> None:
+        super().__init__()
+        self._output = output
+        self.given_up = False
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._output.position
+
+    def write(self, data: Any) -> int:
+        if not self.given_up:
+            self._output.write(data)
+        return len(data)
+
+
+class RowGroupWriter:
+    """Collects tables and writes each full row group in one go.
+
+    How many bytes rows will take is estimated from what they took in their own files, corrected by what the row groups
+    written so far did take.
+    """
+
+    def __init__(
+        self, output: OutputFile, written: WrittenSchema, options: WriterOptions, modes: Mapping[int, MetricsMode]
+    ) -> None:
+        self._output = output
+        self._written = written
+        self._target = options.row_group_bytes
+        self._metrics = WrittenMetrics(written, modes)
+        self._raw_sink = _Sink(output)
+        self._sink = pa.BufferedOutputStream(pa.PythonFile(self._raw_sink, mode="w"), SINK_BUFFER_BYTES)
+        self._options = options
+        self._writer: pq.ParquetWriter | None = None
+        self._tables: list[pa.Table] = []
+        self._stored = 0.0
+        self._in_memory = 0
+        self._shrinking = 1.0
+        self._rows = 0
+
+    def add(self, table: pa.Table, stored: float, remaining: float) -> None:
+        """Take rows, and write a row group if it is full.
+
+        Args:
+            table: Rows of the written schema.
+            stored: Bytes they took in their file, about.
+            remaining: Bytes that are still to come, about.
+
+        Raises:
+            GiveUpError: `not_encodable`, a value that Parquet's type for it does not hold.
+        """
+        if table.num_rows:
+            self._tables.append(table)
+            self._stored += stored
+            self._in_memory += table.nbytes
+        if self._in_memory >= IN_MEMORY_RATIO * self._target:
+            self._write_row_group()
+        elif self._stored * self._shrinking >= self._target:
+            rest = (self._stored + remaining) * self._shrinking
+            if rest > self._target + self._target / TAIL_SHARE:
+                self._write_row_group()
+
+    def finish(self) -> WrittenFile:
+        """Write what is left and the footer, and make the file durable; without any row there is no file.
+
+        Raises:
+            RetryError: the storage failed.
+            GiveUpError: the footer tells of other rows than were written.
+        """
+        self._write_row_group()
+        if self._writer is None:
+            self.abort()
+            return WrittenFile(0, 0, (), self._metrics.result({}), 0, 0)
+        self._writer.add_key_value_metadata({"iceberg.schema": self._written.iceberg.model_dump_json()})
+        self._writer.close()
+        self._sink.close()
+        metadata = self._writer.writer.metadata
+        size = self._output.finish()
+        if metadata.num_rows != self._rows:
+            raise GiveUpError(
+                f"{self._rows} rows were written, the new file's footer says {metadata.num_rows}",
+                reason="row_count_mismatch",
+            )
+        groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+        return WrittenFile(
+            rows=self._rows,
+            size=size,
+            split_offsets=tuple(_start(group.column(0)) for group in groups),
+            metrics=self._metrics.result(self._column_sizes(groups)),
+            row_groups=len(groups),
+            uncompressed_bytes=sum(group.total_byte_size for group in groups),
+        )
+
+    def abort(self) -> None:
+        """Remove what was written. Nothing can be added afterwards."""
+        self._raw_sink.given_up = True
+        self._tables.clear()
+        self._output.abort()
+
+    def _write_row_group(self) -> None:
+        if not self._tables:
+            return
+        table = pa.concat_tables(self._tables)
+        self._tables.clear()
+        self._metrics.add(table)
+        before = self._sink.tell()
+        try:
+            if self._writer is None:
+                self._writer = pq.ParquetWriter(self._sink, self._written.arrow, **self._options.for_rows(table))
+            self._writer.write_table(table, row_group_size=table.num_rows)
+        except MemoryError as error:
+            raise RetryError(f"Not enough memory to encode a row group of {table.nbytes} bytes: {error}") from error
+        except (pa.ArrowInvalid, NotImplementedError) as error:
+            raise GiveUpError(f"Rows cannot be written as Parquet: {error}", reason="not_encodable") from error
+        self._rows += table.num_rows
+        self._shrinking = min(1.0, (self._sink.tell() - before) / max(1.0, self._stored))
+        self._stored, self._in_memory = 0.0, 0
+        del table
+        pa.default_memory_pool().release_unused()
+
+    def _column_sizes(self, groups: list[Any]) -> dict[int, int]:
+        """Compressed bytes by field id; the columns of a row group are in schema order."""
+        return {
+            leaf.field.field_id: sum(group.column(index).total_compressed_size for group in groups)
+            for index, leaf in enumerate(self._written.leaves)
+        }
+
+
+def _start(column: Any) -> int:
+    """Where a column chunk's first page is."""
+    offsets = (column.dictionary_page_offset, column.data_page_offset)
+    return int(min(offset for offset in offsets if offset))

@@ -1,0 +1,251 @@
+"""Reading data files for `encode`: one open, one core, bounded tables, whatever Arrow schema a writer left behind.
+
+A file of up to 16 MiB is fetched in one request; a larger one by ranges, as its pages are needed.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.table.name_mapping import MappedField
+
+from compactor.errors import GiveUpError, RetryError
+from compactor.rewrite.parquet.footer import ENCRYPTED_MAGIC, MAGIC, FileField, read_footer
+from compactor.rewrite.parquet.thrift import LIST, STRUCT, ThriftList, encode_struct
+from compactor.rewrite.reading.projection import Projection, projection
+from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused
+from compactor.rewrite.reading.source_columns import SourceColumn, source_columns
+from compactor.storage.byte_store import ByteStore
+
+WHOLE_FILE_BYTES: Final = 16 * 1024 * 1024
+TABLE_ROWS: Final = 64 * 1024
+TABLE_BYTES: Final = 32 * 1024 * 1024
+ARROW_SCHEMA_KEY: Final = b"ARROW:schema"
+CHECKSUM_FAILED: Final = "CRC checksum verification failed"
+
+
+@contextmanager
+def named_errors(location: str, reason: str) -> Iterator[None]:
+    """Arrow's errors as firnline's: bytes that are no Parquet are given up on, what Arrow cannot do is refused.
+
+    Raises:
+        GiveUpError: with `reason`; `corrupt_page` where a page's checksum tells damage.
+        RetryError: out of memory.
+        RefusedError: `not_supported_by_arrow`.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise RetryError(f"Not enough memory while reading {location}: {error}") from error
+    except NotImplementedError as error:
+        raise refused("not_supported_by_arrow", f"Arrow cannot read {location}: {error}") from error
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        if CHECKSUM_FAILED in str(error):
+            raise GiveUpError(f"{location} is damaged: {error}", reason="corrupt_page") from error
+        raise GiveUpError(f"{location} cannot be read: {error}", reason=reason) from error
+
+
+class _Ranges(io.RawIOBase):
+    """A file of a `ByteStore` as Python sees files; every read is one request."""
+
+    def __init__(self, store: ByteStore, location: str, size: int) -> None:
+        super().__init__()
+        self._store = store
+        self._location = location
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = max(0, self._size - self._position)
+        length = left if size is None or size < 0 else min(size, left)
+        data = self._store.read(self._location, self._position, length) if length else b""
+        self._position += length
+        return data
+
+
+def open_parquet(
+    store: ByteStore, location: str, size: int, *, dictionaries: Sequence[str] = (), as_stored: bool = False
+) -> pq.ParquetFile:
+    """A Parquet file of `size` bytes, its footer read.
+
+    Args:
+        store: Where the file is.
+        location: Its location.
+        size: Its bytes, as the manifest says.
+        dictionaries: Top-level columns to read as Arrow dictionaries, if the file has them all.
+        as_stored: Ignore the Arrow schema that a writer stored beside the Parquet schema.
+
+    Raises:
+        GiveUpError: `encrypted`, `unreadable_footer`, or what the store raises.
+    """
+    source = _source(store, location, size)
+    options = {
+        "metadata": _without_arrow_schema(store, location, size) if as_stored else None,
+        "pre_buffer": False,
+        "coerce_int96_timestamp_unit": "us",
+        "page_checksum_verification": True,
+    }
+    with named_errors(location, "unreadable_footer"):
+        try:
+            return pq.ParquetFile(source, read_dictionary=list(dictionaries) or None, **options)
+        except KeyError:  # a column to read as dictionary is not there
+            return pq.ParquetFile(source, **options)
+
+
+def _source(store: ByteStore, location: str, size: int) -> pa.NativeFile:
+    if size > WHOLE_FILE_BYTES:
+        return pa.PythonFile(_Ranges(store, location, size), mode="r")
+    data = store.read(location, 0, size)
+    if data.endswith(ENCRYPTED_MAGIC):
+        raise GiveUpError(f"{location} has an encrypted footer.", reason="encrypted")
+    return pa.BufferReader(data)
+
+
+def _without_arrow_schema(store: ByteStore, location: str, size: int) -> pq.FileMetaData:
+    tree = read_footer(store, location, size).tree
+    kept = [pair for pair in tree.elements(FileField.KEY_VALUES, STRUCT) if pair.get(1) != ARROW_SCHEMA_KEY]
+    data = encode_struct(tree.with_fields({FileField.KEY_VALUES: (LIST, ThriftList(STRUCT, kept))}))
+    return pq.read_metadata(pa.BufferReader(MAGIC + data + len(data).to_bytes(4, "little") + MAGIC))
+
+
+def data_bytes(file: pq.ParquetFile, size: int) -> int:
+    """Bytes of a file without its footer: about what its rows will take in another file."""
+    footer: int = file.metadata.serialized_size
+    return max(0, size - footer)
+
+
+def tables(file: pq.ParquetFile, location: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+    """The file's rows in order, in tables of bounded size.
+
+    Args:
+        file: The open file.
+        location: Its location, for errors.
+        columns: The top-level columns to read; None for all.
+
+    Raises:
+        GiveUpError: `unreadable_data`.
+    """
+    metadata = file.metadata
+    stored = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+    wanted = None if columns is None else list(columns)
+    with named_errors(location, "unreadable_data"):
+        if metadata.num_rows <= TABLE_ROWS and stored <= TABLE_BYTES:
+            yield file.read(columns=wanted, use_threads=False)
+            return
+        rows = max(1, min(TABLE_ROWS, TABLE_BYTES * metadata.num_rows // max(1, stored)))
+        for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
+            yield pa.Table.from_batches([batch])
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """What to read of files with one schema, and how to project it.
+
+    Attributes:
+        arrow: The files' schema as Arrow reads it, without file-level metadata.
+        parquet: Their Parquet schema.
+        as_stored: Whether to open them without their stored Arrow schema; the plan is then for the file so opened.
+        columns: Names of the columns to read; None for all.
+        projection: None while `as_stored` asks for another opening.
+    """
+
+    arrow: pa.Schema
+    parquet: pq.ParquetSchema
+    as_stored: bool
+    columns: tuple[str, ...] | None
+    projection: Projection | None
+
+    def fits(self, arrow: pa.Schema, parquet: pq.ParquetSchema) -> bool:
+        """Whether the plan was made for this schema: names, types, field ids, at every level."""
+        return bool(self.arrow.equals(arrow, check_metadata=True)) and bool(self.parquet.equals(parquet))
+
+
+class FileReader:
+    """Opens data files and finds the plan for each; most files of a table share one."""
+
+    def __init__(
+        self,
+        store: ByteStore,
+        written: WrittenSchema,
+        constants: Mapping[int, object],
+        mapping: Sequence[MappedField] | None,
+    ) -> None:
+        self._store = store
+        self._written = written
+        self._constants = constants
+        self._mapping = mapping
+        self._plans: list[FilePlan] = []
+
+    def open(self, location: str, size: int) -> tuple[pq.ParquetFile, FilePlan, Projection]:
+        """An open file, what to read of it, and how to project it.
+
+        Raises:
+            RefusedError: a column cannot become the table's.
+            GiveUpError: as `open_parquet`.
+        """
+        file = open_parquet(self._store, location, size)
+        plan = self._plan(file, location, may_reopen=True)
+        if plan.projection is None:
+            file = open_parquet(self._store, location, size, as_stored=True)
+            plan = self._plan(file, location, may_reopen=False)
+        if plan.projection is None:
+            raise refused("type_not_supported", f"{location} has columns of types that Iceberg does not know")
+        return file, plan, plan.projection
+
+    def _plan(self, file: pq.ParquetFile, location: str, *, may_reopen: bool) -> FilePlan:
+        with named_errors(location, "unreadable_footer"):
+            arrow, parquet = file.schema_arrow.remove_metadata(), file.schema
+        for known in reversed(self._plans):
+            if known.fits(arrow, parquet) and (may_reopen or known.projection is not None):
+                return known
+        stored_schema = ARROW_SCHEMA_KEY in (file.metadata.metadata or {})
+        plan = self._new_plan(arrow, parquet, may_reopen=may_reopen and stored_schema)
+        self._plans.append(plan)
+        return plan
+
+    def _new_plan(self, arrow: pa.Schema, parquet: pq.ParquetSchema, *, may_reopen: bool) -> FilePlan:
+        """The plan for a schema; one that asks for another opening if the stored Arrow schema is in the way."""
+        try:
+            sources = source_columns(arrow, parquet, self._mapping)
+            kept, columns = _wanted(sources, {field.field_id for field in self._written.iceberg.fields})
+            found = projection(kept, self._written, self._constants)
+        except RefusedError:
+            if may_reopen:
+                return FilePlan(arrow, parquet, as_stored=True, columns=None, projection=None)
+            raise
+        return FilePlan(arrow, parquet, as_stored=False, columns=columns, projection=found)
+
+
+def _wanted(
+    sources: Sequence[SourceColumn], field_ids: set[int]
+) -> tuple[tuple[SourceColumn, ...], tuple[str, ...] | None]:
+    """The columns to read, and their names where reading only these can be asked for by name.
+
+    Arrow takes dots in names for nesting, and one column must be read for its number of rows.
+    """
+    names = [source.name for source in sources]
+    kept = tuple(source for source in sources if source.field_id in field_ids) or tuple(sources[:1])
+    ambiguous = len(set(names)) < len(names) or any("." in name or not name for name in names)
+    if ambiguous or len(kept) == len(sources):
+        return tuple(sources), None
+    return kept, tuple(source.name for source in kept)

@@ -1,0 +1,411 @@
+"""How the columns of a file become the columns that are written: matched by field id, widened, filled, never guessed.
+
+One plan serves every file of the same schema. Source: Iceberg spec, "Schema evolution" and "Column projection".
+A missing column is its identity partition value, else its `initial-default`, else null. Values keep their bits: nothing
+here validates, rounds or normalises; what would need that is refused.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from compactor.errors import GiveUpError
+from compactor.rewrite.reading.schema import LINEAGE_IDS, UUID_WIDTH, WrittenSchema, arrow_type, refused
+from compactor.rewrite.reading.source_columns import FIXED_LENGTH, VARIABLE_LENGTH, SourceColumn, children_in_arrow
+
+Convert = Callable[[pa.Array], pa.Array]
+"""One array of a file → the array to write, of the same length."""
+
+_MAX_INTEGER_DECIMAL: Final = 18  # digits; decimals above this are written as fixed bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """Where a written column comes from: the file's column at `position`, through `convert` unless it fits as it is;
+    or, without a position, `fill` in every row.
+    """
+
+    field: pa.Field
+    position: int | None
+    convert: Convert | None
+    fill: pa.Scalar | None
+
+    def column(self, table: pa.Table) -> pa.ChunkedArray:
+        """The column for these rows.
+
+        Raises:
+            GiveUpError: `null_in_required_field`: the file has nulls where the table allows none; `value_out_of_range`:
+                it has a value that its own or the table's type does not hold.
+        """
+        if self.position is None:
+            return pa.chunked_array([_filled(self.fill, table.num_rows, self.field.type)], type=self.field.type)
+        source = table.column(self.position)
+        if self.convert is not None:
+            try:
+                chunks = [self.convert(_unsliced(chunk)) for chunk in source.chunks]
+            except pa.ArrowInvalid as error:
+                raise GiveUpError(
+                    f"A data file has a value in column {self.field.name} that cannot be kept: {error}",
+                    reason="value_out_of_range",
+                ) from error
+            source = pa.chunked_array(chunks, self.field.type)
+        if not self.field.nullable and source.null_count:
+            raise _null_in_required(self.field.name)
+        return source
+
+
+@dataclass(frozen=True, slots=True)
+class Projection:
+    """What to do with every table read from files of one schema.
+
+    Attributes:
+        columns: One plan per column to write, in that order.
+        schema: The schema of the result.
+    """
+
+    columns: tuple[ColumnPlan, ...]
+    schema: pa.Schema
+
+    def apply(self, table: pa.Table) -> pa.Table:
+        """The rows as they are to be written."""
+        return pa.Table.from_arrays([plan.column(table) for plan in self.columns], schema=self.schema)
+
+
+def projection(sources: Sequence[SourceColumn], written: WrittenSchema, constants: Mapping[int, object]) -> Projection:
+    """The plan for files with these columns.
+
+    Raises:
+        RefusedError: `type_not_supported`, `required_field_missing`, `duplicate_field_ids`, `no_field_ids`.
+    """
+    by_id = _by_id(sources)
+    positions = {id(source): position for position, source in enumerate(sources)}
+    plans = []
+    for field, arrow in zip(written.iceberg.fields, written.arrow, strict=True):
+        source = by_id.get(field.field_id)
+        if source is None:
+            plans.append(ColumnPlan(arrow, None, None, _missing(field, constants)))
+        else:
+            convert = _converter(source, field.field_type, arrow.type, constants)
+            plans.append(ColumnPlan(arrow, positions[id(source)], convert, None))
+    return Projection(tuple(plans), written.arrow)
+
+
+def _by_id(sources: Sequence[SourceColumn]) -> dict[int, SourceColumn]:
+    found = [source for source in sources if source.field_id is not None]
+    by_id = {source.field_id: source for source in found if source.field_id is not None}
+    if len(by_id) < len(found):
+        raise refused("duplicate_field_ids", "a file has two columns with one field id")
+    return by_id
+
+
+def _null_in_required(name: str) -> GiveUpError:
+    return GiveUpError(
+        f"A data file has nulls in field {name}, which the table's schema requires; repair the file or make the field "
+        "optional.",
+        reason="null_in_required_field",
+    )
+
+
+# --- missing columns --------------------------------------------------------------------------------------------------
+
+
+def _missing(field: NestedField, constants: Mapping[int, object]) -> pa.Scalar | None:
+    """The value of a column that a file does not have; None stands for null."""
+    value: Any = constants.get(field.field_id, field.initial_default)  # a null partition value is null, not the default
+    if value is None:
+        if field.required and field.field_id not in LINEAGE_IDS:
+            raise refused("required_field_missing", f"a file lacks the required field {field.name}")
+        return None
+    if field.field_type.is_struct or not field.field_type.is_primitive:
+        raise refused("type_not_supported", f"the default of nested field {field.name} is left to Iceberg's reader")
+    try:
+        return _scalar(value, arrow_type(field.field_type))
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise refused("type_not_supported", f"the value {value!r} for missing field {field.name}: {error}") from error
+
+
+def _scalar(value: Any, arrow: pa.DataType) -> pa.Scalar:
+    if isinstance(arrow, pa.UuidType):
+        return pa.scalar(value.bytes if isinstance(value, uuid.UUID) else bytes(value), pa.binary(UUID_WIDTH))
+    if pa.types.is_integer(arrow) and not isinstance(value, int):
+        raise TypeError(f"{value!r} is no integer")
+    return pa.scalar(value, arrow)
+
+
+def _filled(fill: pa.Scalar | None, length: int, arrow: pa.DataType) -> pa.Array:
+    if fill is None:
+        return _all_null(length, arrow)
+    repeated = pa.repeat(fill, length)
+    return pa.ExtensionArray.from_storage(arrow, repeated) if isinstance(arrow, pa.UuidType) else repeated
+
+
+def _all_null(length: int, arrow: pa.DataType) -> pa.Array:
+    """Nulls like those of `pyarrow.nulls`, but what is required in a null struct has values: Arrow writes no others."""
+    nulls = pa.nulls(length, arrow)
+    if not pa.types.is_struct(arrow):
+        return nulls
+    children = []
+    for field in children_in_arrow(arrow):
+        child = _all_null(length, field.type)
+        children.append(child if field.nullable else _without_nulls(child, nulls, field.name))
+    return pa.Array.from_buffers(arrow, length, nulls.buffers()[:1], length, 0, children)
+
+
+# --- present columns --------------------------------------------------------------------------------------------------
+
+
+def _converter(
+    source: SourceColumn, target: IcebergType, arrow: pa.DataType, constants: Mapping[int, object]
+) -> Convert | None:
+    """How a file's column becomes one of the target type; None where it is one already."""
+    if isinstance(target, StructType) and pa.types.is_struct(source.type):
+        return _struct_converter(source, target, arrow, constants)
+    if isinstance(target, ListType) and (pa.types.is_list(source.type) or pa.types.is_large_list(source.type)):
+        return _list_converter(source, target, arrow, constants)
+    if isinstance(target, MapType) and pa.types.is_map(source.type):
+        return _map_converter(source, target, arrow, constants)
+    if target.is_primitive and not source.children:
+        return _leaf_converter(source, target, arrow)
+    raise _mismatch(source, target)
+
+
+def _mismatch(source: SourceColumn, target: IcebergType) -> Exception:
+    found = f"{source.type} ({source.physical or 'group'})"
+    return refused("type_not_supported", f"column {source.name} is {found} in a file, {target} in the table")
+
+
+def _same(source: SourceColumn, arrow: pa.DataType, converters: Sequence[Convert | None]) -> bool:
+    """Whether a nested column is written as it is. Arrow's equality covers child names and nullability."""
+    return source.type.equals(arrow) and all(convert is None for convert in converters)
+
+
+def _struct_converter(
+    source: SourceColumn, target: StructType, arrow: pa.StructType, constants: Mapping[int, object]
+) -> Convert | None:
+    by_id = _by_id(source.children)
+    index_of = {id(child): index for index, child in enumerate(source.children)}
+    parts: list[tuple[pa.Field, int | None, Convert | None, pa.Scalar | None]] = []
+    for index, field in enumerate(target.fields):
+        part = arrow.field(index)
+        child = by_id.get(field.field_id)
+        if child is None:
+            parts.append((part, None, None, _missing(field, constants)))
+        else:
+            convert = _converter(child, field.field_type, part.type, constants)
+            parts.append((part, index_of[id(child)], convert, None))
+    in_place = [position for _, position, _, _ in parts] == list(range(len(source.children)))
+    if in_place and _same(source, arrow, [convert for _, _, convert, _ in parts]):
+        return None
+
+    def convert_struct(array: pa.Array) -> pa.Array:
+        children = []
+        for part, position, convert, fill in parts:
+            if position is None:
+                children.append(_filled(fill, len(array), part.type))
+                continue
+            child = array.field(position)
+            child = child if convert is None else convert(_unsliced(child))
+            children.append(child if part.nullable else _without_nulls(child, array, part.name))
+        return pa.Array.from_buffers(arrow, len(array), array.buffers()[:1], array.null_count, 0, children)
+
+    return convert_struct
+
+
+def _list_converter(
+    source: SourceColumn, target: ListType, arrow: pa.ListType, constants: Mapping[int, object]
+) -> Convert | None:
+    element = source.children[0]
+    _check_id(element, target.element_field)
+    convert = _converter(element, target.element_type, arrow.value_type, constants)
+    if _same(source, arrow, [convert]):
+        return None
+    large = pa.types.is_large_list(source.type)
+
+    def convert_list(array: pa.Array) -> pa.Array:
+        narrow = array.cast(pa.list_(source.type.value_field)) if large else array
+        values = narrow.values if convert is None else convert(_unsliced(narrow.values))
+        if target.element_required:
+            values = _without_nulls(values, None, source.name)
+        return pa.Array.from_buffers(arrow, len(narrow), narrow.buffers()[:2], narrow.null_count, 0, [values])
+
+    return convert_list
+
+
+def _map_converter(
+    source: SourceColumn, target: MapType, arrow: pa.MapType, constants: Mapping[int, object]
+) -> Convert | None:
+    key, value = source.children
+    _check_id(key, target.key_field)
+    _check_id(value, target.value_field)
+    convert_key = _converter(key, target.key_type, arrow.key_type, constants)
+    convert_value = _converter(value, target.value_type, arrow.item_type, constants)
+    if _same(source, arrow, [convert_key, convert_value]):
+        return None
+    entries_type = pa.struct([arrow.key_field, arrow.item_field])
+
+    def convert_map(array: pa.Array) -> pa.Array:
+        keys = array.keys if convert_key is None else convert_key(_unsliced(array.keys))
+        items = array.items if convert_value is None else convert_value(_unsliced(array.items))
+        keys = _without_nulls(keys, None, f"{source.name}.key")
+        if target.value_required:
+            items = _without_nulls(items, None, f"{source.name}.value")
+        entries = pa.Array.from_buffers(entries_type, len(keys), [None], 0, 0, [keys, items])
+        return pa.Array.from_buffers(arrow, len(array), array.buffers()[:2], array.null_count, 0, [entries])
+
+    return convert_map
+
+
+def _check_id(child: SourceColumn, field: NestedField) -> None:
+    if child.field_id is None:
+        raise refused("no_field_ids", f"{child.name} of a list or map in a file has no field id")
+    if child.field_id != field.field_id:
+        raise refused("type_not_supported", f"{child.name} of a list or map has another field id in a file")
+
+
+def _unsliced(array: pa.Array) -> pa.Array:
+    """The same values with offset 0, so that buffers can be taken over."""
+    return array if array.offset == 0 else pa.concat_arrays([array, array.slice(0, 0)])
+
+
+def _without_nulls(child: pa.Array, parent: pa.Array | None, name: str) -> pa.Array:
+    """A required child without its validity: under a null parent it may have had nulls, elsewhere it must not."""
+    if not child.null_count:
+        return child
+    if parent is None or pc.any(pc.and_(child.is_null(), parent.is_valid())).as_py():
+        raise _null_in_required(name)
+    if isinstance(child, pa.ExtensionArray):
+        return pa.ExtensionArray.from_storage(child.type, _without_nulls(child.storage, parent, name))
+    flat = _unsliced(child)
+    nested = {pa.types.is_struct: 1, pa.types.is_map: 2, pa.types.is_list: 2}
+    own = next((count for is_kind, count in nested.items() if is_kind(flat.type)), len(flat.buffers()))
+    return pa.Array.from_buffers(
+        flat.type, len(flat), [None, *flat.buffers()[1:own]], 0, 0, _nested_children(flat) or None
+    )
+
+
+def _nested_children(array: pa.Array) -> list[pa.Array]:
+    if pa.types.is_struct(array.type):
+        return [array.field(index) for index in range(array.type.num_fields)]
+    if pa.types.is_map(array.type):
+        entries = pa.struct([array.type.key_field, array.type.item_field])
+        return [pa.Array.from_buffers(entries, len(array.keys), [None], 0, 0, [array.keys, array.items])]
+    return [array.values] if pa.types.is_list(array.type) else []
+
+
+# --- leaves -----------------------------------------------------------------------------------------------------------
+
+
+def _leaf_converter(source: SourceColumn, target: IcebergType, arrow: pa.DataType) -> Convert | None:
+    if isinstance(target, DecimalType):
+        return _decimal_converter(source, target, arrow)
+    if source.is_int96:
+        return _int96_converter(source, target, arrow)
+    if source.type.equals(arrow):
+        return None
+    convert = _relabelled(source, target, arrow)
+    if convert is None and any(source.type.equals(widened) for widened in _WIDENED.get(type(target), ())):
+        return lambda array: array.cast(arrow)
+    if convert is None:
+        raise _mismatch(source, target)
+    return convert
+
+
+def _relabelled(source: SourceColumn, target: IcebergType, arrow: pa.DataType) -> Convert | None:
+    """For columns whose bytes are those of the target type under another label."""
+    if isinstance(target, UUIDType) and source.type.equals(pa.binary(UUID_WIDTH)):
+        return lambda array: pa.ExtensionArray.from_storage(arrow, array)
+    if isinstance(target, StringType) and source.type in (pa.binary(), pa.large_binary()):
+        return lambda array: array.cast(pa.binary()).view(arrow)
+    if isinstance(target, (TimestamptzType, TimestamptzNanoType)) and _same_unit_with_zone(source.type, arrow):
+        return lambda array: array.view(arrow)
+    return None
+
+
+# Types that hold fewer values than the target's Arrow type: the cast loses nothing, or fails where it would overflow.
+_WIDENED: Final[Mapping[type[IcebergType], tuple[pa.DataType, ...]]] = {
+    BooleanType: (),
+    IntegerType: (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
+    LongType: (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
+    FloatType: (),
+    DoubleType: (pa.float32(),),
+    DateType: (),
+    TimeType: (pa.time32("ms"),),
+    TimestampType: (pa.timestamp("ms"),),
+    TimestamptzType: (pa.timestamp("ms", "UTC"),),
+    TimestampNanoType: (),
+    StringType: (pa.large_string(),),
+    FixedType: (),
+    BinaryType: (pa.large_binary(),),
+}
+
+
+def _same_unit_with_zone(source: pa.DataType, arrow: pa.TimestampType) -> bool:
+    """Arrow keeps the writer's zone as a label; the numbers are UTC whatever it says."""
+    return pa.types.is_timestamp(source) and source.tz is not None and source.unit == arrow.unit
+
+
+def _int96_converter(source: SourceColumn, target: IcebergType, arrow: pa.DataType) -> Convert:
+    """INT96 is read as microseconds: as nanoseconds, years before 1677 and after 2262 would wrap around."""
+    if isinstance(target, (TimestampType, TimestamptzType)) and source.type.equals(pa.timestamp("us")):
+        return lambda array: array.view(arrow)
+    raise _mismatch(source, target)
+
+
+def _decimal_converter(source: SourceColumn, target: DecimalType, arrow: pa.DataType) -> Convert | None:
+    found = source.type
+    is_decimal = pa.types.is_decimal128(found) or pa.types.is_decimal256(found)
+    if not is_decimal or found.scale != target.scale or found.precision > target.precision:
+        raise _mismatch(source, target)
+    as_it_is = found.equals(arrow)
+    if not _may_overflow(source, target):
+        return None if as_it_is else lambda array: array.cast(arrow)
+
+    def convert_checked(array: pa.Array) -> pa.Array:
+        array.validate(full=True)
+        return array if as_it_is else array.cast(arrow)
+
+    return convert_checked
+
+
+def _may_overflow(source: SourceColumn, target: DecimalType) -> bool:
+    """Whether a file could hold a number of too many digits, whose upper bytes the writer would cut off unnoticed."""
+    if target.precision <= _MAX_INTEGER_DECIMAL:
+        return False  # the writer itself fails there
+    return source.physical == VARIABLE_LENGTH or (
+        source.physical == FIXED_LENGTH and source.length > _decimal_bytes(target.precision)
+    )
+
+
+def _decimal_bytes(precision: int) -> int:
+    """The shortest two's complement that holds every number of so many digits."""
+    largest: int = 10**precision - 1
+    return (largest.bit_length() + 8) // 8

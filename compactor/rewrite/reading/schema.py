@@ -1,0 +1,207 @@
+"""The Arrow schema of what `encode` writes: physical and logical types as Iceberg's Java writer chooses them.
+
+Source: Iceberg spec, Appendix A (Parquet). Decimals become INT32, INT64 or the shortest fixed bytes in the writer
+(`store_decimal_as_integer`), lists `list.element`, maps `key_value`. Every field carries its id; names that Avro would
+not take are spelled as Iceberg does, since readers go by id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyiceberg.schema import Schema, make_compatible_name
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
+)
+
+from compactor.refusal import Refusal
+
+FIELD_ID_KEY: Final = b"PARQUET:field_id"
+UUID_WIDTH: Final = 16
+
+ROW_ID: Final = NestedField(2147483540, "_row_id", LongType(), required=False)
+LAST_UPDATED_SEQUENCE_NUMBER: Final = NestedField(
+    2147483539, "_last_updated_sequence_number", LongType(), required=False
+)
+LINEAGE_IDS: Final = (ROW_ID.field_id, LAST_UPDATED_SEQUENCE_NUMBER.field_id)
+
+_ARROW_TYPES: Final[Mapping[type[IcebergType], Callable[[Any], pa.DataType]]] = {
+    BooleanType: lambda _: pa.bool_(),
+    IntegerType: lambda _: pa.int32(),
+    LongType: lambda _: pa.int64(),
+    FloatType: lambda _: pa.float32(),
+    DoubleType: lambda _: pa.float64(),
+    DecimalType: lambda decimal: pa.decimal128(decimal.precision, decimal.scale),
+    DateType: lambda _: pa.date32(),
+    TimeType: lambda _: pa.time64("us"),
+    TimestampType: lambda _: pa.timestamp("us"),
+    TimestamptzType: lambda _: pa.timestamp("us", "UTC"),
+    TimestampNanoType: lambda _: pa.timestamp("ns"),
+    TimestamptzNanoType: lambda _: pa.timestamp("ns", "UTC"),
+    StringType: lambda _: pa.string(),
+    UUIDType: lambda _: pa.uuid(),
+    FixedType: lambda fixed: pa.binary(len(fixed)),
+    BinaryType: lambda _: pa.binary(),
+}
+
+
+class RefusedError(Exception):
+    """Carries a refusal to the top of the engine, which returns it as a value."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.sentence)
+        self.refusal = refusal
+
+
+def refused(reason: str, sentence: str) -> RefusedError:
+    """The error that makes `encode` answer with this refusal."""
+    return RefusedError(Refusal(reason, sentence))
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenLeaf:
+    """A Parquet column of the output.
+
+    Attributes:
+        field: Its Iceberg field.
+        name: Its full name in the Iceberg schema, as table properties spell it.
+        path: Its dotted path in the Parquet schema.
+        indexes: Where to find it in a table: the top-level column, then struct children; None inside a list or map.
+    """
+
+    field: NestedField
+    name: str
+    path: str
+    indexes: tuple[int, ...] | None
+
+
+def leaf_values(table: pa.Table, indexes: Sequence[int]) -> pa.ChunkedArray:
+    """A leaf's values in a table of the written schema, null where a struct around it is."""
+    values = table.column(indexes[0])
+    for index in indexes[1:]:
+        values = pc.struct_field(values, [index])
+    return values
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenSchema:
+    """What is written: the Iceberg schema with the lineage columns, if any, and the same for Arrow."""
+
+    iceberg: Schema
+    arrow: pa.Schema
+    leaves: tuple[WrittenLeaf, ...]
+
+
+def written_schema(schema: Schema, *, with_lineage: bool) -> WrittenSchema:
+    """The schema to write for a table's schema.
+
+    Raises:
+        RefusedError: `type_not_supported`, or `column_names_collide` for two fields of a struct that Parquet would
+            spell alike.
+    """
+    fields = schema.fields
+    if with_lineage:
+        own = tuple(field for field in fields if field.field_id not in LINEAGE_IDS)
+        fields = (*own, ROW_ID, LAST_UPDATED_SEQUENCE_NUMBER)
+    iceberg = Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
+    arrow = pa.schema(arrow_fields(iceberg.fields))
+    return WrittenSchema(iceberg, arrow, tuple(_leaves(iceberg, iceberg.fields, "", ())))
+
+
+def arrow_fields(fields: Sequence[NestedField]) -> list[pa.Field]:
+    """The Arrow fields of a struct or schema, with names as Parquet spells them."""
+    names = [parquet_name(field.name) for field in fields]
+    if len(set(names)) < len(names):
+        raise refused("column_names_collide", f"two of the fields {names} would have one name in Parquet")
+    return [_arrow_field(field, name) for field, name in zip(fields, names, strict=True)]
+
+
+def parquet_name(name: str) -> str:
+    """A field's name as Iceberg's writers spell it in Parquet."""
+    if not name:
+        raise refused("column_names_collide", "a field without a name cannot be written to Parquet")
+    return make_compatible_name(name)
+
+
+def arrow_type(iceberg_type: IcebergType) -> pa.DataType:
+    """The Arrow type that is written for an Iceberg type, field ids of nested fields included."""
+    if isinstance(iceberg_type, StructType):
+        if not iceberg_type.fields:
+            raise refused("type_not_supported", "Parquet has no struct without fields")
+        return pa.struct(arrow_fields(iceberg_type.fields))
+    if isinstance(iceberg_type, ListType):
+        return pa.list_(_arrow_field(iceberg_type.element_field, "element"))
+    if isinstance(iceberg_type, MapType):
+        return pa.map_(
+            _arrow_field(iceberg_type.key_field, "key"),
+            _arrow_field(iceberg_type.value_field, "value"),
+        )
+    make = _ARROW_TYPES.get(type(iceberg_type))
+    if make is None:
+        raise refused("type_not_supported", f"columns of type {iceberg_type} are left to Iceberg's own reader")
+    return make(iceberg_type)
+
+
+def _arrow_field(field: NestedField, name: str) -> pa.Field:
+    return pa.field(
+        name,
+        arrow_type(field.field_type),
+        nullable=not field.required,
+        metadata={FIELD_ID_KEY: str(field.field_id).encode()},
+    )
+
+
+def children_of(iceberg_type: IcebergType) -> tuple[tuple[str, NestedField], ...]:
+    """(name in Parquet, field) of what is nested directly in a type; nothing for a primitive."""
+    if isinstance(iceberg_type, StructType):
+        return tuple((parquet_name(field.name), field) for field in iceberg_type.fields)
+    if isinstance(iceberg_type, ListType):
+        return (("list.element", iceberg_type.element_field),)
+    if isinstance(iceberg_type, MapType):
+        return (("key_value.key", iceberg_type.key_field), ("key_value.value", iceberg_type.value_field))
+    return ()
+
+
+def _leaves(
+    schema: Schema, fields: Sequence[NestedField], prefix: str, indexes: tuple[int, ...] | None
+) -> Iterator[WrittenLeaf]:
+    named = ((parquet_name(field.name), field) for field in fields)
+    yield from _named_leaves(schema, tuple(named), prefix, indexes)
+
+
+def _named_leaves(
+    schema: Schema, named: Sequence[tuple[str, NestedField]], prefix: str, indexes: tuple[int, ...] | None
+) -> Iterator[WrittenLeaf]:
+    for index, (name, field) in enumerate(named):
+        path = prefix + name
+        children = children_of(field.field_type)
+        below = None if indexes is None else (*indexes, index)
+        if not children:
+            yield WrittenLeaf(field, schema.find_column_name(field.field_id) or field.name, path, below)
+            continue
+        repeated = not isinstance(field.field_type, StructType)
+        yield from _named_leaves(schema, children, path + ".", None if repeated else below)

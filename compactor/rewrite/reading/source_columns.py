@@ -1,0 +1,124 @@
+"""The columns of a Parquet file to be read, with the field ids by which they are matched.
+
+Ids come from the file; a file without any takes them from the table's name mapping (Iceberg spec, "Column projection").
+A column without an id in a file that has some is nobody's: it is not matched by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.table.name_mapping import MappedField
+
+from compactor.rewrite.reading.schema import FIELD_ID_KEY, refused
+
+INT96: Final = "INT96"
+FIXED_LENGTH: Final = "FIXED_LEN_BYTE_ARRAY"
+VARIABLE_LENGTH: Final = "BYTE_ARRAY"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column or group of a file.
+
+    Attributes:
+        field_id: None when it has none.
+        name: Its name within its parent.
+        type: As Arrow reads it.
+        physical: Parquet's physical type, empty for groups.
+        length: Bytes of a FIXED_LEN_BYTE_ARRAY.
+        children: Of structs, lists (one) and maps (two).
+    """
+
+    field_id: int | None
+    name: str
+    type: pa.DataType
+    physical: str
+    length: int
+    children: tuple[SourceColumn, ...]
+
+    @property
+    def is_int96(self) -> bool:
+        """Whether it is one of the timestamps that Spark and Impala once wrote."""
+        return self.physical == INT96
+
+
+def source_columns(
+    arrow: pa.Schema, parquet: pq.ParquetSchema, mapping: Sequence[MappedField] | None
+) -> tuple[SourceColumn, ...]:
+    """The top-level columns of a file.
+
+    Args:
+        arrow: The file's schema as Arrow reads it.
+        parquet: The same file's Parquet schema.
+        mapping: The table's name mapping, if it has one.
+
+    Raises:
+        RefusedError: `no_field_ids`: neither the file nor the table says which column is which; `type_not_supported`:
+            Arrow's columns are not the file's.
+    """
+    leaves = iter([parquet.column(index) for index in range(len(parquet))])
+    columns = tuple(_column(field, leaves) for field in arrow)
+    if next(leaves, None) is not None:
+        raise refused("type_not_supported", "a file has columns that Arrow does not show")
+    if _any_id(columns):
+        return columns
+    if mapping is None:
+        raise refused("no_field_ids", "a file has no field ids and the table has no name mapping")
+    return tuple(_mapped(column, mapping) for column in columns)
+
+
+def children_in_arrow(arrow: pa.DataType) -> list[pa.Field]:
+    """The fields nested directly in an Arrow type, as far as Parquet files have such types."""
+    if pa.types.is_struct(arrow):
+        return [arrow.field(index) for index in range(arrow.num_fields)]
+    if pa.types.is_map(arrow):
+        return [arrow.key_field, arrow.item_field]
+    if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
+        return [arrow.value_field]
+    return []
+
+
+def _column(field: pa.Field, leaves: Iterator[pq.ColumnSchema]) -> SourceColumn:
+    children = tuple(_column(child, leaves) for child in children_in_arrow(field.type))
+    physical, length = "", 0
+    if not children:
+        leaf = next(leaves, None)
+        if leaf is None:
+            raise refused("type_not_supported", f"column {field.name} of a file is not one Parquet column")
+        physical, length = leaf.physical_type, leaf.length or 0
+    return SourceColumn(_field_id(field), field.name, field.type, physical, length, children)
+
+
+def _field_id(field: pa.Field) -> int | None:
+    found = (field.metadata or {}).get(FIELD_ID_KEY)
+    field_id = -1 if found is None else int(found)
+    return field_id if field_id >= 0 else None
+
+
+def _any_id(columns: Sequence[SourceColumn]) -> bool:
+    return any(column.field_id is not None or _any_id(column.children) for column in columns)
+
+
+def _mapped(column: SourceColumn, mapping: Sequence[MappedField]) -> SourceColumn:
+    """`column` with the ids that a name mapping gives it and what is below it."""
+    found = next((mapped for mapped in mapping if column.name in mapped.names), None)
+    below = [] if found is None else found.fields
+    names = _mapped_names(column)
+    children = tuple(
+        _mapped(replace(child, name=name), below) for child, name in zip(column.children, names, strict=True)
+    )
+    return replace(column, field_id=None if found is None else found.field_id, children=children)
+
+
+def _mapped_names(column: SourceColumn) -> list[str]:
+    """What name mappings call the children: writers have many names for list elements and map entries."""
+    if pa.types.is_map(column.type):
+        return ["key", "value"]
+    if pa.types.is_struct(column.type):
+        return [child.name for child in column.children]
+    return ["element"] * len(column.children)

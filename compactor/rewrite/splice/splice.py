@@ -1,0 +1,418 @@
+"""The cheapest rewrite: whole row groups of several Parquet files put behind each other, byte for byte.
+
+Nothing is decoded. The footer of the first file is kept, its row groups are replaced by all row groups with their
+offsets moved. Page indexes and bloom filters travel along: a ColumnIndex and a bloom filter hold no offsets and are
+copied, an OffsetIndex does and is re-based. Sources: apache/parquet-format (parquet.thrift, PageIndex.md,
+BloomFilter.md), apache/parquet-java for the order in the file.
+
+Where rows have a lineage (Iceberg V3), two small column chunks are written for every row group, unless it has complete
+ones to copy. They lie together behind all pages, so that the copied ranges stay long: chunks of a row group need not be
+neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from compactor.errors import GiveUpError
+from compactor.refusal import Refusal
+from compactor.rewrite.parquet.footer import (
+    MAGIC,
+    ColumnChunk,
+    FileField,
+    Footer,
+    GroupField,
+    RowGroup,
+    bloom_filter_range,
+    column_index_pages,
+    moved_offset_index,
+    read_footer,
+)
+from compactor.rewrite.parquet.thrift import (
+    I16,
+    I64,
+    LIST,
+    STRUCT,
+    Field,
+    Struct,
+    ThriftError,
+    ThriftList,
+    decode_struct,
+    encode_struct,
+)
+from compactor.rewrite.splice.checks import PANDAS, SpliceLimits, layout_fault, refusal, wrong_row_count
+from compactor.rewrite.splice.lineage_chunks import (
+    GroupLineage,
+    MissingLineage,
+    RowLineage,
+    group_lineages,
+    make_chunks,
+    read_lineage,
+)
+from compactor.rewrite.splice.lineage_schema import LINEAGE_ELEMENTS, group_sizes, with_lineage, without_lineage
+from compactor.storage.byte_store import ByteRange, ByteStore, OutputFile, read_ranges
+
+_MAX_INDEX_BYTES: Final = 16 * 1024 * 1024  # a larger "index" is a damaged length; the file is fine without it
+_KEY: Final = 1  # KeyValue.key
+
+
+@dataclass(frozen=True, slots=True)
+class SpliceInput:
+    """A file to splice: its location, its size in bytes, and on V3 tables what its rows inherit."""
+
+    location: str
+    size: int
+    lineage: RowLineage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplicedFile:
+    """What was written.
+
+    Attributes:
+        rows: Rows in the file.
+        size: Bytes of the file.
+        split_offsets: Where each row group starts, ascending.
+        column_sizes: Compressed bytes per field id, over all row groups.
+        row_groups: Number of row groups.
+        lineage_bytes: Bytes of column chunks that were not copied but written for row lineage.
+    """
+
+    rows: int
+    size: int
+    split_offsets: tuple[int, ...]
+    column_sizes: dict[int, int]
+    row_groups: int
+    lineage_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Indexes:
+    """What is kept of a chunk's page indexes: never a ColumnIndex alone (PageIndex.md)."""
+
+    column_index: bytes | None
+    offset_index: bytes | None
+
+
+_NO_INDEXES: Final = _Indexes(None, None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """A file, and its footer as it is."""
+
+    location: str
+    footer: Footer
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """A row group to be written: where it is now, its columns without lineage, and its lineage (empty: none wanted)."""
+
+    source: _Source
+    group: RowGroup
+    lineage: GroupLineage
+
+    @property
+    def copied_lineage(self) -> dict[int, ColumnChunk]:
+        """Lineage chunks that are copied as they are, by field id."""
+        return {field_id: found for field_id, found in self.lineage.items() if isinstance(found, ColumnChunk)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chunk:
+    """A column chunk, where its pages lie in its source, and the offset they have now.
+
+    One that was made here has no source, and its indexes with it.
+    """
+
+    source: _Source | None
+    chunk: ColumnChunk
+    pages: ByteRange
+    offset: int
+    indexes: _Indexes = _NO_INDEXES
+
+    @property
+    def shift(self) -> int:
+        return self.offset - self.pages.offset
+
+
+class _Copier:
+    """Copies ranges to the end of a file, adjacent ones in one go."""
+
+    def __init__(self, file: OutputFile) -> None:
+        self._file = file
+        self._location = ""
+        self._pending = ByteRange(0, 0)
+
+    def append(self, location: str, wanted: ByteRange) -> int:
+        """Have the range copied, at the latest by `flush`; return the offset it will have."""
+        if location != self._location or wanted.offset != self._pending.end:
+            self.flush()
+            self._location, self._pending = location, ByteRange(wanted.offset, 0)
+        offset = self._file.position + self._pending.length
+        self._pending = ByteRange(self._pending.offset, self._pending.length + wanted.length)
+        return offset
+
+    def flush(self) -> None:
+        if self._pending.length:
+            self._file.copy_range(self._location, self._pending.offset, self._pending.length)
+        self._pending = ByteRange(0, 0)
+
+
+def splice(
+    store: ByteStore,
+    inputs: Sequence[SpliceInput],
+    output: str,
+    limits: SpliceLimits,
+    footers: Sequence[Footer] | None = None,
+) -> SplicedFile:
+    """Write the row groups of all inputs, in order, into one new file at `output`.
+
+    Memory: the footers, the page indexes and one copy buffer. When anything fails, nothing is left at `output`.
+
+    Args:
+        store: Where inputs and output are.
+        inputs: Files to splice; those without rows are skipped.
+        output: Location of the new file; nothing may be there yet.
+        limits: What is refused although it could be done.
+        footers: The inputs' footers if they were read already, in the same order.
+
+    Raises:
+        GiveUpError: the reason of `refusal`, `row_count_mismatch`, or what the store raises.
+        RetryError: the store does not answer or is full.
+    """
+    if footers is None:
+        footers = [read_footer(store, source.location, source.size) for source in inputs]
+    lineage = carries_lineage(inputs)
+    found = refusal(footers, limits, lineage=lineage)
+    if found:
+        raise GiveUpError(f"{output} is not spliced: {found.sentence}", reason=found.reason)
+    files = list(zip(inputs, footers, strict=True))
+    # The head is the first contributor's: a file without rows was never compared with the others.
+    files = [(source, footer) for source, footer in files if footer.filled_row_groups] or files[:1]
+    heads = [without_lineage(footer) for _, footer in files] if lineage else [footer for _, footer in files]
+    groups = [group for found, head in zip(files, heads, strict=True) for group in _groups(*found, head)]
+    file = store.create(output)
+    try:
+        return _write(store, file, groups, heads, lineage=lineage)
+    except BaseException as error:
+        try:
+            file.abort()
+        except Exception as second:  # noqa: BLE001 - the first failure is the one to act upon
+            error.add_note(f"{output} could not be removed: {second}")
+        raise
+
+
+def carries_lineage(inputs: Sequence[SpliceInput]) -> bool:
+    """Whether row lineage is to be written.
+
+    Raises:
+        GiveUpError: reason `malformed_lineage`: only some of the files tell what their rows inherit.
+    """
+    carrying = sum(source.lineage is not None for source in inputs)
+    if carrying not in {0, len(inputs)}:
+        raise GiveUpError(f"{carrying} of {len(inputs)} files carry row lineage.", reason="malformed_lineage")
+    return carrying > 0
+
+
+def _groups(source: SpliceInput, footer: Footer, head: Footer) -> list[_Group]:
+    """The file's row groups that hold rows; `head` is its footer without lineage columns, if lineage is wanted."""
+    found = _Source(source.location, footer)
+    lineages = group_lineages(footer, source.lineage) if source.lineage else [{} for _ in head.filled_row_groups]
+    return [_Group(found, *parts) for parts in zip(head.filled_row_groups, lineages, strict=True)]
+
+
+def _write(
+    store: ByteStore, file: OutputFile, groups: Sequence[_Group], heads: Sequence[Footer], *, lineage: bool
+) -> SplicedFile:
+    file.write(MAGIC)
+    data, copied = _copy_pages(file, groups)
+    made = _make_lineage(store, file, groups)
+    starts = [min(chunk.offset for chunk in chunks) for chunks in data]
+    ids = LINEAGE_ELEMENTS if lineage else ()
+    columns = [
+        [*chunks, *((more | new)[field_id] for field_id in ids)]
+        for chunks, more, new in zip(data, copied, made, strict=True)
+    ]
+    moved = iter(_describe(store, file, [chunk for chunks in columns for chunk in chunks]))
+    trees = [
+        _moved_group(group.group, [next(moved) for _ in chunks], start, ordinal, len(ids))
+        for ordinal, (group, chunks, start) in enumerate(zip(groups, columns, starts, strict=True))
+    ]
+    head = _head(heads)
+    written = _write_footer(
+        file, with_lineage(head) if lineage else head, sum(footer.num_rows for footer in heads), trees
+    )
+    return SplicedFile(
+        rows=written.num_rows,
+        size=file.finish(),
+        split_offsets=tuple(starts),
+        column_sizes=written.column_sizes,
+        row_groups=len(trees),
+        lineage_bytes=sum(chunk.pages.length for new in made for chunk in new.values()),
+    )
+
+
+def _copy_pages(file: OutputFile, groups: Sequence[_Group]) -> tuple[list[list[_Chunk]], list[dict[int, _Chunk]]]:
+    """Copy every chunk's pages in the order in which they lie; return them per group, in the schema's order.
+
+    Gaps between chunks (padding, bloom filters, stale metadata) are left behind. Lineage chunks to be copied come
+    apart, by field id; those that do not follow a chunk of their group directly are copied behind everything else.
+    """
+    copier = _Copier(file)
+    placed: list[list[_Chunk]] = []
+    lineage: list[dict[int, _Chunk]] = []
+    for group in groups:
+        location, chunks = group.source.location, group.group.chunks
+        pages = [chunk.pages for chunk in chunks]
+        following = {chunk.pages.offset: field_id for field_id, chunk in group.copied_lineage.items()}
+        offsets: dict[int, int] = {}
+        lineage.append({})
+        for column in sorted(range(len(chunks)), key=lambda column: pages[column].offset):
+            offsets[column] = copier.append(location, pages[column])
+            end = pages[column].end
+            while (field_id := following.get(end)) is not None:
+                lineage[-1][field_id] = _copied(copier, group.source, group.copied_lineage[field_id])
+                end = lineage[-1][field_id].pages.end
+        placed.append(
+            [_Chunk(group.source, chunk, pages[column], offsets[column]) for column, chunk in enumerate(chunks)]
+        )
+    for group, found in zip(groups, lineage, strict=True):
+        for field_id, chunk in sorted(group.copied_lineage.items(), key=lambda item: item[1].pages.offset):
+            if field_id not in found:
+                found[field_id] = _copied(copier, group.source, chunk)
+    copier.flush()
+    return placed, lineage
+
+
+def _copied(copier: _Copier, source: _Source, chunk: ColumnChunk) -> _Chunk:
+    pages = chunk.pages
+    return _Chunk(source, chunk, pages, copier.append(source.location, pages))
+
+
+def _make_lineage(store: ByteStore, file: OutputFile, groups: Sequence[_Group]) -> list[dict[int, _Chunk]]:
+    """Write the lineage columns that are not copied, one row group in memory at a time."""
+    placed: list[dict[int, _Chunk]] = []
+    for group in groups:
+        location, footer = group.source.location, group.source.footer
+        missing = [found for found in group.lineage.values() if isinstance(found, MissingLineage)]
+        values = {found.field_id: read_lineage(store, location, footer, found) for found in missing}
+        placed.append({})
+        for field_id, made in (make_chunks(values) if values else {}).items():
+            offset = file.position
+            file.write(made.data)
+            indexes = _Indexes(made.column_index, made.offset_index_at(offset))
+            placed[-1][field_id] = _Chunk(None, made.chunk, made.chunk.pages, offset, indexes)
+    return placed
+
+
+def _describe(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -> list[Struct]:
+    """Write bloom filters and page indexes of chunks whose pages are written; return what the footer says of each."""
+    blooms = _copy_blooms(store, file, chunks)
+    indexes = _read_indexes(store, chunks)
+    column_indexes = _append_all(file, [found.column_index for found in indexes])
+    offset_indexes = _append_all(file, [found.offset_index for found in indexes])
+    parts = zip(chunks, blooms, column_indexes, offset_indexes, strict=True)
+    return [placed.chunk.moved(placed.shift, *found) for placed, *found in parts]
+
+
+def _copy_blooms(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -> list[ByteRange | None]:
+    """Copy every chunk's bloom filter; return where each lies now. A filter that cannot be found is left behind."""
+    copier = _Copier(file)
+    moved: list[ByteRange | None] = []
+    for chunk in chunks:
+        source = chunk.source
+        found = bloom_filter_range(store, source.location, chunk.chunk, source.footer.data_end) if source else None
+        moved.append(ByteRange(copier.append(source.location, found), found.length) if source and found else None)
+    copier.flush()
+    return moved
+
+
+def _read_indexes(store: ByteStore, chunks: Sequence[_Chunk]) -> list[_Indexes]:
+    """The page indexes of every chunk, ready to be written."""
+    found: dict[_Chunk, _Indexes] = {}
+    for source, own in groupby((chunk for chunk in chunks if chunk.source), key=lambda chunk: chunk.source):
+        placed = list(own)
+        if source is None:
+            continue
+        wanted = {part for chunk in placed for part in (chunk.chunk.column_index, chunk.chunk.offset_index) if part}
+        sound = [part for part in wanted if part.end <= source.footer.data_end and part.length <= _MAX_INDEX_BYTES]
+        data = read_ranges(store, source.location, sound)
+        found |= {chunk: _moved_indexes(chunk, data) for chunk in placed}
+    return [found.get(chunk, chunk.indexes) for chunk in chunks]
+
+
+def _moved_indexes(chunk: _Chunk, data: dict[ByteRange, bytes]) -> _Indexes:
+    """Both indexes, the offsets re-based. A damaged index is dropped with its twin: a reader would trust it."""
+    column_range, offset_range = chunk.chunk.column_index, chunk.chunk.offset_index
+    if offset_range is None:
+        return _NO_INDEXES
+    try:
+        offset_index, pages = moved_offset_index(data[offset_range], chunk.pages, chunk.shift)
+        column_index = data[column_range] if column_range else None
+        if column_index is not None and column_index_pages(column_index) != pages:
+            return _NO_INDEXES
+    except (ThriftError, KeyError):
+        return _NO_INDEXES
+    return _Indexes(column_index, offset_index)
+
+
+def _append_all(file: OutputFile, parts: Sequence[bytes | None]) -> list[ByteRange | None]:
+    """Write the parts behind each other; return where each lies."""
+    position = file.position
+    placed: list[ByteRange | None] = []
+    for part in parts:
+        placed.append(ByteRange(position, len(part)) if part is not None else None)
+        position += len(part or b"")
+    file.write(b"".join(part for part in parts if part))
+    return placed
+
+
+def _moved_group(group: RowGroup, chunks: Sequence[Struct], start: int, ordinal: int, added: int) -> Struct:
+    """The row group's tree with these chunks, of which the last `added` ones are new to it."""
+    changes: dict[int, Field] = {GroupField.COLUMNS: (LIST, ThriftList(STRUCT, chunks))}
+    if added:
+        changes |= group_sizes(group.tree, [ColumnChunk(chunk) for chunk in chunks[-added:]], 1)
+    if GroupField.FILE_OFFSET in group.tree.fields:
+        changes[GroupField.FILE_OFFSET] = (I64, start)
+    if group.ordinal is not None:
+        changes[GroupField.ORDINAL] = (I16, ordinal)
+    return group.tree.with_fields(changes)
+
+
+def _write_footer(file: OutputFile, head: Struct, rows: int, groups: Sequence[Struct]) -> Footer:
+    """Write the footer, and return it as a reader will see it, checked.
+
+    Raises:
+        GiveUpError: reason `row_count_mismatch`, or a chunk does not lie where the footer says.
+    """
+    changes: dict[int, Field] = {
+        FileField.NUM_ROWS: (I64, rows),
+        FileField.ROW_GROUPS: (LIST, ThriftList(STRUCT, groups)),
+    }
+    data = encode_struct(head.with_fields(changes))
+    data_end = file.position
+    file.write(data + len(data).to_bytes(4, "little") + MAGIC)
+    written = Footer(decode_struct(data)[0], len(data), file.position)
+    found = wrong_row_count([written]) or layout_fault([written], SpliceLimits())
+    if found is None and written.data_end != data_end:
+        found = Refusal("bad_offsets", f"The footer lies at {data_end}, not at {written.data_end}.")
+    if found:
+        raise GiveUpError(f"The spliced file would be wrong: {found.sentence}", reason=found.reason)
+    return written
+
+
+def _head(footers: Sequence[Footer]) -> Struct:
+    """The first file's FileMetaData, without what describes that file alone."""
+    described = [[value for key, value in footer.key_values if key == PANDAS] for footer in footers]
+    if all(values == described[0] for values in described):
+        return footers[0].tree
+    pairs = footers[0].tree.elements(FileField.KEY_VALUES, STRUCT)
+    kept = [pair for pair in pairs if pair.get(_KEY) != PANDAS]
+    if not kept:
+        return footers[0].tree.without(FileField.KEY_VALUES)
+    return footers[0].tree.with_fields({FileField.KEY_VALUES: (LIST, ThriftList(STRUCT, kept))})

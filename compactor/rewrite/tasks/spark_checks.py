@@ -1,0 +1,90 @@
+"""What Iceberg's reader in Spark takes for other rows than the file holds: such files are not given to it.
+
+It would write what it has read, every row of it, so that no count could tell. Each was seen with Iceberg 1.11. What it
+reads rightly when it is told to read row by row, or to forget, is left to it: see `spark_scan` and `spark_session`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from pyiceberg.schema import Schema, index_by_id
+from pyiceberg.types import (
+    NestedField,
+    TimestampNanoType,
+    TimestampType,
+    TimestamptzNanoType,
+    TimestamptzType,
+)
+
+from compactor.errors import GiveUpError
+from compactor.manifests.live_files import LiveFile
+from compactor.refusal import Refusal
+from compactor.rewrite.parquet.footer import Footer, SchemaField, read_footer
+from compactor.rewrite.parquet.thrift import I32, STRUCT, Struct
+from compactor.storage.byte_store import ByteStore
+
+FOOTERS_AT_ONCE: Final = 16
+_TIMESTAMP: Final = 8  # LogicalType
+_UNIT: Final = 2  # TimestampType
+_NANOS: Final = 3  # TimeUnit
+_MICROSECONDS: Final = (TimestampType, TimestamptzType)
+_NANOSECONDS: Final = (TimestampNanoType, TimestamptzNanoType)
+
+
+def misread_units(store: ByteStore, schema: Schema, files: Sequence[LiveFile]) -> Refusal | None:
+    """What the footers of Parquet files tell: whether their timestamps are counted in other units than the table's.
+
+    Encrypted footers are passed over: such files are Iceberg's own.
+
+    Raises:
+        RetryError: the store does not answer.
+    """
+    columns = index_by_id(schema)
+    if not any(map(_is_timestamp, columns.values())):
+        return None
+    read = [file.entry for file in files if file.entry.file_format == "parquet" and not file.entry.encrypted]
+    with ThreadPoolExecutor(FOOTERS_AT_ONCE, "footers") as pool:
+        for entry, footer in zip(read, pool.map(lambda each: _footer(store, each.path, each.size), read), strict=True):
+            column = None if footer is None else _other_unit(footer, columns)
+            if column is not None:
+                return Refusal(
+                    "timestamp_unit",
+                    f"column {column} of {entry.path} is not counted in the table's unit of time: Spark reads it as if "
+                    "it were",
+                )
+    return None
+
+
+def _footer(store: ByteStore, location: str, size: int) -> Footer | None:
+    try:
+        return read_footer(store, location, size)
+    except GiveUpError:  # encrypted, or damaged, which Spark notices
+        return None
+
+
+def _other_unit(footer: Footer, columns: Mapping[int, NestedField]) -> str | None:
+    """The name of a column with timestamps of another unit than its column of the table."""
+    for element in footer.schema:
+        found, field_id = _in_nanoseconds(element), element.get(SchemaField.FIELD_ID, I32)
+        # Without an id it is the table's name mapping that knows the column: any of the table's may be meant.
+        meant = columns.values() if field_id is None else [columns[field_id]] if field_id in columns else []
+        expected = {isinstance(field.field_type, _NANOSECONDS) for field in meant if _is_timestamp(field)}
+        if found is not None and expected and found not in expected:
+            name: bytes = element.get(SchemaField.NAME)
+            return name.decode(errors="replace")
+    return None
+
+
+def _is_timestamp(field: NestedField) -> bool:
+    return isinstance(field.field_type, (*_MICROSECONDS, *_NANOSECONDS))
+
+
+def _in_nanoseconds(element: Struct) -> bool | None:
+    """Whether a column's timestamps are counted in nanoseconds; None of columns of other types."""
+    logical: Struct | None = element.get(SchemaField.LOGICAL_TYPE, STRUCT)
+    timestamp: Struct | None = None if logical is None else logical.get(_TIMESTAMP, STRUCT)
+    unit: Struct | None = None if timestamp is None else timestamp.get(_UNIT, STRUCT)
+    return None if unit is None else _NANOS in unit.fields

@@ -1,0 +1,79 @@
+"""From rewritten groups to a commit: leave out what others have touched, commit the rest, once more after a lost race.
+
+Groups are checked against the snapshots committed since the plan *before* the commit is sent; when Iceberg's own
+validation still finds a conflict, a commit came in between: the culprits are found the same way and the rest is sent
+again. Outputs are never written twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from compactor.commit.replace import Replacement, Stamp, commit_replacements
+from compactor.errors import ReplanError
+from compactor.iceberg.manifest_entries import Status
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.conflicts import changes_since, touched_groups
+from compactor.planning.dangling_deletes import dangling_deletes
+from compactor.planning.plan_table import TablePlan
+from compactor.runs.results import DroppedGroup, FinishedGroup, overtaken
+from compactor.spark.java_table import JavaTable
+
+RACES = 5  # lost races in a row after which the run gives way: the table is too busy just now
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A commit that landed. `snapshot_id` is None when every group was dropped and nothing was sent."""
+
+    snapshot_id: int | None
+    kept: tuple[FinishedGroup, ...]
+    dropped: tuple[DroppedGroup, ...]
+    delete_files_removed: int
+
+
+def commit_groups(
+    table: JavaTable,
+    plan: TablePlan,
+    groups: Sequence[FinishedGroup],
+    stamp: Stamp,
+    catalogs: Catalogs,
+    cache: ManifestCache,
+    about_to_send: Callable[[], None],
+) -> Committed:
+    """Commit `groups` as one snapshot, without those that another commit has touched.
+
+    Delete files that apply to nothing any more leave with them; without `groups` they are all that leaves.
+    `about_to_send` is called right before each attempt; what it raises ends the commit.
+
+    Raises:
+        FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
+    """
+    kept, dropped = list(groups), list[DroppedGroup]()
+    for race in range(1, RACES + 1):
+        table.refresh()
+        table.check_unchanged()
+        changes = changes_since(catalogs.load(plan.table.name, plan.table.ref), table.snapshot_id, cache)
+        touched = touched_groups([group.planned.group for group in kept], changes)
+        dropped += [overtaken(kept[index].planned, plan.table.name, what) for index, what in touched.items()]
+        kept = [group for index, group in enumerate(kept) if index not in touched]
+        if groups and not kept:
+            return Committed(None, (), tuple(dropped), 0)
+        rewritten = {file.entry.path for group in kept for file in group.planned.group.files}
+        gone = {entry.identity for entry in changes if entry.status is Status.DELETED}
+        # Files that an earlier commit of the run replaced do not count: it may have been rolled back since.
+        dangling = dangling_deletes(plan.coverable_deletes, rewritten, gone)
+        if not kept and not dangling:
+            return Committed(None, (), (), 0)
+        parts = [part for group in kept for part in group.parts]
+        replacements = [Replacement(part.tasks, part.outputs, part.files_in) for part in parts]
+        try:
+            snapshot_id = commit_replacements(table, replacements, dangling, stamp, about_to_send)
+        except ReplanError as error:
+            if error.reason != "conflict" or race == RACES:
+                raise
+            continue
+        return Committed(snapshot_id, tuple(kept), tuple(dropped), len(dangling))
+    raise AssertionError("unreachable: the last race returns or raises")

@@ -1,0 +1,204 @@
+"""The dispatcher: which due table is rewritten next. Bounded, fair, one commit lane per table, backs off on failure.
+
+`work` is told what it may cost and returns what it has; the limits of work_order.py go by that.
+
+`waiting` is pure; `Dispatcher` holds the threads. A table that was looked at is not looked at again before the board
+says something new of it (a newer snapshot, or other partitions due); a failed one waits for its back-off.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from compactor.debt.board import DebtBoard, TableDebt
+from compactor.errors import FirnlineError, LaterError, StoppedError
+from compactor.planning.budget import Grant, Spent
+from compactor.runs.work_order import HOUR, Finished, Limits, Usage, rank, reserved
+from compactor.table_names import TableName
+
+LOG = logging.getLogger("firnline")
+LONGEST_BACKOFF_SECONDS = 600.0
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is remembered of a table's last run. `settled`: the debt for which nothing is left to do."""
+
+    failures: int = 0
+    not_before: float = 0.0
+    settled: TableDebt | None = None
+
+    def settles(self, debt: TableDebt) -> bool:
+        """Whether the board says nothing that the last run did not know."""
+        known = self.settled
+        return known is not None and known.snapshot_id == debt.snapshot_id and known.due == debt.due
+
+    def backs_off(self, now: float) -> bool:
+        """Whether the pause after a failure lasts; a clock that was set back does not make it longer."""
+        return 0 < self.not_before - now <= LONGEST_BACKOFF_SECONDS
+
+
+@dataclass(frozen=True)
+class Work:
+    """The dispatcher at a glance."""
+
+    queued: int
+    running: int
+    oldest_due_seconds: float
+
+
+def waiting(
+    tables: tuple[TableDebt, ...], attempts: Mapping[TableName, Attempt], running: frozenset[TableName], now: float
+) -> list[TableDebt]:
+    """Tables that are due or asked for, switched on, not running and not backing off; the first of `rank` first."""
+
+    def ready(debt: TableDebt) -> bool:
+        attempt = attempts.get(debt.table, Attempt())
+        return (
+            debt.acted_on
+            and debt.table not in running
+            and not attempt.backs_off(now)
+            and (bool(debt.requested) or (debt.has_work and not attempt.settles(debt)))
+        )
+
+    chosen = [debt for debt in tables if ready(debt)]
+    return sorted(chosen, key=lambda debt: rank(debt, now))
+
+
+def after_failure(attempt: Attempt, now: float, first_backoff: float) -> Attempt:
+    """Back off: doubling from `first_backoff` seconds up to ten minutes."""
+    pause = min(LONGEST_BACKOFF_SECONDS, first_backoff * 2.0 ** min(attempt.failures, 10))
+    return replace(attempt, failures=attempt.failures + 1, not_before=now + pause)
+
+
+class Dispatcher:
+    """Runs `work(debt, stopping, grant)` for due tables in a few threads; on failure it raises FirnlineError."""
+
+    def __init__(
+        self,
+        board: DebtBoard,
+        work: Callable[[TableDebt, Callable[[], bool], Grant], Spent],
+        *,
+        concurrent_runs: int,
+        first_backoff_seconds: float,
+        limits: Limits = NO_LIMITS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._board = board
+        self._work = work
+        self._limit = concurrent_runs
+        self._first_backoff = first_backoff_seconds
+        self._limits = limits
+        self._finished: deque[Finished] = deque()
+        self._reserved: dict[TableName, Finished] = {}
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._attempts: dict[TableName, Attempt] = {}
+        self._running: set[TableName] = set()
+        self._stopping = False
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Start the worker threads."""
+        for number in range(self._limit):
+            thread = threading.Thread(target=self._serve, name=f"dispatcher-{number}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def wake(self) -> None:
+        """The board has changed."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def stop(self, seconds: float) -> bool:
+        """Take no more work, ask running work to end, and wait; False when something still runs after `seconds`."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def status(self) -> Work:
+        """Queue depth, running work, and how long the longest-waiting due table has waited: those that fail over and
+        over are among them, although they are backing off or running again most of the time.
+        """
+        now, tables = self._clock(), self._board.tables()
+        with self._changed:
+            queued = len(waiting(tables, self._attempts, frozenset(self._running), now))
+            running = len(self._running)
+            unsettled = [
+                debt
+                for debt in tables
+                if debt.acted_on and debt.has_work and not self._attempts.get(debt.table, Attempt()).settles(debt)
+            ]
+        oldest = max((now - (debt.due_since or now) for debt in unsettled), default=0.0)
+        return Work(queued, running, oldest)
+
+    def _serve(self) -> None:
+        while True:
+            chosen = self._next()
+            if chosen is None:
+                return
+            debt, grant = chosen
+            attempt = self._attempts.get(debt.table, Attempt())
+            try:
+                spent = self._work(debt, lambda: self._stopping, grant)
+                attempt = Attempt(settled=debt)
+                if spent.bytes:
+                    at = self._clock()
+                    self._note(Finished(debt.table, at, spent.bytes, spent.requests, spent.catalog_calls))
+            except StoppedError:  # nothing is settled: switched on again, the same snapshot is due again
+                attempt = Attempt(not_before=self._clock() + self._first_backoff)
+            except LaterError:
+                attempt = Attempt(not_before=self._clock() + LONGEST_BACKOFF_SECONDS)
+            except FirnlineError:  # reported as an event by whoever raised it
+                attempt = after_failure(attempt, self._clock(), self._first_backoff)
+            except Exception:
+                LOG.exception("%s: the run failed for a reason nobody foresaw", debt.table)
+                attempt = after_failure(attempt, self._clock(), self._first_backoff)
+            finally:
+                self._end(debt.table, attempt)
+
+    def _end(self, table: TableName, attempt: Attempt) -> None:
+        with self._changed:
+            self._attempts[table] = attempt
+            self._running.discard(table)
+            self._reserved.pop(table, None)
+            self._changed.notify_all()
+
+    def _note(self, run: Finished) -> None:
+        with self._changed:
+            self._reserved.pop(run.table, None)
+            self._finished.append(run)
+            while self._finished[0].at <= run.at - HOUR:
+                self._finished.popleft()
+
+    def _next(self) -> tuple[TableDebt, Grant] | None:
+        with self._changed:
+            while not self._stopping:
+                chosen = self._choose(self._clock())
+                if chosen is not None:
+                    return chosen
+                self._changed.wait(timeout=1.0)  # back-offs end by the clock, not by a notification
+            return None
+
+    def _choose(self, now: float) -> tuple[TableDebt, Grant] | None:
+        """The first waiting table that the limits let start, from now on running with a grant; None: there is none."""
+        usage = Usage.of([*self._finished, *(replace(run, at=now) for run in self._reserved.values())], now)
+        tables = waiting(self._board.tables(), self._attempts, frozenset(self._running), now)
+        allowed = next((debt for debt in tables if self._limits.allow(debt, usage, now)), None)
+        if allowed is None:
+            return None
+        grant = self._limits.grant(allowed, usage)
+        self._running.add(allowed.table)
+        self._reserved[allowed.table] = reserved(allowed, grant, now)
+        return allowed, grant

@@ -1,0 +1,53 @@
+"""After a rewrite: of groups that failed, those whose files others had taken away are planned anew, not given up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from compactor.errors import FirnlineError, ReplanError
+from compactor.iceberg.manifest_entries import Status
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.conflicts import changes_since, touched_groups
+from compactor.planning.plan_table import TablePlan
+from compactor.rewrite.tasks.output_task import DAMAGE
+from compactor.runs.results import DroppedGroup, overtaken
+
+
+def truly_failed(
+    plan: TablePlan, failed: Sequence[DroppedGroup], catalogs: Catalogs, cache: ManifestCache
+) -> tuple[DroppedGroup, ...]:
+    """The same groups, those whose files others have taken away meanwhile with that for a reason.
+
+    A file that is gone from the store is damage if the table still has it. If it went with a rollback, or with another
+    compactor and an expiry, there is nothing to give up: the table is planned anew. Rows that do not add up and damaged
+    pages are never others' doing.
+    """
+    mine = [drop for drop in failed if drop.error.reason in DAMAGE]
+    others = [drop for drop in failed if drop.error.reason not in DAMAGE]
+    snapshot_id = plan.plan.snapshot_id or 0
+    try:
+        now = catalogs.load(plan.table.name, plan.table.ref)
+        changes = changes_since(now, snapshot_id, cache)
+    except ReplanError as error:
+        return (*mine, *(_planned_anew(drop, str(error), error.reason) for drop in others))
+    except FirnlineError:  # nobody knows what others have done
+        return tuple(failed)
+    if now.metadata.snapshot_by_id(snapshot_id) is None:
+        what = f"the planned snapshot {snapshot_id} of {plan.table.name} expired, and its metadata with it"
+        return (*mine, *(_planned_anew(drop, what, "snapshot_expired") for drop in others))
+    taken_away = [entry for entry in changes if entry.status is Status.DELETED]
+    touched = touched_groups([drop.planned.group for drop in others], taken_away)
+    told = [
+        _planned_anew(drop, str(overtaken(drop.planned, plan.table.name, touched[index]).error), "conflict")
+        if index in touched
+        else drop
+        for index, drop in enumerate(others)
+    ]
+    return (*mine, *told)
+
+
+def _planned_anew(drop: DroppedGroup, what: str, reason: str) -> DroppedGroup:
+    error = ReplanError(f"{what}; the run itself saw: {drop.error}", reason=reason)
+    error.__cause__ = drop.error
+    return DroppedGroup(drop.planned, error)

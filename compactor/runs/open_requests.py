@@ -1,0 +1,70 @@
+"""Rewrites that people have asked for and that are not done yet, in a file beside the checkpoint.
+
+The stream has read the event of a request long before the rewrite: without this file, a restart would lose it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from compactor.errors import RetryError
+from compactor.storage.state_files import StateFolder
+from compactor.table_names import TableName
+
+LOG = logging.getLogger("firnline")
+NAME = "requests.json"
+Requests = Mapping[TableName, tuple[str, ...]]
+"""Filters by table, in the order in which they were asked for; an empty one selects everything."""
+
+
+class OpenRequests:
+    """One JSON file with one writer, written aside and moved."""
+
+    def __init__(self, checkpoint: str) -> None:
+        self._folder = StateFolder(checkpoint)
+        self._path = self._folder.file(NAME)
+
+    def load(self) -> Requests:
+        """What the last process left undone. A damaged file is moved aside and told.
+
+        Raises:
+            RetryError: the store does not answer.
+        """
+        try:
+            content = self._folder.read(NAME)
+            try:
+                return dict(map(_request, json.loads(content)))
+            except (ValueError, TypeError, KeyError) as error:
+                LOG.warning("%s is damaged, what it asked for has to be asked for again: %s", self._path, error)
+                self._folder.rename(NAME, f"{NAME}.damaged")
+                return {}
+        except FileNotFoundError:
+            return {}
+        except OSError as error:
+            raise RetryError(
+                f"open requests cannot be read from {self._path}: {error}; check state.checkpoint",
+                reason="state_unreadable",
+            ) from error
+
+    def save(self, requests: Requests) -> None:
+        """All that is open now. Trouble is logged and stops nothing: the requests are done all the same."""
+        rows = [
+            {"catalog": table.catalog, "namespace": table.namespace, "name": table.name, "filters": filters}
+            for table, filters in requests.items()
+        ]
+        try:
+            self._folder.write(NAME, json.dumps(rows).encode())
+        except Exception as error:  # noqa: BLE001 - whatever a store raises
+            LOG.warning("%s cannot be written, a restart would forget open requests: %s", self._path, error)
+
+
+def _request(row: Mapping[str, Any]) -> tuple[TableName, tuple[str, ...]]:
+    lists, texts = (row["namespace"], row["filters"]), (row["catalog"], row["name"])
+    if not all(isinstance(each, list) for each in lists) or not all(
+        isinstance(text, str) for text in (*texts, *lists[0], *lists[1])
+    ):
+        raise ValueError(f"not a request: {row}")
+    return TableName(row["catalog"], tuple(row["namespace"]), row["name"]), tuple(row["filters"])

@@ -1,0 +1,162 @@
+"""What a rewrite run did, group by group, and the row check that every group must pass before it is committed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from compactor.errors import FirnlineError, GiveUpError, ReplanError
+from compactor.events import GroupPlan, GroupRewritten
+from compactor.planning.engine import EngineChoice, costliest
+from compactor.planning.plan_table import PlannedGroup, TablePlan
+from compactor.rewrite.tasks.runner import RewrittenShare
+from compactor.table_names import TableName
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """What became of one group; sizes in bytes. `rows_in - rows_deleted == rows_out` has been checked.
+
+    `bytes_decoded` of `bytes_in` were decoded, the others copied.
+    """
+
+    planned: PlannedGroup
+    engine: EngineChoice
+    files_in: int
+    files_out: int
+    bytes_in: int
+    bytes_out: int
+    rows_in: int
+    rows_deleted: int
+    rows_out: int
+    seconds: float
+    bytes_decoded: int
+
+
+@dataclass(frozen=True)
+class DroppedGroup:
+    """A group that was not committed; the run went on without it and its files are as they were."""
+
+    planned: PlannedGroup
+    error: FirnlineError
+
+
+def left_out(
+    planned: PlannedGroup, table: TableName, why: str, error: type[FirnlineError], reason: str
+) -> DroppedGroup:
+    """A group that is not rewritten; `error` names the reaction."""
+    return DroppedGroup(
+        planned, error(f"group {planned.group.partition} of {table} was left out: {why}", reason=reason)
+    )
+
+
+def overtaken(planned: PlannedGroup, table: TableName, what: str) -> DroppedGroup:
+    """A group that another commit has touched; `what` says how."""
+    why = f"{what} while it was being rewritten; it is planned anew by the next run"
+    return left_out(planned, table, why, ReplanError, "conflict")
+
+
+class NoGroupLeftError(GiveUpError):
+    """Reaction: **give up**, as for each of the groups in `dropped`: none of the run's groups can be rewritten."""
+
+    def __init__(self, dropped: Sequence[DroppedGroup]) -> None:
+        first = dropped[0].error
+        super().__init__(str(first), reason=first.reason)
+        self.dropped = tuple(dropped)
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What one run did. `snapshot_after` is None when there was nothing to do; `commits` is 1 but for long runs."""
+
+    run_id: str
+    table: TableName
+    snapshot_before: int | None
+    snapshot_after: int | None
+    groups: tuple[GroupResult, ...]
+    plan_seconds: float
+    rewrite_seconds: float
+    commit_seconds: float
+    dropped: tuple[DroppedGroup, ...] = ()
+    commits: int = 1
+    delete_files_removed: int = 0
+
+    @property
+    def total_seconds(self) -> float:
+        """Plan, rewrite and commit together."""
+        return self.plan_seconds + self.rewrite_seconds + self.commit_seconds
+
+
+@dataclass(frozen=True)
+class FinishedGroup:
+    """One group after its tasks: its shares' outputs, or the error that costs it its place in the commit."""
+
+    planned: PlannedGroup
+    error: FirnlineError | None
+    parts: Sequence[RewrittenShare]
+
+
+def checked_result(table: TableName, planned: PlannedGroup, parts: Sequence[RewrittenShare]) -> GroupResult:
+    """The row check of invariant 1: rows in, rows deleted and rows out come from three different counts.
+
+    Raises:
+        GiveUpError: they do not add up.
+    """
+    rows_in, rows_out = planned.group.rows, sum(part.rows_out for part in parts)
+    rows_deleted = sum(part.rows_deleted for part in parts)
+    if rows_in - rows_deleted != rows_out:
+        raise GiveUpError(
+            f"group {planned.group.partition} of {table}: {rows_in} rows in, {rows_deleted} deleted, but "
+            f"{rows_out} written; nothing is committed. Check that the table's record counts are right",
+            reason="row_count_mismatch",
+        )
+    return GroupResult(
+        planned=planned,
+        engine=costliest([part.engine for part in parts]),
+        files_in=len(planned.group.files),
+        files_out=sum(len(part.outputs) for part in parts),
+        bytes_in=planned.group.bytes,
+        bytes_out=sum(part.bytes_out for part in parts),
+        rows_in=rows_in,
+        rows_deleted=rows_deleted,
+        rows_out=rows_out,
+        seconds=sum(part.seconds for part in parts),
+        bytes_decoded=sum(part.bytes_decoded for part in parts),
+    )
+
+
+def as_event(run_id: str, plan: TablePlan, result: GroupResult) -> GroupRewritten:
+    """The event that tells a group's result."""
+    return GroupRewritten(
+        run_id,
+        plan.table.name,
+        result.planned.group.key,
+        result.engine.engine.value,
+        result.engine.reason,
+        result.files_in,
+        result.files_out,
+        result.bytes_in,
+        result.bytes_out,
+        result.rows_in,
+        result.rows_deleted,
+        result.rows_out,
+        result.seconds,
+        result.bytes_decoded,
+        as_planned(plan, result.planned),
+    )
+
+
+def as_planned(plan: TablePlan, planned: PlannedGroup) -> GroupPlan:
+    """What events tell of a group's plan."""
+    group = planned.group
+    return GroupPlan(
+        group.partition,
+        group.why,
+        plan.policy.strategy,
+        plan.plan.snapshot_id,
+        planned.engine.engine.value,
+        planned.engine.reason,
+        len(group.files),
+        group.bytes,
+        plan.table.ref,
+    )

@@ -1,0 +1,144 @@
+"""PyIceberg catalog properties → Spark catalog configuration: the one place where the two vocabularies meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote, urlsplit
+
+from compactor.errors import InputError
+from compactor.spark.file_io import file_io_conf, stores_of
+from compactor.spark.java import AWS_JARS, JarSet
+
+SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
+ACCESS_DELEGATION = "header.X-Iceberg-Access-Delegation"
+PASSED_ON_AS_THEY_ARE = (
+    "header.",
+    "rest.",
+    "oauth2-",
+    "token",
+    "credential",
+    "scope",
+    "audience",
+    "resource",
+    "prefix",
+    "glue.",
+    "client.",
+    "http-client.",
+)
+_PYICEBERG_CREDENTIALS_OF_GLUE = ("glue.access-key-id", "client.access-key-id")
+_WITHOUT_COUNTERPART = {
+    "nessie": "PyIceberg has no such type; Nessie serves Iceberg's REST protocol: use type rest and a uri that ends "
+    "with /iceberg",
+}
+
+
+def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """Spark configuration entries of one catalog.
+
+    Keys that start with `spark.` in the catalog's properties are Spark's own and win (without that prefix).
+
+    Raises:
+        InputError: the catalog type has no counterpart in Spark.
+    """
+    kind = _kind(properties)
+    if kind == "sql":
+        conf = _sql(properties)
+    elif kind in {"rest", "hive", "glue"}:
+        conf = {"type": kind}
+        if properties.get("uri"):
+            conf["uri"] = properties["uri"]
+    else:
+        why = _WITHOUT_COUNTERPART.get(kind, "it has no counterpart in Spark; use sql, rest, hive or glue")
+        raise InputError(f"catalogs.{name}.type: {kind!r}: {why}", reason="bad_setting")
+    if properties.get("warehouse"):
+        conf["warehouse"] = properties["warehouse"]
+    conf["cache-enabled"] = "false"  # a cached table would pin plan and commit to different snapshots
+    conf.update({key: value for key, value in properties.items() if key.startswith(PASSED_ON_AS_THEY_ARE)})
+    if kind == "glue":
+        conf = _glue(name, properties) | conf
+    conf = file_io_conf(properties) | conf
+    if kind == "rest" and ACCESS_DELEGATION.lower() not in {key.lower() for key in conf}:
+        conf[ACCESS_DELEGATION] = "vended-credentials"  # PyIceberg always asks for them, Java only if told
+    conf.update({key.removeprefix("spark."): value for key, value in properties.items() if key.startswith("spark.")})
+    prefix = f"spark.sql.catalog.{name}"
+    return {prefix: SPARK_CATALOG, **{f"{prefix}.{key}": value for key, value in conf.items()}}
+
+
+def bundles(properties: Mapping[str, str]) -> tuple[JarSet, ...]:
+    """Iceberg's bundles of store clients that Spark needs for this catalog.
+
+    Where a REST catalog's warehouse is a name, its server tells where tables are: S3, unless properties say otherwise.
+    """
+    stores = stores_of(properties)
+    warehouse = properties.get("warehouse", "")
+    elsewhere = "://" in warehouse or warehouse.startswith(("/", "file:"))
+    jars = [store.jars for store in stores]
+    if _kind(properties) == "glue" or (_kind(properties) == "rest" and not stores and not elsewhere):
+        jars.append(AWS_JARS)
+    return tuple(dict.fromkeys(jars))
+
+
+def aws_profile(catalogs: Mapping[str, Mapping[str, str]]) -> str | None:
+    """The profile of the AWS configuration files that the catalogs name; the JVM can have but one.
+
+    Raises:
+        InputError: two catalogs name different profiles.
+    """
+    named = {
+        properties.get("s3.profile-name")
+        or properties.get("client.profile-name")
+        or properties.get("glue.profile-name")
+        for properties in catalogs.values()
+    }
+    found = sorted(profile for profile in named if profile)
+    if len(found) > 1:
+        raise InputError(
+            f"s3.profile-name: {' and '.join(found)} cannot be used in one process; give each its own firnline",
+            reason="bad_setting",
+        )
+    return found[0] if found else None
+
+
+def _kind(properties: Mapping[str, str]) -> str:
+    if properties.get("type"):
+        return properties["type"].lower()
+    uri = properties.get("uri", "")
+    if uri.startswith(("http://", "https://")):
+        return "rest"
+    if uri.startswith("thrift://"):
+        return "hive"
+    return "sql"
+
+
+def _sql(properties: Mapping[str, str]) -> dict[str, str]:
+    """SQLAlchemy URL → Iceberg's JdbcCatalog, schema version V1 as PyIceberg creates it."""
+    uri = properties.get("uri", "")
+    conf = {"type": "jdbc", "jdbc.schema-version": "V1"}
+    if uri.startswith("sqlite:"):
+        path = uri.split("sqlite:///", 1)[-1]
+        return {**conf, "uri": f"jdbc:sqlite:{path}", "jdbc.busy_timeout": "30000"}
+    parts = urlsplit(uri)
+    driver = parts.scheme.split("+")[0].replace("postgres", "postgresql").replace("postgresqlql", "postgresql")
+    if driver not in {"postgresql", "mysql", "mariadb"}:
+        raise InputError(f"sql catalog uri {uri!r}: use sqlite, postgresql or mysql", reason="bad_setting")
+    port = f":{parts.port}" if parts.port else ""
+    conf["uri"] = f"jdbc:{driver}://{parts.hostname}{port}{parts.path}"
+    if parts.username:
+        conf["jdbc.user"] = unquote(parts.username)
+    if parts.password:
+        conf["jdbc.password"] = unquote(parts.password)
+    return conf
+
+
+def _glue(name: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """Iceberg's Java Glue client has a region and an endpoint as properties, but no keys."""
+    theirs = "client.credentials-provider"
+    given = [key for key in _PYICEBERG_CREDENTIALS_OF_GLUE if properties.get(key)]
+    if given and not (properties.get(theirs) or properties.get(f"spark.{theirs}")):
+        raise InputError(
+            f"catalogs.{name}.{given[0]}: Iceberg's Java client of Glue takes no keys from properties; set "
+            f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or {given[0].split('.')[0]}.profile-name",
+            reason="bad_setting",
+        )
+    region = properties.get("glue.region")
+    return {"client.region": region} if region else {}

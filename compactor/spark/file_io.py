@@ -1,0 +1,140 @@
+"""PyIceberg's storage properties → Iceberg's Java FileIO: its class, its property names, the jars it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from compactor.errors import InputError
+from compactor.spark.java import AWS_JARS, AZURE_JARS, GCP_JARS, JarSet
+
+S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
+RESOLVING_FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
+AWS_CREDENTIALS = "software.amazon.awssdk.auth.credentials"
+ASSUME_ROLE_FACTORY = "org.apache.iceberg.aws.AssumeRoleAwsClientFactory"
+# PyIceberg's name → the name of Iceberg's Java FileIO, where the value stays the same.
+_RENAMED_ON_S3 = {
+    "s3.region": "client.region",
+    "client.access-key-id": "s3.access-key-id",
+    "client.secret-access-key": "s3.secret-access-key",
+    "client.session-token": "s3.session-token",
+    "s3.proxy-uri": "http-client.proxy-endpoint",
+    "s3.role-arn": "client.assume-role.arn",
+    "client.role-arn": "client.assume-role.arn",
+    "s3.role-session-name": "client.assume-role.session-name",
+    "client.role-session-name": "client.assume-role.session-name",
+}
+_RENAMED_ON_ADLS = {
+    "adls.account-name": "adls.auth.shared-key.account.name",
+    "adls.account-key": "adls.auth.shared-key.account.key",
+}
+_SECONDS_TO_MS = {
+    "s3.connect-timeout": "http-client.apache.connection-timeout-ms",
+    "s3.request-timeout": "http-client.apache.socket-timeout-ms",
+}
+_ENCRYPTION_TYPES = {"AES256": "s3", "aws:kms": "kms", "aws:kms:dsse": "dsse-kms"}
+_ADLS_HOST = "dfs.core.windows.net"
+_AZURE_VARIABLES = {
+    "adls.client-secret": "AZURE_CLIENT_SECRET",
+    "adls.client-id": "AZURE_CLIENT_ID",
+    "adls.tenant-id": "AZURE_TENANT_ID",
+}
+
+
+@dataclass(frozen=True)
+class Store:
+    """A kind of object store: its locations, the properties that are about it, Iceberg's class and jars for it."""
+
+    schemes: tuple[str, ...]
+    prefix: str
+    file_io: str
+    jars: JarSet
+
+
+S3 = Store(("s3://", "s3a://", "s3n://"), "s3.", S3_FILE_IO, AWS_JARS)
+GCS = Store(("gs://",), "gcs.", "org.apache.iceberg.gcp.gcs.GCSFileIO", GCP_JARS)
+ADLS = Store(
+    ("abfs://", "abfss://", "wasb://", "wasbs://"),
+    "adls.",
+    "org.apache.iceberg.azure.adlsv2.ADLSFileIO",
+    AZURE_JARS,
+)
+STORES = (S3, GCS, ADLS)
+
+
+def stores_of(properties: Mapping[str, str]) -> tuple[Store, ...]:
+    """The stores that the catalog's files are known to live on: by its warehouse and by what it says of a store."""
+    warehouse = properties.get("warehouse", "")
+    return tuple(
+        store
+        for store in STORES
+        if warehouse.startswith(store.schemes) or any(name.startswith(store.prefix) for name in properties)
+    )
+
+
+def file_io_conf(properties: Mapping[str, str]) -> dict[str, str]:
+    """Java's properties of the catalog's files; Java's own names among the catalog's properties win.
+
+    Raises:
+        InputError: a property has a value or a kind that Iceberg's Java FileIO cannot be given.
+    """
+    stores = stores_of(properties)
+    conf = {name: value for name, value in properties.items() if name.startswith(tuple(each.prefix for each in STORES))}
+    if stores:
+        conf["io-impl"] = stores[0].file_io if len(stores) == 1 else RESOLVING_FILE_IO
+    if S3 in stores:
+        conf = _s3_in_java(properties) | conf
+        if properties.get("s3.endpoint"):
+            conf.setdefault("s3.path-style-access", "true")
+        if properties.get("s3.force-virtual-addressing", "").lower() == "true":
+            conf["s3.path-style-access"] = "false"
+    if ADLS in stores:
+        conf = _adls_in_java(properties) | conf
+    return conf
+
+
+def _s3_in_java(properties: Mapping[str, str]) -> dict[str, str]:
+    """What PyIceberg names differently, in the words of Iceberg's Java S3FileIO and AWS client factories."""
+    given = {name: value for name, value in properties.items() if value}
+    conf = {theirs: given[ours] for ours, theirs in reversed(_RENAMED_ON_S3.items()) if ours in given}
+    conf |= {theirs: _milliseconds(ours, given[ours]) for ours, theirs in _SECONDS_TO_MS.items() if ours in given}
+    if given.get("s3.anonymous", "").lower() == "true":
+        conf["client.credentials-provider"] = f"{AWS_CREDENTIALS}.AnonymousCredentialsProvider"
+    if "client.assume-role.arn" in conf:
+        conf["client.factory"] = ASSUME_ROLE_FACTORY
+        region = given.get("client.region") or conf.get("client.region")
+        if region:
+            conf["client.assume-role.region"] = region
+    if given.get("s3.server-side-encryption") in _ENCRYPTION_TYPES:
+        conf["s3.sse.type"] = _ENCRYPTION_TYPES[given["s3.server-side-encryption"]]
+        if "s3.sse-kms-key-id" in given:
+            conf["s3.sse.key"] = given["s3.sse-kms-key-id"]
+    return conf
+
+
+def _adls_in_java(properties: Mapping[str, str]) -> dict[str, str]:
+    """Iceberg's ADLSFileIO takes an account's key, a token per account, a bearer token, else Azure's default chain."""
+    given = {name: value for name, value in properties.items() if value}
+    for name, variable in _AZURE_VARIABLES.items():
+        if name in given and "adls.token-credential-provider" not in given:
+            raise InputError(
+                f"{name}: Iceberg's Java client of Azure takes no service principal from properties; set {variable} in "
+                "the environment instead, which both sides read",
+                reason="bad_setting",
+            )
+    conf = {}
+    if "adls.account-key" in given:  # Java refuses one without the other
+        conf = {theirs: given[ours] for ours, theirs in _RENAMED_ON_ADLS.items() if ours in given}
+    if "adls.sas-token" in given:
+        if "adls.account-name" not in given:
+            raise InputError("adls.sas-token needs adls.account-name beside it", reason="bad_setting")
+        host = given.get("adls.account-host") or f"{given['adls.account-name']}.{_ADLS_HOST}"
+        conf[f"adls.sas-token.{host}"] = given["adls.sas-token"]
+    return conf
+
+
+def _milliseconds(name: str, seconds: str) -> str:
+    try:
+        return str(round(float(seconds) * 1000))
+    except ValueError as error:
+        raise InputError(f"{name}={seconds!r} is not a number of seconds", reason="bad_setting") from error

@@ -1,0 +1,172 @@
+"""Files behind PyIceberg's FileIO: every byte passes through here. For stores that have no way of their own."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlparse
+
+from pyiceberg.io import FileIO, InputStream, OutputStream, load_file_io
+from pyspark import TaskContext
+
+from compactor.errors import GiveUpError, RetryError
+from compactor.storage.byte_store import BUFFER_BYTES, OutputFile, check_range, errors_named, truncated
+
+
+class FileIOByteStore:
+    """Files behind PyIceberg's FileIO, configured by the table's or catalog's properties.
+
+    Connections are opened on first use and stay with this process: pickling carries the properties only.
+    """
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        self.properties = properties
+        self._file_ios: dict[str, FileIO] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"properties": self.properties}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.properties = state["properties"]
+        self._file_ios = {}
+
+    def file_io(self, location: str) -> FileIO:
+        """The FileIO that serves this location's scheme."""
+        _check_parsable(location)
+        scheme = location.partition(":")[0] if ":" in location else ""
+        if scheme not in self._file_ios:
+            self._file_ios[scheme] = load_file_io(self.properties, location)
+        return self._file_ios[scheme]
+
+    def size(self, location: str) -> int:
+        with errors_named(location, "looking at"):
+            return len(self.file_io(location).new_input(location))
+
+    def read(self, location: str, offset: int, length: int) -> bytes:
+        check_range(location, offset, length)
+        with errors_named(location, "reading"), self.file_io(location).new_input(location).open() as stream:
+            self.seek(stream, location, offset, length)
+            pieces: list[bytes] = []
+            got = 0
+            while got < length:
+                piece = stream.read(min(length - got, BUFFER_BYTES))
+                if not piece:
+                    raise truncated(location, offset, length, got)
+                pieces.append(piece)
+                got += len(piece)
+            return b"".join(pieces)
+
+    def seek(self, stream: InputStream, location: str, offset: int, length: int) -> None:
+        """Go to `offset`; not every stream can be sent beyond its end, to find nothing there."""
+        try:
+            stream.seek(offset)
+        except OSError:
+            if offset <= self.size(location):
+                raise
+            raise truncated(location, offset, length, 0) from None
+
+    def create(self, location: str) -> OutputFile:
+        """As the contract says; a task that Spark has started again does not get so far.
+
+        These stores cannot keep an attempt that Spark has given up for lost from writing, or removing, what a later one
+        has written to the same place; a run planned anew writes elsewhere.
+        """
+        task = TaskContext.get()
+        if task is not None and task.attemptNumber() > 0:
+            raise RetryError(f"the task that wrote {location} was lost; the run is tried again", reason="task_lost")
+        with errors_named(location, "creating"):
+            stream = self.file_io(location).new_output(location).create(overwrite=False)
+        return _FileIOOutputFile(self, location, stream)
+
+    def delete(self, location: str) -> None:
+        with errors_named(location, "deleting"), suppress(FileNotFoundError):
+            self.file_io(location).delete(location)
+
+    def exists(self, location: str) -> bool:
+        with errors_named(location, "looking at"):
+            return self.file_io(location).new_input(location).exists()
+
+
+def _check_parsable(location: str) -> None:
+    """PyIceberg finds the object key with urlparse, which would cut the name off at these characters, unnoticed."""
+    parsed = urlparse(location)
+    if location != f"{parsed.scheme}://{parsed.netloc}{parsed.path}" and location not in {
+        f"{parsed.scheme}:{parsed.path}",
+        parsed.path,
+    }:
+        raise GiveUpError(
+            f"{location!r} holds a character (? # ; or a control character) that PyIceberg's FileIO cannot address.",
+            reason="unsupported_location",
+        )
+
+
+class _FileIOOutputFile:
+    def __init__(self, store: FileIOByteStore, location: str, stream: OutputStream) -> None:
+        self.location = location
+        self._store = store
+        self._stream: OutputStream | None = stream
+        self._position = 0
+        self._source: tuple[str, InputStream] | None = None
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def write(self, data: bytes) -> None:
+        with errors_named(self.location, "writing"):
+            self._open_stream().write(data)
+        self._position += len(data)
+
+    def copy_range(self, source_location: str, offset: int, length: int) -> None:
+        check_range(source_location, offset, length)
+        source = self._open_source(source_location)
+        with errors_named(source_location, "reading"):
+            self._store.seek(source, source_location, offset, length)
+        left = length
+        while left:
+            with errors_named(source_location, "reading"):
+                data = source.read(min(left, BUFFER_BYTES))
+            if not data:
+                raise truncated(source_location, offset, length, length - left)
+            self.write(data)
+            left -= len(data)
+
+    def finish(self) -> int:
+        with errors_named(self.location, "finishing"):
+            stream = self._open_stream()
+            self._close_source()
+            stream.close()
+            self._stream = None
+        stored = self._store.size(self.location)
+        if stored != self._position:
+            raise RetryError(f"{self.location} holds {stored} bytes after {self._position} were written.")
+        return self._position
+
+    def abort(self) -> None:
+        with suppress(Exception):
+            self._close_source()
+        if self._stream is not None:
+            # There is no "discard" in the FileIO interface: closing settles the upload, so that it can be deleted.
+            stream, self._stream = self._stream, None
+            with suppress(Exception):
+                stream.close()
+        self._store.delete(self.location)
+
+    def _open_stream(self) -> OutputStream:
+        if self._stream is None:
+            raise GiveUpError(f"{self.location} is closed already.", reason="output_closed")
+        return self._stream
+
+    def _open_source(self, location: str) -> InputStream:
+        if self._source is not None and self._source[0] == location:
+            return self._source[1]
+        self._close_source()
+        with errors_named(location, "reading"):
+            stream = self._store.file_io(location).new_input(location).open()
+        self._source = (location, stream)
+        return stream
+
+    def _close_source(self) -> None:
+        if self._source is not None:
+            stream, self._source = self._source[1], None
+            stream.close()

@@ -1,0 +1,34 @@
+"""Which byte store reaches a location: the kernel, S3, or PyIceberg's FileIO."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from compactor.locations import is_local
+from compactor.storage.byte_store import ByteStore
+from compactor.storage.file_io_store import FileIOByteStore
+from compactor.storage.local_store import LocalByteStore
+from compactor.storage.s3_client import S3_SCHEMES, needs_file_io
+from compactor.storage.s3_store import S3ByteStore
+
+
+def byte_store_for(location: str, properties: Mapping[str, str]) -> ByteStore:
+    """The store that reaches `location`: the kernel, S3, else PyIceberg's FileIO with these properties."""
+    if is_local(location):
+        return LocalByteStore()
+    if location.startswith(S3_SCHEMES) and needs_file_io(properties) is None:
+        return S3ByteStore(dict(properties))
+    return FileIOByteStore(dict(properties))
+
+
+def abort_uploads(location: str, properties: Mapping[str, str]) -> int:
+    """End every unfinished upload to `location`, or below it when it ends in `/`; returns how many there were.
+
+    For what a writer that died has left: its unfinished uploads are no objects, yet they are stored and billed. Only S3
+    has them; for every other store the answer is 0.
+
+    Raises:
+        FirnlineError: the store does not answer or does not let us.
+    """
+    store = byte_store_for(location, properties)
+    return store.abort_uploads(location) if isinstance(store, S3ByteStore) else 0

@@ -1,0 +1,93 @@
+"""What S3 answers → errors of this project, with the reason of byte_store.py and the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+
+from compactor.errors import GiveUpError, RetryError
+
+_REMEDY: Final = (
+    "check the credentials, and that they allow s3:GetObject, s3:PutObject, s3:ListBucket and s3:AbortMultipartUpload "
+    "there (and kms:Decrypt, kms:GenerateDataKey where a KMS key is used)"
+)
+_DENIED_CODES: Final = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AllAccessDisabled"})
+_PASSING_CODES: Final = frozenset(  # answers of class 4xx that another attempt may not get
+    {
+        "400",  # what is left of any of these in the answer to HEAD, which has no body
+        "BadDigest",
+        "ConditionalRequestConflict",
+        "ExpiredToken",
+        "ExpiredTokenException",
+        "IncompleteBody",
+        "NoSuchUpload",
+        "OperationAborted",
+        "RequestTimeTooSkewed",
+        "RequestTimeout",
+        "SlowDown",
+        "TokenRefreshRequired",
+    }
+)
+_PASSING: Final = frozenset({408, 409, 429})
+_FULL_CODES: Final = frozenset({"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull"})
+_NOT_IMPLEMENTED: Final = frozenset({405, 501})
+NOT_FOUND: Final = 404
+_REASONS: Final = {401: "access_denied", 403: "access_denied", 404: "input_missing", 412: "input_changed"} | {
+    416: "input_truncated",
+    507: "no_space",
+}
+_RETRIED: Final = frozenset({"unavailable", "no_space", "input_changed"})
+_SENTENCES: Final = {
+    "access_denied": f"Access denied while {{action}} {{location}}: {{error}}; {_REMEDY}.",
+    "input_missing": "{location} does not exist any more ({action} it).",
+    "input_changed": "{location} was replaced while it was in use.",
+    "input_truncated": "{location} is shorter than its metadata says ({action} it).",
+    "no_space": "No space left while {action} {location}: free some, it is tried again.",
+    "store_refuses": "S3 refuses {action} {location}: {error}",
+    "unavailable": "S3 failed while {action} {location}: {kind}: {error}",
+}
+
+
+def error_code(error: Exception) -> tuple[int, str]:
+    """HTTP status and error code of what S3 answered; (0, "") where it did not answer."""
+    response: Mapping[str, Any] = getattr(error, "response", None) or {}
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    return int(status), str(response.get("Error", {}).get("Code", ""))
+
+
+def translated(error: Exception, location: str, action: str) -> GiveUpError | RetryError:
+    """The error to raise when `action` ("reading", "copying from", ...) failed at `location`."""
+    denied = isinstance(error, NoCredentialsError | PartialCredentialsError)
+    reason = "access_denied" if denied else _reason(*error_code(error))
+    sentence = _SENTENCES[reason].format(location=location, action=action, error=error, kind=type(error).__name__)
+    return RetryError(sentence, reason=reason) if reason in _RETRIED else GiveUpError(sentence, reason=reason)
+
+
+def _reason(status: int, code: str) -> str:
+    """The reason of byte_store.py for an answer of S3; `unavailable` when there was none, or one of class 5xx."""
+    if code in _PASSING_CODES or status in _PASSING:
+        return "unavailable"
+    if code in _DENIED_CODES or code.startswith("KMS."):
+        return "access_denied"
+    if code in _FULL_CODES:
+        return "no_space"
+    refused = status in _NOT_IMPLEMENTED or 300 <= status < 500  # noqa: PLR2004 - redirections and requests at fault
+    return _REASONS.get(status, "store_refuses" if refused else "unavailable")
+
+
+@contextmanager
+def errors_named(location: str, action: str) -> Iterator[None]:
+    """Raise what boto raises as an error of this project."""
+    try:
+        yield
+    except (BotoCoreError, ClientError, OSError) as error:
+        raise translated(error, location, action) from error
+
+
+def is_not_implemented(error: Exception) -> bool:
+    """Whether S3 said that it has no such operation."""
+    status, code = error_code(error)
+    return status in _NOT_IMPLEMENTED or code in {"NotImplemented", "MethodNotAllowed"}

@@ -1,0 +1,202 @@
+"""Objects of S3: requests, reads, and what is known of each object.
+
+What was read of an object, or asked about it, is remembered by its ETag: an object that is replaced between its footer
+and its data is an error, never a mixture.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
+
+from compactor.errors import GiveUpError
+from compactor.storage.byte_store import check_range, truncated
+from compactor.storage.s3_client import S3Object, client_settings, customer_key, request_payer, s3_client, s3_object
+from compactor.storage.s3_errors import NOT_FOUND, error_code, errors_named, translated
+
+_READ_ATTEMPTS: Final = 3  # boto repeats requests, not bodies that break off
+
+
+@dataclass(frozen=True, slots=True)
+class Transferred:
+    """Bytes of objects: `read` into this process, `sent` from it, `copied` inside the store."""
+
+    read: int = 0
+    sent: int = 0
+    copied: int = 0
+
+    def __add__(self, other: Transferred) -> Transferred:
+        return Transferred(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectState:
+    """Size in bytes and ETag of an object when it was first looked at; no ETag where the store gives none."""
+
+    size: int
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenUpload:
+    """A multipart upload that was neither completed nor aborted."""
+
+    location: str
+    upload_id: str
+
+
+class S3Objects:
+    """Objects of S3 and of stores that speak its language. Clients are shared by the whole process.
+
+    Pickling carries the properties only: neither connections nor what is known of objects.
+    """
+
+    def __init__(self, properties: dict[str, str]) -> None:
+        self.properties = properties
+        self._start()
+
+    def _start(self) -> None:
+        self._known: dict[str, ObjectState] = {}
+        self._transferred = Transferred()
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"properties": self.properties}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.properties = state["properties"]
+        self._start()
+
+    @property
+    def client(self) -> Any:
+        """The boto3 client."""
+        return s3_client(self.properties)
+
+    @property
+    def transferred(self) -> Transferred:
+        """What went through this store so far."""
+        return self._transferred
+
+    def count(self, more: Transferred) -> None:
+        """Add to `transferred`."""
+        with self._lock:
+            self._transferred += more
+
+    def object(self, location: str) -> S3Object:
+        """Bucket and key of a location."""
+        return s3_object(location, self.properties)
+
+    def request(self, location: str, action: str, operation: str, **parameters: Any) -> Any:
+        """One request about the object at `location`; boto repeats it where that may help."""
+        with errors_named(location, action):
+            return self.raw_request(location, operation, **parameters)
+
+    def raw_request(self, location: str, operation: str, **parameters: Any) -> Any:
+        """The same, raising what boto raises."""
+        place = self.object(location)
+        payer = request_payer(self.properties)
+        return getattr(self.client, operation)(Bucket=place.bucket, Key=place.key, **payer, **parameters)
+
+    def state(self, location: str) -> ObjectState:
+        """Size and ETag as first seen; S3 is asked only once."""
+        known = self._known.get(location)
+        return known if known is not None else self._look(location)
+
+    def size(self, location: str) -> int:
+        return self._look(location).size
+
+    def exists(self, location: str) -> bool:
+        try:
+            self.request(location, "looking at", "head_object", **customer_key(self.properties))
+        except GiveUpError as error:
+            if error.reason == "input_missing":
+                return False
+            raise
+        return True
+
+    def delete(self, location: str) -> None:
+        with suppress(KeyError):
+            del self._known[location]
+        try:
+            self.request(location, "deleting", "delete_object")
+        except GiveUpError as error:
+            if error.reason != "input_missing":  # S3 itself never says so
+                raise
+
+    def read(self, location: str, offset: int, length: int) -> bytes:
+        check_range(location, offset, length)
+        known = self._known.get(location)
+        if known is not None and offset + length > known.size:
+            raise truncated(location, offset, length, max(0, known.size - offset))
+        data = bytearray()
+        failures: list[Exception] = []
+        while len(data) < length:
+            try:
+                data += self._read_on(location, offset + len(data), length - len(data))
+            except (HTTPClientError, IncompleteReadError, OSError) as error:
+                failures.append(error)
+                if len(failures) == _READ_ATTEMPTS:
+                    raise translated(error, location, "reading") from error
+        return bytes(data)
+
+    def abort_upload(self, upload: OpenUpload) -> bool:
+        """Abort one upload; False when it was completed or aborted before."""
+        try:
+            self.raw_request(upload.location, "abort_multipart_upload", UploadId=upload.upload_id)
+        except (BotoCoreError, ClientError) as error:
+            if error_code(error)[1] == "NoSuchUpload" or error_code(error)[0] == NOT_FOUND:
+                return False
+            raise translated(error, upload.location, "aborting an upload to") from error
+        return True
+
+    def _look(self, location: str) -> ObjectState:
+        answer = self.request(location, "looking at", "head_object", **customer_key(self.properties))
+        return self._remember(location, ObjectState(int(answer["ContentLength"]), answer.get("ETag", "")))
+
+    def _remember(self, location: str, state: ObjectState) -> ObjectState:
+        """The first state seen is the one that counts for copies and reads; what is there now is returned."""
+        with self._lock:
+            self._known.setdefault(location, state)
+        return state
+
+    def _read_on(self, location: str, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`."""
+        known = self._known.get(location)
+        parameters = customer_key(self.properties) | ({"IfMatch": known.etag} if known and known.etag else {})
+        try:
+            answer = self.raw_request(
+                location, "get_object", Range=f"bytes={offset}-{offset + length - 1}", **parameters
+            )
+        except (BotoCoreError, ClientError) as error:
+            raise translated(error, location, "reading") from error
+        with answer["Body"] as body:
+            given = int(answer["ContentLength"])
+            total = str(answer.get("ContentRange", "")).rpartition("/")[2]
+            if not total.isdigit():
+                raise GiveUpError(f"S3 answers a range of {location} with the whole object.", reason="store_refuses")
+            self._remember(location, ObjectState(int(total), answer.get("ETag", "")))
+            if given < length:  # before the body: an absurd length must not fetch a whole object
+                raise truncated(location, offset, length, given)
+            data: bytes = body.read(length)
+            if len(data) < length:
+                raise IncompleteReadError(actual_bytes=len(data), expected_bytes=length)
+        self.count(Transferred(read=len(data)))
+        return data
+
+
+_copies: dict[Any, bool] = {}
+
+
+def can_copy(properties: Mapping[str, str]) -> bool | None:
+    """Whether this store has shown that it can copy ranges, or that it cannot; None before the first try."""
+    return _copies.get(client_settings(properties))
+
+
+def note_copying(properties: Mapping[str, str], *, possible: bool) -> None:
+    """Remember for the life of the process whether this store copies ranges."""
+    _copies[client_settings(properties)] = possible

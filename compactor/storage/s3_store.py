@@ -1,0 +1,57 @@
+"""The byte store of S3: ranges are copied inside the store, so that they do not pass through this process."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from compactor.errors import GiveUpError
+from compactor.storage.byte_store import OutputFile
+from compactor.storage.s3_client import request_payer
+from compactor.storage.s3_errors import errors_named
+from compactor.storage.s3_objects import OpenUpload, S3Objects
+from compactor.storage.s3_upload import S3Upload
+
+
+class S3ByteStore(S3Objects):
+    """Files in S3, written once by multipart uploads, and the uploads that a writer left unfinished."""
+
+    def create(self, location: str) -> OutputFile:
+        if self.exists(location):
+            raise GiveUpError(f"{location} exists already; a rewrite never overwrites a file.", reason="output_exists")
+        with suppress(KeyError):
+            del self._known[location]
+        return S3Upload(self, location)
+
+    def open_uploads(self, prefix: str) -> list[OpenUpload]:
+        """Unfinished uploads whose location begins with `prefix`; none where the store cannot list them.
+
+        Some stores (MinIO) list them for a whole key only.
+        """
+        place = self.object(prefix)
+        scheme = prefix.partition("://")[0]
+        bucket = prefix.removeprefix(f"{scheme}://").partition("/")[0]
+        found: list[OpenUpload] = []
+        markers = request_payer(self.properties)
+        while True:
+            try:
+                with errors_named(prefix, "listing uploads of"):
+                    answer = self.client.list_multipart_uploads(Bucket=place.bucket, Prefix=place.key, **markers)
+            except GiveUpError as error:
+                if error.reason in {"store_refuses", "input_missing"}:
+                    return found
+                raise
+            found += [
+                OpenUpload(f"{scheme}://{bucket}/{upload['Key']}", upload["UploadId"])
+                for upload in answer.get("Uploads", [])
+            ]
+            if not answer.get("IsTruncated"):
+                return found
+            markers |= {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+
+    def abort_uploads(self, location: str) -> int:
+        """Abort every unfinished upload to this location (below it, when it ends in `/`); returns how many."""
+        count = 0
+        for upload in self.open_uploads(location):
+            if upload.location == location or location.endswith("/"):
+                count += self.abort_upload(upload)
+        return count

@@ -1,0 +1,334 @@
+"""What a policy costs and what it buys, found by replaying arrivals through it; no data is touched. Pure.
+
+Files arrive in buckets, the policy is asked after every commit (or by a cron), what it picks is merged at once and its
+bytes are added up. Idle time between commits lets it settle. Only sizes count, so that 10,000 commits take a second.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.manifests.live_files import LiveFile
+from compactor.partitions import PartitionKey
+from compactor.planning.policy import Policy
+
+KEY = PartitionKey(0, "[]")
+FOREVER = float("inf")
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """One commit of a writer: when (seconds), and the sizes (bytes) of the files it adds, by bucket.
+
+    `upserts`: with an equality delete file for every bucket, which applies to all files that were there before.
+    """
+
+    at: float
+    files: Mapping[Hashable, tuple[int, ...]]
+    upserts: bool = False
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One replay.
+
+    Attributes:
+        arrivals: Commits of the writer.
+        bytes_in: Bytes it wrote.
+        bytes_rewritten: Bytes that rewrites read; those of settling merges are in `bytes_settled`.
+        rewrites: `replace` commits.
+        files_rewritten: Files that rewrites read.
+        files_written: Files that they wrote.
+        most_rewrites: How often the unluckiest byte was rewritten, settling left out.
+        mean_small_files: Small files in all buckets, averaged over the commits, after the policy has acted.
+        most_small_files: Their maximum.
+        files: Files of any size at the end.
+        overlap: How many files of a bucket hold rows of one commit, on average: 1 when files follow each other.
+        small_files: Their number after each arrival.
+        mean_delete_files: Live delete files in all buckets, averaged over the commits, after the policy has acted.
+        most_delete_files: The largest number of them in one bucket.
+        vain_rewrites: Rewrites of a bucket that left it with as many files, data and delete files, as it had.
+    """
+
+    arrivals: int
+    bytes_in: int
+    bytes_rewritten: int
+    bytes_settled: int
+    rewrites: int
+    files_rewritten: int
+    files_written: int
+    most_rewrites: int
+    mean_small_files: float
+    most_small_files: int
+    files: int
+    overlap: float
+    small_files: tuple[int, ...] = field(repr=False)
+    mean_delete_files: float = 0.0
+    most_delete_files: int = 0
+    vain_rewrites: int = 0
+
+    @property
+    def write_amplification(self) -> float:
+        """Bytes rewritten per byte written, settling left out."""
+        return self.bytes_rewritten / self.bytes_in if self.bytes_in else 0.0
+
+    @property
+    def settling(self) -> float:
+        """Bytes rewritten by settling merges per byte written."""
+        return self.bytes_settled / self.bytes_in if self.bytes_in else 0.0
+
+
+@dataclass
+class _File:
+    live: LiveFile
+    first: int
+    last: int
+    rewrites: int
+    written: float
+
+
+class _Bucket:
+    """The files of the bucket while it is replayed."""
+
+    def __init__(self, policy: Policy, is_small: Callable[[int], bool]) -> None:
+        self._policy = policy
+        self._is_small = is_small
+        self._serial = 0
+        self.open: list[_File] = []
+        self.done: list[_File] = []
+        self.rewritten = 0
+        self.settled = 0
+        self.most_rewrites = 0
+        self.commits = 0
+        self.files_rewritten = 0
+        self.files_written = 0
+        self.vain_rewrites = 0
+        self.deletes: list[FileEntry] = []
+
+    def add(self, size: int, first: int, last: int, rewrites: int, written: float) -> None:
+        self._serial += 1
+        live = LiveFile(_entry(f"{self._serial:012d}", size, self.commits))
+        file = _File(live, first, last, rewrites, written)
+        (self.open if self._is_small(size) else self.done).append(file)
+
+    def delete(self) -> None:
+        """An equality delete file arrives: it applies to the files of all earlier commits."""
+        self.deletes.append(_entry(f"deletes-{self.commits}", 1, self.commits, Content.EQUALITY_DELETES))
+
+    @property
+    def _files(self) -> int:
+        return len(self.open) + len(self.done) + len(self.deletes)
+
+    def _candidates(self) -> list[_File]:
+        """What the policy may choose from. Files that are not small never come back, but where deletes apply."""
+        return [*self.done, *self.open] if self.deletes else self.open
+
+    def _live(self, file: _File) -> LiveFile:
+        written = file.live.entry.data_sequence_number
+        first = bisect_right(self.deletes, written, key=attrgetter("data_sequence_number"))
+        return LiveFile(file.live.entry, tuple(self.deletes[first:]))
+
+    def act(self, idle_seconds: float, now: float) -> bool:
+        """Ask the policy once, and do what it says."""
+        self.open.sort(key=lambda file: file.first)
+        candidates = self._candidates()
+        by_path = {file.live.entry.path: file for file in candidates}
+
+        def age_of(live: LiveFile) -> float:
+            return now - by_path[live.entry.path].written
+
+        chosen = self._policy.choose([self._live(file) for file in candidates], idle_seconds, age_of).files
+        runs = [chosen[start:end] for start, end in self._policy.cut(chosen)] if chosen else []
+        runs = [run for run in runs if len(run) > 1 or run[0].deletes]
+        before = self._files
+        for run in runs:
+            self._merge([by_path[live.entry.path] for live in run], now, settling=idle_seconds > 0)
+        if runs and self.deletes:
+            oldest = min(file.live.entry.data_sequence_number for file in (*self.open, *self.done))
+            self.deletes = [each for each in self.deletes if each.data_sequence_number > oldest]
+        self.vain_rewrites += bool(runs) and self._files >= before
+        return bool(runs)
+
+    def _merge(self, files: Sequence[_File], now: float, *, settling: bool) -> None:
+        size = sum(file.live.size for file in files)
+        merged = {id(file) for file in files}
+        self.open = [file for file in self.open if id(file) not in merged]
+        self.done = [file for file in self.done if id(file) not in merged]
+        rewrites = max(file.rewrites for file in files) + (not settling)
+        self.files_rewritten += len(files)
+        self.files_written += 1
+        if settling:
+            self.settled += size
+        else:
+            self.rewritten += size
+            self.most_rewrites = max(self.most_rewrites, rewrites)
+        self.add(size, min(file.first for file in files), max(file.last for file in files), rewrites, now)
+
+
+def _entry(path: str, size: int, commit: int, content: Content = Content.DATA) -> FileEntry:
+    return FileEntry(
+        manifest_path="",
+        status=Status.ADDED,
+        snapshot_id=commit,
+        data_sequence_number=commit,
+        content=content,
+        path=path,
+        file_format="parquet",
+        key=KEY,
+        partition=(),
+        records=1,
+        size=size,
+        sort_order_id=None,
+        encrypted=False,
+        equality_ids=(),
+        applies_to=None,
+    )
+
+
+class _Replay:
+    """All buckets of a table while its commits arrive."""
+
+    def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float, sweep: float) -> None:
+        self._policy = policy
+        self._is_small = is_small
+        self._settle_after = settle_after
+        self._sweep = sweep
+        self._first_sweep: float | None = None
+        self.buckets: dict[Hashable, _Bucket] = {}
+        self._touched: dict[Hashable, None] = {}
+        self._unsettled: dict[Hashable, float] = {}
+        self.small_files = 0
+        self.bytes_in = 0
+        self.rewrites = 0
+
+    def arrive(self, arrival: Arrival) -> None:
+        self._first_sweep = arrival.at if self._first_sweep is None else self._first_sweep
+        for key, sizes in arrival.files.items():
+            bucket = self.buckets.setdefault(key, _Bucket(self._policy, self._is_small))
+            before = len(bucket.open)
+            bucket.commits += 1
+            for size in sizes:
+                bucket.add(size, bucket.commits, bucket.commits, 0, arrival.at)
+            if arrival.upserts:
+                bucket.delete()
+            self.small_files += len(bucket.open) - before
+            self.bytes_in += sum(sizes)
+            self._touched[key] = None
+            self._unsettled.pop(key, None)
+            self._unsettled[key] = arrival.at  # the longest idle comes first
+
+    def look(self, now: float) -> None:
+        """What a run does: everything that is due, and what is idle besides, again until nothing is."""
+        if self._act(list(self._touched), 0.0, now):
+            self._settle(now)
+        self._touched.clear()
+
+    def sweep_until(self, now: float) -> None:
+        """The sweeps before `now` that find a bucket to which nobody has written for long enough."""
+        while self._unsettled:
+            sweep = self._sweep_at(next(iter(self._unsettled.values())) + self._settle_after)
+            if sweep > now:
+                return
+            self._settle(sweep)
+
+    def _sweep_at(self, moment: float) -> float:
+        """The first sweep from this moment on; they begin with the first commit."""
+        if not self._sweep or moment == FOREVER or self._first_sweep is None:
+            return moment
+        return self._first_sweep + math.ceil((moment - self._first_sweep) / self._sweep) * self._sweep
+
+    def _settle(self, now: float) -> None:
+        """Tell the policy of buckets that nobody has written to for long enough."""
+        idle = []
+        for key, since in self._unsettled.items():
+            if now - since < self._settle_after:
+                break
+            idle.append(key)
+        for key in idle:
+            del self._unsettled[key]
+        self._act(idle, self._settle_after, now)
+
+    def _act(self, keys: Sequence[Hashable], idle_seconds: float, now: float) -> bool:
+        rewrites = self.rewrites
+        while keys:
+            self.small_files -= sum(len(self.buckets[key].open) for key in keys)
+            acted = [key for key in keys if self.buckets[key].act(idle_seconds, now)]
+            self.small_files += sum(len(self.buckets[key].open) for key in keys)
+            self.rewrites += bool(acted)
+            keys = acted
+        return self.rewrites > rewrites
+
+
+def replay(
+    arrivals: Iterable[Arrival],
+    policy: Policy,
+    is_small: Callable[[int], bool],
+    *,
+    every: int = 1,
+    settle_after: float = FOREVER,
+    sweep: float = 0.0,
+) -> Outcome:
+    """Let commits arrive, and ask `policy` after every `every` of them until it has nothing to do.
+
+    Args:
+        arrivals: In order of time.
+        policy: Whom to ask.
+        is_small: Whether a file of so many bytes counts as small.
+        every: 1 for a service that hears every commit; more for a cron.
+        settle_after: Seconds without a commit after which the policy is told that a bucket is idle.
+        sweep: Seconds between two looks at what is idle; 0: it is noticed at once.
+    """
+    table = _Replay(policy, is_small, settle_after, sweep)
+    counts: list[int] = []
+    deletes: list[list[int]] = []
+    for number, arrival in enumerate(arrivals, 1):
+        table.sweep_until(arrival.at)
+        table.arrive(arrival)
+        if number % every == 0:
+            table.look(arrival.at)
+        counts.append(table.small_files)
+        if arrival.upserts:
+            deletes.append([len(bucket.deletes) for bucket in table.buckets.values()])
+    buckets = table.buckets.values()
+    commits = sum(bucket.commits for bucket in buckets)
+    spans = sum(file.last - file.first + 1 for bucket in buckets for file in (*bucket.done, *bucket.open))
+    return Outcome(
+        arrivals=len(counts),
+        bytes_in=table.bytes_in,
+        bytes_rewritten=sum(bucket.rewritten for bucket in buckets),
+        bytes_settled=sum(bucket.settled for bucket in buckets),
+        rewrites=table.rewrites,
+        files_rewritten=sum(bucket.files_rewritten for bucket in buckets),
+        files_written=sum(bucket.files_written for bucket in buckets),
+        most_rewrites=max((bucket.most_rewrites for bucket in buckets), default=0),
+        mean_small_files=sum(counts) / len(counts) if counts else 0.0,
+        most_small_files=max(counts, default=0),
+        files=sum(len(bucket.done) + len(bucket.open) for bucket in buckets),
+        overlap=spans / commits if commits else 0.0,
+        small_files=tuple(counts),
+        mean_delete_files=sum(map(sum, deletes)) / len(counts) if deletes else 0.0,
+        most_delete_files=max(map(max, deletes), default=0),
+        vain_rewrites=sum(bucket.vain_rewrites for bucket in buckets),
+    )
+
+
+def regular(
+    commits: int, sizes: Sequence[int], interval: float, files: int = 1, *, upserts: bool = False
+) -> Iterator[Arrival]:
+    """So many commits, `interval` seconds apart, of `files` files each; sizes are taken in turn."""
+    for number in range(commits):
+        chosen = tuple(sizes[(number * files + index) % len(sizes)] for index in range(files))
+        yield Arrival(number * interval, {"": chosen}, upserts)
+
+
+def bursts(commits: int, sizes: Sequence[int], interval: float, length: int, pause: float) -> Iterator[Arrival]:
+    """Bursts of `length` commits, `interval` seconds apart, with `pause` seconds after each burst."""
+    at = 0.0
+    for number in range(commits):
+        yield Arrival(at, {"": (sizes[number % len(sizes)],)})
+        at += pause if (number + 1) % length == 0 else interval

@@ -1,0 +1,152 @@
+"""`firnline assess`: what a table's own history cost, and what it would have cost otherwise. Read-only, no Kafka."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+from pydantic import ValidationError
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from compactor.errors import FirnlineError, InputError
+from compactor.iceberg.tables import Catalogs, file_sizes
+from compactor.planning.tiered_policy import policy_of
+from compactor.settings.tree import Settings, load_settings
+from compactor.table_names import TableName
+from compactor.whatif.assessment import Prices, Scenario, assess
+from compactor.whatif.table_history import commits_of
+from streaming.commands.options import OUTPUT, for_people, numbers, tell
+from streaming.ledger.table_resolution import watched_tables
+from streaming.wiring import manifest_cache
+
+DEFAULT_CRONS = "10,60"
+
+
+def read_prices(path: Path | None) -> Prices | None:
+    """The prices of a YAML file.
+
+    Raises:
+        InputError: it is no YAML map of known keys.
+    """
+    if path is None:
+        return None
+    try:
+        return Prices.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
+        keys = ", ".join(Prices.model_fields)
+        raise InputError(f"price file {path} cannot be used: {error}\nits keys, all optional: {keys}") from None
+
+
+@click.command("assess")
+@click.argument("tables", nargs=-1)
+@click.option("--cron", "crons", default=DEFAULT_CRONS, show_default=True, callback=numbers(int, 1),
+              help="Spark's rewrite_data_files every so many commits, to compare with.")  # fmt: skip
+@click.option("--commits", "most", type=click.IntRange(2), help="Look at the newest so many snapshots only.")
+@click.option("--prices", type=click.Path(dir_okay=False, path_type=Path), help="YAML file: get_per_1000, "
+              "put_per_1000, rewrite_per_gb, full_scans_per_day. Adds a bill.")  # fmt: skip
+@OUTPUT
+@click.pass_obj
+def assess_tables(
+    config: Path | None, /, tables: tuple[str, ...], crons: tuple[int, ...], most: int | None, prices: Path | None,
+    output: str,
+) -> None:  # fmt: skip
+    """Replay the snapshot history of TABLES (default: all): small files, bytes, requests, money.
+
+    Each as it was, as it would have been under Spark's action on a cron, and under firnline. Reads metadata only.
+    """
+    settings = load_settings(config)
+    catalogs = Catalogs(settings.catalogs)
+    bill = read_prices(prices)
+    names = [TableName.parse(text, catalogs.names) for text in tables] or watched_tables(settings, catalogs)
+    console = Console(stderr=True)
+    documents, failed = [], []
+    for name in track(names, "reading history", console=console, transient=True, disable=not console.is_terminal):
+        try:
+            documents.append(document(name, _assessed(settings, catalogs, name, crons, most), bill))
+        except FirnlineError as error:
+            failed.append(error)
+    if output == "json":
+        click.echo(json.dumps(documents, indent=2, ensure_ascii=False))
+    else:
+        for each in documents:
+            show(for_people(), each)
+    for other in failed[1:]:
+        tell(other)
+    if failed:
+        raise failed[0]
+
+
+def _assessed(
+    settings: Settings, catalogs: Catalogs, name: TableName, crons: tuple[int, ...], most: int | None
+) -> tuple[Scenario, ...]:
+    view = catalogs.load(name)
+    values = settings.policy.for_table(name, view.properties)
+    sizes = file_sizes(values, view.properties)
+    with manifest_cache(settings) as cache:
+        commits = commits_of(view, cache, most)
+    return assess(commits, values, sizes, policy_of(values, sizes), crons, settings.service.sweep_seconds)
+
+
+def document(name: TableName, scenarios: tuple[Scenario, ...], prices: Prices | None) -> dict[str, Any]:
+    """One table for scripts."""
+    outcome = scenarios[0].outcome
+    return {
+        "table": str(name),
+        "commits": outcome.arrivals,
+        "days": round(scenarios[0].days, 3),
+        "bytes_in": outcome.bytes_in,
+        "scenarios": [_scenario(each, prices) for each in scenarios],
+    }
+
+
+def _scenario(scenario: Scenario, prices: Prices | None) -> dict[str, Any]:
+    outcome = scenario.outcome
+    return {
+        "name": scenario.name,
+        "mean_small_files": round(outcome.mean_small_files, 2),
+        "most_small_files": outcome.most_small_files,
+        "small_files_at_the_end": scenario.last_small_files,
+        "files_at_the_end": outcome.files,
+        "write_amplification": round(scenario.rewritten / outcome.bytes_in, 3) if outcome.bytes_in else 0.0,
+        "bytes_rewritten": scenario.rewritten,
+        "rewrite_commits": outcome.rewrites,
+        "requests": scenario.gets + scenario.puts,
+        "requests_per_scan": round(scenario.scan_gets),
+        "cost": None if prices is None else round(scenario.cost(prices), 2),
+        "small_files": list(outcome.small_files),
+    }
+
+
+def show(console: Console, found: dict[str, Any]) -> None:
+    """One table for people."""
+    table = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{found['table']}: {found['commits']:,} commits in {found['days']:.2f} days, "
+        f"{found['bytes_in'] / 1024**2:,.1f} MB",
+        caption="Small files after each commit: mean, most, at the end. WA: bytes rewritten per byte written. "
+        "Requests: of the rewrites, and of one scan of everything.",
+    )
+    with_bill = any(each["cost"] is not None for each in found["scenarios"])
+    headings = ["", "mean", "most", "end", "WA", "rewrites", "requests", "a scan", *(["cost"] if with_bill else [])]
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
+    for each in found["scenarios"]:
+        row = [
+            each["name"],
+            f"{each['mean_small_files']:,.1f}",
+            f"{each['most_small_files']:,}",
+            f"{each['small_files_at_the_end']:,}",
+            f"{each['write_amplification']:.2f}",
+            f"{each['rewrite_commits']:,}",
+            f"{each['requests']:,}",
+            f"{each['requests_per_scan']:,}",
+        ]
+        table.add_row(*row, *([f"{each['cost']:,.2f}"] if with_bill else []))
+    console.print(table)

@@ -1,0 +1,311 @@
+"""`firnline check-config --connect`: whether everything that the settings name answers, and lets us do our work.
+
+Each check does what the service will do, once, and leaves nothing behind: a probe object is written where outputs are
+written and deleted again, a few records are read from the topics, and what may be written to Kafka is asked of the
+broker, since a record cannot be taken back.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from enum import Enum
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from compactor.errors import FirnlineError, InputError
+from compactor.history.table import HistoryTable
+from compactor.iceberg.tables import Catalogs, TableView
+from compactor.locations import plain_path
+from compactor.settings.tree import KafkaSettings, Settings
+from compactor.spark.catalogs import spark_catalog_conf
+from compactor.spark.java import jars_folder, java_home
+from compactor.spark.java_table import data_folder
+from compactor.spark.session import jar_sets
+from compactor.storage.opening import byte_store_for
+from compactor.table_names import TableName
+from streaming.kafka.access import KafkaAccess
+from streaming.kafka.commit_topic import ForeignTopicError
+from streaming.kafka.topic_sample import sample_topic
+from streaming.wiring import history_table, in_flight_records
+
+PROBE = b"written by firnline check-config --connect; it may be deleted"
+TABLES_LOOKED_AT = 500  # to find one that may be rewritten; a catalog can have very many
+REFUSED = re.compile(
+    "access.?denied|forbidden|unauthori[sz]ed|permission denied|not authori[sz]ed|authori[sz]ation ?failed|"
+    "authentication ?failed|InvalidAccessKeyId|SignatureDoesNotMatch",
+    re.IGNORECASE,
+)
+HISTORY_REMEDY = "name a table in history.table that does not exist yet, or is a history, and may be written"
+OBSERVED = "not tried: `run --observe` writes nothing"
+
+
+class Status(Enum):
+    """How a check ended."""
+
+    OK = "ok"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line. `remedy`: what to do about a failure. `again`: it may pass later with nothing changed."""
+
+    name: str
+    status: Status
+    detail: str
+    remedy: str = ""
+    again: bool = False
+
+    def document(self) -> dict[str, Any]:
+        """For `--output json`."""
+        return asdict(self) | {"status": self.status.value}
+
+
+Attempt = Callable[[], str]
+"""Does what is to be checked and returns what was seen; its exception is the failure."""
+
+
+class NothingToTryError(Exception):
+    """An attempt found that there is nothing to be tried; its text says why."""
+
+
+def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[Check]:
+    """Check everything, one after the other; a failure keeps nobody else from being checked."""
+    yield _tried("java", _java(settings), "install Java 17 or 21, then run `firnline jars`")
+    catalogs = Catalogs(settings.catalogs)
+    for name in catalogs.names:
+        yield from _check_catalog(settings, catalogs, name, observe=observe)
+    history = history_table(settings, catalogs)
+    if history is not None:
+        yield _tried(f"history table {history.name}", _history(catalogs, history, observe=observe), HISTORY_REMEDY)
+    yield _tried("in-flight folder", _in_flight(settings, observe=observe), "make state.checkpoint writable")
+    yield from _check_kafka(settings, observe=observe)
+
+
+def _tried(name: str, attempt: Attempt, remedy: str) -> Check:
+    try:
+        return Check(name, Status.OK, attempt())
+    except NothingToTryError as nothing:
+        return Check(name, Status.SKIPPED, str(nothing))
+    except ForeignTopicError as foreign:
+        return Check(name, Status.FAILED, f"it {foreign.refusal.why}", foreign.refusal.remedy)
+    except Exception as error:  # noqa: BLE001 - whatever a driver raises is what this command is to tell
+        detail = str(error) if isinstance(error, FirnlineError) else f"{type(error).__name__}: {error}"
+        return Check(name, Status.FAILED, _one_line(detail), remedy, again=not _needs_a_change(error, detail))
+
+
+def _needs_a_change(error: Exception, detail: str) -> bool:
+    """Whether trying again is of no use: a wrong setting, or credentials that are refused."""
+    return isinstance(error, (InputError, PermissionError)) or REFUSED.search(detail) is not None
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _java(settings: Settings) -> Attempt:
+    def look() -> str:
+        home = java_home()
+        missing = [jar_set.name for jar_set in jar_sets(settings) if not jars_folder(jar_set).is_dir()]
+        fetched = f"jars {', '.join(missing)} will be fetched at the first start" if missing else "jars are there"
+        return f"{home}; {fetched}"
+
+    return look
+
+
+def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe: bool) -> Iterator[Check]:
+    found: list[TableView] = []
+
+    def open_it() -> str:
+        spark_catalog_conf(name, catalogs.properties(name))
+        return f"{len(catalogs.catalog(name).list_namespaces())} namespaces"
+
+    def read() -> str:
+        table = _some_table(settings, catalogs, name)
+        if table is None:
+            raise NothingToTryError("the catalog holds no table that is watched; see tables.*")
+        view = catalogs.load(table)
+        with view.io.new_input(view.metadata_location).open() as stream:
+            size = len(stream.read())
+        found.append(view)
+        seen = f"{table}: {size:,} bytes of metadata, {len(view.manifests())} manifests"
+        acts = settings.tables.acts_on(table, view.properties)
+        return seen if acts else f"{seen}; no table was found that may be rewritten, see tables.include"
+
+    def write() -> str:
+        if observe:
+            raise NothingToTryError(OBSERVED)
+        if found:
+            return _written(data_folder(found[0]), found[0].io.properties)
+        warehouse = catalogs.properties(name).get("warehouse", "")
+        if "://" not in warehouse and not warehouse.startswith(("/", "file:")):
+            raise NothingToTryError("no table to write beside, and the warehouse is only a name")
+        return _written(warehouse, catalogs.properties(name))
+
+    opened = _tried(f"catalog {name}", open_it, f"check catalogs.{name}: type, uri and credentials")
+    yield opened
+    if opened.status is Status.OK:
+        remedy = f"check the store's properties in catalogs.{name} and what its credentials may do"
+        yield _tried(f"store of {name}, read", read, remedy)
+        yield _tried(f"store of {name}, write", write, f"{remedy}; `run --observe` does without (--observe)")
+
+
+def _some_table(settings: Settings, catalogs: Catalogs, name: str) -> TableName | None:
+    """A table that may be rewritten, else one that is watched."""
+    watched = (table for table in catalogs.list_tables(name) if not settings.tables.ignores(table))
+    first = None
+    for table in islice(watched, TABLES_LOOKED_AT):
+        first = first or table
+        if settings.tables.acts_on(table, {}):
+            return table
+    return first
+
+
+def _written(folder: str, properties: Mapping[str, str]) -> str:
+    """Write an object as outputs are written, read it, delete it."""
+    location = f"{folder.rstrip('/')}/.firnline-probe-{uuid.uuid4().hex}"
+    store = byte_store_for(location, properties)
+    with _folders_kept(location):
+        output = store.create(location)
+        try:
+            output.write(PROBE)
+            output.finish()
+        except Exception:
+            with suppress(Exception):
+                output.abort()
+            raise
+        back = store.read(location, 0, len(PROBE))
+        try:
+            store.delete(location)
+        except Exception as error:
+            raise InputError(f"{location} was written but cannot be deleted: {error}") from error
+    if back != PROBE:
+        raise InputError(f"{location} was read back with other bytes than were written")
+    return f"wrote, read and deleted {location}"
+
+
+@contextmanager
+def _folders_kept(location: str) -> Iterator[None]:
+    """Remove the local folders that came to be meanwhile, where they are empty."""
+    path = Path(plain_path(location))
+    local = location.startswith(("/", "file:"))
+    missing = [parent for parent in path.parents if not parent.exists()] if local else []
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            for parent in missing:
+                parent.rmdir()
+
+
+def _history(catalogs: Catalogs, history: HistoryTable, *, observe: bool) -> Attempt:
+    def look() -> str:
+        if not history.exists():
+            return "it does not exist yet; the service will make it"
+        if observe:
+            return "it is there"
+        view = catalogs.load(history.name)
+        return f"it is there; {_written(data_folder(view), view.io.properties)}"
+
+    return look
+
+
+def _in_flight(settings: Settings, *, observe: bool) -> Attempt:
+    def write() -> str:
+        if observe:
+            raise NothingToTryError(OBSERVED)
+        records = in_flight_records(settings, settings.state.checkpoint)
+        with _folders_kept(f"{records.location}/probe"):
+            records.probe()
+        return f"wrote, read and deleted a file in {records.location}"
+
+    return write
+
+
+def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
+    kafka = settings.kafka
+    access: list[KafkaAccess] = []
+
+    def connect() -> str:
+        if not kafka.bootstrap_servers:
+            raise NothingToTryError("kafka.bootstrap_servers is not set; only `run` and `request` need it")
+        access.append(KafkaAccess(kafka))
+        return f"{kafka.bootstrap_servers} answers"
+
+    yield _tried("kafka", connect, "check kafka.bootstrap_servers and kafka.options (security.protocol, sasl.*)")
+    if not access:
+        return
+    written = {f"dead-letter topic {kafka.dead_letter_topic}": kafka.dead_letter_topic}
+    written |= {f"hook topic {hook.topic}": hook.topic for hook in settings.hooks if hook.kind == "kafka"}
+    try:
+        needed = ("READ",) if observe else ("READ", "WRITE")  # the table watcher announces what nobody else did
+        attempt = _commit_topic(access[0], kafka, needed, observe=observe)
+        yield _tried(f"commit topic {kafka.commit_topic}", attempt, _topic_remedy(kafka.commit_topic, needed))
+        for topic in kafka.control_topics:
+            attempt = _control_topic(access[0], kafka, topic)
+            yield _tried(f"control topic {topic}", attempt, f"allow this principal to READ topic {topic}")
+        for name, topic in written.items():
+            attempt = _written_topic(access[0], topic, observe=observe)
+            yield _tried(name, attempt, _topic_remedy(topic, ("WRITE",)))
+    finally:
+        access[0].close()
+
+
+def _commit_topic(access: KafkaAccess, kafka: KafkaSettings, operations: tuple[str, ...], *, observe: bool) -> Attempt:
+    def look() -> str:
+        topic = kafka.commit_topic
+        if not access.topic(topic).exists:
+            return _creatable(access, topic, observe=observe)
+        allowed, sample = _allowed(access, topic, operations), sample_topic(kafka, topic)
+        seen = f"{allowed}; {sample.text}"
+        if sample.refusal is None:
+            return seen
+        if observe:  # which writes nothing there
+            return f"{seen}; `run` without --observe refuses this topic: it {sample.refusal.why}"
+        raise ForeignTopicError(topic, sample.refusal)
+
+    return look
+
+
+def _control_topic(access: KafkaAccess, kafka: KafkaSettings, topic: str) -> Attempt:
+    def look() -> str:
+        if not access.topic(topic).exists:
+            return "it does not exist yet; the service waits for it"
+        return f"{_allowed(access, topic, ('READ',))}; {sample_topic(kafka, topic).text}"
+
+    return look
+
+
+def _written_topic(access: KafkaAccess, topic: str, *, observe: bool) -> Attempt:
+    def look() -> str:
+        if observe:
+            raise NothingToTryError(OBSERVED)
+        exists = access.topic(topic).exists
+        return _allowed(access, topic, ("WRITE",)) if exists else _creatable(access, topic, observe=False)
+
+    return look
+
+
+def _creatable(access: KafkaAccess, topic: str, *, observe: bool) -> str:
+    if observe:
+        raise InputError("it does not exist, and is not ours to create")
+    access.check_creation(topic)
+    return "it does not exist yet; the service may create it, and will"
+
+
+def _allowed(access: KafkaAccess, topic: str, operations: tuple[str, ...]) -> str:
+    found = access.topic(topic)
+    missing = [operation for operation in operations if operation not in found.operations]
+    if missing:
+        raise InputError(f"the broker does not allow us to {' and '.join(missing)}")
+    return f"{found.partitions} partitions, {' and '.join(operations)} allowed"
+
+
+def _topic_remedy(topic: str, operations: tuple[str, ...]) -> str:
+    return f"create topic {topic} where it is missing, and allow this principal to {' and '.join(operations)}"

@@ -1,0 +1,112 @@
+"""`firnline history`: why was a partition rewritten, or not? Reads the history table; needs no service."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+from rich import filesize
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from compactor.errors import InputError
+from compactor.history.decisions import DONE, DROPPED, SKIPPED
+from compactor.history.table import HistoryQuery
+from compactor.iceberg.tables import Catalogs
+from compactor.settings.tree import load_settings
+from compactor.table_names import TableName
+from streaming.commands.options import OUTPUT, for_people
+from streaming.wiring import history_table
+
+UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+
+
+def moment(text: str, now: float) -> float:
+    """`30d` before `now`, or a date or time in ISO 8601 (UTC unless it says otherwise), in seconds since the epoch.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    ago = re.fullmatch(r"(\d+)\s*([mhdw])", text.strip())
+    if ago is not None:
+        return now - int(ago[1]) * UNIT_SECONDS[ago[2]]
+    given = dt.datetime.fromisoformat(text.strip())
+    return (given if given.tzinfo else given.replace(tzinfo=dt.UTC)).timestamp()
+
+
+def _moment(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return moment(text, time.time())
+    except (ValueError, OverflowError):
+        raise click.BadParameter(f"{text!r} is no time; write 30d, 12h, 2024-01-15 or 2024-01-15T10:00") from None
+
+
+@click.command("history")
+@click.argument("table")
+@click.option("--since", default="30d", show_default=True, callback=_moment, help="30d, 12h, 90m or a time (ISO, UTC).")
+@click.option("--until", callback=_moment, help="The same; unset: now.")
+@click.option("--partition", metavar="TEXT", help="Partitions whose text holds this, e.g. day=2024-01-15.")
+@click.option("--decision", type=click.Choice([DONE, DROPPED, SKIPPED]), help="Only these.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="The newest so many.")
+@OUTPUT
+@click.pass_obj
+def history(
+    config: Path | None, /, table: str, since: float, until: float | None, partition: str | None, decision: str | None,
+    limit: int, output: str,
+) -> None:  # fmt: skip
+    """Show what was decided about TABLE and why, newest first: done, dropped and skipped. Needs history.table.
+
+    Decisions about the whole table (its partition is empty) are shown whatever --partition says.
+    """
+    settings = load_settings(config)
+    catalogs = Catalogs(settings.catalogs)
+    kept = history_table(settings, catalogs)
+    if kept is None:
+        raise InputError("history.table is not set: no decisions are kept; e.g. history: {table: ops.firnline_history}")
+    name = TableName.parse(table, catalogs.names)
+    found = kept.read(HistoryQuery(name, since, until, partition, decision, limit))
+    if output == "json":
+        click.echo(json.dumps([document(row) for row in found], indent=2, ensure_ascii=False))
+    else:
+        show(for_people(), name, found)
+
+
+def document(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One decision for scripts: the columns of the history table, the time in ISO 8601."""
+    return {**row, "decided_at": row["decided_at"].isoformat()}
+
+
+def show(console: Console, name: TableName, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Decisions for people."""
+    table = Table(title=f"{name}: what was decided, newest first", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("decided at (UTC)", "partition", "decision", "why", "files", "size", "engine", "seconds", "run"):
+        justify: Any = "right" if heading in {"files", "size", "seconds"} else "left"
+        table.add_column(heading, justify=justify, overflow="fold", no_wrap=heading not in {"partition", "why"})
+    for row in rows:
+        table.add_row(
+            row["decided_at"].strftime("%Y-%m-%d %H:%M:%S"),
+            row["partition"] or "",
+            f"{row['decision']}: {row['reason']}",
+            row["why"],
+            _became(row["files_in"], row["files_out"]),
+            filesize.decimal(row["bytes_in"]) if row["bytes_in"] is not None else "",
+            row["engine"] or "",
+            f"{row['seconds']:.2f}" if row["seconds"] is not None else "",
+            (row["run_id"] or "")[:8],
+        )
+    console.print(table if table.row_count else f"[bold]{name}[/]: nothing was decided in this time")
+
+
+def _became(before: int | None, after: int | None) -> str:
+    if before is None:
+        return ""
+    return f"{before:,}" if after is None else f"{before:,} -> {after:,}"

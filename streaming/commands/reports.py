@@ -1,0 +1,363 @@
+"""What the commands print: JSON documents for scripts, tables for people. Shapes are a contract; keep them stable."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from typing import Any, Literal
+
+import yaml
+from rich import filesize
+from rich.console import Console
+from rich.table import Table
+
+from compactor.debt.table_changes import CommitTimes, Deltas, live_counts
+from compactor.errors import FirnlineError
+from compactor.iceberg.other_compactors import other_compactors
+from compactor.iceberg.tables import Catalogs, TableView, file_sizes
+from compactor.manifests.cache import ManifestCache
+from compactor.partitions import partition_text
+from compactor.planning.engine import Engine
+from compactor.planning.plan_table import PlannedGroup, TablePlan, with_engine
+from compactor.planning.tiered_policy import policy_of
+from compactor.runs.results import GroupResult, RunResult
+from compactor.settings.tree import Settings
+from compactor.table_names import TableName
+from compactor.whatif.causes import arrivals_in, causes_of
+from compactor.whatif.table_history import commits_of
+
+Document = dict[str, Any]
+FOOTER_READERS = 8
+HIDDEN = "********"
+SECRET_WORDS = (
+    "secret", "password", "token", "credential", "jaas", "account-key", "connection-string", "encryption-key"
+)  # fmt: skip
+PASSWORD_IN_URL = re.compile(r"(://[^/@:]*:)[^/@]+(@)")
+COMMITS_LOOKED_AT = 200  # of the newest snapshots, to say why files are small
+
+
+def with_footers_read(plan: TablePlan) -> TablePlan:
+    """The plan with the engines that the footers allow, as `compact` will find them."""
+    from compactor.rewrite.tasks.output_task import foreseen  # noqa: PLC0415 - imports pyarrow
+    from compactor.rewrite.tasks.task_input import share_work  # noqa: PLC0415
+
+    def settle(planned: PlannedGroup) -> PlannedGroup:
+        settled = planned
+        if planned.engine.engine is Engine.SPARK:
+            return planned
+        for index, share in enumerate(planned.group.shares):
+            not_spliced, not_encoded = foreseen(share_work(plan, planned, index, share[0].entry.path))
+            if not_encoded is not None:
+                return with_engine(planned, Engine.SPARK, not_encoded.reason, not_encoded.sentence)
+            if not_spliced is not None:
+                settled = with_engine(planned, Engine.ENCODE, not_spliced.reason, not_spliced.sentence)
+        return settled
+
+    with ThreadPoolExecutor(FOOTER_READERS, thread_name_prefix="footers") as pool:
+        return replace(plan, groups=tuple(pool.map(settle, plan.groups)))
+
+
+def plan_document(plan: TablePlan) -> Document:
+    """`firnline plan --output json`: the groups of `compact`, with expected outputs; sizes after are not known yet."""
+    return {
+        "table": str(plan.table.name),
+        "snapshot_before": plan.plan.snapshot_id,
+        "snapshot_after": None,
+        "operation": None,
+        "selection": plan.selection.document() if plan.selection else None,
+        "groups": [_planned_document(planned) for planned in plan.groups],
+        "dangling_delete_files": len(plan.dangling) if plan.has_work else 0,
+        "left_alone": [
+            {"spec_id": key.spec_id, "partition": plan.table.layout(key.spec_id).readable(key), "why": why}
+            for key, why in plan.plan.left_alone.items()
+        ],
+        "seconds": {"plan": round(plan.seconds, 3)},
+        "planning": _planning_document(plan),
+    }
+
+
+def _planning_document(plan: TablePlan) -> Document:
+    """Where the time went, and where manifest entries came from."""
+    reads = plan.reads
+    return {
+        "seconds": {stage: round(seconds, 3) for stage, seconds in plan.stages.items()},
+        "manifests": {
+            "from_memory": sum(read.hits for read in reads),
+            "from_disk": sum(read.disk_hits for read in reads),
+            "from_store": sum(read.misses for read in reads),
+            "by_reference_decoder": sum(read.unusual for read in reads),
+        },
+        "bytes_read": sum(read.bytes_read for read in reads),
+    }
+
+
+def _planned_document(planned: PlannedGroup) -> Document:
+    group = planned.group
+    return {
+        "spec_id": group.key.spec_id,
+        "partition": dict(group.partition),
+        "bucket": group.bucket,
+        "engine": planned.engine.engine.value,
+        "reason": planned.engine.reason,
+        "why": group.why,
+        "files_in": len(group.files),
+        "files_out": len(group.shares),
+        "bytes_in": group.bytes,
+        "bytes_out": None,
+        "rows_in": group.rows,
+        "rows_deleted": None,
+        "rows_out": None,
+    }
+
+
+def run_document(result: RunResult) -> Document:
+    """`firnline compact --output json`."""
+    after = result.snapshot_after if result.snapshot_after is not None else result.snapshot_before
+    return {
+        "table": str(result.table),
+        "snapshot_before": result.snapshot_before,
+        "snapshot_after": after,
+        "operation": "replace" if result.commits else None,
+        "run_id": result.run_id,
+        "commits": result.commits,
+        "delete_files_removed": result.delete_files_removed,
+        "groups": [_result_document(group) for group in result.groups],
+        "dropped": [
+            {
+                "spec_id": drop.planned.group.key.spec_id,
+                "partition": dict(drop.planned.group.partition),
+                "reason": drop.error.reason,
+                "message": str(drop.error),
+            }
+            for drop in result.dropped
+        ],
+        "seconds": {
+            "plan": round(result.plan_seconds, 3),
+            "rewrite": round(result.rewrite_seconds, 3),
+            "commit": round(result.commit_seconds, 3),
+            "total": round(result.total_seconds, 3),
+        },
+    }
+
+
+def _result_document(result: GroupResult) -> Document:
+    group = result.planned.group
+    return {
+        "spec_id": group.key.spec_id,
+        "partition": dict(group.partition),
+        "bucket": group.bucket,
+        "engine": result.engine.engine.value,
+        "reason": result.engine.reason,
+        "why": group.why,
+        "files_in": result.files_in,
+        "files_out": result.files_out,
+        "bytes_in": result.bytes_in,
+        "bytes_out": result.bytes_out,
+        "bytes_decoded": result.bytes_decoded,
+        "rows_in": result.rows_in,
+        "rows_deleted": result.rows_deleted,
+        "rows_out": result.rows_out,
+    }
+
+
+def debt_documents(
+    settings: Settings, catalogs: Catalogs, cache: ManifestCache, names: Sequence[TableName], *, why: bool = False
+) -> tuple[list[Document], list[FirnlineError]]:
+    """`firnline debt`: counts per partition of each table; a table that cannot be read stops no other.
+
+    `why`: with the causes found in the newest commits.
+    """
+    documents: list[Document] = []
+    failed: list[FirnlineError] = []
+    for name in names:
+        try:
+            table = catalogs.load(name)
+            counted = _live_counts(settings, table, cache)
+            document = _debt_document(settings, table, counted)
+            documents.append({**document, **_causes(settings, table, cache, counted)} if why else document)
+        except FirnlineError as error:
+            failed.append(error)
+    return documents, failed
+
+
+def _live_counts(settings: Settings, table: TableView, cache: ManifestCache) -> Deltas:
+    sizes = file_sizes(settings.policy.for_table(table.name, table.properties), table.properties)
+    return live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
+
+
+def _causes(settings: Settings, table: TableView, cache: ManifestCache, counted: Deltas) -> Document:
+    sizes = file_sizes(settings.policy.for_table(table.name, table.properties), table.properties)
+    others = [asdict(other) for other in other_compactors(table.metadata, time.time())]
+    held = {key: counts.data_bytes for key, counts in counted.items()}
+    arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT), held)
+    if arrivals is None:
+        return {"other_compactors": others, "arrivals": None, "causes": []}
+    mode = table.properties.get("write.distribution-mode", "")
+    causes = [asdict(cause) for cause in causes_of(arrivals, sizes, mode)]
+    return {"other_compactors": others, "arrivals": asdict(arrivals), "causes": causes}
+
+
+def _debt_document(settings: Settings, table: TableView, counted: Deltas) -> Document:
+    values = settings.policy.for_table(table.name, table.properties)
+    sizes = file_sizes(values, table.properties)
+    policy = policy_of(values, sizes)
+    now = time.time()
+    partitions = []
+    for key, counts in sorted(counted.items(), key=lambda item: (-item[1].small_files, item[0])):
+        layout = table.layout(key.spec_id)
+        judgement = policy.judge(counts, now - counts.changed_ms / 1000)
+        partitions.append(
+            {
+                "spec_id": key.spec_id,
+                "partition": layout.readable(key),
+                "bucket": layout.bucket(key),
+                "data_files": counts.data_files,
+                "small_files": counts.small_files,
+                "data_bytes": counts.data_bytes,
+                "small_bytes": counts.small_bytes,
+                "delete_files": counts.delete_files,
+                "due": judgement.due,
+                "why": judgement.why,
+            }
+        )
+    return {
+        "table": str(table.name),
+        "snapshot_id": table.snapshot.snapshot_id if table.snapshot else None,
+        "acted_on": settings.tables.acts_on(table.name, table.properties),
+        "target_file_size": sizes.target,
+        "small_below": sizes.small_below,
+        "data_files": sum(row["data_files"] for row in partitions),
+        "small_files": sum(row["small_files"] for row in partitions),
+        "partitions": partitions,
+    }
+
+
+def settings_document(settings: Settings) -> Document:
+    """`firnline check-config --output json`: the settings with every default, secrets hidden."""
+    tree = settings.model_dump(mode="json")
+    for properties in (*tree["catalogs"].values(), tree["kafka"]["options"], tree["spark"]["conf"]):
+        for key, value in properties.items():
+            secret = any(word in key.lower() for word in SECRET_WORDS)
+            properties[key] = HIDDEN if secret else PASSWORD_IN_URL.sub(rf"\1{HIDDEN}\2", str(value))
+    return tree
+
+
+def settings_yaml(settings: Settings) -> str:
+    """The same as YAML, as a settings file holds it."""
+    tree = settings_document(settings)
+    return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+
+
+def print_planning(console: Console, plan: TablePlan) -> None:
+    """How the plan was made, for people."""
+    document = _planning_document(plan)
+    seconds = ", ".join(f"{stage} {spent:.3f} s" for stage, spent in document["seconds"].items())
+    console.print(f"planned in {plan.seconds:.3f} s: {seconds}", highlight=False)
+    manifests, size = document["manifests"], filesize.decimal(document["bytes_read"])
+    console.print(
+        f"manifests: {manifests['from_memory']:,} from memory, {manifests['from_disk']:,} from disk, "
+        f"{manifests['from_store']:,} from the store ({size})",
+        highlight=False,
+    )
+
+
+def print_plan(console: Console, plan: TablePlan) -> None:
+    """A plan for people."""
+    for line in plan.selection.lines() if plan.selection else ():
+        console.print(line, markup=False, highlight=False)
+    if plan.has_work and plan.dangling:
+        console.print(
+            f"[bold]{plan.table.name}[/]: delete files to remove, because they apply to no data file: "
+            f"{len(plan.dangling)}"
+        )
+    if not plan.groups:
+        if not plan.has_work:
+            console.print(f"[bold]{plan.table.name}[/]: nothing is due")
+        for key, why in list(plan.plan.left_alone.items())[:20]:
+            console.print(f"  {partition_text(plan.table.layout(key.spec_id).readable(key))}: {why}", highlight=False)
+        return
+    rows = (
+        (
+            partition_text(planned.group.partition),
+            str(len(planned.group.files)),
+            str(len(planned.group.shares)),
+            filesize.decimal(planned.group.bytes),
+            planned.engine.engine.value,
+            planned.engine.reason,
+            planned.group.why,
+        )
+        for planned in plan.groups
+    )
+    _table(console, f"{plan.table.name}: groups due: {len(plan.groups)}", rows, "engine", "reason", "due because")
+
+
+def print_run(console: Console, result: RunResult) -> None:
+    """A run for people."""
+    if not result.commits:
+        console.print(f"[bold]{result.table}[/]: nothing to do")
+        return
+    if not result.groups:
+        console.print(
+            f"[bold]{result.table}[/]: snapshot {result.snapshot_after}: {result.delete_files_removed} delete files "
+            "removed, which applied to no data file"
+        )
+        return
+    rows = (
+        (
+            partition_text(group.planned.group.partition),
+            str(group.files_in),
+            str(group.files_out),
+            filesize.decimal(group.bytes_in),
+            group.engine.engine.value,
+            group.engine.reason,
+            f"{group.rows_in:,} - {group.rows_deleted:,} = {group.rows_out:,}",
+        )
+        for group in result.groups
+    )
+    _table(console, f"{result.table}: snapshot {result.snapshot_after}", rows, "engine", "reason", "rows")
+    for drop in result.dropped:
+        where = partition_text(drop.planned.group.partition)
+        console.print(f"[red]left as it was[/] {where}: {drop.error}", highlight=False)
+    seconds = {"plan": result.plan_seconds, "rewrite": result.rewrite_seconds, "commit": result.commit_seconds}
+    if result.delete_files_removed:
+        console.print(f"delete files removed: {result.delete_files_removed}", highlight=False)
+    console.print(", ".join(f"{stage} {value:.2f} s" for stage, value in seconds.items()))
+
+
+def print_debt(console: Console, documents: Iterable[Document]) -> None:
+    """Debt for people: one table a table, worst partitions first."""
+    for document in documents:
+        table = Table(title=f"{document['table']}: {document['small_files']} small of {document['data_files']} files")
+        for heading in ("partition", "files", "small", "size", "deletes", "due", "why"):
+            justify: Literal["left", "right"] = "left" if heading in {"partition", "why", "due"} else "right"
+            table.add_column(heading, justify=justify, overflow="fold")
+        for row in document["partitions"][:40]:
+            small_bytes = filesize.decimal(row["small_bytes"])
+            counts = (str(row["data_files"]), str(row["small_files"]), small_bytes, str(row["delete_files"]))
+            table.add_row(partition_text(row["partition"]), *counts, "yes" if row["due"] else "no", row["why"])
+        console.print(table)
+        if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as a screen shows
+            console.print(f"and {len(document['partitions']) - 40} more partitions; --output json has them all")
+        for other in document.get("other_compactors", []):
+            console.print(
+                f"[bold]also compacted by[/] {other['name']}: {other['commits']} rewrites of {other['files']} files in "
+                "the last day (tables.other_compactors says what firnline does then)\n",
+                highlight=False,
+            )
+        for cause in document.get("causes", []):
+            left = f"{cause['files_left_of_100']:.3g} of 100 files would be left"
+            console.print(
+                f"[bold]why:[/] {cause['sentence']}\n[bold]remedy:[/] {cause['remedy']} ({left})\n", highlight=False
+            )
+
+
+def _table(console: Console, title: str, rows: Iterable[tuple[str, ...]], *more: str) -> None:
+    table = Table(title=title)
+    for heading in ("partition", "in", "out", "size", *more):
+        table.add_column(heading, justify="right" if heading in {"in", "out", "size"} else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    console.print(table)

@@ -1,0 +1,233 @@
+"""`firnline simulate`: arrivals replayed through policies, side by side; no data is touched."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from compactor.errors import InputError
+from compactor.iceberg.tables import Catalogs, FileSizes, file_sizes
+from compactor.planning.policy import Policy, ThresholdPolicy
+from compactor.planning.tiered_policy import TieredPolicy
+from compactor.settings.policy import PolicyValues
+from compactor.settings.tree import load_settings
+from compactor.table_names import TableName
+from compactor.whatif.simulation import FOREVER, Arrival, Outcome, bursts, regular, replay
+from streaming.commands.options import OUTPUT, for_people, numbers
+
+UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
+CURVE = (2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0)
+CRONS = (10, 60)
+BURST, PAUSE_SECONDS = 30, 2 * 3600.0
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes as Spark reads them: 1MB and 1m are 1024 * 1024."""
+    found = BYTES.fullmatch(text.strip())
+    if found is None or float(found[1]) <= 0:
+        raise click.BadParameter(f"{text!r} is no size; write e.g. 1MB, 512m or 1048576")
+    return int(float(found[1]) * UNITS[found[2].lower()])
+
+
+def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
+    return tuple(parse_bytes(part) for part in text.split(","))
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One line of the comparison."""
+
+    name: str
+    policy: Policy
+    every: int = 1
+    settle_after: float = FOREVER
+
+
+@click.command()
+@click.argument("table", required=False)
+@click.option("--commits", default=10_000, show_default=True, type=click.IntRange(1), help="Commits to replay.")
+@click.option("--size", "sizes", default="1MB", show_default=True, callback=_sizes, help="File sizes, taken in turn, "
+              "e.g. 1MB,40MB. 1MB is 1024 x 1024 bytes, as in Spark.")  # fmt: skip
+@click.option("--files", default=1, show_default=True, type=click.IntRange(1), help="Files per commit and bucket.")
+@click.option("--interval", default=60.0, show_default=True, type=click.FloatRange(0), help="Seconds between commits.")
+@click.option("--pattern", type=click.Choice(["regular", "bursts", "idle", "upserts"]),
+              default="regular", show_default=True, help=f"bursts: {BURST} commits, then two hours of nothing. idle: "
+              "two hours after every commit, the worst that can happen to settling. upserts: each commit brings an "
+              "equality delete file too, as Flink's sink does.")  # fmt: skip
+@click.option("--target", default="512MB", show_default=True, callback=lambda _c, _p, text: parse_bytes(text),
+              help="Target file size.")  # fmt: skip
+@click.option("--policy", "chosen", default="tiered", show_default=True, type=click.Choice(["tiered", "threshold"]),
+              help="The policy of the first line; the others are shown beside it.")  # fmt: skip
+@click.option("--growth", default="8", show_default=True, help="The tiered policy's growth factor (first line).")
+@click.option("--curve", default=",".join(f"{k:g}" for k in CURVE), show_default=True, callback=numbers(float, 1.01),
+              help="Growth factors to compare.")  # fmt: skip
+@click.option("--cron", "crons", default=",".join(map(str, CRONS)), show_default=True, callback=numbers(int, 1),
+              help="Spark's rewrite_data_files every so many commits, to compare with.")  # fmt: skip
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curve and small files over "
+              "time into this PNG. Needs matplotlib.")  # fmt: skip
+@OUTPUT
+@click.pass_obj
+def simulate(config: Path | None, /, table: str | None, plot: Path | None, output: str, **options: Any) -> None:
+    """Replay an arrival pattern through the policy, beside Spark's thresholds on a cron. Touches no data.
+
+    With TABLE, the commits in that table's own snapshot history are replayed instead of a pattern.
+
+    \b
+    firnline simulate --commits 10000 --size 1MB
+    firnline simulate --size 1MB,40MB --pattern bursts --plot out.png
+    firnline -c firnline.yaml simulate db.events
+    """  # noqa: D301 - \b keeps click from re-wrapping
+    values = PolicyValues(growth=_growth(options["growth"]))
+    sizes = FileSizes(options["target"], int(options["target"] * values.min_file_size_ratio))
+    arrivals: Sequence[Arrival] = list(_pattern(options))
+    if table is not None:
+        arrivals, values, sizes = _history(config, table)
+    console = Console(stderr=True)
+    contenders = _contenders(values, sizes, options)
+    shown = track(contenders, "replaying", console=console, transient=True, disable=not console.is_terminal)
+    outcomes = [
+        (each.name, replay(arrivals, each.policy, sizes.is_small, every=each.every, settle_after=each.settle_after))
+        for each in shown
+    ]
+    if plot is not None:
+        draw(plot, outcomes)
+    if output == "json":
+        click.echo(json.dumps([document(name, outcome) for name, outcome in outcomes], indent=2))
+    else:
+        show(for_people(), outcomes)
+
+
+def _growth(text: str) -> float:
+    try:
+        growth = float(text)
+    except ValueError:
+        growth = 0.0
+    if growth <= 1:
+        raise InputError(f"--growth {text}: must be a number above 1; 8 spends few bytes, 4 keeps fewer files open")
+    return growth
+
+
+def _pattern(options: dict[str, Any]) -> Iterable[Arrival]:
+    commits, sizes, interval = options["commits"], options["sizes"], options["interval"]
+    if options["pattern"] == "bursts":
+        return bursts(commits, sizes, interval, BURST, PAUSE_SECONDS)
+    pause = PAUSE_SECONDS if options["pattern"] == "idle" else interval
+    return regular(commits, sizes, pause, options["files"], upserts=options["pattern"] == "upserts")
+
+
+def _history(config: Path | None, text: str) -> tuple[Sequence[Arrival], PolicyValues, FileSizes]:
+    from compactor.whatif.table_history import arrivals_of  # noqa: PLC0415
+    from streaming.wiring import manifest_cache  # noqa: PLC0415 - a pattern needs no table
+
+    settings = load_settings(config)
+    catalogs = Catalogs(settings.catalogs)
+    view = catalogs.load(TableName.parse(text, catalogs.names))
+    values = settings.policy.for_table(view.name, view.properties)
+    with manifest_cache(settings) as cache:
+        arrivals = arrivals_of(view, cache)
+    if not arrivals:
+        raise InputError(f"table {view.name} has no snapshot that added files; give --commits and --size instead")
+    return arrivals, values, file_sizes(values, view.properties)
+
+
+def _contenders(values: PolicyValues, sizes: FileSizes, options: dict[str, Any]) -> list[Contender]:
+    def tiered(growth: float) -> TieredPolicy:
+        least = min(values.min_input_files, max(2, int(growth)))  # what the curve is about is growth alone
+        return TieredPolicy(values.model_copy(update={"growth": growth, "min_input_files": least}), sizes)
+
+    threshold = ThresholdPolicy(values, sizes)
+    settle = values.settle_after_seconds
+    first = Contender(f"firnline, growth {values.growth:g}", tiered(values.growth), settle_after=settle)
+    if options["chosen"] == "threshold":
+        first = Contender("firnline, thresholds", threshold)
+    curve = [Contender(f"  growth {k:g}", tiered(k), settle_after=settle) for k in options["curve"]]
+    crons = [Contender(f"Spark every {n}", threshold, every=n) for n in options["crons"]]
+    return [first, *curve, *crons]
+
+
+def document(name: str, outcome: Outcome) -> dict[str, Any]:
+    """One line for scripts."""
+    return {
+        "policy": name.strip(),
+        "commits": outcome.arrivals,
+        "bytes_in": outcome.bytes_in,
+        "bytes_rewritten": outcome.bytes_rewritten,
+        "bytes_settled": outcome.bytes_settled,
+        "write_amplification": round(outcome.write_amplification, 3),
+        "settling_amplification": round(outcome.settling, 3),
+        "rewrite_commits": outcome.rewrites,
+        "mean_small_files": round(outcome.mean_small_files, 2),
+        "most_small_files": outcome.most_small_files,
+        "most_rewrites_of_a_byte": outcome.most_rewrites,
+        "overlap": round(outcome.overlap, 3),
+        "mean_delete_files": round(outcome.mean_delete_files, 2),
+        "most_delete_files": outcome.most_delete_files,
+        "vain_rewrites": outcome.vain_rewrites,
+    }
+
+
+def show(console: Console, outcomes: Sequence[tuple[str, Outcome]]) -> None:
+    """The comparison for people."""
+    first = outcomes[0][1]
+    table = Table(
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"{first.arrivals:,} commits, {first.bytes_in / 1024**2:,.0f} MB",
+        caption="rewritten, settled: bytes rewritten per byte written. Small files after each commit: mean and most. A "
+        "byte: how often the unluckiest one was rewritten. Overlap: files of a bucket that hold rows of one commit. "
+        "Deletes: delete files, mean. In vain: rewrites of a bucket that left as many files as there were.",
+    )
+    for heading in ("", "rewritten", "settled", "mean", "most", "rewrites", "a byte", "overlap", "deletes", "in vain"):
+        table.add_column(heading, justify="right" if heading else "left", overflow="fold")
+    for name, outcome in outcomes:
+        table.add_row(
+            name,
+            f"{outcome.write_amplification:.2f}",
+            f"{outcome.settling:.2f}",
+            f"{outcome.mean_small_files:.2f}",
+            str(outcome.most_small_files),
+            f"{outcome.rewrites:,}",
+            str(outcome.most_rewrites),
+            f"{outcome.overlap:.2f}",
+            f"{outcome.mean_delete_files:.1f}",
+            str(outcome.vain_rewrites),
+        )
+    console.print(table)
+
+
+def draw(path: Path, outcomes: Sequence[tuple[str, Outcome]]) -> None:
+    """Write amplification against small files, and small files over time.
+
+    Raises:
+        InputError: matplotlib is not installed, or the file cannot be written.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
+    except ImportError:
+        raise InputError("--plot needs matplotlib: pip install 'firnline[plot]'") from None
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    curve, time = figure.subplots(1, 2)
+    for name, outcome in outcomes:
+        total = outcome.write_amplification + outcome.settling
+        curve.plot(outcome.mean_small_files, total, "o")
+        curve.annotate(name.strip(), (outcome.mean_small_files, total), fontsize=7)
+        if not name.startswith(" "):
+            time.plot(outcome.small_files[:1500], label=name, linewidth=0.8)
+    curve.set(xlabel="small files, mean", ylabel="bytes rewritten per byte written", xscale="log", yscale="log")
+    time.set(xlabel="commits", ylabel="small files")
+    time.legend(fontsize=7)
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot draw into {path}: {error}") from None

@@ -1,0 +1,67 @@
+"""What this principal may do on the broker, found out without writing a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import for_code
+
+from compactor.errors import InputError, RetryError
+from compactor.settings.tree import KafkaSettings
+from streaming.kafka.clients import NOT_ALLOWED, client_arguments, no_broker
+
+UNKNOWN_TOPIC = 3
+
+
+@dataclass(frozen=True)
+class TopicAccess:
+    """A topic as the broker shows it: its partitions, and the operations (READ, WRITE, …) that we may do on it."""
+
+    exists: bool
+    partitions: int = 0
+    operations: frozenset[str] = frozenset()
+
+
+class KafkaAccess:
+    """One connection for administration."""
+
+    def __init__(self, kafka: KafkaSettings) -> None:
+        self._topics: dict[str, TopicAccess] = {}
+        try:
+            self._admin = KafkaAdminClient(**client_arguments(kafka))
+        except Exception as error:
+            raise no_broker(kafka, error) from error
+
+    def close(self) -> None:
+        """End the connection."""
+        self._admin.close()
+
+    def topic(self, name: str) -> TopicAccess:
+        """The topic, looked at once.
+
+        Raises:
+            InputError: we may not even know whether it exists.
+            RetryError: the broker cannot tell now.
+        """
+        if name not in self._topics:
+            (found,) = self._admin.describe_topics([name])
+            code = found["error_code"]
+            if code == NOT_ALLOWED:
+                raise InputError(f"topic {name}: the broker does not allow us to DESCRIBE it")
+            if code not in {0, UNKNOWN_TOPIC}:
+                raise RetryError(f"topic {name}: {for_code(code).__name__}")
+            operations = frozenset(found.get("authorized_operations") or ())
+            self._topics[name] = TopicAccess(code == 0, len(found["partitions"]), operations)
+        return self._topics[name]
+
+    def check_creation(self, name: str) -> None:
+        """See that the topic could be created, by a request that only asks.
+
+        Raises:
+            InputError: it could not.
+        """
+        try:
+            self._admin.create_topics([NewTopic(name)], validate_only=True)
+        except Exception as error:
+            raise InputError(f"topic {name} does not exist and may not be created: {error}") from error

@@ -1,0 +1,150 @@
+"""A sample of a topic: the first and the last retained records of every partition, read without a consumer group."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from kafka import KafkaConsumer, TopicPartition
+from kafka.errors import TopicAuthorizationFailedError
+
+from compactor.errors import InputError, RetryError
+from compactor.settings.tree import KafkaSettings
+from streaming.commit_events.decoder import TIMESTAMP_MS_MAX, RawEvent
+from streaming.kafka.clients import client_arguments, no_broker
+from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, Refusal, kind_of, refusal
+
+LOG = logging.getLogger("firnline")
+SAMPLE_SECONDS = 10.0
+END_RECORDS = 10  # from each end of a partition
+TAIL_OFFSETS = 200  # offsets of a transactional topic can hold markers and aborted records, which are not read
+POLL_MS = 500
+
+
+@dataclass(frozen=True)
+class TopicSample:
+    """Kinds of the records that were read. `offsets`: those retained, with or without a record."""
+
+    offsets: int = 0
+    kinds: tuple[RecordKind, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        if not self.offsets:
+            return "it is empty"
+        return f"read {len(self.kinds):,} of {self.offsets:,} records"
+
+    @property
+    def refusal(self) -> Refusal | None:
+        """Why the topic must not be the commit topic; None if it may be."""
+        return refusal(self.kinds)
+
+
+def sample_topic(kafka: KafkaSettings, topic: str) -> TopicSample:
+    """Read a few records as the service does. A topic that does not exist is empty, and is not created.
+
+    Raises:
+        InputError: the broker does not allow us to read the topic.
+        RetryError: no broker answers, or records that are there did not come in time.
+    """
+    try:
+        return _sample(kafka, topic)
+    except TopicAuthorizationFailedError as error:
+        raise InputError(f"topic {topic}: the broker does not allow us to READ it", reason="not_allowed") from error
+
+
+@contextmanager
+def _consumer(kafka: KafkaSettings) -> Iterator[Any]:
+    own = {
+        "group_id": None,
+        "enable_auto_commit": False,
+        "isolation_level": "read_committed",
+        "allow_auto_create_topics": False,
+    }
+    try:
+        consumer = KafkaConsumer(**{**client_arguments(kafka), **own})
+    except Exception as error:
+        raise no_broker(kafka, error) from error
+    try:
+        yield consumer
+    finally:
+        consumer.close()
+
+
+def check_commit_topic(kafka: KafkaSettings, *, observe: bool = False) -> None:
+    """Refuse a commit topic that belongs to another system; observe mode writes nothing to it, and only logs this.
+
+    Raises:
+        ForeignTopicError: its records show that.
+        InputError, RetryError: as `sample_topic`.
+    """
+    found = sample_topic(kafka, kafka.commit_topic).refusal
+    if found is None:
+        return
+    error = ForeignTopicError(kafka.commit_topic, found)
+    if not observe:
+        raise error
+    LOG.warning("`run` without --observe refuses this: %s", error)
+
+
+def _sample(kafka: KafkaSettings, topic: str) -> TopicSample:
+    with _consumer(kafka) as consumer:
+        partitions = [TopicPartition(topic, number) for number in consumer.partitions_for_topic(topic) or ()]
+        starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+    held = {partition: end for partition, end in ends.items() if end > starts[partition]}
+    if not held:
+        return TopicSample()
+    offsets = sum(end - starts[partition] for partition, end in held.items())
+    tails = {partition: max(starts[partition], end - TAIL_OFFSETS) for partition, end in held.items()}
+    deadline = time.monotonic() + SAMPLE_SECONDS
+    kinds: dict[tuple[TopicPartition, int], RecordKind] = {}
+    for begin, first in ((starts, True), (tails, False)):
+        with _consumer(kafka) as consumer:  # one that has paused partitions does not come back to them after a seek
+            finished = _read(consumer, begin, held, deadline, kinds, first=first)
+        if not finished and not kinds:
+            seconds = f"{SAMPLE_SECONDS:.0f} s"
+            raise RetryError(f"topic {topic} holds {offsets:,} records, none could be read in {seconds}")
+    return TopicSample(offsets, tuple(kinds.values()))
+
+
+def _read(
+    consumer: Any,
+    begin: Mapping[TopicPartition, int],
+    ends: Mapping[TopicPartition, int],
+    deadline: float,
+    kinds: dict[tuple[TopicPartition, int], RecordKind],
+    *,
+    first: bool,
+) -> bool:
+    """Add the kinds of the `first` or else the last records between offsets; False if time ran out before."""
+    consumer.assign(list(ends))
+    for partition in ends:
+        consumer.seek(partition, begin[partition])
+    waiting = set(ends)
+    found: dict[TopicPartition, deque[Any]] = {
+        partition: deque(maxlen=None if first else END_RECORDS) for partition in ends
+    }
+    while waiting and time.monotonic() < deadline:
+        for partition, batch in consumer.poll(timeout_ms=POLL_MS).items():
+            found[partition].extend(batch)
+        for partition in tuple(waiting):
+            enough = first and len(found[partition]) >= END_RECORDS
+            if enough or consumer.position(partition) >= ends[partition]:
+                waiting.discard(partition)
+                consumer.pause(partition)
+    for partition, records in found.items():
+        for record in islice(records, END_RECORDS):
+            kinds[partition, record.offset] = kind_of(_raw_event(record))
+    return not waiting
+
+
+def _raw_event(record: Any) -> RawEvent:
+    headers = tuple((name, value or b"") for name, value in record.headers)
+    return RawEvent(record.key, record.value, headers, min(max(0, record.timestamp), TIMESTAMP_MS_MAX))

@@ -1,0 +1,210 @@
+"""What the driver does with one micro-batch of the ledger: put it on the board, and ask for what is missing.
+
+One action consumes every row (anything less leaves state uncommitted); nothing here rewrites or waits for a rewrite.
+Applying a batch twice changes nothing: rows hold counts, not changes.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from pyspark.sql import DataFrame
+
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt, earliest
+from compactor.debt.manifest_debt import ManifestCounts
+from compactor.events import (
+    DeadLettered,
+    LedgerUpdated,
+    Listener,
+    PartitionsSkipped,
+    SkippedPartition,
+    TableUnreadable,
+)
+from compactor.partitions import PartitionKey
+from compactor.runs.work_order import commit_rate
+from compactor.settings.tree import Settings
+from compactor.table_names import TableName
+from streaming.commit_events.decoder import BadEvent, RawEvent
+from streaming.ledger.dead_letters import DeadLetter, dead_letter
+from streaming.ledger.rows import parse_table_key, partition_debt
+from streaming.logs.events import LOG
+
+RETRY_SECONDS = 15.0
+
+
+class Asker(Protocol):
+    """Whom the handler asks for another look at a table."""
+
+    def ask_again(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None: ...
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of one table in one batch."""
+
+    table: TableName
+    body: dict[str, Any]
+    partitions: tuple[dict[str, Any], ...]
+
+
+class BatchHandler:
+    """`foreachBatch`'s callable. `bury` sends one dead letter; `wake` tells the dispatcher that the board changed."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        board: DebtBoard,
+        asker: Asker,
+        bury: Callable[[DeadLetter], bool],
+        wake: Callable[[], None],
+        listener: Listener,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._settings = settings
+        self._board = board
+        self._asker = asker
+        self._bury = bury
+        self._wake = wake
+        self._listener = listener
+        self._clock = clock
+        self.answered: frozenset[TableName] = frozenset()
+        """Tables that the ledger has counted, or has said why it cannot."""
+
+    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+        """Consume one batch. The action's exception is the stream's to see; it is not caught."""
+        self.apply(frame.collect())
+
+    def apply(self, rows: Iterable[Any]) -> None:
+        """Put collected rows on the board."""
+        tables: dict[str, dict[str, Any]] = {}
+        partitions: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+        dead: list[tuple[dict[str, Any], bytes | None]] = []
+        for row in rows:
+            body = json.loads(row["body"])
+            if row["kind"] == "table":
+                tables[row["table_name"]] = body
+            elif row["kind"] == "partition":
+                partitions[row["table_name"]].append(body)
+            else:
+                dead.append((body, bytes(row["value"]) if row["value"] is not None else None))
+        answered = set()
+        for name, body in tables.items():
+            rows_of_table = TableRows(parse_table_key(name), body, tuple(partitions[name]))
+            self._apply_table(rows_of_table)
+            if body["status"] != "counting":
+                answered.add(rows_of_table.table)
+        self.answered |= answered  # replaced, never changed: other threads read it
+        self._bury_all(dead)
+        self._wake()
+
+    def _apply_table(self, rows: TableRows) -> None:
+        body = rows.body
+        table = rows.table
+        status = body["status"]
+        if status == "ignored":
+            return
+        if status == "unknown":
+            self._board.forget(table)
+            return
+        if body["requests"]:
+            self._board.request(table, body["requests"])
+        if status == "unreadable":
+            self._mark_stale(table, body, body["message"])
+            self._listener(TableUnreadable(table, body["reason"] or "unexpected", body["message"]))
+            self._asker.ask_again(table, continues=False, after_seconds=RETRY_SECONDS)
+            return
+        if body["more"]:
+            self._asker.ask_again(table, continues=True)
+        if status == "counting":
+            reason = f"a recount is under way ({body['recount_reason']})"
+            self._mark_stale(table, body, reason)
+        else:
+            debt = self._debt(rows)
+            self._board.put(debt)
+            self._tell_skipped(rows, debt)
+        self._tell(rows)
+
+    def _mark_stale(self, table: TableName, body: Mapping[str, Any], reason: str) -> None:
+        acted_on = self._settings.tables.acts_on(table, {})
+        self._board.mark_stale(table, reason, _seconds(body["oldest_event_ms"]), acted_on=acted_on)
+
+    def _debt(self, rows: TableRows) -> TableDebt:
+        known = self._board.get(rows.table)
+        body = rows.body
+        partitions = {} if known is None or body["whole"] else dict(known.partitions)
+        for partition in map(partition_debt, rows.partitions):
+            partitions.pop(partition.key, None)
+            if partition.counts.has_debt:
+                partitions[partition.key] = partition
+        # An event about what has been counted before (a duplicate, a late one) is answered already.
+        heard = body["oldest_event_ms"] if known is None or known.snapshot_id != body["snapshot_id"] else None
+        debt = TableDebt(
+            rows.table,
+            body["snapshot_id"],
+            partitions,
+            counted=PartitionCounts.from_list(body["totals"]),
+            acted_on=self._settings.tables.acts_on(rows.table, {"firnline.enabled": body["enabled"]}),
+            waiting_since=earliest(known.waiting_since if known else None, _seconds(heard)),
+            manifests=ManifestCounts.from_list(body["manifests"]) if body.get("manifests") else None,
+            refused=tuple(body.get("refused", ())),
+        )
+        for refused in set(debt.refused) - set(known.refused if known else ()):
+            LOG.warning("table property refused", table=str(rows.table), reason=refused)
+        now = self._clock()
+        due_since = (known.due_since if known else None) or now
+        debt = replace(debt, due_since=due_since if debt.has_work else None)
+        if known is not None and known.snapshot_id == debt.snapshot_id:
+            return replace(debt, commits_per_hour=known.commits_per_hour, heard_at=known.heard_at)
+        since_last = now - known.heard_at if known is not None and known.heard_at is not None else None
+        rate = commit_rate(known.commits_per_hour if known else 0.0, since_last)
+        return replace(debt, commits_per_hour=rate, heard_at=now)
+
+    def _tell_skipped(self, rows: TableRows, debt: TableDebt) -> None:
+        """Of the partitions that this batch is about, those with debt that is left for now."""
+        if not debt.acted_on:
+            if debt.has_work:
+                self._listener(PartitionsSkipped(rows.table, debt.snapshot_id, "not_acted_on"))
+            return
+        keys = [PartitionKey(body["spec_id"], body["values"]) for body in rows.partitions]
+        judged = [debt.partitions[key] for key in keys if key in debt.partitions]
+        skipped = tuple(skipped_partition(each, each.why) for each in judged if not each.due)
+        if skipped:
+            self._listener(PartitionsSkipped(rows.table, debt.snapshot_id, "not_due", skipped))
+
+    def _tell(self, rows: TableRows) -> None:
+        oldest = rows.body["oldest_event_ms"]
+        self._listener(
+            LedgerUpdated(
+                rows.table,
+                rows.body["snapshot_id"],
+                rows.body["sources"],
+                rows.body["recount_reason"],
+                None if oldest is None else max(0.0, self._clock() - oldest / 1000),
+            )
+        )
+
+    def _bury_all(self, dead: list[tuple[dict[str, Any], bytes | None]]) -> None:
+        for body, value in dead:
+            headers = tuple((name, bytes.fromhex(text)) for name, text in body["headers"])
+            key = bytes.fromhex(body["key"]) if body["key"] is not None else None
+            event = RawEvent(key, value, headers, body["timestamp_ms"])
+            bad = BadEvent(body["reason"], body["message"])
+            place = {key: body[key] for key in ("topic", "partition", "offset")}
+            if not self._bury(dead_letter(event, bad, **place)):
+                break  # each try may take seconds, and the batch must end
+        for reason, count in Counter(body["reason"] for body, _ in dead).items():
+            self._listener(DeadLettered(reason, count))
+
+
+def skipped_partition(debt: PartitionDebt, why: str) -> SkippedPartition:
+    """What is told of a partition that is left alone."""
+    return SkippedPartition(debt.key, debt.partition, why, debt.counts.small_files, debt.counts.small_bytes)
+
+
+def _seconds(event_ms: int | None) -> float | None:
+    return None if event_ms is None else event_ms / 1000

@@ -1,0 +1,237 @@
+"""The ledger inside Spark: keyed by table, state in RocksDB, one look at the table per micro-batch.
+
+A catalog that fails, a table that is gone or a manifest that cannot be read becomes a row that says so; nothing raised
+here would leave anything but a dead stream.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+from compactor.debt.ledger import DictionaryStore, LedgerStore, LedgerUpdate, advance
+from compactor.debt.manifest_debt import ManifestCounts, manifests_of
+from compactor.errors import FirnlineError
+from compactor.iceberg.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
+from compactor.manifests.cache import ManifestCache
+from compactor.manifests.disk import ManifestDisk
+from compactor.partitions import PartitionKey
+from compactor.planning.policy import Policy
+from compactor.planning.tiered_policy import policy_of
+from compactor.settings.policy import PolicySettings, refused_properties
+from compactor.settings.tree import ManifestSettings, Settings, TableRules
+from compactor.spark.python_worker import light_between_tasks
+from compactor.table_names import TableName
+from streaming.commit_events.decoder import TableChanged
+from streaming.ledger.rows import COLUMNS, partition_row, table_row, unknown_event_row
+from streaming.wiring import manifest_disk
+
+COUNTING_CACHE_BYTES = 16 * 1024 * 1024
+"""A walk wants each manifest once. What it reads is on the host's disk then, where the planner finds it."""
+
+
+@dataclass(frozen=True)
+class LedgerSettings:
+    """What the operator needs of the settings; pickled to the executors."""
+
+    catalogs: Catalogs
+    tables: TableRules
+    policy: PolicySettings
+    manifests_per_batch: int
+    manifests: ManifestSettings
+    disk: ManifestDisk | None
+
+
+def ledger_settings(settings: Settings, catalogs: Catalogs) -> LedgerSettings:
+    """The operator's part of the settings."""
+    return LedgerSettings(
+        catalogs,
+        settings.tables,
+        settings.policy,
+        settings.service.manifests_per_batch,
+        settings.manifests,
+        manifest_disk(settings),
+    )
+
+
+class StateLedgerStore:
+    """`LedgerStore` over Spark's keyed state."""
+
+    def __init__(self, head: Any, slots: Any) -> None:
+        self._head = head
+        self._slots = slots
+
+    def head(self) -> str | None:
+        return str(self._head.get()[0]) if self._head.exists() else None
+
+    def put_head(self, text: str) -> None:
+        self._head.update((text,))
+
+    def slot(self, number: int) -> bytes | None:
+        return bytes(self._slots.getValue((number,))[0]) if self._slots.containsKey((number,)) else None
+
+    def put_slot(self, number: int, packed: bytes | None) -> None:
+        if packed is None:
+            self._slots.removeKey((number,))
+        else:
+            self._slots.updateValue((number,), (packed,))
+
+    def slots(self) -> Iterator[bytes]:
+        for value in list(self._slots.values()):
+            yield bytes(value[0])
+
+    def clear(self) -> None:
+        self._head.clear()
+        self._slots.clear()
+
+
+class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no types for this class
+    """Events of one table in, the table's row and its changed partitions out."""
+
+    def __init__(self, settings: LedgerSettings) -> None:
+        self._settings = settings
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Called by Spark once per task."""
+        light_between_tasks()
+        self._head = handle.getValueState("head", "json string")
+        self._slots = handle.getMapState("slots", "number int", "packed binary")
+
+    def handleInputRows(  # noqa: N802 - Spark's name
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: Any,  # noqa: N803, ARG002
+    ) -> Iterator[pd.DataFrame]:
+        """One table's events of this batch; yields at least the table's row."""
+        events = pd.concat(list(rows), ignore_index=True)
+        catalog, *namespace, name = json.loads(key[0])
+        table = TableName(catalog, tuple(namespace), name)
+        out = look(self._settings, table, StateLedgerStore(self._head, self._slots), events)
+        yield pd.DataFrame(out, columns=list(COLUMNS)).astype(object)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def look(
+    settings: LedgerSettings,
+    table: TableName,
+    store: LedgerStore,
+    events: pd.DataFrame,
+    clock: Callable[[], float] = time.time,
+) -> list[dict[str, Any]]:
+    """Bring one table's counts up to date; every failure ends as a row that says so."""
+    heard = _heard(events)
+    if settings.tables.ignores(table):
+        return [table_row(table, "ignored", heard)]
+    try:
+        view = settings.catalogs.load(table)
+        values = settings.policy.for_table(table, view.properties)
+        sizes = file_sizes(values, view.properties)
+        with ManifestCache(COUNTING_CACHE_BYTES, disk=settings.disk) as cache:
+            update = advance(
+                view,
+                sizes,
+                store,
+                cache,
+                manifest_budget=settings.manifests_per_batch,
+                report=bool(events["report"].any()),
+            )
+        manifests = manifests_of(view, settings.manifests)
+    except TableMissingError as error:
+        store.clear()
+        asked = (events["report"] | events["continues"]).astype(bool)  # the watcher's own questions are no letters
+        unknown = [unknown_event_row(table, event, str(error)) for event in events[~asked].to_dict("records")]
+        return [table_row(table, "unknown", heard, message=str(error)), *unknown]
+    except FirnlineError as error:
+        return [table_row(table, "unreadable", heard, reason=error.reason, message=str(error))]
+    except Exception as error:  # noqa: BLE001 - whatever it is, the stream and the other tables go on
+        message = f"{type(error).__name__}: {error}"
+        return [table_row(table, "unreadable", heard, reason="unexpected", message=message)]
+    return _rows(table, view, sizes, policy_of(values, sizes), update, heard, manifests, clock())
+
+
+def _heard(events: pd.DataFrame) -> dict[str, Any]:
+    """How many events of which source, and the time of the oldest that announced a commit of somebody else's."""
+    announced = events[~events["asks"].astype(bool)]
+    oldest = announced["timestamp_ms"].min() if len(announced) else None
+    return {
+        "sources": dict(Counter(events["source"])),
+        "oldest_event_ms": None if oldest is None else int(oldest),
+        "counted_ms": int(time.time() * 1000),
+        "requests": sorted({request for request in events["request"] if isinstance(request, str)}),
+    }
+
+
+def _rows(
+    table: TableName,
+    view: TableView,
+    sizes: FileSizes,
+    policy: Policy,
+    update: LedgerUpdate,
+    heard: dict[str, Any],
+    manifests: ManifestCounts,
+    now: float,
+) -> list[dict[str, Any]]:
+    status = "counted" if update.counted else "counting"
+    enabled = view.properties.get("firnline.enabled", "")
+    refused = refused_properties(view.properties)
+    rows = [
+        table_row(
+            table,
+            status,
+            heard,
+            update=update,
+            enabled=enabled,
+            target=sizes.target,
+            manifests=manifests,
+            refused=refused,
+        )
+    ]
+    if not update.counted:
+        return rows
+    layouts = view.layouts()
+
+    def one(key: PartitionKey) -> dict[str, Any]:
+        counts = update.partitions[key]
+        layout = layouts[key.spec_id]
+        judgement = policy.judge(counts, now - counts.changed_ms / 1000)
+        return partition_row(table, key, layout.readable(key), layout.bucket(key), counts, judgement)
+
+    return rows + [one(key) for key in update.partitions]
+
+
+class DirectLedger:
+    """The ledger without a stream: observe mode's sweep counts here, since it may not write to the topic."""
+
+    def __init__(self, settings: LedgerSettings, clock: Callable[[], float] = time.time) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._stores: dict[TableName, DictionaryStore] = {}
+
+    def rows(self, table: TableName, changed: TableChanged) -> list[dict[str, Any]]:
+        """The rows that the stream would yield for one event."""
+        event = {
+            "source": changed.source,
+            "timestamp_ms": changed.timestamp_ms,
+            "report": changed.report,
+            "continues": changed.continues,
+            "asks": True,
+            "request": changed.request,
+            "key": None,
+            "value": None,
+            "headers": "[]",
+            "partition": 0,
+            "topic": "",
+            "offset": 0,
+        }
+        store = self._stores.setdefault(table, DictionaryStore())
+        return look(self._settings, table, store, pd.DataFrame([event]), self._clock)

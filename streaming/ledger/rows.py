@@ -1,0 +1,108 @@
+"""The rows that travel from the ledger to the driver: one per table, one per partition, one per unusable event."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from compactor.debt.board import PartitionCounts, PartitionDebt
+from compactor.debt.ledger import LedgerUpdate
+from compactor.debt.manifest_debt import ManifestCounts
+from compactor.partitions import JsonValue, PartitionKey
+from compactor.planning.policy import Judgement
+from compactor.table_names import TableName
+
+COLUMNS = ("table_name", "kind", "body", "value")
+SCHEMA = "table_name string, kind string, body string, value binary"
+"""`table_name`: JSON array of catalog, namespace, name. `body`: JSON by kind. `value`: a dead event's bytes."""
+
+
+def table_key(table: TableName) -> str:
+    """The stream's key of a table: JSON, since names may hold dots."""
+    return json.dumps([table.catalog, *table.identifier], ensure_ascii=False)
+
+
+def parse_table_key(text: str) -> TableName:
+    """The inverse of `table_key`."""
+    catalog, *namespace, name = json.loads(text)
+    return TableName(catalog, tuple(namespace), name)
+
+
+def table_row(
+    table: TableName,
+    status: str,
+    heard: dict[str, Any],
+    *,
+    update: LedgerUpdate | None = None,
+    enabled: str = "",
+    target: int = 0,
+    reason: str | None = None,
+    message: str = "",
+    manifests: ManifestCounts | None = None,
+    refused: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """What became of one table in this batch. `status`: counted, counting, unknown, unreadable or ignored."""
+    body = {
+        "status": status,
+        **heard,
+        "reason": reason,
+        "message": message,
+        "enabled": enabled,
+        "target": target,
+        "snapshot_id": update.snapshot_id if update else None,
+        "whole": update.whole if update else False,
+        "more": update.more if update else False,
+        "recount_reason": update.recount_reason if update else None,
+        "totals": update.totals.to_list() if update else None,
+        "manifests": manifests.to_list() if manifests else None,
+        "refused": refused,
+    }
+    return {"table_name": table_key(table), "kind": "table", "body": json.dumps(body), "value": None}
+
+
+def partition_row(
+    table: TableName,
+    key: PartitionKey,
+    partition: dict[str, JsonValue],
+    bucket: int | None,
+    counts: PartitionCounts,
+    judgement: Judgement,
+) -> dict[str, Any]:
+    """One partition's counts with the policy's judgement."""
+    body = {
+        "spec_id": key.spec_id,
+        "values": key.values,
+        "partition": partition,
+        "bucket": bucket,
+        "counts": counts.to_list(),
+        "due": judgement.due,
+        "why": judgement.why,
+    }
+    return {"table_name": table_key(table), "kind": "partition", "body": json.dumps(body), "value": None}
+
+
+def partition_debt(body: dict[str, Any]) -> PartitionDebt:
+    """The inverse of `partition_row`."""
+    return PartitionDebt(
+        PartitionKey(body["spec_id"], body["values"]),
+        body["partition"],
+        body["bucket"],
+        PartitionCounts.from_list(body["counts"]),
+        body["due"],
+        body["why"],
+    )
+
+
+def unknown_event_row(table: TableName, event: dict[str, Any], message: str) -> dict[str, Any]:
+    """An event whose table does not exist, with what its dead letter needs."""
+    body = {
+        "reason": "unknown_table",
+        "message": message,
+        "topic": event["topic"],
+        "partition": int(event["partition"]),
+        "offset": int(event["offset"]),
+        "timestamp_ms": int(event["timestamp_ms"]),
+        "headers": json.loads(event["headers"] or "[]"),
+        "key": bytes(event["key"]).hex() if event["key"] is not None else None,
+    }
+    return {"table_name": table_key(table), "kind": "dead", "body": json.dumps(body), "value": event["value"]}

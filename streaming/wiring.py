@@ -1,0 +1,89 @@
+"""What running work needs of the settings: checks before the start, slots, in-flight records, cache, history."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.errors import InputError
+from compactor.events import Listener, ignore
+from compactor.history.appender import History
+from compactor.history.table import HistoryTable
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.manifests.disk import ManifestDisk
+from compactor.settings.tree import Settings
+from compactor.spark.session import STATE_PARTITIONS
+from streaming.version import VERSION
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def check_run_settings(settings: Settings, *, observe: bool) -> None:
+    """What `run` needs beyond what every command needs; observe mode keeps no state.
+
+    Raises:
+        InputError: the message names the key.
+    """
+    if not settings.kafka.bootstrap_servers:
+        raise InputError("kafka.bootstrap_servers is not set; `run` hears commits from Kafka", reason="bad_setting")
+    if not settings.state.checkpoint and not observe:
+        raise InputError("state.checkpoint is not set; e.g. file:///var/lib/firnline/checkpoint", reason="bad_setting")
+    if settings.spark.master in {"local", "local[1]"}:
+        raise InputError(
+            "spark.master: local[1] leaves no core for rewrites beside the stream; use local[2] or more",
+            reason="bad_setting",
+        )
+
+
+def rewrite_slots(session: SparkSession, most: int | None = None, *, beside_stream: bool = True) -> int:
+    """Rewrite tasks at once: cores less those the ledger's state partitions need (FAIR does not preempt).
+
+    `most`: `service.max_concurrent_file_group_rewrites`.
+    """
+    cores = int(session.sparkContext.defaultParallelism)
+    slots = max(1, cores - STATE_PARTITIONS) if beside_stream else cores
+    return slots if most is None else min(slots, most)
+
+
+def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:
+    """The in-flight records beside the checkpoint; without one, in the user's state folder."""
+    folder = f"{checkpoint}/in-flight"
+    if not checkpoint:
+        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        folder = f"file://{state}/firnline/in-flight"
+    return InFlightRecords(folder, Owner.this_process(), settings.service.lease_seconds, clock)
+
+
+def history_of(
+    settings: Settings, catalogs: Catalogs, listener: Listener, clock: Callable[[], float] = time.time
+) -> History | None:
+    """The history of decisions, not yet started; None where no table is named for it."""
+    table = history_table(settings, catalogs)
+    return None if table is None else History(table, settings.history, listener, clock)
+
+
+def history_table(settings: Settings, catalogs: Catalogs) -> HistoryTable | None:
+    """The table that `history.table` names."""
+    name = settings.history.table_name(catalogs.names)
+    return None if name is None else HistoryTable(catalogs, name, VERSION)
+
+
+def manifest_disk(settings: Settings) -> ManifestDisk | None:
+    """Where decoded manifests outlive the process; None if the settings say so."""
+    service = settings.service
+    if not service.manifest_disk_bytes:
+        return None
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(service.manifest_disk_folder or f"{cache}/firnline/manifests")
+    return ManifestDisk(folder, service.manifest_disk_bytes)
+
+
+def manifest_cache(settings: Settings, listener: Listener = ignore) -> ManifestCache:
+    """The process' manifest cache: memory over local disk."""
+    return ManifestCache(settings.service.manifest_cache_bytes, listener, disk=manifest_disk(settings))

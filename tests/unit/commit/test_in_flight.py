@@ -1,0 +1,362 @@
+"""Outputs of ended runs go when nothing can need them any more, and never before (invariant 5)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.commit.in_flight import (
+    InFlightRecords,
+    Owner,
+    Record,
+    Verdict,
+    judge,
+    referenced_paths,
+    sweep,
+    was_committed,
+)
+from compactor.errors import InputError, RetryError, StoppedError
+from compactor.iceberg.tables import Catalogs
+from compactor.locations import plain_path
+from compactor.manifests.cache import ManifestCache
+from compactor.table_names import TableName
+from tests.properties.table_history import TableHistory
+
+GRACE = 100.0
+DEAD = replace(Owner.this_process(), started="1")
+ELSEWHERE = replace(Owner.this_process(), host="another.host")
+
+heads = st.none() | st.integers(1, 3)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+times = st.floats(0, 1e10)
+records = st.builds(
+    Record,
+    run_id=st.uuids().map(str),
+    catalog=texts,
+    namespace=st.lists(texts).map(tuple),
+    name=texts,
+    table_uuid=texts,
+    parent_snapshot_id=st.integers(),
+    parent_sequence_number=st.integers(0),
+    owner=st.builds(Owner, texts, texts, texts, st.integers(0), texts),
+    lease_until=times,
+    created=times,
+    files=st.lists(texts).map(tuple),
+    prefixes=st.lists(texts).map(tuple),
+    abandoned=st.booleans(),
+    seen_head=heads,
+    seen_at=st.none() | times,
+    swept=st.booleans(),
+)
+
+
+# --- the judgement ----------------------------------------------------------------------------------------------------
+
+
+@given(records, st.none() | st.booleans(), heads, times, st.floats(1, 1e6))
+def test_outputs_are_cleaned_only_when_the_owner_is_gone_and_its_commit_cannot_land(
+    record: Record, owner_dead: bool | None, head: int | None, now: float, grace: float
+) -> None:
+    verdict = judge(record, owner_dead=owner_dead, head=head, now=now, grace_seconds=grace)
+    leased = record.lease_until > now
+    gone = record.abandoned or owner_dead is True or (owner_dead is None and not leased)
+    noted = record.seen_at is not None
+    too_late = noted and (head != record.seen_head or now - (record.seen_at or 0) > grace)
+    assert (verdict is Verdict.CLEAN) == (gone and noted and too_late)
+    assert (verdict is Verdict.NOTE_HEAD) == (gone and not noted)
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+@given(record=records)
+def test_a_record_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory, record: Record) -> None:
+    folder = InFlightRecords(f"file://{tmp_path_factory.mktemp('records')}/deep/er", DEAD, 60, lambda: 0)
+    assert folder.all() == []
+    folder.save(record)
+    folder.save(replace(record, swept=not record.swept))
+    assert folder.all() == [replace(record, swept=not record.swept)]
+    folder.close(record.run_id)
+    folder.close(record.run_id)
+    assert folder.all() == []
+
+
+def test_torn_records_and_strange_files_are_passed_over(tmp_path: Path) -> None:
+    for name, text in {"a.json": '{"run_id": ', "b.json": "[]", "c.json.tmp": "{}", "d.json": '{"files": []}'}.items():
+        (tmp_path / name).write_text(text)
+    assert InFlightRecords(str(tmp_path), DEAD, 60, lambda: 0).all() == []
+
+
+def test_a_lease_is_renewed_by_two_threads_at_once(tmp_path: Path, scene: Scene) -> None:
+    """By the run's watch and before its commit: neither may lose its write, or the record."""
+    folder = InFlightRecords(str(tmp_path / "records"), DEAD, 60, lambda: 0)
+    record = folder.open("run", scene.history.view(), ["one"])
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda _: folder.renew(record).run_id, range(200))) == ["run"] * 200
+    assert folder.all() == [folder.renew(record)]
+    assert [path.name for path in (tmp_path / "records").iterdir()] == ["run.json"]
+
+
+def test_a_folder_that_cannot_be_written_is_said_so(tmp_path: Path, scene: Scene) -> None:
+    (tmp_path / "file").write_text("in the way")
+    folder = InFlightRecords(f"{tmp_path}/file/in-flight", DEAD, 60, lambda: 0)
+    with pytest.raises(RetryError, match=r"state\.checkpoint"):
+        folder.open("run", scene.history.view(), [])
+
+
+def test_this_process_is_alive_an_ended_one_is_dead_and_elsewhere_nobody_knows() -> None:
+    assert Owner.this_process().is_dead() is False
+    assert DEAD.is_dead() is True
+    assert ELSEWHERE.is_dead() is None
+    assert replace(DEAD, boot="another boot").is_dead() is None
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    assert replace(Owner.this_process(), pid=ended.pid).is_dead() is True
+    assert Owner.this_process().pid == os.getpid()
+
+
+@pytest.mark.parametrize(
+    ("location", "plain"),
+    [("file:/a/b", "/a/b"), ("file:///a/b", "/a/b"), ("/a/b", "/a/b"), ("s3://a/b", "s3://a/b")],
+)
+def test_the_three_ways_to_write_a_local_path_are_one(location: str, plain: str) -> None:
+    assert plain_path(location) == plain
+
+
+# --- the sweep --------------------------------------------------------------------------------------------------------
+
+
+class Scene:
+    """A table with one commit, a run that wrote two outputs, and a clock."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.now = 1000.0
+        self.history = TableHistory(folder, 2)
+        self.history.append_unreal("a", [1])
+        properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
+        self.catalogs = Catalogs({"lake": properties})
+        self.outputs = [folder / "out" / name for name in ("one.parquet", "two.parquet")]
+        for output in self.outputs:
+            output.parent.mkdir(exist_ok=True)
+            output.write_text("bytes")
+
+    def run(self, owner: Owner = DEAD, lease: float = 60, prefixes: tuple[str, ...] = ()) -> InFlightRecords:
+        kept = InFlightRecords(f"file://{self.folder}/in-flight", owner, lease, lambda: self.now)
+        files = [] if prefixes else [f"file:{output}" for output in self.outputs]
+        kept.open("run-1", self.history.view(), files, prefixes)
+        return kept
+
+    def commit(self, output: Path, path: Callable[[Path], str] = lambda path: f"file://{path}") -> int:
+        self.history.append_unreal("b", [1], path=path(output))
+        return self.history.table.current_snapshot().snapshot_id  # type: ignore[union-attr]
+
+    def sweep(self, kept: InFlightRecords) -> int:
+        removed = sweep(kept, self.catalogs, ManifestCache(2**20), now=self.now, grace_seconds=GRACE)
+        return sum(removed.values())
+
+    def left(self) -> list[str]:
+        return [output.name for output in self.outputs if output.exists()]
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Scene:
+    return Scene(tmp_path)
+
+
+def test_outputs_of_a_dead_run_go_once_the_head_has_moved(scene: Scene) -> None:
+    kept = scene.run()
+    assert scene.sweep(kept) == 0  # notes the head
+    assert scene.sweep(kept) == 0  # the head stands: a commit sent before the crash may still land
+    assert scene.left() == ["one.parquet", "two.parquet"]
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept) == 2
+    assert scene.left() == []
+    assert [record.swept for record in kept.all()] == [True]
+    assert scene.sweep(kept) == 0
+    assert kept.all() == []
+
+
+def test_outputs_of_a_dead_run_go_when_the_head_stood_still_for_the_grace_period(scene: Scene) -> None:
+    kept = scene.run()
+    scene.sweep(kept)
+    scene.now += GRACE
+    assert scene.sweep(kept) == 0
+    scene.now += 1
+    assert scene.sweep(kept) == 2
+
+
+def test_a_late_commit_keeps_its_outputs_however_they_are_spelled(scene: Scene) -> None:
+    kept = scene.run()
+    scene.sweep(kept)
+    scene.commit(scene.outputs[0])
+    scene.commit(scene.outputs[1], path=str)
+    assert [scene.sweep(kept), scene.sweep(kept)] == [0, 0]
+    assert scene.left() == ["one.parquet", "two.parquet"]
+    assert kept.all() == []
+
+
+def test_a_live_output_is_kept_although_the_runs_snapshot_has_expired(scene: Scene) -> None:
+    kept = scene.run()
+    committed = scene.commit(scene.outputs[0])
+    scene.history.append_unreal("a", [1])
+    scene.history.table.maintenance.expire_snapshots().by_id(committed).commit()
+    scene.sweep(kept)
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept) == 1
+    assert scene.left() == ["one.parquet"]
+
+
+def test_an_output_that_only_a_branch_or_an_old_snapshot_holds_is_kept(scene: Scene) -> None:
+    kept = scene.run()
+    table = scene.history.table
+    table.manage_snapshots().create_branch(table.current_snapshot().snapshot_id, "side").commit()
+    scene.history.append_unreal("b", [1], branch="side", path=f"file://{scene.outputs[0]}")
+    scene.commit(scene.outputs[1])
+    scene.history.table.delete("category = 'b'")
+    scene.sweep(kept)
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept) == 0
+    assert scene.left() == ["one.parquet", "two.parquet"]
+
+
+@pytest.mark.parametrize("owner", [Owner.this_process(), ELSEWHERE])
+def test_what_a_living_owner_writes_is_left_alone(scene: Scene, owner: Owner) -> None:
+    kept = scene.run(owner, lease=10 * GRACE)
+    for _ in range(3):
+        assert scene.sweep(kept) == 0
+        scene.history.append_unreal("a", [1])
+        scene.now += 2 * GRACE
+    assert scene.left() == ["one.parquet", "two.parquet"]
+
+
+def test_of_an_owner_elsewhere_the_lease_decides_and_is_renewed(scene: Scene) -> None:
+    kept = scene.run(ELSEWHERE, lease=60)
+    scene.now += 50
+    kept.renew(kept.all()[0])
+    scene.now += 50
+    scene.sweep(kept)
+    assert kept.all()[0].seen_at is None
+    scene.now += 20
+    scene.sweep(kept)
+    assert kept.all()[0].seen_at == scene.now
+
+
+def test_a_run_that_a_sweep_has_taken_for_dead_keeps_no_lease(scene: Scene) -> None:
+    """It was suspended for longer than its lease: what it wrote may be gone, so it must not commit."""
+    kept = scene.run(ELSEWHERE, lease=60)
+    (record,) = kept.all()
+    kept.renew(record)
+    scene.now += 61
+    scene.sweep(kept)
+    with pytest.raises(StoppedError, match="lost its lease"):
+        kept.renew(record)
+    kept.close(record.run_id)
+    with pytest.raises(StoppedError, match="lost its lease"):
+        kept.renew(record)
+
+
+def test_a_run_abandoned_by_its_living_owner_is_swept(scene: Scene) -> None:
+    kept = scene.run(Owner.this_process())
+    kept.save(replace(kept.all()[0], abandoned=True, seen_at=0.0, seen_head=-1))
+    assert scene.sweep(kept) == 2
+
+
+def test_everything_below_a_runs_folder_goes_and_nothing_beside_it(scene: Scene) -> None:
+    beside = scene.folder / "out2.parquet"
+    beside.write_text("bytes")
+    kept = scene.run(prefixes=(f"file://{scene.folder}/out",))
+    scene.commit(scene.outputs[1])
+    scene.sweep(kept)
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept) == 1
+    assert scene.left() == ["two.parquet"]
+    assert beside.exists()
+    scene.outputs[0].write_text("a cancelled task wrote on")
+    assert scene.sweep(kept) == 1
+    assert scene.sweep(kept) == 0
+    assert kept.all() == []
+
+
+def test_another_table_under_the_name_judges_nothing(scene: Scene) -> None:
+    kept = scene.run()
+    scene.sweep(kept)
+    scene.history.recreate()
+    scene.sweep(kept)
+    scene.sweep(kept)
+    assert scene.left() == ["one.parquet", "two.parquet"]
+    assert kept.all() == []
+
+
+def test_a_dropped_tables_files_are_the_catalogs_business(scene: Scene) -> None:
+    kept = scene.run()
+    scene.history.catalog.drop_table("db.t")
+    scene.sweep(kept)
+    assert len(kept.all()) == 1
+    scene.now += GRACE + 1
+    scene.sweep(kept)
+    assert kept.all() == []
+    assert scene.left() == ["one.parquet", "two.parquet"]
+
+
+def test_a_table_that_does_not_answer_stops_no_other(scene: Scene) -> None:
+    kept = scene.run()
+    broken = replace(kept.all()[0], run_id="run-0", created=0.0, catalog="sea")
+    kept.save(broken)
+    scene.catalogs = Catalogs({**scene.catalogs._properties, "sea": {"type": "no such type"}})
+    scene.sweep(kept)
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept) == 2
+    assert [record.run_id for record in kept.all()] == ["run-0", "run-1"]
+
+
+def test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head(scene: Scene) -> None:
+    table, name = scene.history.table, scene.history.view().name
+    first = table.current_snapshot().snapshot_id  # type: ignore[union-attr]
+    table.manage_snapshots().create_branch(first, "side").create_tag(first, "keep").commit()
+    scene.history.append_unreal("a", [1])
+    head = scene.history.table.current_snapshot().snapshot_id  # type: ignore[union-attr]
+    seen = {ref: scene.catalogs.load(name, ref).snapshot for ref in ("main", "side")}
+    assert {ref: each.snapshot_id for ref, each in seen.items() if each} == {"main": head, "side": first}
+    for ref, said in (("keep", "is a tag"), ("nowhere", "its branches: main, side")):
+        with pytest.raises(InputError, match=said):
+            scene.catalogs.load(name, ref)
+
+
+def test_snapshots_from_before_the_run_are_not_read_again(scene: Scene) -> None:
+    """Of thousands of retained snapshots, those of before the plan cannot hold what it wrote."""
+    for _ in range(3):
+        scene.history.append_unreal("a", [1])
+    kept = scene.run()
+    scene.commit(scene.outputs[0])
+    (record,) = kept.all()
+    view = scene.history.view()
+    for snapshot in view.metadata.snapshots[:-1]:
+        Path(plain_path(snapshot.manifest_list)).unlink()
+    assert f"file://{scene.outputs[0]}" in referenced_paths(view, record, ManifestCache(2**20))
+
+
+def test_nothing_is_deleted_while_references_cannot_be_read(scene: Scene) -> None:
+    kept = scene.run()
+    scene.sweep(kept)
+    scene.commit(scene.outputs[0])
+    manifest = scene.history.view().manifests()[0]
+    Path(plain_path(manifest.manifest_path)).unlink()
+    assert scene.sweep(kept) == 0
+    assert scene.left() == ["one.parquet", "two.parquet"]
+
+
+def test_a_run_id_in_a_summary_proves_the_commit(scene: Scene) -> None:
+    assert not was_committed(scene.history.view(), "run-1")
+    rows = scene.history.rows(["a"])
+    scene.history.table.append(rows, snapshot_properties={"firnline.run-id": "run-1"})
+    assert was_committed(scene.history.view(), "run-1")
+    assert scene.history.view().name == TableName("lake", ("db",), "t")

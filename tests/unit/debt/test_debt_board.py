@@ -1,0 +1,114 @@
+"""The debt board: what a plan has declined is not due until its counts change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
+from compactor.partitions import PartitionKey
+from compactor.table_names import TableName
+
+TABLE = TableName("lake", ("db",), "events")
+FIRST, SECOND = PartitionKey(0, "[1]"), PartitionKey(0, "[2]")
+
+
+def debt(snapshot_id: int = 1, delete_files: int = 1) -> TableDebt:
+    counts = PartitionCounts(data_files=9, delete_files=delete_files, records=900, deleted_records=40)
+    partitions = {key: PartitionDebt(key, {}, None, counts, due=True, why="maybe") for key in (FIRST, SECOND)}
+    return TableDebt(TABLE, snapshot_id, partitions, acted_on=True, due_since=5.0)
+
+
+def due(board: DebtBoard) -> set[PartitionKey]:
+    found = board.get(TABLE)
+    assert found is not None
+    return {partition.key for partition in found.due}
+
+
+def test_a_declined_partition_is_not_due_while_its_counts_stand() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "no file has many deletes"})
+    assert due(board) == {SECOND}
+    board.put(debt(snapshot_id=2))
+    assert due(board) == {SECOND}
+    found = board.get(TABLE)
+    assert found is not None
+    assert found.partitions[FIRST].why == "no file has many deletes"
+    board.put(debt(snapshot_id=3, delete_files=2))
+    assert due(board) == {FIRST, SECOND}
+
+
+def test_a_table_with_nothing_else_due_is_no_longer_due() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left", SECOND: "left"})
+    found = board.get(TABLE)
+    assert found is not None
+    assert (found.due, found.due_since) == ((), None)
+
+
+def test_a_decision_on_old_counts_does_not_hold_for_new_ones() -> None:
+    board = DebtBoard()
+    board.put(debt(snapshot_id=2, delete_files=3))
+    board.decline(debt(), {FIRST: "left"})
+    assert due(board) == {FIRST, SECOND}
+
+
+def test_the_next_plan_replaces_what_the_last_one_declined() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left"})
+    board.decline(debt(), {SECOND: "left"})
+    board.put(debt(snapshot_id=2))
+    assert due(board) == {FIRST}
+
+
+def test_what_was_declined_stays_so_when_another_partition_is_planned() -> None:
+    """The board, not the first count, is what the next plan is made for: FIRST is no longer due on it."""
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left"})
+    seen = board.get(TABLE)
+    assert seen is not None
+    board.decline(seen, {FIRST: "left"})
+    board.put(debt(snapshot_id=2))
+    assert due(board) == {SECOND}
+
+
+def test_a_dropped_table_is_forgotten_whole() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left"})
+    board.forget(TABLE)
+    board.put(replace(debt(), snapshot_id=1))
+    assert due(board) == {FIRST, SECOND}
+
+
+def test_what_was_declined_is_due_again_for_another_reason() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left"})
+    idle = {key: replace(partition, why="idle") for key, partition in debt().partitions.items()}
+    board.put(replace(debt(), partitions=idle))
+    known = board.get(debt().table)
+    assert known is not None
+    assert FIRST in {partition.key for partition in known.due}
+
+
+def test_a_request_stays_until_it_is_served_and_asking_twice_is_asking_once() -> None:
+    board = DebtBoard()
+    board.request(TABLE, ["", "id = 1"])
+    board.put(debt())
+    board.request(TABLE, ["id = 1"])
+    known = board.get(TABLE)
+    assert known is not None
+    assert known.requested == ("", "id = 1")
+    board.served(TABLE, "")
+    board.put(debt(2))
+    known = board.get(TABLE)
+    assert known is not None
+    assert known.requested == ("id = 1",)
+    board.served(TABLE, "id = 1")
+    known = board.get(TABLE)
+    assert known is not None
+    assert known.requested == ()

@@ -1,0 +1,83 @@
+"""Alerts: each names what exists, has a runbook section with all its parts, and a story in promtool's tests."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from metrics.definitions import CATALOGUE
+from metrics.metric_definition import Kind
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "deploy" / "prometheus"
+RULES = yaml.safe_load((FOLDER / "firnline.rules.yaml").read_text())
+TESTS = yaml.safe_load((FOLDER / "firnline.rules.test.yaml").read_text())["tests"]
+ALERTS: list[dict[str, Any]] = [rule for group in RULES["groups"] for rule in group["rules"] if "alert" in rule]
+RECORDS = {rule["record"] for group in RULES["groups"] for rule in group["rules"] if "record" in rule}
+RUNBOOK = (ROOT / "docs" / "runbook.md").read_text()
+NAME = re.compile(r"\bfirnline[_:][a-z0-9_:]+")
+
+
+def exported() -> dict[str, tuple[str, ...]]:
+    """Every series name a scrape can hold → its labels."""
+    found: dict[str, tuple[str, ...]] = {}
+    for metric in CATALOGUE:
+        suffixes = ("_bucket", "_sum", "_count") if metric.kind is Kind.HISTOGRAM else ("",)
+        found |= {metric.name + suffix: metric.labels for suffix in suffixes}
+    return found
+
+
+def every_rule() -> list[dict[str, Any]]:
+    return [rule for group in RULES["groups"] for rule in group["rules"]]
+
+
+@pytest.mark.parametrize("rule", every_rule(), ids=lambda rule: rule.get("alert") or rule["record"])
+def test_expressions_name_metrics_and_labels_that_exist(rule: dict[str, Any]) -> None:
+    names = exported()
+    for name in NAME.findall(rule["expr"]):
+        assert name in names or name in RECORDS, name
+    for name, labels in re.findall(r"(firnline_[a-z0-9_]+)\{([^}]*)\}", rule["expr"]):
+        for label in re.findall(r"([a-z_]+)\s*(?:=~|!~|!=|=)", labels):
+            assert label in names[name], f"{name} has no label {label}"
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_each_alert_has_its_section_of_the_runbook(alert: dict[str, Any]) -> None:
+    name = alert["alert"]
+    assert alert["annotations"]["runbook_url"] == f"docs/runbook.md#{name.lower()}"
+    assert alert["labels"]["severity"] in {"info", "warning", "critical"}
+    section = RUNBOOK.split(f"\n## {name}\n", 1)[1].split("\n## ", 1)[0]
+    for part in ("Meaning", "Impact", "Diagnosis", "Remedy"):
+        text = section.split(f"**{part}.**", 1)[1].split("**", 1)[0]
+        assert len(text.strip()) > 20, part
+
+
+def test_the_runbook_has_no_section_of_an_alert_that_is_gone() -> None:
+    assert set(re.findall(r"^## (\w+)$", RUNBOOK, re.MULTILINE)) == {alert["alert"] for alert in ALERTS}
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert["alert"])
+def test_each_alert_is_seen_silent_firing_and_recovered(alert: dict[str, Any]) -> None:
+    stories = [
+        [bool(step.get("exp_alerts")) for step in test["alert_rule_test"] if step["alertname"] == alert["alert"]]
+        for test in TESTS
+    ]
+    for test, story in zip(TESTS, stories, strict=True):
+        if story:
+            print(f"{alert['alert']}: {test['name']}: {', '.join('fires' if fires else 'silent' for fires in story)}")
+    assert any(story[0] is False and True in story and story[-1] is False for story in stories if story)
+
+
+def test_promtool_agrees() -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed; `make test-monitoring` installs it")
+    for command in (["check", "rules", "firnline.rules.yaml"], ["test", "rules", "firnline.rules.test.yaml"]):
+        done = subprocess.run([promtool, *command], cwd=FOLDER, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr

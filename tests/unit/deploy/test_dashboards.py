@@ -1,0 +1,46 @@
+"""Dashboards: as generated, complete, and over metrics that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from deploy.generate.dashboards import DASHBOARDS
+from deploy.generate.grafana import Dashboard, document, file_name
+from tests.unit.deploy.test_alerts import NAME, exported
+
+FOLDER = Path(__file__).parents[3] / "deploy" / "grafana"
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.uid)
+def test_dashboards_are_up_to_date(dashboard: Dashboard) -> None:
+    written = json.loads((FOLDER / file_name(dashboard)).read_text(encoding="utf-8"))
+    assert written == document(dashboard), "run: make generate"
+
+
+def test_no_dashboard_is_left_over() -> None:
+    assert {path.name for path in FOLDER.glob("*.json")} == {file_name(dashboard) for dashboard in DASHBOARDS}
+
+
+@pytest.mark.parametrize("dashboard", DASHBOARDS, ids=lambda dashboard: dashboard.uid)
+def test_panels_say_what_good_looks_like_and_name_what_exists(dashboard: Dashboard) -> None:
+    names = exported()
+    assert len({panel.title for panel in dashboard.panels}) == len(dashboard.panels)
+    for panel in dashboard.panels:
+        assert panel.good.endswith(".")
+        for legend, expression in panel.queries:
+            assert set(NAME.findall(expression)) <= names.keys(), expression
+            for label in re.findall(r"\{\{(\w+)\}\}", legend):
+                known = {known for name in NAME.findall(expression) for known in names[name]}
+                assert label in known | {"instance", "query"}, (panel.title, label)
+
+
+def test_panels_do_not_overlap_and_have_stable_ids() -> None:
+    for dashboard in DASHBOARDS:
+        panels = document(dashboard)["panels"]
+        places = {(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in panels}
+        assert len(places) == len(panels) == len({panel["id"] for panel in panels})
+        assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)

@@ -1,0 +1,226 @@
+"""Kubernetes manifests: built by kustomize, valid, and in step with the settings, rules and dashboards they carry."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from compactor.settings.tree import load_settings
+from streaming.cli import main
+from streaming.wiring import check_run_settings
+from tests.unit.deploy.test_alerts import RULES
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "deploy" / "kubernetes"
+OVERLAYS = ("local", "spark-on-kubernetes")
+KUBERNETES = "1.32"  # of the schemas; the manifests use nothing younger than 1.27
+OPERATOR = {"PodMonitor": {"selector", "podMetricsEndpoints"}, "PrometheusRule": {"groups"}}
+RULE_KEYS = {"alert", "record", "expr", "for", "labels", "annotations", "keep_firing_for"}
+
+needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed")
+
+
+@functools.cache
+def built(overlay: str) -> tuple[dict[str, Any], ...]:
+    """Every object of an overlay, as `kubectl apply -k` would send it."""
+    folder = FOLDER / "overlays" / overlay
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return tuple(yaml.safe_load_all(done.stdout))
+
+
+def only(overlay: str, kind: str, name: str = "firnline") -> dict[str, Any]:
+    hashed = re.compile(f"{name}(-[a-z0-9]{{10}})?")  # of a ConfigMap that is made anew with its contents
+    found = [one for one in built(overlay) if one["kind"] == kind and hashed.fullmatch(name_of(one))]
+    assert len(found) == 1, (kind, name)
+    return found[0]
+
+
+def name_of(thing: dict[str, Any]) -> str:
+    return str(thing["metadata"]["name"])
+
+
+def pod(overlay: str) -> dict[str, Any]:
+    spec: dict[str, Any] = only(overlay, "Deployment")["spec"]["template"]["spec"]
+    return spec
+
+
+def settings_files(overlay: str) -> dict[str, str]:
+    data: dict[str, str] = only(overlay, "ConfigMap", "firnline-settings")["data"]
+    return data
+
+
+def check(thing: dict[str, Any]) -> None:
+    """Against Kubernetes' own schemas, unknown keys refused; the operator's kinds by what is used of them.
+
+    Raises:
+        AssertionError, kubernetes_validate.ValidationError: what is wrong.
+    """
+    if thing["kind"] in OPERATOR:
+        assert thing["apiVersion"] == "monitoring.coreos.com/v1"
+        assert thing["metadata"]["name"]
+        assert set(thing["spec"]) == OPERATOR[thing["kind"]]
+        for group in thing["spec"].get("groups", ()):
+            assert set(group) <= {"name", "interval", "rules"}
+            for rule in group["rules"]:
+                assert set(rule) <= RULE_KEYS
+                assert isinstance(rule["expr"], str)
+                assert ("alert" in rule) != ("record" in rule)
+        for endpoint in thing["spec"].get("podMetricsEndpoints", ()):
+            assert set(endpoint) <= {"port", "path", "interval"}
+    else:
+        kubernetes_validate.validate(thing, KUBERNETES, strict=True)
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_object_is_valid(overlay: str) -> None:
+    kinds = {thing["kind"] for thing in built(overlay)}
+    assert kinds >= {"Deployment", "PodDisruptionBudget", "NetworkPolicy", "ServiceAccount", "Role", "RoleBinding"}
+    assert kinds >= {"PodMonitor", "PrometheusRule", "ConfigMap", "PersistentVolumeClaim", "Service"}
+    for thing in built(overlay):
+        check(thing)
+        assert thing["metadata"]["namespace"] == "firnline", name_of(thing)
+
+
+def test_the_check_refuses_what_is_wrong() -> None:
+    service = yaml.safe_load((FOLDER / "base" / "service.yaml").read_text())
+    check(service)
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check({**service, "spec": {**service["spec"], "port": 80}})
+    monitor = yaml.safe_load((FOLDER / "components" / "monitoring" / "pod-monitor.yaml").read_text())
+    check(monitor)
+    with pytest.raises(AssertionError):
+        check({**monitor, "spec": {**monitor["spec"], "endpoints": []}})
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_one_replica_that_is_stopped_before_the_next_starts(overlay: str) -> None:
+    spec = only(overlay, "Deployment")["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    assert pod(overlay)["terminationGracePeriodSeconds"] > 30
+    container = pod(overlay)["containers"][0]
+    probes = {name: container[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
+    assert probes == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
+    assert container["resources"]["requests"]["memory"] == container["resources"]["limits"]["memory"]
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_names_point_at_what_is_there(overlay: str) -> None:
+    spec, labels = pod(overlay), only(overlay, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    names = {(thing["kind"], name_of(thing)) for thing in built(overlay)}
+    assert ("ServiceAccount", spec["serviceAccountName"]) in names
+    for volume in spec["volumes"]:
+        if "configMap" in volume:
+            assert ("ConfigMap", volume["configMap"]["name"]) in names
+        if "persistentVolumeClaim" in volume:
+            assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in names
+    mounted = {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
+    assert mounted == {volume["name"] for volume in spec["volumes"]}
+    for kind in ("Service", "PodDisruptionBudget", "PodMonitor", "Deployment"):
+        selector = only(overlay, kind)["spec"]["selector"]
+        selected = selector.get("matchLabels", selector)
+        assert selected.items() <= labels.items(), kind
+    ports = {port["name"] for port in spec["containers"][0]["ports"]}
+    assert {endpoint["port"] for endpoint in only(overlay, "PodMonitor")["spec"]["podMetricsEndpoints"]} <= ports
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_nothing_runs_as_root_or_writes_beside_its_volumes(overlay: str) -> None:
+    specs = [pod(overlay)]
+    if "executor.yaml" in settings_files(overlay):
+        specs.append(yaml.safe_load(settings_files(overlay)["executor.yaml"])["spec"])
+    for spec in specs:
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["runAsUser"] == 10001
+        for container in spec["containers"]:
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"] is True
+            assert context["allowPrivilegeEscalation"] is False
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            writable = {mount["mountPath"] for mount in container["volumeMounts"]}
+            assert writable >= {"/tmp", "/var/lib/firnline", "/var/cache/firnline"}  # noqa: S108 - mount points
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_settings_are_accepted(overlay: str, tmp_path: Path) -> None:
+    path = tmp_path / "firnline.yaml"
+    path.write_text(settings_files(overlay)["firnline.yaml"])
+    done = CliRunner().invoke(main, ["-c", str(path), "check-config"])
+    assert done.exit_code == 0, done.output
+    settings = load_settings(path, {})
+    check_run_settings(settings, observe=False)
+    assert settings.state.checkpoint.startswith("file:///var/lib/firnline/")
+    assert settings.http.host != "127.0.0.1"
+    ports = {port["name"]: port["containerPort"] for port in pod(overlay)["containers"][0]["ports"]}
+    assert settings.http.port == ports["http"]
+
+
+@needs_kubectl
+def test_executors_are_what_the_driver_is() -> None:
+    overlay = "spark-on-kubernetes"
+    files, container = settings_files(overlay), pod(overlay)["containers"][0]
+    conf = yaml.safe_load(files["firnline.yaml"])["spark"]["conf"]
+    assert conf["spark.kubernetes.container.image"] == container["image"]
+    assert conf["spark.kubernetes.namespace"] == only(overlay, "Deployment")["metadata"]["namespace"]
+    service = only(overlay, "Service", "firnline-driver")
+    assert conf["spark.driver.host"] == f"{name_of(service)}.{service['metadata']['namespace']}.svc"
+    ports = {port["containerPort"] for port in container["ports"]}
+    assert {int(conf["spark.driver.port"]), int(conf["spark.driver.blockManager.port"])} <= ports
+    assert {port["port"] for port in service["spec"]["ports"]} <= ports
+    template = yaml.safe_load(files["executor.yaml"])
+    kubernetes_validate.validate(_with_image(template), KUBERNETES, strict=True)
+    assert template["spec"]["containers"][0]["name"] == conf["spark.kubernetes.executor.podTemplateContainerName"]
+    mounted = {mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "settings"}
+    assert str(Path(conf["spark.kubernetes.executor.podTemplateFile"]).parent) in mounted
+    label = template["metadata"]["labels"]["app.kubernetes.io/name"]
+    policy = only(overlay, "NetworkPolicy", "firnline-executor")["spec"]
+    assert policy["podSelector"]["matchLabels"] == {"app.kubernetes.io/name": label}
+    assert conf["spark.kubernetes.authenticate.executor.serviceAccountName"] in {
+        name_of(thing) for thing in built(overlay) if thing["kind"] == "ServiceAccount"
+    }
+    assert only(overlay, "PersistentVolumeClaim", "firnline-state")["spec"]["accessModes"] == ["ReadWriteMany"]
+
+
+def _with_image(template: dict[str, Any]) -> dict[str, Any]:
+    """A template need not name an image: Spark adds it."""
+    template["metadata"]["name"] = "executor"
+    template["spec"]["containers"][0]["image"] = "firnline"
+    return template
+
+
+@needs_kubectl
+def test_only_the_driver_of_executors_may_ask_the_api_server() -> None:
+    assert pod("local")["automountServiceAccountToken"] is False
+    assert pod("spark-on-kubernetes")["automountServiceAccountToken"] is True
+    bound = only("spark-on-kubernetes", "RoleBinding", "firnline-spark")["subjects"]
+    assert [subject["name"] for subject in bound] == [pod("spark-on-kubernetes")["serviceAccountName"]]
+    assert pod("local")["serviceAccountName"] not in {subject["name"] for subject in bound}
+
+
+@needs_kubectl
+def test_rules_are_those_of_prometheus() -> None:
+    rule = only("local", "PrometheusRule")
+    assert rule["spec"] == RULES, "run: deploy/kubernetes/components/monitoring/make-prometheus-rule.sh"
+
+
+@needs_kubectl
+def test_dashboards_are_those_of_grafana() -> None:
+    carried = only("local", "ConfigMap", "firnline-dashboards")
+    files = {path.name: json.loads(path.read_text()) for path in (ROOT / "deploy" / "grafana").glob("*.json")}
+    assert {name: json.loads(text) for name, text in carried["data"].items()} == files
+    assert carried["metadata"]["labels"]["grafana_dashboard"] == "1"

@@ -1,0 +1,55 @@
+"""The docs say what is: generated pages are fresh, the map names every module, the sample settings load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactor.settings.tree import load_settings
+from compactor.table_names import TableName
+from deploy.generate.history_columns import columns_table
+from deploy.generate.settings_page import settings_page
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("compactor", "metrics", "streaming")
+LONGEST_FILE = 550
+
+
+def modules() -> list[Path]:
+    return [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")) if path.stem != "__init__"]
+
+
+def test_settings_page_is_up_to_date() -> None:
+    written = (ROOT / "docs" / "settings.md").read_text()
+    assert written == settings_page(), "run: make generate"
+
+
+def test_the_historys_columns_are_on_its_page() -> None:
+    assert columns_table() in (ROOT / "docs" / "history.md").read_text()
+
+
+def test_every_setting_says_what_it_is_for() -> None:
+    rows = [line for line in settings_page().splitlines() if line.startswith("| `")]
+    assert len(rows) > 25
+    assert all(len(row.rsplit("|", 2)[1].strip()) > 15 for row in rows)
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_map_names_every_module(module: Path) -> None:
+    sections = (ROOT / "docs" / "map.md").read_text().split("\n## ")
+    folder = f"`{module.parent.relative_to(ROOT)}/`"
+    section = next(part for part in sections if part.startswith(folder))
+    assert f"| `{module.name}` |" in section
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_file_outgrows_a_reader(module: Path) -> None:
+    assert len(module.read_text().splitlines()) <= LONGEST_FILE
+
+
+def test_sample_settings_load() -> None:
+    settings = load_settings(ROOT / "deploy" / "firnline.yaml", {})
+    assert settings.tables.include == ("db.*",)
+    for table in ("events", "hot"):
+        assert settings.policy.for_table(TableName("lake", ("db",), table)).strategy == "tiered"

@@ -1,0 +1,61 @@
+"""What the guides show is accepted: settings by firnline, catalogs by Spark's translation, events by the decoder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from compactor.settings.tree import Settings, load_settings
+from compactor.spark.catalogs import spark_catalog_conf
+from compactor.spark.session import jar_sets
+from streaming.commands.reports import settings_document
+from streaming.commit_events.canonical import CanonicalDecoder
+from streaming.commit_events.decoder import RawEvent, TableChanged, decode
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+GUIDES = sorted((DOCS / "guides").glob("*.md"))
+SECRETS = ("client-secret", "a-bearer-token", "user:password")
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", path.read_text(), re.MULTILINE | re.DOTALL)
+
+
+SETTINGS = {f"{path.stem}-{number}": text for path in GUIDES for number, text in enumerate(blocks(path, "yaml"))}
+
+
+def test_there_are_settings_to_look_at() -> None:
+    assert len(SETTINGS) >= 14
+
+
+@pytest.mark.parametrize("block", SETTINGS)
+def test_settings_are_accepted(block: str, tmp_path: Path) -> None:
+    """As `firnline check-config` does, and then what the start of Spark would do with them."""
+    file = tmp_path / "firnline.yaml"
+    file.write_text(SETTINGS[block])
+    settings: Settings = load_settings(file, environment={})
+    assert settings.catalogs
+    for name, properties in settings.catalogs.items():
+        assert spark_catalog_conf(name, properties)
+    assert jar_sets(settings)
+    shown = yaml.safe_dump(settings_document(settings))
+    assert not [secret for secret in SECRETS if secret in shown.replace("client-secret:", "")]
+
+
+def test_the_commit_event_of_the_guide_is_understood() -> None:
+    (code,) = blocks(DOCS / "guides" / "beside-your-ingestion.md", "python")
+    names: dict[str, object] = {}
+    exec(compile(code, "guide", "exec"), names)  # noqa: S102 - our own page
+    key, value = names["commit_event"]("lake", "db", "events")  # type: ignore[operator]
+    decoded = decode(RawEvent(key, value, (), 1), (CanonicalDecoder(),))
+    assert isinstance(decoded, TableChanged)
+    assert (decoded.catalog, decoded.namespace, decoded.name) == ("lake", ("db",), "events")
+
+
+@pytest.mark.parametrize("path", GUIDES, ids=[path.stem for path in GUIDES])
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)", path.read_text()):
+        assert target.startswith("https://") or (path.parent / target).exists(), target

@@ -1,0 +1,371 @@
+"""What can be written as a filter, what it means, and where PyIceberg alone would have got it wrong."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import struct
+import uuid
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from pyiceberg.expressions import (
+    AlwaysFalse,
+    AlwaysTrue,
+    And,
+    EqualTo,
+    GreaterThan,
+    In,
+    IsNaN,
+    IsNull,
+    LessThan,
+    Not,
+    NotEqualTo,
+    NotIn,
+    NotNull,
+    NotStartsWith,
+    Or,
+    StartsWith,
+)
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.transforms import (
+    BucketTransform,
+    DayTransform,
+    HourTransform,
+    IdentityTransform,
+    Transform,
+    TruncateTransform,
+    VoidTransform,
+)
+
+from compactor.errors import InputError
+from compactor.filters.pruning import partition_filter
+from compactor.filters.where import bind_where
+from tests.properties.filters import (
+    SCHEMA,
+    bound,
+    file_of,
+    keeps,
+    manifest_of,
+    means,
+    partition_field,
+    table_view,
+)
+
+MORNING = dt.datetime(2024, 1, 15, 9)  # noqa: DTZ001 - a timestamp without zone
+DAY = dt.timedelta(days=1)
+UTC = dt.UTC
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "timestamp_column < '2024-01-15 10:00:00'",
+        "timestamp_column < '2024-01-15T10:00'",
+        "timestamp_column <= '2024-01-15 10:00:00.5'",
+        "timestamp_column < timestamp '2024-01-15 10:00:00'",
+        "timestamp_column BETWEEN '2024-01-15' AND '2024-01-15 12:00'",
+        "timestamp_column >= '2024-01-15' and timestamp_column < '2024-01-16'",
+        "timestamp_column in ('2024-01-15 09:00:00', '2020-01-01 00:00:00')",
+        "NOT timestamp_column <> '2024-01-15 09:00:00'",
+        "'2024-01-15 10:00:00' > timestamp_column",
+    ],
+)
+def test_a_filter_on_the_time_keeps_the_day_it_reaches_into(where: str) -> None:
+    assert keeps("timestamp", DayTransform(), MORNING, where)
+
+
+@pytest.mark.parametrize("where", ["timestamp_column < '2024-01-15 10:00:00'", "timestamp_column < '2024-01-16'"])
+def test_a_filter_on_the_time_leaves_out_the_days_beyond(where: str) -> None:
+    assert not keeps("timestamp", DayTransform(), MORNING + DAY, where)
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [("09:00:01", False), ("09:00:01.5", True), ("09:00:01.500000", True)])
+def test_seconds_and_their_fractions_count(seconds: str, kept: bool) -> None:
+    moment = MORNING + dt.timedelta(seconds=1.5)
+    assert means("timestamp", moment, f"timestamp_column = '2024-01-15 {seconds}'") is kept
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("2024-01-15 09:00:00", True),  # UTC, where no zone is written
+        ("2024-01-15 09:00:00Z", True),
+        ("2024-01-15 09:00:00 UTC", True),
+        ("2024-01-15 09:00:00+00:00", True),
+        ("2024-01-15T10:00:00 +01:00", True),
+        ("2024-01-15T10:00:00+0100", True),
+        ("2024-01-15T10:00:00+01", True),
+        ("2024-01-15 14:30:00+05:30", True),
+        ("2024-01-14 21:00:00-12:00", True),
+        ("2024-01-15 09:00:00+01:00", False),
+        ("2024-01-15", False),
+    ],
+)
+def test_a_timestamp_with_zone_is_compared_in_its_zone_or_utc(text: str, kept: bool) -> None:
+    moment = MORNING.replace(tzinfo=UTC)
+    assert keeps("timestamptz", HourTransform(), moment, f"timestamptz_column = '{text}'") is kept
+
+
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("date_column = '2024-01-15'", True),
+        ("date_column = DATE '2024-01-15'", True),
+        ("date_column = '2024-1-15'", True),
+        ("\"date_column\" = '2024-01-15'", True),
+        ("`date_column` = '2024-01-15'", True),
+        ("DATE_Column = '2024-01-15'", True),
+        ("date_column between '2024-01-01' and '2024-01-31'", True),
+        ("date_column BETWEEN '2024-02-01' AND '2024-02-28'", False),
+        ("date_column NOT BETWEEN '2024-02-01' AND '2024-02-28'", True),
+        ("date_column <> '2024-01-15'", False),
+        ("date_column = '2024-01-15' OR date_column IS NULL", True),
+        ("date_column = '2024-01-15' AND true", True),
+        ("true", True),
+        ("false OR date_column IS NULL", False),
+        ("NOT NOT date_column = '2024-01-15'", True),
+        ("date_column < '2024-01-15 10:00:00'", True),
+        ("date_column = '2024-01-15 10:00:00'", True),  # Spark cuts the time off, others match nothing
+        ("date_column != '2024-01-15 10:00:00'", True),
+        ("date_column > '2024-01-15 10:00:00'", False),
+    ],
+)
+def test_usual_ways_to_write_a_date_filter(where: str, kept: bool) -> None:
+    assert means("date", MORNING.date(), where) is kept
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "where", "kept"),
+    [
+        ("int", 3, "int_column < 3.5", True),
+        ("int", 4, "int_column < 3.5", False),
+        ("int", 3, "int_column > 3.5", False),
+        ("int", 4, "int_column >= 3.5", True),
+        ("int", 3, "int_column = 3.5", False),
+        ("int", 4, "int_column = 3.5", False),
+        ("int", 3, "int_column != 3.5", True),
+        ("int", -3, "int_column <= -3.5", False),
+        ("int", -4, "int_column <= -3.5", True),
+        ("int", 3, "int_column = 3.0", True),
+        ("int", 3, "int_column = '3'", True),
+        ("int", 3, "int_column = 3e0", True),
+        ("int", 3, "int_column < 5000000000", True),
+        ("int", 3, "int_column > 5000000000", False),
+        ("int", 3, "int_column in (3, 5000000000)", True),
+        ("int", 3, "int_column in (1, 2.5, '3')", True),
+        ("int", 3, "int_column not in (1, 2.5)", True),
+        ("decimal", Decimal("5.25"), "decimal_column < 5.255", True),
+        ("decimal", Decimal("5.26"), "decimal_column < 5.255", False),
+        ("decimal", Decimal("5.26"), "decimal_column = 5.255", False),
+        ("decimal", Decimal("-5.50"), "decimal_column = -5.5", True),
+        ("decimal", Decimal("5.50"), "decimal_column = '5.5'", True),
+        ("decimal", Decimal("5.00"), "decimal_column in (5, 6)", True),
+        ("decimal", Decimal("5.00"), "decimal_column < 1e20", True),
+        ("string", "it's", "string_column = 'it''s'", True),
+        ("string", "2024-01-15 10:00", "string_column = '2024-01-15 10:00'", True),
+        ("string", "true", "string_column = 'true'", True),
+        ("boolean", True, "boolean_column = true", True),
+        ("boolean", False, "boolean_column = 'TRUE'", False),
+        ("time", dt.time(10), "time_column >= '10:00'", True),
+        ("uuid", uuid.UUID(int=7), f"uuid_column = '{uuid.UUID(int=7)}'", True),
+        ("uuid", uuid.UUID(int=8), f"uuid_column = '{uuid.UUID(int=7)}'", False),
+        ("uuid", uuid.UUID(int=2**127), f"uuid_column > '{uuid.UUID(int=7)}'", True),
+        ("binary", b"\x0a\xff", "binary_column = X'0AFF'", True),
+        ("fixed", b"\x0a\xff", "fixed_column > x'0a00'", True),
+    ],
+)
+def test_constants_mean_their_exact_value(column: str, value: Any, where: str, kept: bool) -> None:
+    assert means(column, value, where) is kept
+
+
+@pytest.mark.parametrize(
+    ("pattern", "matching", "others"),
+    [
+        ("LIKE 'ab%'", ["ab", "abc"], ["a", "b", None]),
+        ("LIKE 'ab'", ["ab"], ["abc", None]),
+        ("LIKE 'a_c%'", ["abc", "a_c"], ["bac", None]),  # `_` is any character; PyIceberg takes it for itself
+        ("LIKE 'a%c'", ["abc", "ac"], ["bac"]),
+        ("LIKE '%c'", ["abc"], [None]),
+        ("LIKE '%'", ["", "x"], [None]),
+        ("LIKE 'a\\_%'", ["a_b"], ["ab", "abc"]),
+        ("LIKE 'a\\%'", ["a%"], ["ab"]),
+        ("LIKE 'a\\\\%'", ["a\\b"], ["a%"]),
+        ("LIKE 'a!_b' ESCAPE '!'", ["a_b"], ["axb"]),
+        ("LIKE 'a\\b%' ESCAPE '!'", ["a\\bc"], ["ab"]),
+        ("NOT LIKE 'ab%'", ["a", "b"], ["ab", "abc", None]),
+        ("NOT LIKE 'a_c%'", ["abd", "abx"], [None]),
+        ("NOT LIKE '%c'", ["abd"], [None]),
+        ("NOT LIKE '%'", [], ["a", None]),
+    ],
+)
+def test_like(pattern: str, matching: list[str], others: list[str | None]) -> None:
+    for value in matching:
+        assert means("string", value, f"string_column {pattern}")
+        for width in (1, 2, 3):
+            assert keeps("string", TruncateTransform(width), value, f"string_column {pattern}")
+        assert keeps("string", BucketTransform(7), value, f"string_column {pattern}")
+    assert not any(means("string", value, f"string_column {pattern}") for value in others)
+
+
+@pytest.mark.parametrize("where", ["{} != 1", "{} NOT IN (1, 2)", "NOT {} = 1", "NOT {} IN (1, 2)", "{} < 1"])
+@pytest.mark.parametrize("transform", [IdentityTransform(), BucketTransform(4), TruncateTransform(10)])
+def test_null_is_matched_by_is_null_alone_as_in_sql(where: str, transform: Transform[Any, Any]) -> None:
+    assert not keeps("int", transform, None, where.format("int_column"))
+    assert keeps("int", transform, None, f"{where.format('int_column')} OR int_column IS NULL")
+    assert keeps("int", VoidTransform(), None, where.format("int_column"))
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [NotEqualTo("string_column", "ab"), NotIn("string_column", ["ab", "cd"]), NotStartsWith("string_column", "a")],
+)
+def test_pyiceberg_expressions_keep_their_meaning_of_null(expression: Any) -> None:
+    assert means("string", None, expression)
+    assert means("string", "xy", expression)
+    assert not means("string", "ab", expression)
+
+
+@pytest.mark.parametrize(
+    ("column", "expression", "matching", "others"),
+    [
+        ("int", And(GreaterThan("int_column", 1), LessThan("int_column", 3)), 2, 3),
+        ("int", Or(EqualTo("int_column", 1), Not(NotEqualTo("int_column", 2))), 2, 3),
+        ("int", In("int_column", [1, 2]), 2, 3),
+        ("string", StartsWith("string_column", "a_%\\"), "a_%\\b", "axxxb"),
+        ("date", EqualTo("date_column", dt.date(2024, 1, 15)), dt.date(2024, 1, 15), dt.date(2024, 1, 16)),
+        ("timestamp", EqualTo("timestamp_column", MORNING), MORNING, MORNING + DAY),
+        ("timestamp", EqualTo("timestamp_column", "2024-01-15T09:00:00"), MORNING, MORNING + DAY),
+        ("time", EqualTo("time_column", dt.time(1)), dt.time(1), dt.time(2)),
+        ("uuid", EqualTo("uuid_column", uuid.UUID(int=7)), uuid.UUID(int=7), uuid.UUID(int=8)),
+        ("binary", EqualTo("binary_column", b"a"), b"a", b"b"),
+        ("decimal", EqualTo("decimal_column", Decimal("1.5")), Decimal("1.50"), Decimal("1.51")),
+        ("double", EqualTo("double_column", 0.1), 0.1, 0.2),
+        ("double", IsNaN("double_column"), float("nan"), 1.0),
+        ("double", GreaterThan("double_column", float("-inf")), 1.0, float("-inf")),
+        ("boolean", EqualTo("boolean_column", True), True, False),
+        ("int", And(AlwaysTrue(), IsNull("int_column")), None, 1),
+        ("int", Or(AlwaysFalse(), NotNull("int_column")), 1, None),
+    ],
+)
+def test_pyiceberg_expressions_are_filters_too(column: str, expression: Any, matching: Any, others: Any) -> None:
+    assert means(column, matching, expression)
+    assert not means(column, others, expression)
+
+
+@pytest.mark.parametrize(
+    ("where", "fault"),
+    [
+        ("no_such_column = 1", "there is no column no_such_column"),
+        ("int_column = ", "expected a value at character 14, found the end"),
+        ("int_column = 1;", "cannot read ';' at character 15"),
+        ("int_column = 1 -- all", "cannot read '-- all' at character 16"),
+        ("int_column 1", "expected =, !="),
+        ("int_column NOT 1", "expected IN, LIKE or BETWEEN after NOT"),
+        ("int_column IN 1", "expected '(' after IN"),
+        ("int_column IN ()", "expected a value"),
+        ("int_column BETWEEN 1 OR 2", "expected AND between the two ends"),
+        ("(int_column = 1", "expected ')', AND or OR"),
+        ("int_column = 1)", "expected AND, OR or the end"),
+        ("int_column = 1 int_column = 2", "expected AND, OR or the end"),
+        ("int_column = long_column", "strings, dates and times are written in single quotes"),
+        ('date_column = "2024-01-15"', "strings, dates and times are written in single quotes"),
+        ("int_column IS 1", "expected NULL, NOT NULL or NAN after IS"),
+        ("date_column = 'yesterday'", "'yesterday' is not a value of type date; write '2024-01-15'"),
+        ("date_column = '2024-02-30'", "is not a value of type date"),
+        ("date_column = 20240115", "20240115 is not a value of type date; write '2024-01-15'"),
+        ("date_column = 2024-01-15", "expected AND, OR or the end"),
+        ("timestamp_column < '10:00'", "is not a value of type timestamp"),
+        ("timestamp_column < '2024-01-15 10:00:00+01:00'", "no zone: the column has none"),
+        ("timestamptz_column < '2024-01-15 10:00:00 Europe/Berlin'", "UTC without an offset"),
+        ("timestamptz_column < '2024-01-15 10:00:00+19:00'", "UTC without an offset"),
+        ("int_column = 'three'", "'three' is not a value of type int"),
+        ("int_column < '3.7'", "'3.7' is not a value of type int; write 12"),
+        ("int_column = 'NaN'", "'NaN' is not a value of type int"),
+        ("decimal_column < '5.255'", "'5.255' is not a value of type decimal"),
+        ("int_column = true", "True is not a value of type int"),
+        ("string_column = 5", "5 is not a value of type string; write 'text'"),
+        ("int_column LIKE 'a%'", "LIKE needs a column of strings"),
+        ("string_column LIKE 'a!' ESCAPE '!!'", "ESCAPE takes one character"),
+        ("int_column = null", "write `IS NULL`"),
+        ("uuid_column = 'x'", "is not a value of type uuid"),
+        ("binary_column = 'x'", "write X'0aff'"),
+        ("DROP TABLE t", "expected =, !="),
+        ("string_column = 'open", "the closing quote is missing"),
+        ("'", "the closing quote is missing"),
+        ("int_column = 5L", "a number is written like 12"),
+        ("year(date_column) = 2024", "expected =, !="),
+        ("(" * 300 + "true" + ")" * 300, "nested more than 200 deep"),
+        ("NOT " * 5000 + "true", "nested more than 200 deep"),
+    ],
+)
+def test_a_filter_nobody_can_read_says_why_and_which_columns_there_are(where: str, fault: str) -> None:
+    with pytest.raises(InputError, match=re.escape(", ".join(SCHEMA.column_names))) as raised:
+        bind_where(table_view(), where)
+    assert fault in str(raised.value)
+    assert repr(where) in str(raised.value)
+    assert "write e.g. `int_column >= 12 AND long_column >= 12`" in str(raised.value)
+    assert raised.value.reason == "bad_filter"
+
+
+def test_who_takes_a_partition_field_for_a_column_is_told() -> None:
+    spec = PartitionSpec(partition_field("timestamptz", DayTransform(), 1000, "day"), spec_id=0)
+    with pytest.raises(InputError, match=r"partitioned by day = day\(timestamptz_column\): filter on the columns"):
+        bind_where(table_view(spec), "day = '2024-01-15'")
+
+
+@pytest.mark.parametrize("where", [None, "", "  "])
+def test_no_filter_keeps_everything(where: str | None) -> None:
+    assert partition_filter(table_view(), where)(None)  # type: ignore[arg-type]
+    assert bind_where(table_view(), where).keeps_everything
+
+
+def test_long_lists_and_long_chains_are_read() -> None:
+    many = ", ".join(map(str, range(5000)))
+    assert means("int", 4999, f"int_column IN ({many})")
+    assert not means("int", 5000, f"int_column IN ({many})")
+    chain = " OR ".join(f"int_column = {i}" for i in range(5000))
+    assert means("int", 4999, chain)
+    assert bound("int", IdentityTransform(), chain).projection(3).text.endswith("... 4,980 more)")
+
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("where", "matching"),
+    [
+        ("double_column > 5", [6.0, INF, NAN]),  # NaN is the greatest, as in Spark; PyIceberg compares it as C does
+        ("double_column >= 6", [6.0, INF, NAN]),
+        ("double_column < 5", [-INF, 0.0]),
+        ("double_column != 0", [-INF, 6.0, INF, NAN]),
+        ("double_column NOT IN (0, 6)", [-INF, INF, NAN]),
+        ("NOT double_column > 5", [-INF, 0.0]),
+        ("double_column IS NAN", [NAN]),
+        ("double_column IS NOT NAN", [-INF, 0.0, 6.0, INF, None]),
+        ("double_column = 'NaN'", [NAN]),
+        ("double_column IN (0, 'NaN')", [0.0, NAN]),
+        ("double_column NOT IN (0, 'nan')", [-INF, 6.0, INF]),
+        ("double_column < 'NaN'", [-INF, 0.0, 6.0, INF]),
+        ("double_column <= 'NaN'", [-INF, 0.0, 6.0, INF, NAN]),
+        ("double_column >= 'NaN'", [NAN]),
+        ("double_column > 'NaN'", []),
+        ("double_column >= 'Infinity'", [INF, NAN]),
+        ("double_column = '-Infinity'", [-INF]),
+    ],
+)
+def test_nan_and_infinity(where: str, matching: list[float | None]) -> None:
+    filtered = bound("double", IdentityTransform(), where)
+    kept = [value for value in (-INF, 0.0, 6.0, INF, NAN, None) if filtered.keeps_partition(3, (value,))]
+    assert repr(kept) == repr(matching)
+    for value in matching:
+        assert filtered.keeps_manifest(manifest_of(filtered.table.spec(3), [(value,)]))
+        assert filtered.keeps_file(file_of(filtered.table.spec(3), (value,), [{"double": value}]))
+
+
+def test_a_float_is_what_it_is_in_any_engine() -> None:
+    tenth = struct.unpack("<f", struct.pack("<f", 0.1))[0]  # a little more than 0.1
+    for where in ("= 0.1", "> 0.1", ">= 0.1", "<= 0.1", "!= 0.1", "IN (0.1, 3)"):
+        assert means("float", tenth, f"float_column {where}")
+    assert not means("float", 0.25, "float_column = 0.1")

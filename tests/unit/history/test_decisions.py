@@ -1,0 +1,168 @@
+"""Which events become which rows of the history, and which reasons are told again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from compactor.events import (
+    Event,
+    GroupCommitted,
+    GroupDropped,
+    GroupPlan,
+    GroupRewritten,
+    LedgerUpdated,
+    ManifestsRewritten,
+    PartitionsSkipped,
+    RunCommitted,
+    RunFailed,
+    RunSkipped,
+    SkippedPartition,
+)
+from compactor.history.decisions import MOST_OF_A_SENTENCE, TELLING, Decision, Repeats, decisions_of
+from compactor.partitions import PartitionKey
+from compactor.table_names import TableName
+from tests.unit.metrics.test_metrics_recorder import EXAMPLES
+
+TABLE = TableName("lake", ("db",), "t")
+KEY = PartitionKey(3, '["2024-01-15",7]')
+PARTITION = {"day": "2024-01-15", "id_bucket": 7}
+PLAN = GroupPlan(PARTITION, "6 small files, due from 5", "tiered", 41, "splice", "row_groups_copied", 6, 600, "audit")
+REWRITTEN = GroupRewritten("r1", TABLE, KEY, "encode", "tiny_row_groups", 6, 1, 600, 500, 60, 2, 58, 1.5, 590, PLAN)
+
+
+def test_a_committed_group_is_done_with_all_its_figures() -> None:
+    assert decisions_of(GroupCommitted(REWRITTEN, 42, 3), 1000.0) == [
+        Decision(
+            at=1000.0,
+            table=TABLE,
+            decision="done",
+            reason="due",
+            why="6 small files, due from 5",
+            run_id="r1",
+            spec_id=3,
+            partition="day=2024-01-15, id_bucket=7",
+            partition_json='{"day": "2024-01-15", "id_bucket": 7}',
+            branch="audit",
+            strategy="tiered",
+            engine="encode",
+            engine_reason="tiny_row_groups",
+            files_in=6,
+            files_out=1,
+            bytes_in=600,
+            bytes_out=500,
+            bytes_decoded=590,
+            rows_in=60,
+            rows_deleted=2,
+            rows_out=58,
+            delete_files_removed=3,
+            seconds=1.5,
+            planned_snapshot_id=41,
+            committed_snapshot_id=42,
+        )
+    ]
+
+
+def test_a_group_is_not_done_before_its_commit() -> None:
+    assert decisions_of(REWRITTEN, 0.0) == []
+    assert decisions_of(RunCommitted("r1", TABLE, 42, 1, 6, 1, 600, 500, 0, 0, 0), 0.0) == []
+
+
+def test_a_dropped_group_says_what_was_planned_and_what_stood_against_it() -> None:
+    (row,) = decisions_of(GroupDropped("r1", TABLE, KEY, "conflict", "replan", "a delete came first", PLAN), 5.0)
+    assert (row.decision, row.reason, row.why, row.run_id) == ("dropped", "conflict", "a delete came first", "r1")
+    assert (row.partition, row.spec_id, row.engine) == ("day=2024-01-15, id_bucket=7", 3, "splice")
+    assert (row.files_in, row.bytes_in, row.files_out, row.planned_snapshot_id) == (6, 600, None, 41)
+    assert row.committed_snapshot_id is None
+
+
+@pytest.mark.parametrize(
+    ("event", "decision", "reason", "why", "run_id"),
+    [
+        (RunFailed("r1", TABLE, "commit", "conflict", "replan", "x"), "dropped", "conflict", "commit: x", "r1"),
+        (RunFailed("", TABLE, "plan", "table_unreadable", "retry", "x"), "skipped", "table_unreadable", "x", None),
+        (RunSkipped(TABLE, "switched_off"), "skipped", "switched_off", "", None),
+        (PartitionsSkipped(TABLE, 9, "not_acted_on"), "skipped", "not_acted_on", "", None),
+        (ManifestsRewritten("r2", TABLE, 120, 3, 1.5), "done", "manifests", "120 manifests became 3", "r2"),
+    ],
+)
+def test_a_decision_about_a_whole_table_names_no_partition(
+    event: Event, decision: str, reason: str, why: str, run_id: str | None
+) -> None:
+    (row,) = decisions_of(event, 5.0)
+    assert (row.decision, row.reason, row.why, row.run_id) == (decision, reason, why, run_id)
+    assert (row.at, row.table, row.partition, row.partition_json, row.spec_id) == (5.0, TABLE, None, None, None)
+
+
+def test_an_error_of_pages_is_cut() -> None:
+    (row,) = decisions_of(RunFailed("r1", TABLE, "commit", "conflict", "replan", "x" * 100_000), 5.0)
+    assert len(row.why) == MOST_OF_A_SENTENCE
+
+
+def test_each_partition_left_alone_is_a_row() -> None:
+    skipped = tuple(
+        SkippedPartition(PartitionKey(0, f"[{value}]"), {"p": value}, f"{value} small files", value, value * 10)
+        for value in (1, 2)
+    )
+    rows = decisions_of(PartitionsSkipped(TABLE, 9, "not_due", skipped), 5.0)
+    assert [(row.partition, row.why, row.files_in, row.bytes_in) for row in rows] == [
+        ("p=1", "1 small files", 1, 10),
+        ("p=2", "2 small files", 2, 20),
+    ]
+    assert {(row.decision, row.reason, row.planned_snapshot_id) for row in rows} == {("skipped", "not_due", 9)}
+
+
+def test_an_unpartitioned_table_is_one_partition() -> None:
+    plan = replace(PLAN, partition={})
+    (row,) = decisions_of(GroupDropped("r1", TABLE, PartitionKey(0, "[]"), "conflict", "replan", "x", plan), 0.0)
+    assert (row.partition, row.partition_json) == ("(unpartitioned)", "{}")
+
+
+@pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
+def test_what_is_listed_as_telling_is_what_tells(event: Event) -> None:
+    of_groups = isinstance(event, RunCommitted) and event.groups > 0  # each of them has told already
+    assert bool(decisions_of(event, 0.0)) == (isinstance(event, TELLING) and not of_groups)
+    assert set(TELLING) < set(get_args(Event))
+    assert not isinstance(LedgerUpdated(TABLE, 1), TELLING)
+
+
+def skipped(
+    why: str = "3 small files", at: float = 0.0, partition: str = '{"p": 1}', reason: str = "not_due"
+) -> Decision:
+    return Decision(at, TABLE, "skipped", reason, why, spec_id=0, partition_json=partition)
+
+
+def test_the_same_reason_is_told_once_in_its_time_whatever_its_figures() -> None:
+    repeats = Repeats(repeat_seconds=100.0)
+    assert repeats.are_news(skipped("3 small files", at=0))
+    assert not repeats.are_news(skipped("4 small files", at=99))
+    assert repeats.are_news(skipped("5 small files", at=100))
+    assert not repeats.are_news(skipped("5 small files", at=199))
+
+
+def test_another_reason_or_partition_is_news_and_going_back_and_forth_is_not() -> None:
+    repeats = Repeats(repeat_seconds=100.0)
+    assert repeats.are_news(skipped())
+    assert repeats.are_news(skipped(partition='{"p": 2}'))
+    assert repeats.are_news(skipped("a commit less than 60 s ago"))
+    assert repeats.are_news(skipped(reason="declined"))
+    assert repeats.are_news(replace(skipped(), table=replace(TABLE, name="u")))
+    assert repeats.are_news(replace(skipped(), spec_id=1))
+    assert not any(repeats.are_news(again) for again in (skipped(), skipped("a commit less than 60 s ago")))
+
+
+def test_what_was_done_or_dropped_is_always_news() -> None:
+    repeats = Repeats(repeat_seconds=100.0)
+    for decision in ("done", "dropped"):
+        assert all(repeats.are_news(replace(skipped(), decision=decision)) for _ in range(3))
+
+
+def test_only_so_much_is_remembered_the_oldest_goes() -> None:
+    repeats = Repeats(repeat_seconds=100.0, most=2)
+    for partition in "abc":
+        assert repeats.are_news(skipped(partition=partition))
+    assert not repeats.are_news(skipped(partition="c"))
+    assert not repeats.are_news(skipped(partition="b"))
+    assert repeats.are_news(skipped(partition="a"))

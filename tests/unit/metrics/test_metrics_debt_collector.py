@@ -1,0 +1,358 @@
+"""The collector shows the board as it is, bounded, and forgets what the board forgets."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import DuplicateTimeseries
+
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
+from compactor.debt.manifest_debt import ManifestCounts
+from compactor.partitions import PartitionKey
+from compactor.table_names import TableName
+from metrics.debt_collector import (
+    LONGEST_LABEL,
+    CollectorLimits,
+    DebtCollector,
+    WorkStatus,
+    partition_label,
+    table_label,
+)
+
+NOW = 1_000_000.0
+MIB = 1024 * 1024
+HOSTILE = 'ev"il\\\n<script>alert(1)</script>{a="b"}\ud800.x'
+
+
+def partition(values, counts, *, spec_id=0, bucket=None, due=False) -> PartitionDebt:
+    key = PartitionKey(spec_id, json.dumps(list(values.values())))
+    return PartitionDebt(key, values, bucket, counts, due, "because")
+
+
+def debt(name, *partitions, **more) -> TableDebt:
+    table = name if isinstance(name, TableName) else TableName("lake", ("db",), name)
+    return TableDebt(table, 1, {one.key: one for one in partitions}, **more)
+
+
+def small(files: int) -> PartitionCounts:
+    return PartitionCounts(data_files=files, small_files=files, data_bytes=files, small_bytes=files)
+
+
+def hostile_board() -> DebtBoard:
+    board = DebtBoard()
+    counts = PartitionCounts(5, 4, 50, 40, 1, 500, 2)
+    board.put(debt(TableName("lake", (HOSTILE, ""), HOSTILE), partition({HOSTILE: HOSTILE, "b": 3}, counts, bucket=3)))
+    return board
+
+
+def exposed(board, *, work=WorkStatus, ready=lambda: True, limits=None, **more):
+    """(name without namespace, label values) → value."""
+    collector = DebtCollector(board, work, ready, version="1.2", limits=limits, clock=lambda: NOW, **more)
+    return samples(collector)
+
+
+def samples(collector):
+    found = {}
+    for family in collector.collect():
+        for sample in family.samples:
+            series = (sample.name.removeprefix("firnline_"), *sample.labels.values())
+            assert series not in found, "a series twice would spoil the whole scrape"
+            found[series] = sample.value
+    return found
+
+
+def test_table_series_hold_the_sums_of_all_partitions():
+    board = DebtBoard()
+    board.put(
+        debt(
+            "t",
+            partition({"day": "1"}, PartitionCounts(10, 8, 1_000, 400, 3, 70, 6), due=True),
+            partition({"day": "2"}, PartitionCounts(5, 1, 2_000, 30, 4, 80, 0)),
+            acted_on=True,
+            waiting_since=NOW - 90,
+            manifests=ManifestCounts(12, 3_400, 5, 2.5),
+        )
+    )
+    found = exposed(board, target_bytes=lambda _table: 150)
+    assert {name: value for (name, *labels), value in found.items() if labels == ["lake", "lake.db.t"]} == {
+        "table_files": 15,
+        "table_small_files": 9,
+        "table_data_bytes": 3_000,
+        "table_small_bytes": 430,
+        "table_delete_files": 7,
+        "table_records": 150,
+        "table_due_partitions": 1,
+        "table_debt_files": 5,  # 8 files of 400 bytes fill three files of 150; a single small file cannot be merged
+        "table_waiting_seconds": 90,
+        "table_stale": 0,
+        "table_acted_on": 1,
+        "table_manifests": 12,
+        "table_manifest_bytes": 3_400,
+        "table_manifest_depth": 2.5,
+    }
+
+
+def test_target_size_is_asked_per_table():
+    board = DebtBoard()
+    for name in ("big", "tiny"):
+        board.put(debt(name, partition({}, PartitionCounts(6, 6, 600, 600, 0, 1, 0))))
+    found = exposed(board, target_bytes=lambda table: 1_000 if table.name == "big" else 200)
+    assert found["table_debt_files", "lake", "lake.db.big"] == 5
+    assert found["table_debt_files", "lake", "lake.db.tiny"] == 3
+
+
+@pytest.mark.parametrize(
+    ("counts", "removable"),
+    [
+        (PartitionCounts(9, 0, 900, 0, 0, 1, 0), 0),
+        (PartitionCounts(4, 4, 0, 0, 0, 0, 0), 3),
+        (PartitionCounts(3, 3, 300, 300, 0, 1, 0), 0),
+        (PartitionCounts(2, 2, 500, 500, 0, 1, 0), 0),
+    ],
+)
+def test_debt_is_never_negative_and_a_rewrite_leaves_one_file(counts, removable):
+    board = DebtBoard()
+    board.put(debt("t", partition({}, counts)))
+    assert exposed(board, target_bytes=lambda _table: 100)["table_debt_files", "lake", "lake.db.t"] == removable
+
+
+def test_partition_series_hold_the_counts():
+    board = DebtBoard()
+    counts = PartitionCounts(10, 8, 1_000, 400, 3, 70, 6)
+    board.put(debt("t", partition({"day": "2024-01-01", "id_bucket": 3}, counts, spec_id=2, bucket=3)))
+    found = exposed(board)
+    labels = ["lake.db.t", "2", "day=2024-01-01/id_bucket=3", "3"]
+    assert {name: value for (name, *found_labels), value in found.items() if found_labels == labels} == {
+        "partition_files": 10,
+        "partition_small_files": 8,
+        "partition_data_bytes": 1_000,
+        "partition_small_bytes": 400,
+        "partition_delete_files": 3,
+        "partition_records": 70,
+    }
+
+
+def test_unpartitioned_table_has_empty_partition_and_bucket():
+    board = DebtBoard()
+    board.put(debt("t", partition({}, small(4))))
+    assert exposed(board)["partition_files", "lake.db.t", "0", "", ""] == 4
+
+
+def test_stale_table_keeps_its_last_counts_and_says_so():
+    board = DebtBoard()
+    board.put(debt("t", partition({}, small(4))))
+    board.mark_stale(TableName("lake", ("db",), "t"), "catalog does not answer")
+    board.mark_stale(TableName("lake", ("db",), "never_read"), "not found")
+    found = exposed(board)
+    assert found["table_stale", "lake", "lake.db.t"] == 1
+    assert found["table_files", "lake", "lake.db.t"] == 4
+    assert found["table_stale", "lake", "lake.db.never_read"] == 1
+    assert found["stale_tables",] == 2
+
+
+def test_work_readiness_and_build_are_read_at_scrape_time():
+    work, ready = [WorkStatus(3, 2, 61.5)], [False]
+    collector = DebtCollector(DebtBoard(), lambda: work[0], lambda: ready[0], version="1.2", clock=lambda: NOW)
+    first = samples(collector)
+    assert (first["queued_runs",], first["running_runs",], first["oldest_due_seconds",]) == (3, 2, 61.5)
+    assert first["service_ready",] == 0
+    assert next(labels for (name, *labels) in first if name == "build_info")[0] == "1.2"
+    work[0], ready[0] = WorkStatus(), True
+    second = samples(collector)
+    assert (second["queued_runs",], second["service_ready",]) == (0, 1)
+
+
+def test_oldest_waiting_is_of_tables_that_are_acted_on():
+    board = DebtBoard()
+    board.put(debt("observed", waiting_since=NOW - 500))
+    board.put(debt("acted_on", waiting_since=NOW - 40, acted_on=True))
+    board.put(debt("settled", acted_on=True))
+    board.put(debt("of_a_clock_ahead", waiting_since=NOW + 40, acted_on=True))
+    found = exposed(board)
+    assert found["oldest_waiting_seconds",] == 40
+    assert found["table_waiting_seconds", "lake", "lake.db.observed"] == 500
+    assert found["table_waiting_seconds", "lake", "lake.db.settled"] == 0
+    assert found["table_waiting_seconds", "lake", "lake.db.of_a_clock_ahead"] == 0
+
+
+def test_empty_board_is_a_clean_exposition():
+    found = exposed(DebtBoard())
+    assert (found["tables",], found["tables_left_out",], found["oldest_waiting_seconds",]) == (0, 0, 0)
+    assert not [series for series in found if len(series) > 1 and series[0] != "build_info"]
+
+
+def test_vanished_partition_and_table_vanish_from_the_exposition():
+    board = DebtBoard()
+    kept, gone = partition({"day": "kept"}, small(2)), partition({"day": "gone"}, small(3))
+    board.put(debt("t", kept, gone))
+    board.put(debt("dropped", partition({}, small(1))))
+    registry = CollectorRegistry()
+    registry.register(DebtCollector(board, WorkStatus, lambda: True, version="1", clock=lambda: NOW))
+    before = generate_latest(registry).decode()
+    assert 'partition="day=gone"' in before
+    assert 'table="lake.db.dropped"' in before
+    board.put(debt("t", kept))
+    board.forget(TableName("lake", ("db",), "dropped"))
+    after = generate_latest(registry).decode()
+    assert "day=gone" not in after
+    assert "dropped" not in after
+    assert 'partition="day=kept"' in after
+    assert 'firnline_table_files{catalog="lake",table="lake.db.t"} 2.0' in after
+
+
+def test_rewritten_table_is_summed_again_and_an_unchanged_one_is_not():
+    board = DebtBoard()
+    asked = []
+
+    def target(table):
+        asked.append(table.name)
+        return MIB
+
+    collector = DebtCollector(board, WorkStatus, lambda: True, version="1", target_bytes=target)
+    board.put(debt("a", partition({}, small(5))))
+    board.put(debt("b", partition({}, small(5))))
+    samples(collector)
+    board.put(debt("b", partition({}, small(1))))
+    assert samples(collector)["table_files", "lake", "lake.db.b"] == 1
+    assert asked == ["a", "b", "b"]
+
+
+def test_worst_tables_come_first_and_the_rest_is_counted():
+    board = DebtBoard()
+    for number in range(7):
+        board.put(debt(f"t{number}", partition({}, small(number % 5))))
+    found = exposed(board, limits=CollectorLimits(max_tables=3))
+    assert [series[2] for series in found if series[0] == "table_files"] == ["lake.db.t4", "lake.db.t3", "lake.db.t2"]
+    assert (found["tables",], found["tables_left_out",]) == (7, 4)
+
+
+def test_table_left_out_still_counts_as_stale_and_as_waiting():
+    board = DebtBoard()
+    board.put(debt("worst", partition({}, small(9))))
+    board.put(debt("stale", stale="gone", acted_on=True, waiting_since=NOW - 7))
+    found = exposed(board, limits=CollectorLimits(max_tables=1))
+    assert not [series for series in found if "lake.db.stale" in series]
+    assert (found["stale_tables",], found["oldest_waiting_seconds",]) == (1, 7)
+
+
+@pytest.mark.parametrize("limits", [CollectorLimits(0, 0), CollectorLimits(1, 1)])
+def test_limits_hold_at_their_edges(limits):
+    board = DebtBoard()
+    for name in "ab":
+        board.put(debt(name, partition({"p": 1}, small(1)), partition({"p": 2}, small(1))))
+    found = exposed(board, limits=limits)
+    assert len([series for series in found if series[0] == "table_files"]) == limits.max_tables
+    assert len([series for series in found if series[0] == "partition_files"]) == limits.worst_partitions
+
+
+@given(
+    sizes=st.lists(st.lists(st.integers(0, 9), max_size=6), max_size=8),
+    worst=st.integers(0, 12),
+)
+def test_worst_partitions_are_those_of_the_whole_fleet(sizes, worst):
+    board = DebtBoard()
+    for number, table in enumerate(sizes):
+        board.put(debt(f"t{number}", *(partition({"p": p}, small(files)) for p, files in enumerate(table))))
+    found = exposed(board, limits=CollectorLimits(worst_partitions=worst))
+    shown = sorted((value for series, value in found.items() if series[0] == "partition_small_files"), reverse=True)
+    assert shown == sorted((files for table in sizes for files in table), reverse=True)[:worst]
+
+
+def test_ten_thousand_tables_are_bounded_and_quick():
+    board = DebtBoard()
+    for number in range(10_000):
+        days = (partition({"day": day}, small(number + day), due=True) for day in range(5))
+        board.put(debt(f"t{number:05}", *days))
+    registry = CollectorRegistry()
+    registry.register(DebtCollector(board, WorkStatus, lambda: True, version="1"))
+    generate_latest(registry)
+    started = time.perf_counter()
+    text = generate_latest(registry).decode()
+    assert time.perf_counter() - started < 5, "a scrape times out after 10 seconds"
+    lines = text.splitlines()
+    tables = [line for line in lines if line.startswith("firnline_table_small_files{")]
+    worst = [line for line in lines if line.startswith("firnline_partition_small_files{")]
+    assert len(tables) == 5_000
+    assert len(worst) == 20
+    assert 'table="lake.db.t09999"' in tables[0]
+    assert [line.split("} ")[1] for line in worst[:4]] == ["10003.0", "10002.0", "10002.0", "10001.0"]
+    assert sum("firnline_" in line and not line.startswith("#") for line in lines) < 5_000 * 14 + 20 * 6 + 20
+    assert "firnline_tables_left_out 5000.0" in lines
+
+
+def test_hostile_names_keep_the_exposition_readable():
+    registry = CollectorRegistry()
+    registry.register(DebtCollector(hostile_board(), WorkStatus, lambda: True, version='1"\n'))
+    families = list(text_string_to_metric_families(generate_latest(registry).decode()))
+    generate_openmetrics(registry).decode()
+    tables = [sample for family in families for sample in family.samples if family.name == "firnline_table_files"]
+    hostile = 'ev"il\\%0A<script>alert(1)</script>{a="b"}%D800%2Ex'
+    assert [sample.labels for sample in tables] == [{"catalog": "lake", "table": f"lake.{hostile}..{hostile}"}]
+
+
+def test_labels_of_different_tables_differ():
+    names = [
+        (("a", "b"), "c"),
+        (("a.b",), "c"),
+        (("a",), "b.c"),
+        (("a%2Eb",), "c"),
+        (("a\nb",), "c"),
+        (("a%0Ab",), "c"),
+    ]
+    tables = [TableName("lake", *name) for name in names]
+    assert len({table_label(table) for table in tables}) == len(names)
+
+
+parts = st.text(alphabet='ab./%=" \n\ud800', max_size=3)
+
+
+@given(st.tuples(parts, parts, parts), st.tuples(parts, parts, parts))
+def test_table_label_tells_tables_of_one_depth_apart(first, second):
+    labels = {table_label(TableName(one[0], (one[1],), one[2])) for one in (first, second)}
+    assert len(labels) == len({first, second})
+
+
+@given(st.lists(st.none() | parts | st.sampled_from(["null", "true", "%6Eull"]), min_size=4, max_size=4))
+def test_partition_label_tells_partitions_apart(values):
+    first, second = ({"a": values[0], "b": values[1]}, {"a": values[2], "b": values[3]})
+    labels = {partition_label(partition(one, small(1))) for one in (first, second)}
+    assert len(labels) == (1 if first == second else 2)
+
+
+def test_partition_label_shows_values_as_people_write_them():
+    values = {"day": "2024-01-01", "hour": 5, "ok": True, "x": 1.5, "none": None, "text": "a/b=c"}
+    assert (
+        partition_label(partition(values, small(1))) == "day=2024-01-01/hour=5/ok=true/x=1.5/none=null/text=a%2Fb%3Dc"
+    )
+
+
+def test_long_labels_are_cut_and_stay_apart():
+    labels = {partition_label(partition({"p": "x" * 10_000 + end}, small(1))) for end in "ab"}
+    assert len(labels) == 2
+    assert {len(label) for label in labels} == {LONGEST_LABEL}
+
+
+def test_same_partition_text_under_two_specs_is_two_series():
+    board = DebtBoard()
+    board.put(debt("t", *(partition({"day": "1"}, small(files), spec_id=files) for files in (1, 2))))
+    found = exposed(board)
+    assert found["partition_files", "lake.db.t", "1", "day=1", ""] == 1
+    assert found["partition_files", "lake.db.t", "2", "day=1", ""] == 2
+
+
+def test_registering_reads_no_board_and_refuses_a_second_collector():
+    class Unread(DebtBoard):
+        def tables(self):
+            raise AssertionError("read")
+
+    registry = CollectorRegistry()
+    registry.register(DebtCollector(Unread(), WorkStatus, lambda: True, version="1"))
+    with pytest.raises(DuplicateTimeseries):
+        registry.register(DebtCollector(Unread(), WorkStatus, lambda: True, version="1"))

@@ -1,0 +1,532 @@
+"""The HTTP server, asked over real sockets."""
+
+from __future__ import annotations
+
+import base64
+import errno
+import gzip
+import hashlib
+import http.client
+import json
+import logging
+import re
+import socket
+import threading
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.openmetrics import parser as openmetrics
+
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
+from compactor.errors import InputError
+from compactor.events import GroupRewritten, RunCommitted, RunFailed, RunPlanned, RunSkipped
+from compactor.partitions import PartitionKey
+from compactor.table_names import TableName
+from metrics.debt_collector import DebtCollector, WorkStatus
+from metrics.http_server import MetricsServer, Site
+from metrics.recent_work import Finished, RecentWork, Running
+from metrics.recorder import Recorder
+from metrics.status_page import MOST_TABLES, SCRIPT, Counting, Health
+from tests.integration.service_process import wait_for
+from tests.services.prometheus import installed as prometheus_installed
+from tests.services.prometheus import prometheus
+from tests.unit.metrics.test_metrics_debt_collector import HOSTILE, debt, hostile_board, partition, small
+from tests.unit.metrics.test_metrics_recorder import COMMITTED as RUN_COMMITTED
+from tests.unit.metrics.test_metrics_recorder import REWRITTEN
+
+WELL = Health(live=True, ready=True)
+
+
+@pytest.fixture
+def serve():
+    """Starts servers on free ports; they are stopped when the test ends."""
+    servers = []
+
+    def start(**site):
+        site.setdefault("registry", CollectorRegistry())
+        site.setdefault("health", lambda: WELL)
+        server = MetricsServer(Site(**site), "127.0.0.1", 0)
+        server.start()
+        servers.append(server)
+        return server
+
+    yield start
+    for server in servers:
+        server.stop()
+
+
+def ask(server, path, method="GET", **headers):
+    connection = http.client.HTTPConnection(*server.address, timeout=10)
+    try:
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
+
+
+def tables_of(board):
+    return DebtCollector(board, WorkStatus, lambda: True, version="1").summaries
+
+
+def counted() -> CollectorRegistry:
+    registry = CollectorRegistry()
+    Counter("firnline_commits_total", "Runs committed.", registry=registry).inc(3)
+    return registry
+
+
+def test_metrics_in_the_plain_format(serve):
+    status, headers, body = ask(serve(registry=counted()), "/metrics")
+    assert status == 200
+    assert headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert b"\nfirnline_commits_total 3.0\n" in body
+    assert b"_created" not in body
+
+
+def test_metrics_in_openmetrics_when_asked(serve):
+    server = serve(registry=counted())
+    _, headers, body = ask(server, "/metrics", Accept="application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert body.endswith(b"firnline_commits_total 3.0\n# EOF\n")
+
+
+OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
+
+
+def test_exemplars_lead_from_a_figure_to_its_run_where_the_format_has_them(serve):
+    registry = CollectorRegistry()
+    recorder = Recorder(registry)
+    for event in (REWRITTEN, RUN_COMMITTED):
+        recorder(replace(event, run_id="run-7"))
+    server = serve(registry=registry)
+    families = {
+        family.name: family.samples
+        for family in openmetrics.text_string_to_metric_families(
+            ask(server, "/metrics", Accept=OPENMETRICS)[2].decode()
+        )
+    }
+    led = {name for name, samples in families.items() for sample in samples if sample.exemplar is not None}
+    assert led == {
+        "firnline_rewrite_seconds",
+        "firnline_rewrite_group_seconds",
+        "firnline_run_stage_seconds",
+        "firnline_commits",
+        "firnline_event_to_compacted_seconds",
+    }
+    (bucket,) = [sample for sample in families["firnline_rewrite_group_seconds"] if sample.exemplar]
+    assert (bucket.exemplar.labels, bucket.exemplar.value) == ({"run_id": "run-7"}, 1.5)
+    assert b"run-7" not in ask(server, "/metrics")[2]
+
+
+@pytest.mark.skipif(not prometheus_installed(), reason="prometheus is not installed; `make test-monitoring` does it")
+def test_a_real_prometheus_keeps_the_exemplars(serve, tmp_path):
+    registry = CollectorRegistry()
+    Recorder(registry)(replace(REWRITTEN, run_id="run-7"))
+    host, port = serve(registry=registry).address
+    with prometheus(tmp_path, f"{host}:{port}") as server:
+        found = wait_for("a scrape", lambda: server.exemplars("firnline_rewrite_group_seconds_bucket"))
+    assert found == [{"run_id": "run-7"}]
+
+
+@pytest.mark.parametrize(
+    "accept", ["application/openmetrics-text;version=abc", "text/plain;version=x.y", ",;=;,", "*/*"]
+)
+def test_odd_accept_headers_get_the_plain_format(serve, accept):
+    status, headers, body = ask(serve(registry=counted()), "/metrics", Accept=accept)
+    assert (status, headers["Content-Type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert b"firnline_commits_total 3.0" in body
+
+
+def test_folded_accept_header_does_not_break_the_response_headers(serve):
+    answer = serve(registry=counted())._site.answer(
+        "/metrics", {"Accept": "application/openmetrics-text;version=1.1.\r\n Evil: 1"}
+    )
+    assert "\n" not in answer.content_type
+    assert "\r" not in answer.content_type
+
+
+def test_metrics_are_compressed_when_asked(serve):
+    server = serve(registry=counted())
+    _, headers, body = ask(server, "/metrics", Accept_Encoding="br, gzip;q=0.8")
+    assert headers["Content-Encoding"] == "gzip"
+    assert b"firnline_commits_total 3.0" in gzip.decompress(body)
+    _, headers, body = ask(server, "/metrics", Accept_Encoding="gzip;q=0, identity")
+    assert headers["Content-Encoding"] is None
+    assert b"firnline_commits_total 3.0" in body
+
+
+def test_metrics_take_a_query_string(serve):
+    assert ask(serve(), "/metrics?x=1")[0] == 200
+
+
+def test_readyz_turns_from_503_to_200_and_names_the_part(serve):
+    health = [Health(live=True, ready=False, details={"stream": "still starting"})]
+    server = serve(health=lambda: health[0])
+    status, headers, body = ask(server, "/readyz")
+    assert (status, headers["Content-Type"]) == (503, "application/json")
+    assert json.loads(body) == {"live": True, "ready": False, "details": {"stream": "still starting"}}
+    assert ask(server, "/healthz")[0] == 200
+    health[0] = WELL
+    assert ask(server, "/readyz")[0] == 200
+
+
+def test_dead_service_is_neither_live_nor_ready(serve):
+    server = serve(health=lambda: Health(live=False, ready=True, details={"stream": "the query has ended"}))
+    assert (ask(server, "/healthz")[0], ask(server, "/readyz")[0]) == (503, 503)
+    assert json.loads(ask(server, "/healthz")[2])["details"] == {"stream": "the query has ended"}
+
+
+def test_health_check_that_raises_is_not_well_and_is_logged(serve, caplog):
+    def broken():
+        raise RuntimeError("secret address")
+
+    server = serve(health=broken)
+    status, _, body = ask(server, "/healthz")
+    assert status == 503
+    assert json.loads(body)["details"]["health"].startswith("the check failed")
+    assert b"secret" not in body
+    assert "the health check itself failed" in caplog.text
+
+
+def test_failing_collector_is_a_500_that_hides_the_cause_and_the_server_lives_on(serve, caplog):
+    class Broken:
+        def describe(self):
+            return []
+
+        def collect(self):
+            raise RuntimeError("secret address")
+
+    registry = CollectorRegistry()
+    registry.register(Broken())
+    server = serve(registry=registry)
+    status, _, body = ask(server, "/metrics")
+    assert status == 500
+    assert b"log" in body
+    assert b"secret" not in body
+    assert "secret address" in caplog.text
+    assert ask(server, "/healthz")[0] == 200
+
+
+def test_unknown_path_is_a_404_with_a_hint(serve):
+    status, headers, body = ask(serve(), "/metric<s>")
+    assert (status, headers["Content-Type"]) == (404, "text/plain; charset=utf-8")
+    assert b"Try /, /api/v1/status, /metrics, /healthz, /readyz" in body
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/healthz", "/readyz", "/nothing"])
+def test_head_has_the_headers_of_get_and_no_body(serve, path):
+    server = serve(registry=counted())
+    got_status, got_headers, got_body = ask(server, path)
+    status, headers, body = ask(server, path, method="HEAD")
+    assert (status, body) == (got_status, b"")
+    assert headers["Content-Length"] == got_headers["Content-Length"] == str(len(got_body))
+    assert headers["Content-Type"] == got_headers["Content-Type"]
+
+
+def test_head_leaves_the_connection_usable(serve):
+    connection = http.client.HTTPConnection(*serve(registry=counted()).address, timeout=10)
+    for method in ("HEAD", "GET", "HEAD", "GET"):
+        connection.request(method, "/metrics")
+        response = connection.getresponse()
+        assert response.status == 200
+        assert bool(response.read()) == (method == "GET")
+    connection.close()
+
+
+def test_requests_are_not_logged_to_stderr(serve, capfd):
+    server = serve()
+    ask(server, "/metrics")
+    ask(server, "/nothing")
+    ask(server, "/metrics", method="POST")
+    server.stop()
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
+
+
+def test_client_that_hangs_up_leaves_no_traceback_on_stderr(serve, capfd):
+    server = serve()
+    arrived, gone = threading.Event(), threading.Event()
+    answer = server._server.site.answer
+
+    class Slow:
+        def answer(self, path, headers):
+            arrived.set()
+            gone.wait(5)
+            return answer(path, headers)
+
+    server._server.site = Slow()
+    with socket.create_connection(server.address) as client:
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 200)
+        arrived.wait(5)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with a reset
+    server._server.site = Site(CollectorRegistry(), lambda: WELL)
+    gone.set()
+    for _ in range(20):
+        assert ask(server, "/healthz")[0] == 200
+    server.stop()
+    assert capfd.readouterr().err == ""
+
+
+ORDERS = TableName("lake", ("db",), "orders")
+DONE = Finished("r", ORDERS, 86_400.0, 777, 40, 2, 5_000, 5_432, 0.6, {"splice: same_schema": 3, "encode: tiny": 1})
+FAILED = Finished("q", ORDERS, 0.0, message="commit: <access> denied")
+UNDER_WAY = Running("p", ORDERS, 4, 112, 3_000_000, 0.0)
+
+
+def test_page_lists_tables_readiness_and_runs(serve):
+    board = DebtBoard()
+    counts = PartitionCounts(12_345, 678, 12_345_000, 9, 0, 1, 0)
+    board.put(debt("orders", partition({}, counts, due=True), stale="not found"))
+    server = serve(tables=tables_of(board), running=lambda: [UNDER_WAY], finished=lambda: [DONE, FAILED])
+    status, headers, body = ask(server, "/")
+    page = body.decode()
+    assert (status, headers["Content-Type"]) == (200, "text/html; charset=utf-8")
+    _, running, tables, orders, heads, done, failed = rows_of(page)
+    assert running[:4] == ["lake.db.orders", "4", "112", "3.0 MB"]
+    assert tables == ["Table", "Files", "Small files", "Mean size", "Due partitions", "Manifests", "Waiting", ""]
+    assert [text.strip() for text in orders] == ["lake.db.orders", "12,345", "678", "1.0 kB", "1", "", "", "not found"]
+    assert heads == ["At", "Table", "Done", "Bytes", "Took", "By", "Snapshot"]
+    by = "encode: tiny (1), splice: same_schema (3)"
+    assert done == ["1970-01-02 00:00:00Z", "lake.db.orders", "40 → 2 files", "5.0 kB", "0.6 s", by, "777"]
+    assert failed[2] == "commit: <access> denied"
+    assert "The service is ready." in page
+    assert "prefers-color-scheme" in page
+
+
+def test_the_json_twin_holds_what_the_page_shows(serve):
+    board = DebtBoard()
+    board.put(debt("orders", partition({}, PartitionCounts(10, 4, 1_000, 400, 3, 1, 0), due=True), acted_on=True))
+    server = serve(tables=tables_of(board), running=lambda: [UNDER_WAY], finished=lambda: [DONE, FAILED])
+    status, headers, body = ask(server, "/api/v1/status")
+    document = json.loads(body)
+    assert (status, headers["Content-Type"]) == (200, "application/json")
+    assert document["service"] == {"live": True, "ready": True, "details": {}}
+    assert document["fleet"] | {"tables": 1, "rewritten": 1, "due_tables": 1, "data_files": 10} == document["fleet"]
+    (table,) = document["tables"]
+    assert (table["table"], table["small_files"], table["mean_file_bytes"]) == ("lake.db.orders", 4, 100)
+    assert [run["failed"] for run in document["recent"]] == [None, "commit: <access> denied"]
+    assert document["recent"][0]["engines"] == {"splice: same_schema": 3, "encode: tiny": 1}
+    assert document["running"][0]["files"] == 112
+
+
+def test_recent_work_is_kept_from_events_and_bounded():
+    work = RecentWork(lambda: 7.0)
+    work(RunPlanned("r", ORDERS, 2, 30, 4_000, 0.5))
+    assert work.running == (Running("r", ORDERS, 2, 30, 4_000, 7.0),)
+    for engine in ("splice", "splice", "encode"):
+        work(GroupRewritten("r", ORDERS, PartitionKey(0, "[]"), engine, "why", 2, 1, 9, 9, 1, 0, 1, 0.1, 0))
+    work(RunCommitted("r", ORDERS, 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3))
+    assert work.running == ()
+    assert work.finished[0].engines == {"splice: why": 2, "encode: why": 1}
+    work(RunPlanned("q", ORDERS, 2, 30, 4_000, 0.5))
+    work(RunFailed("q", ORDERS, "commit", "conflict", "replan", "somebody was faster"))
+    assert work.running == ()
+    assert work.finished[0].message == "commit: somebody was faster"
+    for number in range(200):
+        work(RunCommitted(str(number), ORDERS, 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3))
+    assert len(work.finished) == 50
+    assert work.finished[0].run_id == "199"
+
+
+def test_a_run_that_found_nothing_left_to_do_is_not_shown_as_running():
+    work = RecentWork(lambda: 7.0)
+    work(RunPlanned("r1", ORDERS, 0, 0, 0, 0.1))
+    assert len(work.running) == 1
+    work(RunSkipped(ORDERS, "nothing_due"))
+    assert work.running == ()
+
+
+def test_page_says_what_is_not_well(serve):
+    health = Health(live=True, ready=False, details={"<catalog>": "does & not answer"})
+    page = ask(serve(health=lambda: health), "/")[2].decode()
+    assert "The service is not ready." in page
+    assert "<li>&lt;catalog&gt;: does &amp; not answer</li>" in page
+    assert "No catalog has been listed yet." in page
+
+
+@pytest.mark.parametrize(
+    ("counting", "text"),
+    [
+        (Counting(0, 1200), "counting: 0 of 1,200 tables"),
+        (Counting(7, 1200), "counting: 7 of 1,200 tables"),
+        (Counting(1200, 1200), None),
+        (Counting(0, 0), "The catalogs hold no table that is watched"),
+        (None, "No catalog has been listed yet."),
+    ],
+)
+def test_page_and_twin_show_how_far_the_first_count_is(serve, counting, text):
+    board = DebtBoard()
+    if counting is not None and counting.counted:
+        board.put(TableDebt(ORDERS))
+    server = serve(tables=tables_of(board), counting=lambda: counting)
+    page = ask(server, "/")[2].decode()
+    shown = ("counting: ", "No catalog has been listed", "The catalogs hold no table")
+    assert [words in page for words in shown] == [text is not None and text.startswith(words) for words in shown]
+    assert text is None or text in page
+    expected = None if counting is None else {"counted": counting.counted, "found": counting.found}
+    assert json.loads(ask(server, "/api/v1/status")[2])["counting"] == expected
+
+
+def test_page_escapes_hostile_names(serve):
+    board = hostile_board()
+    board.mark_stale(board.tables()[0].table, "<img src=x onerror=alert(2)>")
+    name = TableName("<img>", (HOSTILE,), "t")
+    done = Finished("r", name, 0.0, message="<img src=x>", engines={"<img>: x": 1})
+    site = {"running": lambda: [Running("r", name, 1, 1, 1, 0.0)], "finished": lambda: [done]}
+    status, _, body = ask(serve(tables=tables_of(board), **site), "/")
+    page = body.decode("utf-8", "replace")
+    assert status == 200
+    assert "img" not in set(tags_of(page))
+    assert list(tags_of(page)).count("script") == 1
+    assert any("<script>alert(1)</script>" in text for row in rows_of(page) for text in row), "shown as text"
+
+
+def test_page_loads_nothing_from_elsewhere(serve):
+    _, headers, body = ask(serve(), "/")
+    assert not {"link", "img", "iframe"} & set(tags_of(body.decode()))
+    assert b"http" not in body
+    policy = headers["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'")
+    (script,) = re.findall(r"<script>(.*?)</script>", body.decode(), re.DOTALL)
+    assert script == SCRIPT
+    assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
+
+
+def test_page_of_many_tables_shows_the_worst(serve):
+    board = DebtBoard()
+    for number in range(MOST_TABLES + 50):
+        key = PartitionKey(0, "[]")
+        table = TableName("lake", ("db",), f"t{number}")
+        board.put(TableDebt(table, 1, {key: PartitionDebt(key, {}, None, small(number), due=False, why="")}))
+    page = ask(serve(tables=tables_of(board)), "/")[2].decode()
+    assert len(rows_of(page)) == MOST_TABLES + 1
+    assert rows_of(page)[1][0] == "lake.db.t249"
+    assert "Tables (200 of 250, most small files first)" in page
+
+
+def test_port_in_use_names_the_setting_and_the_way_out(serve):
+    _, port = serve().address
+    second = MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", port)
+    with pytest.raises(
+        InputError, match=rf"^http\.port: port {port} on '127.0.0.1' is already in use; .* set http.port"
+    ):
+        second.start()
+    second.stop()
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "key"),
+    [("127.0.0.1", 70_000, "http.port"), ("203.0.113.7", 0, "http.host"), ("no such host", 0, "http.host")],
+)
+def test_address_that_cannot_be_bound_names_the_setting(host, port, key):
+    with pytest.raises(InputError, match=f"^{key}: .* set {key} to"):
+        MetricsServer(Site(CollectorRegistry(), lambda: WELL), host, port).start()
+
+
+def test_port_without_permission_names_the_setting(monkeypatch):
+    def refuse(*_args):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("metrics.http_server._Server", refuse)
+    with pytest.raises(InputError, match=r"^http\.port: no permission to listen on port 80; set http\.port"):
+        MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", 80).start()
+
+
+def test_stop_frees_the_port_and_both_may_be_called_twice(serve):
+    server = serve()
+    _, port = server.address
+    server.start()
+    assert server.address == ("127.0.0.1", port)
+    listening = server._server.socket
+    server.stop()
+    server.stop()
+    assert listening.fileno() == -1
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port), timeout=5)
+    again = MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", port)
+    again.start()
+    assert again.address == ("127.0.0.1", port)
+    assert ask(again, "/healthz")[0] == 200
+    again.stop()
+    assert again.address == ("127.0.0.1", port)
+
+
+def test_slow_request_does_not_hold_up_others(serve):
+    entered, released = threading.Event(), threading.Event()
+
+    def slow():
+        entered.set()
+        released.wait(60)
+        return ()
+
+    server = serve(tables=slow)
+    waiting = threading.Thread(target=ask, args=(server, "/"))
+    waiting.start()
+    try:
+        assert entered.wait(5)
+        assert ask(server, "/healthz")[0] == 200
+    finally:
+        released.set()
+        waiting.join()
+
+
+def has_ipv6_loopback() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6_loopback(), reason="this machine has no IPv6 loopback")
+def test_ipv6_host():
+    server = MetricsServer(Site(CollectorRegistry(), lambda: WELL), "::1", 0)
+    server.start()
+    assert ask(server, "/healthz")[0] == 200
+    server.stop()
+
+
+class _Reader(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.rows: list[list[str]] = []
+        self._in_cell = False
+
+    def handle_starttag(self, tag, attrs):  # noqa: ARG002 - the base class passes it
+        self.tags.append(tag)
+        self._in_cell = tag in {"td", "th"}
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in {"td", "th"}:
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        self._in_cell = self._in_cell and tag not in {"td", "th"}
+
+    def handle_data(self, data):
+        if self._in_cell:
+            self.rows[-1][-1] += data
+
+
+def read(page: str) -> _Reader:
+    reader = _Reader()
+    reader.feed(page)
+    reader.close()
+    return reader
+
+
+def rows_of(page: str) -> list[list[str]]:
+    return read(page).rows
+
+
+def tags_of(page: str) -> list[str]:
+    return read(page).tags
+
+
+@pytest.fixture(autouse=True)
+def _log_level(caplog):
+    caplog.set_level(logging.INFO)

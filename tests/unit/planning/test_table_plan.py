@@ -1,0 +1,79 @@
+"""What a plan says of partitions that it leaves out, and of delete files that apply to nothing."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
+from compactor.debt.table_changes import counts_of
+from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.iceberg.tables import FileSizes
+from compactor.manifests.cache import ManifestCache
+from compactor.partitions import PartitionKey
+from compactor.planning.dangling_deletes import CoverableDelete, worth_a_commit
+from compactor.planning.plan_table import AS_THE_SERVICE, DANGLING_FROM, Request, TablePlan, plan_table
+from compactor.settings.policy import PolicyValues
+from tests.properties.planning import data_file, delete_file
+from tests.properties.table_history import TableHistory
+
+A, B = PartitionKey(0, '["a"]'), PartitionKey(0, '["b"]')
+
+
+def planned(history: TableHistory, request: Request = AS_THE_SERVICE, now: float | None = None) -> TablePlan:
+    values = PolicyValues(strategy="threshold", min_input_files=3, max_files_to_rewrite=3)
+    moment = time.time() if now is None else now
+    return plan_table(history.view(), values, ManifestCache(1 << 20), request, wall_clock=lambda: moment)
+
+
+def test_a_due_partition_for_which_the_run_has_no_room_stays_due(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    for category in "ab":
+        history.append_unreal(category, [10, 10, 10])
+    plan = planned(history)
+    assert [group.group.key for group in plan.groups] == [A]
+    assert plan.left_alone([A, B]) == {}
+
+    counts = counts_of(data_file(0, 10).entry, FileSizes(1000, 750))
+    debts = {key: PartitionDebt(key, {}, None, counts, True, "3 small files") for key in (A, B)}
+    board, debt = DebtBoard(), TableDebt(plan.table.name, 1, debts)
+    board.put(debt)
+    board.decline(debt, plan.left_alone(each.key for each in debt.due))
+    known = board.get(plan.table.name)
+    assert known is not None
+    assert {each.key for each in known.due} == {A, B}
+
+
+def test_a_due_partition_without_data_files_is_left_alone_with_a_reason(tmp_path: Path) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [10])
+    assert planned(history).left_alone([B]) == {
+        A: "1 small files, due from 3",
+        B: "it holds delete files, but no data file",
+    }
+
+
+def vectors(count: int) -> list[CoverableDelete]:
+    return [CoverableDelete(delete_file(1, number, applies_to="gone"), frozenset()) for number in range(count)]
+
+
+def test_left_behind_vectors_are_worth_a_commit_and_equality_deletes_are_not() -> None:
+    equality: FileEntry = delete_file(1, 1, applies_to=None)._replace(content=Content.EQUALITY_DELETES)
+    needed = CoverableDelete(delete_file(1, 2, applies_to="there"), frozenset({"there"}))
+    assert not worth_a_commit([CoverableDelete(equality, frozenset()), needed], 1)
+    assert worth_a_commit([*vectors(1), needed], 1)
+    assert not worth_a_commit([*vectors(7), needed], 8)
+
+
+@pytest.mark.parametrize(
+    ("request_", "idle_seconds", "least"),
+    [(Request(), 0, 1), (AS_THE_SERVICE, 0, DANGLING_FROM), (AS_THE_SERVICE, 601, 1)],
+)
+def test_beside_a_writer_the_service_waits_for_several_of_them(
+    tmp_path: Path, request_: Request, idle_seconds: float, least: int
+) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [10])
+    assert planned(history, request_, time.time() + idle_seconds).dangling_from == least

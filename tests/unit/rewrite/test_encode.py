@@ -1,0 +1,514 @@
+"""Columns by field id, missing columns, types, and bits that must survive."""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.schema import Schema
+from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StringType,
+    StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UnknownType,
+    UUIDType,
+)
+
+from compactor.errors import GiveUpError
+from compactor.rewrite.encode.encode import EncodeInput, encode, encode_refusal
+from compactor.rewrite.reading.projection import projection
+from compactor.rewrite.reading.schema import written_schema
+from compactor.rewrite.reading.source_columns import source_columns
+from tests.unit.rewrite.encode_support import IDS, as_input, column, encoded, ids_file, refused, share, write
+
+# --- columns by field id ----------------------------------------------------------------------------------------------
+
+
+def test_rows_of_all_inputs_in_arrival_order(tmp_path: Path) -> None:
+    inputs = [ids_file(tmp_path / f"{n}.parquet", n * 10, 10) for n in (3, 1, 2)]
+    result, table = encoded(share(tmp_path, IDS, inputs))
+    assert table["id"].to_pylist() == [*range(30, 40), *range(10, 20), *range(20, 30)]
+    assert (result.rows_read, result.rows_deleted, result.rows, result.row_groups) == (30, 0, 30, 1)
+    assert result.size == (tmp_path / "out.parquet").stat().st_size
+    assert result.split_offsets == (4,)
+
+
+def test_columns_are_matched_by_id_whatever_their_names_and_order(tmp_path: Path) -> None:
+    old = pa.schema([column("b", pa.string(), 2), column("a", pa.int32(), 1)])
+    swapped = pa.schema([column("b", pa.int64(), 1), column("a", pa.string(), 2)])
+    inputs = [
+        write(tmp_path / "1.parquet", pa.table([["x"], [1]], schema=old)),
+        write(tmp_path / "2.parquet", pa.table([[2], ["y"]], schema=swapped)),
+    ]
+    schema = Schema(NestedField(2, "text", StringType()), NestedField(1, "number", LongType()))
+    _, table = encoded(share(tmp_path, schema, inputs))
+    assert table.to_pylist() == [{"text": "x", "number": 1}, {"text": "y", "number": 2}]
+
+
+def test_a_column_dropped_and_added_again_under_its_name_is_another_column(tmp_path: Path) -> None:
+    old = pa.schema([column("id", pa.int64(), 1), column("note", pa.string(), 2)])
+    source = write(tmp_path / "1.parquet", pa.table([[1], ["old"]], schema=old))
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(3, "note", StringType()))
+    _, table = encoded(share(tmp_path, schema, [source]))
+    assert table.to_pylist() == [{"id": 1, "note": None}]
+
+
+def test_a_column_without_an_id_in_a_file_with_ids_is_nobodys(tmp_path: Path) -> None:
+    old = pa.schema([column("id", pa.int64(), 1), column("note", pa.string(), None)])
+    source = write(tmp_path / "1.parquet", pa.table([[1], ["stray"]], schema=old))
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "note", StringType()))
+    mapping = json.dumps([{"field-id": 2, "names": ["note"]}])
+    _, table = encoded(share(tmp_path, schema, [source], name_mapping_json=mapping))
+    assert table.to_pylist() == [{"id": 1, "note": None}]
+
+
+def test_nested_evolution(tmp_path: Path) -> None:
+    old_struct = pa.struct([column("gone", pa.string(), 9), column("x", pa.int32(), 3, nullable=False)])
+    old = pa.schema(
+        [
+            column("s", old_struct, 2),
+            column("l", pa.list_(column("item", old_struct, 6)), 5),
+            column("m", pa.map_(column("key", pa.string(), 8, nullable=False), column("value", pa.float32(), 10)), 7),
+        ]
+    )
+    rows = [
+        {"s": {"gone": "a", "x": 1}, "l": [{"gone": "b", "x": 2}, None], "m": [("k", 1.5), ("n", None)]},
+        {"s": None, "l": None, "m": None},
+        {"s": {"gone": None, "x": 3}, "l": [], "m": []},
+    ]
+    source = write(tmp_path / "1.parquet", pa.Table.from_pylist(rows, schema=old))
+    new_struct = StructType(
+        NestedField(4, "y", StructType(NestedField(11, "deep", IntegerType(), required=True))),
+        NestedField(3, "renamed", LongType(), required=True),
+    )
+    schema = Schema(
+        NestedField(7, "m", MapType(8, StringType(), 10, DoubleType(), value_required=False)),
+        NestedField(2, "s", new_struct),
+        NestedField(5, "l", ListType(6, new_struct, element_required=False)),
+    )
+    result, table = encoded(share(tmp_path, schema, [source]))
+    assert table.to_pylist() == [
+        {
+            "m": [("k", 1.5), ("n", None)],
+            "s": {"y": None, "renamed": 1},
+            "l": [{"y": None, "renamed": 2}, None],
+        },
+        {"m": None, "s": None, "l": None},
+        {"m": [], "s": {"y": None, "renamed": 3}, "l": []},
+    ]
+    assert result.metrics.null_value_counts == {3: 1, 11: 3}
+
+
+def test_nested_columns_that_swapped_names(tmp_path: Path) -> None:
+    """Types, names and order are the table's: only the ids tell that `a` is what was called `b`, at any depth."""
+    inner = pa.struct([column("a", pa.int64(), 4), column("b", pa.int64(), 3)])
+    entry = pa.map_(column("key", pa.string(), 11, nullable=False), column("value", inner, 12))
+    arrow = pa.schema(
+        [
+            column("s", pa.struct([column("t", inner, 2)]), 1),
+            column("l", pa.list_(column("element", inner, 6)), 5),
+            column("m", entry, 10),
+        ]
+    )
+    row = {"s": {"t": {"a": 4, "b": 3}}, "l": [{"a": 4, "b": 3}], "m": [("k", {"a": 4, "b": 3})]}
+    source = write(tmp_path / "1.parquet", pa.Table.from_pylist([row], schema=arrow))
+    pair = StructType(NestedField(3, "a", LongType()), NestedField(4, "b", LongType()))
+    schema = Schema(
+        NestedField(1, "s", StructType(NestedField(2, "t", pair))),
+        NestedField(5, "l", ListType(6, pair, element_required=False)),
+        NestedField(10, "m", MapType(11, StringType(), 12, pair, value_required=False)),
+    )
+    _, table = encoded(share(tmp_path, schema, [source]))
+    right = {"a": 3, "b": 4}
+    assert table.to_pylist() == [{"s": {"t": right}, "l": [right], "m": [("k", right)]}]
+
+
+def test_slices_of_nested_columns(tmp_path: Path) -> None:
+    narrow = pa.struct([column("x", pa.int32(), 2)])
+    arrow = pa.schema(
+        [column("s", narrow, 1), column("l", pa.list_(column("element", narrow, 4)), 3), column("n", pa.int32(), 5)]
+    )
+    rows = [{"s": {"x": n} if n % 3 else None, "l": [{"x": n}] * n if n % 4 else None, "n": n} for n in range(9)]
+    path = tmp_path / "1.parquet"
+    table = pa.Table.from_pylist(rows, schema=arrow)
+    write(path, table)
+    wide = StructType(NestedField(2, "x", LongType()))
+    schema = Schema(
+        NestedField(1, "s", wide),
+        NestedField(3, "l", ListType(4, wide, element_required=False)),
+        NestedField(5, "n", LongType()),
+    )
+    sources = source_columns(arrow, pq.ParquetFile(path).schema, None)
+    plan = projection(sources, written_schema(schema, with_lineage=False), {})
+    for start in range(9):
+        assert plan.apply(table.slice(start, 3)).to_pylist() == rows[start : start + 3]
+
+
+def test_files_of_equal_types_and_names_but_other_ids_do_not_share_a_plan(tmp_path: Path) -> None:
+    schemas = [pa.schema([column("a", pa.int64(), n), column("b", pa.int64(), 3 - n)]) for n in (1, 2)]
+    inputs = [write(tmp_path / f"{n}.parquet", pa.table([[1], [2]], schema=each)) for n, each in enumerate(schemas)]
+    schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType()))
+    _, table = encoded(share(tmp_path, schema, inputs))
+    assert table.to_pylist() == [{"a": 1, "b": 2}, {"a": 2, "b": 1}]
+
+
+def test_a_required_child_of_a_null_struct_needs_no_value(tmp_path: Path) -> None:
+    plain = pa.schema([column("s", pa.struct([column("x", pa.int32(), 3, nullable=False)]), 2)])
+    optional = pa.schema([column("s", pa.struct([column("x", pa.int32(), 3)]), 2)])
+    rows = [{"s": {"x": 1}}, {"s": None}]
+    inputs = [
+        write(tmp_path / f"{n}.parquet", pa.Table.from_pylist(rows, schema=schema), store_schema=stored)
+        for n, (schema, stored) in enumerate([(plain, True), (plain, False), (optional, False)])
+    ]
+    schema = Schema(NestedField(2, "s", StructType(NestedField(3, "x", IntegerType(), required=True))))
+    _, table = encoded(share(tmp_path, schema, inputs))
+    assert table.to_pylist() == rows * 3
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_null_where_the_table_requires_a_value(tmp_path: Path, nested: bool) -> None:
+    x = column("x", pa.int32(), 3)
+    arrow = pa.schema([column("s", pa.struct([x]), 2) if nested else x])
+    row: dict[str, Any] = {"s": {"x": None}} if nested else {"x": None}
+    source = write(tmp_path / "1.parquet", pa.Table.from_pylist([row], schema=arrow))
+    required = NestedField(3, "x", IntegerType(), required=True)
+    schema = Schema(NestedField(2, "s", StructType(required)) if nested else required)
+    work = share(tmp_path, schema, [source])
+    with pytest.raises(GiveUpError) as error:
+        encode(work)
+    assert error.value.reason == "null_in_required_field"
+    assert not Path(work.output).exists()
+
+
+def test_missing_columns_constant_default_null(tmp_path: Path) -> None:
+    inputs = [ids_file(tmp_path / "1.parquet", 0, 2)]
+    wide = pa.schema([column("id", pa.int64(), 1, nullable=False), column("region", pa.string(), 2)])
+    inputs.append(write(tmp_path / "2.parquet", pa.table([[7], [None]], schema=wide)))
+    schema = Schema(
+        *IDS.fields,
+        NestedField(2, "region", StringType(), initial_default="nowhere"),
+        NestedField(3, "price", DecimalType(9, 2), required=True, initial_default=Decimal("1.50")),
+        NestedField(4, "note", StringType()),
+    )
+    _, table = encoded(share(tmp_path, schema, inputs, partition_constants=((2, "eu"),)))
+    price = Decimal("1.50")
+    assert table.to_pylist() == [
+        {"id": 0, "region": "eu", "price": price, "note": None},
+        {"id": 1, "region": "eu", "price": price, "note": None},
+        {"id": 7, "region": None, "price": price, "note": None},  # the file's own null, not the partition's value
+    ]
+
+
+def test_a_null_partition_value_is_null_whatever_the_default(tmp_path: Path) -> None:
+    schema = Schema(*IDS.fields, NestedField(2, "region", StringType(), initial_default="nowhere"))
+    source = ids_file(tmp_path / "1.parquet", 0, 1)
+    _, table = encoded(share(tmp_path, schema, [source], partition_constants=((2, None),)))
+    assert table["region"].to_pylist() == [None]
+
+
+def test_constants_of_every_type(tmp_path: Path) -> None:
+    key = uuid.UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7")
+    constants: list[tuple[Any, object, object]] = [
+        (BooleanType(), False, False),
+        (IntegerType(), 7, 7),
+        (LongType(), -1, -1),
+        (FloatType(), 1.5, 1.5),
+        (DoubleType(), -0.0, -0.0),
+        (DateType(), 20000, 20000),
+        (TimeType(), 5, 5),
+        (TimestampType(), -5, -5),
+        (TimestamptzType(), 5, 5),
+        (StringType(), "", ""),
+        (UUIDType(), key, key.bytes),
+        (UUIDType(), key.bytes, key.bytes),
+        (FixedType(2), b"ab", b"ab"),
+        (BinaryType(), b"", b""),
+        (DecimalType(20, 3), Decimal("1.250"), Decimal("1.250")),
+    ]
+    schema = Schema(*IDS.fields, *[NestedField(n, f"c{n}", kind) for n, (kind, _, _) in enumerate(constants, 2)])
+    values = tuple((n, value) for n, (_, value, _) in enumerate(constants, 2))
+    source = ids_file(tmp_path / "1.parquet", 0, 1)
+    _, table = encoded(share(tmp_path, schema, [source], partition_constants=values))
+    for n, (_, _, expected) in enumerate(constants, 2):
+        scalar = table.column(f"c{n}")[0]
+        found = scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
+        found = found.bytes if isinstance(found, uuid.UUID) else found
+        assert repr(found) == repr(expected), n
+
+
+def test_a_required_column_without_a_default_is_refused(tmp_path: Path) -> None:
+    source = ids_file(tmp_path / "1.parquet", 0, 1)
+    schema = Schema(*IDS.fields, NestedField(2, "must", LongType(), required=True))
+    assert refused(share(tmp_path, schema, [source])) == "required_field_missing"
+
+
+def test_files_without_ids_need_a_name_mapping(tmp_path: Path) -> None:
+    inner = pa.struct([column("y", pa.int64(), None)])
+    arrow = pa.schema(
+        [
+            column("ident", pa.int64(), None),
+            column("s", inner, None),
+            column("l", pa.list_(column("item", inner, None)), None),
+            column("m", pa.map_(pa.string(), pa.int64()), None),
+        ]
+    )
+    row = {"ident": 5, "s": {"y": 6}, "l": [{"y": 7}], "m": [("k", 8)]}
+    source = write(tmp_path / "1.parquet", pa.Table.from_pylist([row], schema=arrow))
+    struct_type = StructType(NestedField(3, "x", LongType()))
+    schema = Schema(
+        NestedField(1, "id", LongType()),
+        NestedField(2, "s", struct_type),
+        NestedField(4, "l", ListType(5, StructType(NestedField(6, "x", LongType())), element_required=False)),
+        NestedField(7, "m", MapType(8, StringType(), 9, LongType(), value_required=False)),
+    )
+    assert refused(share(tmp_path, schema, [source])) == "no_field_ids"
+    mapping = [
+        {"field-id": 1, "names": ["id", "ident"]},
+        {"field-id": 2, "names": ["s"], "fields": [{"field-id": 3, "names": ["x", "y"]}]},
+        {
+            "field-id": 4,
+            "names": ["l"],
+            "fields": [{"field-id": 5, "names": ["element"], "fields": [{"field-id": 6, "names": ["y"]}]}],
+        },
+        {
+            "field-id": 7,
+            "names": ["m"],
+            "fields": [{"field-id": 8, "names": ["key"]}, {"field-id": 9, "names": ["value"]}],
+        },
+    ]
+    _, table = encoded(share(tmp_path, schema, [source], name_mapping_json=json.dumps(mapping)))
+    assert table.to_pylist() == [{"id": 5, "s": {"x": 6}, "l": [{"x": 7}], "m": [("k", 8)]}]
+
+
+def test_two_columns_with_one_id_are_refused(tmp_path: Path) -> None:
+    arrow = pa.schema([column("a", pa.int64(), 1), column("b", pa.int64(), 1)])
+    source = write(tmp_path / "1.parquet", pa.table([[1], [2]], schema=arrow))
+    assert refused(share(tmp_path, Schema(NestedField(1, "id", LongType())), [source])) == "duplicate_field_ids"
+
+
+def test_a_refusal_by_a_late_file_leaves_nothing_behind(tmp_path: Path) -> None:
+    first = ids_file(tmp_path / "1.parquet", 0, 1000)
+    late = write(tmp_path / "2.parquet", pa.table([["x"]], schema=pa.schema([column("id", pa.string(), 1)])))
+    work = share(tmp_path, IDS, [first, late], properties=(("write.parquet.row-group-size-bytes", "1"),))
+    assert refused(work) == "type_not_supported"
+
+
+@pytest.mark.parametrize("arrow", [pa.uint64(), pa.float32(), pa.string(), pa.timestamp("us"), pa.decimal128(9, 2)])
+def test_types_that_do_not_widen_to_long_are_refused(tmp_path: Path, arrow: pa.DataType) -> None:
+    source = write(tmp_path / "1.parquet", pa.table([pa.nulls(1, arrow)], schema=pa.schema([column("id", arrow, 1)])))
+    assert refused(share(tmp_path, Schema(NestedField(1, "id", LongType())), [source])) == "type_not_supported"
+
+
+def test_unsigned_numbers_of_32_bits_are_long(tmp_path: Path) -> None:
+    arrow = pa.schema([column("id", pa.uint32(), 1)])
+    source = write(tmp_path / "1.parquet", pa.table([pa.array([0, 2**32 - 1, None], pa.uint32())], schema=arrow))
+    result, table = encoded(share(tmp_path, Schema(NestedField(1, "id", LongType())), [source]))
+    assert table["id"].to_pylist() == [0, 2**32 - 1, None]
+    assert int.from_bytes(result.metrics.upper_bounds[1], "little") == 2**32 - 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow"),
+    [
+        (TimestampType(), pa.timestamp("ns")),
+        (TimestampType(), pa.timestamp("us", "UTC")),
+        (TimestamptzType(), pa.timestamp("us")),
+        (DecimalType(9, 2), pa.decimal128(10, 2)),
+        (DecimalType(9, 2), pa.decimal128(9, 3)),
+        (IntegerType(), pa.int64()),
+        (FloatType(), pa.float64()),
+        (FixedType(4), pa.binary(3)),
+        (UUIDType(), pa.binary(15)),
+    ],
+)
+def test_types_that_would_lose_something_are_refused(tmp_path: Path, kind: Any, arrow: pa.DataType) -> None:
+    source = write(tmp_path / "1.parquet", pa.table([pa.nulls(1, arrow)], schema=pa.schema([column("x", arrow, 1)])))
+    assert refused(share(tmp_path, Schema(NestedField(1, "x", kind)), [source])) == "type_not_supported"
+
+
+@pytest.mark.parametrize("kind", [UnknownType(), StructType()])
+def test_types_without_a_parquet_form_are_refused_before_any_byte(tmp_path: Path, kind: Any) -> None:
+    work = share(tmp_path, Schema(NestedField(1, "x", kind)), [EncodeInput("/nowhere", 1, 1)])
+    found = encode_refusal(work)
+    assert found is not None
+    assert found.reason == "type_not_supported"
+    assert encode(work) == found
+
+
+def test_types_that_pyiceberg_does_not_know_are_refused(tmp_path: Path) -> None:
+    work = replace(share(tmp_path, IDS, []), schema_json=IDS.model_dump_json().replace('"long"', '"variant"'))
+    assert refused(work) == "type_not_supported"
+
+
+def test_a_file_named_twice_is_refused(tmp_path: Path) -> None:
+    source = ids_file(tmp_path / "1.parquet", 0, 1)
+    assert refused(share(tmp_path, IDS, [source, source])) == "duplicate_inputs"
+
+
+# --- bits that must survive -------------------------------------------------------------------------------------------
+
+DOUBLE_BITS = [0x7FF8000000000000, 0x7FF8000000000001, 0xFFF8000000000000, 0x7FF0000000000001, 1 << 63, 0, 1]
+FLOAT_BITS = [0x7FC00000, 0x7FC00001, 0xFFC00000, 0x7F800001, 1 << 31, 0, 1]
+TEXT_BYTES = [b"\xff\xfe", b"", b"\xed\xa0\x80", b"\x00", "ü€😀".encode(), b"\x80", None]
+
+
+@pytest.mark.parametrize("repeat", [1, 50])
+def test_nan_payloads_signed_zeros_and_invalid_text_survive(tmp_path: Path, repeat: int) -> None:
+    doubles = pa.array(np.array(DOUBLE_BITS * repeat, dtype=np.uint64)).view(pa.float64())
+    floats = pa.array(np.array(FLOAT_BITS * repeat, dtype=np.uint32)).view(pa.float32())
+    raw = pa.array(TEXT_BYTES * repeat, pa.binary())
+    arrow = pa.schema([column(name, kind, n) for n, (name, kind) in enumerate(
+        [("d", pa.float64()), ("f", pa.float32()), ("t", pa.string()), ("r", pa.binary()), ("b", pa.binary())], 1)]
+    )  # fmt: skip
+    table = pa.table([doubles, floats, raw.view(pa.string()), raw, raw], schema=arrow)
+    inputs = [write(tmp_path / f"{n}.parquet", table, store_schema=bool(n)) for n in range(2)]
+    schema = Schema(
+        NestedField(1, "d", DoubleType()),
+        NestedField(2, "f", FloatType()),
+        NestedField(3, "t", StringType()),
+        NestedField(4, "r", StringType()),  # bytes that the writer did not call text
+        NestedField(5, "b", BinaryType()),
+    )
+    _, found = encoded(share(tmp_path, schema, inputs))
+    assert found["d"].combine_chunks().view(pa.uint64()).to_pylist() == DOUBLE_BITS * repeat * 2
+    assert found["f"].combine_chunks().view(pa.uint32()).to_pylist() == FLOAT_BITS * repeat * 2
+    for name in ("t", "r", "b"):
+        assert found[name].combine_chunks().view(pa.binary()).to_pylist() == TEXT_BYTES * repeat * 2
+
+
+def test_int96_timestamps_beyond_the_range_of_nanoseconds(tmp_path: Path) -> None:
+    micros = [-62135596800000000, -1, 0, 253402300799999999]  # years 1 to 9999
+    julian_day, day = 2440588, 86_400_000_000
+    path = tmp_path / "1.parquet"
+    # Arrow writes INT96 from nanoseconds only, which do not reach so far: write placeholders and set the bytes.
+    marks = pa.array([100 + n for n in range(len(micros))], pa.timestamp("us"))
+    arrow = pa.schema([column("at", pa.timestamp("us"), 1)])
+    options = {"use_deprecated_int96_timestamps": True, "compression": "none", "use_dictionary": False}
+    pq.write_table(pa.table([marks], schema=arrow), path, store_schema=False, write_statistics=False, **options)
+    data = path.read_bytes()
+    for n, value in enumerate(micros):
+        placeholder = struct.pack("<qi", (100 + n) * 1000, julian_day)
+        assert data.count(placeholder) == 1
+        days, of_day = divmod(value, day)
+        data = data.replace(placeholder, struct.pack("<qi", of_day * 1000, julian_day + days))
+    path.write_bytes(data)
+    for kind in (TimestampType(), TimestamptzType()):
+        work = share(tmp_path, Schema(NestedField(1, "at", kind)), [as_input(path)])
+        _, table = encoded(work)
+        assert table["at"].combine_chunks().view(pa.int64()).to_pylist() == micros
+        Path(work.output).unlink()
+
+
+def test_decimals_of_every_physical_type(tmp_path: Path) -> None:
+    texts = ["0.00", "-0.01", "9999999.99", "-9999999.99"]
+    inputs = []
+    for n, (precision, as_integer) in enumerate([(9, True), (9, False), (18, True), (20, False)]):
+        arrow = pa.schema([column("d", pa.decimal128(precision, 2), 1)])
+        table = pa.table([[Decimal(text) for text in texts]], schema=arrow)
+        inputs.append(write(tmp_path / f"{n}.parquet", table, store_decimal_as_integer=as_integer))
+    schema = Schema(NestedField(1, "d", DecimalType(20, 2)))
+    _, table = encoded(share(tmp_path, schema, inputs))
+    assert table["d"].to_pylist() == [Decimal(text) for text in texts] * 4
+
+
+@pytest.mark.parametrize("precision", [5, 15, 20])
+def test_a_decimal_with_more_digits_than_its_type_is_not_cut(tmp_path: Path, precision: int) -> None:
+    """A writer may declare few digits and store many: Arrow reads them, and would write the lower bytes alone."""
+    path = tmp_path / "1.parquet"
+    arrow = pa.schema([column("d", pa.decimal128(38, 2), 1)])
+    pq.write_table(pa.table([[Decimal(10) ** 33]], schema=arrow), path, store_schema=False, compression="none")
+    data = path.read_bytes()
+    # DECIMAL(38, 2) as ConvertedType precision and in the LogicalType union: zigzag varint 76 for 38.
+    assert data.count(b"\x15\x4c") >= 1
+    path.write_bytes(data.replace(b"\x15\x4c", bytes([0x15, precision * 2])))
+    assert pq.ParquetFile(path).schema_arrow.field("d").type.precision == precision
+    work = share(tmp_path, Schema(NestedField(1, "d", DecimalType(precision, 2))), [as_input(path)])
+    with pytest.raises(GiveUpError):
+        encode(work)
+    assert not Path(work.output).exists()
+
+
+def test_arrow_types_that_only_a_stored_arrow_schema_asks_for(tmp_path: Path) -> None:
+    arrow = pa.schema(
+        [
+            column("d", pa.dictionary(pa.int32(), pa.string()), 1),
+            column("n", pa.duration("us"), 2),
+            column("l", pa.large_list(column("element", pa.large_string(), 4)), 3),
+            column("t", pa.timestamp("us", "America/New_York"), 5),
+            column("v", pa.string_view(), 6),
+            column("s", pa.timestamp("s"), 7),
+        ]
+    )
+    row = {"d": "x", "n": 5, "l": ["a", None], "t": 6, "v": "long enough not to be inlined", "s": 7}
+    source = write(tmp_path / "1.parquet", pa.Table.from_pylist([row] * 2, schema=arrow), store_schema=True)
+    schema = Schema(
+        NestedField(1, "d", StringType()),
+        NestedField(2, "n", LongType()),
+        NestedField(3, "l", ListType(4, StringType(), element_required=False)),
+        NestedField(5, "t", TimestamptzType()),
+        NestedField(6, "v", StringType()),
+        NestedField(7, "s", TimestampType()),
+    )
+    _, table = encoded(share(tmp_path, schema, [source]))
+    assert (
+        table.select(["d", "n", "l", "v"]).to_pylist()
+        == [{"d": "x", "n": 5, "l": ["a", None], "v": "long enough not to be inlined"}] * 2
+    )
+    assert table["t"].combine_chunks().view(pa.int64()).to_pylist() == [6, 6]
+    assert table["s"].combine_chunks().view(pa.int64()).to_pylist() == [7_000_000] * 2
+
+
+def test_strings_of_one_schema_in_every_encoding(tmp_path: Path) -> None:
+    """Arrow cannot read delta-encoded strings as numbers of a dictionary, which would be faster for the others."""
+    arrow = pa.schema([column("t", pa.string(), 1)])
+    text = [["view", None, "click"][n % 3] for n in range(6000)]
+    options: list[dict[str, Any]] = [{}, {"use_dictionary": False}, {"use_dictionary": ["t"], "row_group_size": 500}]
+    options += [
+        {"use_dictionary": False, "column_encoding": {"t": encoding}}
+        for encoding in ("DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY")
+    ]
+    inputs = [
+        write(tmp_path / f"{n}.parquet", pa.table([text], schema=arrow), **each) for n, each in enumerate(options)
+    ]
+    _, found = encoded(share(tmp_path, Schema(NestedField(1, "t", StringType())), inputs))
+    assert found["t"].to_pylist() == text * len(options)
+
+
+def test_files_of_other_writers(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"id": [1, 2], "text": ["a", None]})
+    frame.write_parquet(tmp_path / "polars.parquet")
+    duckdb.sql(
+        f"COPY (SELECT 3::BIGINT AS id, 'c' AS text) TO '{tmp_path}/duckdb.parquet' "
+        "(FORMAT parquet, FIELD_IDS {id: 1, text: 2})"
+    )
+    inputs = [as_input(tmp_path / "polars.parquet"), as_input(tmp_path / "duckdb.parquet")]
+    mapping = json.dumps([{"field-id": 1, "names": ["id"]}, {"field-id": 2, "names": ["text"]}])
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "text", StringType()))
+    work = share(tmp_path, schema, inputs, name_mapping_json=mapping)
+    encoded(work)
+    assert duckdb.sql(f"SELECT id, text FROM '{work.output}'").fetchall() == [(1, "a"), (2, None), (3, "c")]

@@ -1,0 +1,135 @@
+"""What Spark would change is seen beforehand: by the table and by the footers of Parquet files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import new_table_metadata
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
+from pyiceberg.transforms import BucketTransform, IdentityTransform
+from pyiceberg.types import IntegerType, LongType, NestedField, StructType, TimestampNanoType, TimestampType
+
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.iceberg.tables import TableView
+from compactor.manifests.live_files import LiveFile
+from compactor.partitions import PartitionKey
+from compactor.planning.spark_misreads import misread
+from compactor.refusal import Refusal
+from compactor.rewrite.tasks.spark_checks import misread_units
+from compactor.storage.opening import byte_store_for
+from compactor.table_names import TableName
+
+KEY = PartitionKey(0, "[1]")
+MICROSECONDS = Schema(NestedField(1, "id", LongType()), NestedField(2, "ts", TimestampType()))
+NANOSECONDS = Schema(NestedField(1, "id", LongType()), NestedField(2, "ts", TimestampNanoType()))
+BOTH = Schema(NestedField(1, "ts", TimestampType()), NestedField(2, "ns", TimestampNanoType()))
+
+
+def live(path: str = "file", size: int = 1, **more: Any) -> LiveFile:
+    values = {
+        "manifest_path": "manifest", "status": Status.ADDED, "snapshot_id": 1, "data_sequence_number": 1,
+        "content": Content.DATA, "path": path, "file_format": "parquet", "key": KEY, "partition": (1,), "records": 1,
+        "size": size, "sort_order_id": None, "encrypted": False, "equality_ids": (), "applies_to": None,
+    }  # fmt: skip
+    return LiveFile(FileEntry(**{**values, **more}))
+
+
+def table_of(*, transform: Any = None, properties: dict[str, str] | None = None, outer: bool, inner: bool) -> TableView:
+    """Partitioned by a column two structs down; `outer` and `inner`: whether they are required."""
+    column = NestedField(3, "a", IntegerType())
+    schema = Schema(
+        NestedField(1, "outer", StructType(NestedField(2, "inner", StructType(column), required=inner)), required=outer)
+    )
+    by = PartitionSpec(PartitionField(3, 1000, transform or IdentityTransform(), "a"))
+    # PyIceberg gives the columns ids of its own, the same ones here.
+    metadata = new_table_metadata(schema, by, UNSORTED_SORT_ORDER, "file:///table", properties or {})
+    return TableView(TableName("lake", ("db",), "t"), metadata, "", Any)  # type: ignore[arg-type]
+
+
+def reason(found: Refusal | None) -> str | None:
+    return None if found is None else found.reason
+
+
+@pytest.mark.parametrize(
+    ("outer", "inner", "transform", "expected"),
+    [
+        (True, True, None, None),
+        (False, True, None, "nested_partition_source"),
+        (True, False, None, "nested_partition_source"),
+        (False, False, BucketTransform(4), None),
+    ],
+)
+def test_a_partition_column_in_a_struct_that_may_be_null(
+    outer: bool, inner: bool, transform: Any, expected: str | None
+) -> None:
+    table = table_of(transform=transform, outer=outer, inner=inner)
+    assert reason(misread(table, KEY, [live()])) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "first_row_id", "file_format", "expected"),
+    [
+        ("parquet", 0, "parquet", None),
+        ("parquet", 0, "orc", "orc_row_ids"),
+        ("parquet", None, "orc", None),
+        ("orc", 0, "parquet", "orc_row_ids"),
+        ("ORC", None, "parquet", None),
+    ],
+)
+def test_row_ids_in_orc(written: str, first_row_id: int | None, file_format: str, expected: str | None) -> None:
+    table = table_of(properties={"write.format.default": written}, outer=True, inner=True)
+    file = live(file_format=file_format, first_row_id=first_row_id)
+    assert reason(misread(table, KEY, [live(), file])) == expected
+
+
+def units(folder: Path, schema: Schema, columns: dict[str, tuple[pa.DataType, int | None]], **more: Any) -> str | None:
+    arrow = pa.schema(
+        [
+            pa.field(name, kind, metadata=None if field_id is None else {"PARQUET:field_id": str(field_id)})
+            for name, (kind, field_id) in columns.items()
+        ]
+    )
+    path = folder / "file.parquet"
+    pq.write_table(pa.table([pa.nulls(1, kind) for kind, _ in columns.values()], schema=arrow), path)
+    file = live(path.as_uri(), path.stat().st_size, **more)
+    return reason(misread_units(byte_store_for(path.as_uri(), {}), schema, [file]))
+
+
+@pytest.mark.parametrize("field_id", [2, None])
+@pytest.mark.parametrize(
+    ("schema", "unit", "expected"),
+    [
+        (MICROSECONDS, "ns", "timestamp_unit"),
+        (MICROSECONDS, "us", None),
+        (MICROSECONDS, "ms", None),
+        (NANOSECONDS, "ns", None),
+        (NANOSECONDS, "us", "timestamp_unit"),
+    ],
+)
+def test_timestamps_of_another_unit(
+    tmp_path: Path, schema: Schema, unit: str, expected: str | None, field_id: int | None
+) -> None:
+    assert units(tmp_path, schema, {"id": (pa.int64(), 1), "ts": (pa.timestamp(unit), field_id)}) == expected
+
+
+def test_units_of_columns_that_are_not_the_tables_do_not_matter(tmp_path: Path) -> None:
+    gone = {"id": (pa.int64(), 1), "gone": (pa.timestamp("ns"), 9)}
+    assert units(tmp_path, MICROSECONDS, gone) is None
+    assert units(tmp_path, BOTH, {"any": (pa.timestamp("ns"), None), "other": (pa.timestamp("us"), None)}) is None
+    assert units(tmp_path, BOTH, {"ts": (pa.timestamp("ns"), 1)}) == "timestamp_unit"
+    no_timestamps = Schema(NestedField(1, "id", LongType()))
+    assert units(tmp_path, no_timestamps, {"id": (pa.timestamp("ns"), 1)}) is None
+
+
+def test_files_whose_footers_cannot_be_read_are_left_to_spark(tmp_path: Path) -> None:
+    path = tmp_path / "file.parquet"
+    path.write_bytes(b"no Parquet at all")
+    store = byte_store_for(path.as_uri(), {})
+    assert misread_units(store, MICROSECONDS, [live(path.as_uri(), 17)]) is None
+    assert misread_units(store, MICROSECONDS, [live("file:///nowhere", 17, file_format="orc")]) is None

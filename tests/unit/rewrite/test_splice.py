@@ -1,0 +1,674 @@
+"""What is refused, and what comes out where writers laid files out in unusual ways."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from compactor.errors import GiveUpError, RetryError
+from compactor.rewrite.parquet.footer import Footer, RowGroup, read_footer
+from compactor.rewrite.parquet.thrift import (
+    BINARY,
+    I16,
+    I32,
+    I64,
+    LIST,
+    STRUCT,
+    Struct,
+    ThriftList,
+    decode_struct,
+    encode_struct,
+)
+from compactor.rewrite.splice.checks import SpliceLimits, refusal
+from compactor.rewrite.splice.splice import SpliceInput, _Copier, splice
+from compactor.storage.byte_store import ByteRange, OutputFile
+from compactor.storage.local_store import LocalByteStore
+
+STORE = LocalByteStore()
+ANY_SIZE = SpliceLimits(min_row_group_bytes=0, min_chunk_bytes=0, max_footer_fraction=100.0)
+ROWS = 60
+
+
+def table(first: int, rows: int = ROWS) -> pa.Table:
+    schema = pa.schema(
+        [
+            pa.field(name, kind, metadata={"PARQUET:field_id": str(number)})
+            for number, (name, kind) in enumerate([("id", pa.int64()), ("text", pa.string()), ("part", pa.int32())], 1)
+        ]
+    )
+    ids = range(first, first + rows)
+    return pa.table([list(ids), [f"t{i}" for i in ids], [i % 3 for i in ids]], schema=schema)
+
+
+def write(path: Path, first: int = 0, rows: int = ROWS, **options: Any) -> Path:
+    settings = {
+        "row_group_size": 25,
+        "write_page_index": True,
+        "max_rows_per_page": 10,
+        "store_schema": False,
+        "bloom_filter_options": {"id": {"ndv": 100, "fpp": 0.1}, "part": {"ndv": 100, "fpp": 0.1}},
+    }
+    pq.write_table(table(first, rows), path, **(settings | options))
+    return path
+
+
+def footer_of(path: Path) -> Footer:
+    return read_footer(STORE, str(path), path.stat().st_size)
+
+
+def join(folder: Path, *paths: Path, limits: SpliceLimits = ANY_SIZE, **more: Any) -> Any:
+    inputs = [SpliceInput(str(path), path.stat().st_size) for path in paths]
+    return splice(STORE, inputs, str(folder / "out.parquet"), limits, **more)
+
+
+@pytest.fixture
+def footer(tmp_path: Path) -> Footer:
+    return footer_of(write(tmp_path / "given.parquet"))
+
+
+def with_fields(footer: Footer, changes: dict[int, tuple[int, Any]]) -> Footer:
+    return replace(footer, tree=footer.tree.with_fields(changes))
+
+
+def with_chunk(footer: Footer, edit: Callable[[Struct], Struct], column: int = 1) -> Footer:
+    """The footer with one column chunk of the last row group edited."""
+    groups = list(footer.tree.elements(4, STRUCT))
+    chunks = list(groups[-1].elements(1, STRUCT))
+    chunks[column] = edit(chunks[column])
+    groups[-1] = groups[-1].with_fields({1: (LIST, ThriftList(STRUCT, chunks))})
+    return with_fields(footer, {4: (LIST, ThriftList(STRUCT, groups))})
+
+
+def with_metadata(footer: Footer, changes: dict[int, tuple[int, Any]], column: int = 1) -> Footer:
+    return with_chunk(
+        footer, lambda chunk: chunk.with_fields({3: (STRUCT, chunk.require(3, STRUCT).with_fields(changes))}), column
+    )
+
+
+def with_schema(footer: Footer, edit: Callable[[Struct], Struct], element: int = 2) -> Footer:
+    elements = list(footer.schema)
+    elements[element] = edit(elements[element])
+    return with_fields(footer, {2: (LIST, ThriftList(STRUCT, elements))})
+
+
+def with_key_values(footer: Footer, **pairs: str) -> Footer:
+    entries = [Struct({1: (BINARY, k.encode()), 2: (BINARY, v.encode())}) for k, v in pairs.items()]
+    return with_fields(footer, {5: (LIST, ThriftList(STRUCT, entries))})
+
+
+def reason(*footers: Footer, limits: SpliceLimits = ANY_SIZE) -> str | None:
+    found = refusal(footers, limits)
+    assert found is None or found.sentence
+    return found.reason if found else None
+
+
+# --- refusals ---
+
+
+def test_like_files_are_accepted(footer: Footer) -> None:
+    assert reason(footer) is None
+    assert reason(footer, footer, footer) is None
+
+
+@pytest.mark.parametrize("field", [8, 9])
+def test_plaintext_footers_of_encrypted_files(footer: Footer, field: int) -> None:
+    value = (STRUCT, Struct({1: (STRUCT, Struct({}))})) if field == 8 else (BINARY, b"key")
+    assert reason(footer, with_fields(footer, {field: value})) == "encrypted"
+
+
+@pytest.mark.parametrize("field", [8, 9])
+def test_encrypted_columns(footer: Footer, field: int) -> None:
+    value = (STRUCT, Struct({1: (STRUCT, Struct({}))})) if field == 8 else (BINARY, b"metadata")
+    assert reason(footer, with_chunk(footer, lambda chunk: chunk.with_fields({field: value}))) == "encrypted"
+    hidden = with_chunk(footer, lambda chunk: chunk.without(3).with_fields({field: value}))
+    assert reason(footer, hidden) == "encrypted"
+
+
+def test_encrypted_footers(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet")
+    path.write_bytes(path.read_bytes()[:-4] + b"PARE")
+    with pytest.raises(GiveUpError) as caught:
+        footer_of(path)
+    assert caught.value.reason == "encrypted"
+
+
+def test_bytes_behind_the_footer_struct(footer: Footer) -> None:
+    assert reason(replace(footer, trailing_bytes=28)) == "unreadable_footer"
+
+
+def test_columns_in_other_files(footer: Footer) -> None:
+    elsewhere = with_chunk(footer, lambda chunk: chunk.with_fields({1: (BINARY, b"other.parquet")}))
+    assert reason(footer, elsewhere) == "external_column_files"
+
+
+SCHEMA_EDITS: dict[str, Callable[[Struct], Struct]] = {
+    "field id": lambda element: element.with_fields({9: (I32, 77)}),
+    "no field id": lambda element: element.without(9),
+    "name": lambda element: element.with_fields({4: (BINARY, b"TEXT")}),
+    "logical type": lambda element: element.without(10),
+    "converted type": lambda element: element.without(6),
+    "repetition": lambda element: element.with_fields({3: (I32, 0)}),
+    "unknown field": lambda element: element.with_fields({90: (I32, 0)}),
+}
+
+
+@pytest.mark.parametrize("edit", SCHEMA_EDITS.values(), ids=SCHEMA_EDITS.keys())
+def test_schemas_must_be_identical(footer: Footer, edit: Callable[[Struct], Struct]) -> None:
+    assert reason(footer, with_schema(footer, edit)) == "schema_differs"
+
+
+def test_columns_need_field_ids(footer: Footer) -> None:
+    without = with_schema(footer, lambda element: element.without(9))
+    assert reason(without, without) == "no_field_ids"
+    assert reason(without, without, limits=replace(ANY_SIZE, require_field_ids=False)) is None
+
+
+def variant_footer(footer: Footer, group_id: int | None) -> Footer:
+    """A schema of one VARIANT group, whose two columns have no ids."""
+    leaf = Struct({1: (I32, 6), 3: (I32, 0)})
+    group = Struct({3: (I32, 1), 4: (BINARY, b"v"), 5: (I32, 2), 10: (STRUCT, Struct({16: (STRUCT, Struct({}))}))})
+    if group_id is not None:
+        group = group.with_fields({9: (I32, group_id)})
+    leaves = [leaf.with_fields({4: (BINARY, name)}) for name in (b"metadata", b"value")]
+    root = footer.schema[0].with_fields({5: (I32, 1)})
+    return with_fields(footer, {2: (LIST, ThriftList(STRUCT, [root, group, *leaves]))})
+
+
+def test_columns_of_a_variant_share_its_field_id(footer: Footer) -> None:
+    leaves = variant_footer(footer, 5).leaves
+    assert [(leaf.path, leaf.field_id) for leaf in leaves] == [((b"v", b"metadata"), 5), ((b"v", b"value"), 5)]
+    without = variant_footer(footer, None)
+    assert reason(without) == "no_field_ids"
+
+
+def test_created_by_must_agree(footer: Footer) -> None:
+    assert reason(footer, with_fields(footer, {6: (BINARY, b"other")})) == "created_by_differs"
+    another_version = footer.created_by.replace(b"version ", b"version 9")
+    assert another_version != footer.created_by
+    assert reason(footer, with_fields(footer, {6: (BINARY, another_version)})) == "created_by_differs"
+    assert reason(footer, replace(footer, tree=footer.tree.without(6))) == "created_by_differs"
+
+
+@pytest.mark.parametrize(
+    ("writer", "expected"),
+    [
+        (b"parquet-mr version 1.8.0 (build 1)", "unsupported_writer"),
+        (b"parquet-mr version 1.2.8", "unsupported_writer"),
+        (b"parquet-mr", "unsupported_writer"),
+        (b"parquet-mr version 1.8.1", None),
+        (b"parquet-mr version 1.10.0 (build 2)", None),
+        (b"parquet-cpp version 1.0.0", None),
+    ],
+)
+def test_old_parquet_java_files_stay_apart(footer: Footer, writer: bytes, expected: str | None) -> None:
+    assert reason(with_fields(footer, {6: (BINARY, writer)})) == expected
+
+
+def test_column_orders_must_agree(footer: Footer) -> None:
+    assert reason(footer, replace(footer, tree=footer.tree.without(7))) == "column_orders_differ"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "parquet.avro.schema",
+        "org.apache.spark.version",
+        "org.apache.spark.legacyDateTime",
+        "org.apache.spark.legacyINT96",
+        "org.apache.spark.timeZone",
+        "ARROW:schema",
+        "some.unknown.key",
+    ],
+)
+def test_metadata_that_readers_interpret_must_agree(footer: Footer, key: str) -> None:
+    one, other = with_key_values(footer, **{key: "1"}), with_key_values(footer, **{key: "2"})
+    assert reason(one, one) is None
+    assert reason(one, other) == reason(one, footer) == reason(footer, one) == "metadata_differs"
+
+
+@pytest.mark.parametrize("key", ["iceberg.schema", "pandas"])
+def test_metadata_that_may_differ(footer: Footer, key: str) -> None:
+    one, other = with_key_values(footer, **{key: "1"}), with_key_values(footer, **{key: "2"})
+    assert reason(one, other) is reason(one, footer) is None
+
+
+def test_the_order_of_key_values_does_not_matter(footer: Footer) -> None:
+    assert reason(with_key_values(footer, a="1", b="2"), with_key_values(footer, b="2", a="1")) is None
+
+
+def test_other_facts_about_the_file_must_agree(footer: Footer) -> None:
+    assert reason(footer, with_fields(footer, {1: (I32, 99)})) == "metadata_differs"
+    assert reason(footer, with_fields(footer, {32000: (I32, 1)})) == "metadata_differs"
+
+
+@pytest.mark.parametrize("rows", [ROWS - 1, ROWS + 1, -1])
+def test_row_counts_must_add_up(footer: Footer, rows: int) -> None:
+    assert reason(footer, with_fields(footer, {3: (I64, rows)})) == "row_count_mismatch"
+
+
+BAD_PLACES: dict[str, Callable[[Footer], dict[int, tuple[int, Any]]]] = {
+    "before the magic": lambda _: {9: (I64, 3)},
+    "no offset": lambda _: {9: (I64, 0), 11: (I64, 0)},
+    "into the footer": lambda footer: {7: (I64, footer.file_size)},
+    "negative size": lambda _: {7: (I64, -5)},
+    "no bytes": lambda _: {7: (I64, 0)},
+    "data pages past the chunk": lambda footer: {9: (I64, footer.data_end - 1)},
+    "an index page past the chunk": lambda footer: {10: (I64, footer.data_end - 1)},
+    "the bytes of the first row group": lambda _: {9: (I64, 4), 11: (I64, 4), 7: (I64, 10)},
+}
+
+
+@pytest.mark.parametrize("changes", BAD_PLACES.values(), ids=BAD_PLACES.keys())
+def test_chunks_must_lie_in_the_file_and_apart(footer: Footer, changes: Callable[[Footer], dict[int, Any]]) -> None:
+    assert reason(footer, with_metadata(footer, changes(footer))) == "bad_offsets"
+
+
+def test_row_groups_must_follow_the_schema(footer: Footer) -> None:
+    swapped = with_metadata(footer, {3: (LIST, ThriftList(BINARY, [b"id"]))})
+    assert reason(swapped) == "malformed_row_group"
+    groups = footer.tree.elements(4, STRUCT)
+    short = groups[0].with_fields({1: (LIST, ThriftList(STRUCT, list(groups[0].elements(1, STRUCT))[:2]))})
+    assert reason(with_fields(footer, {4: (LIST, ThriftList(STRUCT, [short, *groups[1:]]))})) == "malformed_row_group"
+
+
+def test_a_chunk_without_metadata_is_unreadable(footer: Footer) -> None:
+    assert reason(with_chunk(footer, lambda chunk: chunk.without(3))) == "unreadable_footer"
+
+
+def test_size_limits(footer: Footer) -> None:
+    pages = [chunk.pages.length for group in footer.row_groups for chunk in group.chunks]
+    group, chunk = sum(pages) // 3, sum(pages) // 9
+    at_limit = replace(ANY_SIZE, min_row_group_bytes=group, min_chunk_bytes=chunk)
+    assert reason(footer, footer, limits=at_limit) is None
+    assert reason(footer, limits=replace(at_limit, min_row_group_bytes=group + 1)) == "row_groups_too_small"
+    assert reason(footer, limits=replace(at_limit, min_chunk_bytes=chunk + 1)) == "chunks_too_small"
+    full = replace(at_limit, min_chunk_bytes=chunk + 1, full_row_group_bytes=group)
+    assert reason(footer, limits=full) is None
+    assert reason(footer, footer, limits=replace(ANY_SIZE, max_row_groups=5)) == "too_many_row_groups"
+    assert reason(footer, footer, limits=replace(ANY_SIZE, max_row_groups=6)) is None
+    assert reason(footer, limits=SpliceLimits()) == "row_groups_too_small"
+
+
+def test_the_estimated_footer_is_close(footer: Footer, tmp_path: Path) -> None:
+    join(tmp_path, *[write(tmp_path / f"{n}.parquet") for n in range(3)])
+    actual = footer_of(tmp_path / "out.parquet").length
+    near = int(actual * 0.97), int(actual * 1.03)
+    assert reason(footer, footer, footer, limits=replace(ANY_SIZE, max_footer_bytes=near[0])) == "footer_too_large"
+    assert reason(footer, footer, footer, limits=replace(ANY_SIZE, max_footer_bytes=near[1])) is None
+    assert reason(footer, limits=replace(ANY_SIZE, max_footer_fraction=0.01)) == "footer_too_large"
+
+
+def test_nothing_to_splice() -> None:
+    assert reason() == "no_inputs"
+
+
+def test_files_without_rows_need_not_agree(footer: Footer, tmp_path: Path) -> None:
+    empty = footer_of(write(tmp_path / "empty.parquet", rows=0))
+    odd = with_key_values(with_fields(empty, {6: (BINARY, b"other")}), a="b")
+    assert reason(odd, footer) is reason(footer, odd) is reason(odd) is None
+
+
+# --- splicing ---
+
+
+def expect_rows(path: Path, *firsts: int) -> None:
+    assert pq.read_table(path).equals(pa.concat_tables([table(first) for first in firsts]))
+
+
+def test_files_without_rows_are_skipped(tmp_path: Path) -> None:
+    empty = write(tmp_path / "empty.parquet", rows=0, store_schema=True)
+    result = join(tmp_path, empty, write(tmp_path / "a.parquet"), empty, write(tmp_path / "b.parquet", 100))
+    assert (result.rows, result.row_groups) == (2 * ROWS, 6)
+    expect_rows(tmp_path / "out.parquet", 0, 100)
+    assert footer_of(tmp_path / "out.parquet").key_values == []
+
+
+def test_only_files_without_rows_make_one_without_rows(tmp_path: Path) -> None:
+    empty = write(tmp_path / "empty.parquet", rows=0)
+    result = join(tmp_path, empty, empty)
+    assert (result.rows, result.row_groups, result.split_offsets, result.column_sizes) == (0, 0, (), {})
+    assert pq.read_table(tmp_path / "out.parquet").equals(table(0, 0))
+
+
+def test_row_groups_without_rows_are_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "gaps.parquet"
+    with pq.ParquetWriter(path, table(0).schema, store_schema=False) as writer:
+        for first, rows in ((0, 0), (0, ROWS), (0, 0), (ROWS, 5)):
+            writer.write_table(table(first, rows))
+    assert [group.num_rows for group in footer_of(path).row_groups] == [0, ROWS, 0, 5]
+    result = join(tmp_path, path, path)
+    assert (result.rows, result.row_groups) == (2 * (ROWS + 5), 4)
+    assert pq.read_table(tmp_path / "out.parquet")["id"].to_pylist() == [*range(ROWS + 5)] * 2
+
+
+def test_first_key_values_stay_and_differing_pandas_goes(tmp_path: Path) -> None:
+    paths = [write(tmp_path / "a.parquet"), write(tmp_path / "b.parquet", 100)]
+    footers = [
+        with_key_values(footer_of(path), **{"iceberg.schema": name, "pandas": name, "x": "y"})
+        for path, name in zip(paths, "ab", strict=True)
+    ]
+    join(tmp_path, *paths, footers=footers)
+    out = tmp_path / "out.parquet"
+    assert footer_of(out).key_values == [(b"iceberg.schema", b"a"), (b"x", b"y")]
+    out.unlink()
+    join(tmp_path, *paths, footers=[footers[0], footers[0]])
+    assert (b"pandas", b"a") in footer_of(out).key_values
+    out.unlink()
+    join(
+        tmp_path,
+        *paths,
+        footers=[with_key_values(footer, pandas=name) for footer, name in zip(footers, "ab", strict=True)],
+    )
+    assert footer_of(out).key_values == []
+
+
+def relaid(path: Path, order: list[int], gap: int, bloom_length: bool = True, file_offset: str = "zero") -> Path:
+    """The same file as another writer could have laid it out: chunks in another order, with the bloom filter and a
+    gap behind each, without offset for a missing dictionary, page indexes where they fall."""
+    data, footer = path.read_bytes(), footer_of(path)
+    out, groups = bytearray(b"PAR1"), []
+    for group in footer.row_groups:
+        chunks = list(group.chunks)
+        trees: dict[int, Struct] = {}
+        for column in order:
+            chunk, start = chunks[column], len(out)
+            pages = chunk.pages
+            shift = start - pages.offset
+            out += data[pages.offset : pages.end]
+            changes = {field_id: (I64, offset + shift) for field_id, offset in chunk.page_offsets.items()}
+            changes.setdefault(11, (I64, 0))
+            changes[10] = (I64, start + 1)
+            metadata = chunk.metadata.with_fields(changes)
+            if chunk.bloom_offset:
+                metadata = metadata.with_fields({14: (I64, len(out))})
+                metadata = metadata if bloom_length else metadata.without(15)
+                out += data[chunk.bloom_offset : chunk.bloom_offset + chunk.bloom_length]
+            tree = chunk.tree.with_fields({2: (I64, {"zero": 0, "first": start, "after": len(out)}[file_offset])})
+            locations, _ = decode_struct(data, chunk.offset_index.offset)
+            moved = [place.with_fields({1: (I64, place.get(1) + shift)}) for place in locations.elements(1, STRUCT)]
+            index = encode_struct(locations.with_fields({1: (LIST, ThriftList(STRUCT, moved))}))
+            tree = tree.with_fields({4: (I64, len(out)), 5: (I32, len(index))})
+            out += index
+            trees[column] = tree.with_fields({6: (I64, len(out)), 3: (STRUCT, metadata)})
+            out += data[chunk.column_index.offset : chunk.column_index.end] + b"\xee" * gap
+        columns = [trees[column] for column in range(len(chunks))]
+        groups.append(group.tree.with_fields({1: (LIST, ThriftList(STRUCT, columns)), 5: (I64, 1), 7: (I16, 9)}))
+    raw = encode_struct(footer.tree.with_fields({4: (LIST, ThriftList(STRUCT, groups))}))
+    made = path.with_suffix(".relaid")
+    made.write_bytes(bytes(out) + raw + len(raw).to_bytes(4, "little") + b"PAR1")
+    return made
+
+
+def in_file_order(group: RowGroup) -> list[tuple[bytes, ...]]:
+    return [chunk.path for chunk in sorted(group.chunks, key=lambda chunk: chunk.pages.offset)]
+
+
+def check_structure(path: Path, originals: list[Path]) -> None:
+    """Every offset of the file leads to the bytes that the originals have there."""
+    data, footer = path.read_bytes(), footer_of(path)
+    sources = [(p.read_bytes(), chunk) for p in originals for g in footer_of(p).row_groups for chunk in g.chunks]
+    groups = [group for original in originals for group in footer_of(original).row_groups]
+    for number, (given, group) in enumerate(zip(groups, footer.row_groups, strict=True)):
+        assert in_file_order(group) == in_file_order(given)
+        assert group.ordinal == number
+        assert group.tree.get(5) == min(chunk.pages.offset for chunk in group.chunks)
+    moved = [chunk for group in footer.row_groups for chunk in group.chunks]
+    for (source, before), after in zip(sources, moved, strict=True):
+        shift = after.pages.offset - before.pages.offset
+        assert data[after.pages.offset : after.pages.end] == source[before.pages.offset : before.pages.end]
+        assert after.page_offsets == {field_id: offset + shift for field_id, offset in before.page_offsets.items()}
+        assert (
+            data[after.column_index.offset : after.column_index.end]
+            == (source[before.column_index.offset : before.column_index.end])
+        )
+        old, _ = decode_struct(source, before.offset_index.offset)
+        new, end = decode_struct(data, after.offset_index.offset)
+        assert end == after.offset_index.end
+        places = [(p.get(1) + shift, p.get(2), p.get(3)) for p in old.elements(1, STRUCT)]
+        assert [(p.get(1), p.get(2), p.get(3)) for p in new.elements(1, STRUCT)] == places
+        assert bool(after.bloom_offset) == bool(before.bloom_offset)
+        if after.bloom_offset:
+            assert (
+                data[after.bloom_offset :][: after.bloom_length] == source[before.bloom_offset :][: after.bloom_length]
+            )
+            header, start = decode_struct(data, after.bloom_offset)
+            assert start + header.require(1, I32) == after.bloom_offset + after.bloom_length
+
+
+@pytest.mark.parametrize("gap", [0, 37])
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
+@pytest.mark.parametrize("bloom_length", [True, False])
+@pytest.mark.parametrize("file_offset", ["zero", "first", "after"])
+def test_unusual_layouts(tmp_path: Path, order: list[int], gap: int, bloom_length: bool, file_offset: str) -> None:
+    paths = [relaid(write(tmp_path / f"{n}.parquet", 100 * n), order, gap, bloom_length, file_offset) for n in range(3)]
+    result = join(tmp_path, *paths)
+    out = tmp_path / "out.parquet"
+    expect_rows(out, 0, 100, 200)
+    check_structure(out, paths)
+    footer = footer_of(out)
+    assert list(result.split_offsets) == [min(c.pages.offset for c in g.chunks) for g in footer.row_groups]
+    for group in footer.row_groups:
+        for chunk in group.chunks:
+            assert chunk.metadata.get(10) == chunk.pages.offset + 1
+            assert chunk.tree.get(2) == (chunk.pages.offset if file_offset == "first" else 0)
+
+
+def test_pages_are_copied_in_one_go_where_they_touch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [write(tmp_path / f"{n}.parquet", 100 * n, bloom_filter_options=None) for n in range(2)]
+    copies: list[tuple[str, int, int]] = []
+    real = LocalByteStore.create
+
+    def create(store: LocalByteStore, location: str) -> OutputFile:
+        file = real(store, location)
+        copy = file.copy_range
+        file.copy_range = lambda *arguments: (copies.append(arguments), copy(*arguments))[1]  # type: ignore[method-assign]
+        return file
+
+    monkeypatch.setattr(LocalByteStore, "create", create)
+    join(tmp_path, *paths)
+    assert [location for location, _, _ in copies] == [str(path) for path in paths]
+    assert all(offset == 4 for _, offset, _ in copies)
+
+
+def test_touching_ranges_of_different_files_are_not_mistaken_for_one(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).write_bytes(name.encode() * 20)
+    file = STORE.create(str(tmp_path / "out"))
+    copier = _Copier(file)
+    places = [copier.append(str(tmp_path / name), ByteRange(at, 5)) for name, at in [("a", 0), ("a", 5), ("b", 10)]]
+    copier.flush()
+    file.finish()
+    assert places == [0, 5, 10]
+    assert (tmp_path / "out").read_bytes() == b"a" * 10 + b"b" * 5
+
+
+# --- damaged indexes and filters are dropped, never left dangling ---
+
+
+def spliced_chunk(tmp_path: Path, edit: Callable[[Path], Footer]) -> Any:
+    """The second column's chunk in the last row group, after that of one of two files was damaged."""
+    paths = [write(tmp_path / "a.parquet"), write(tmp_path / "b.parquet", 100)]
+    join(tmp_path, *paths, footers=[footer_of(paths[0]), edit(paths[1])])
+    out = tmp_path / "out.parquet"
+    expect_rows(out, 0, 100)
+    chunks = [chunk for group in footer_of(out).row_groups for chunk in group.chunks]
+    assert all(chunk.column_index and chunk.offset_index for chunk in chunks[:-3])
+    return chunks[-3:]
+
+
+def overwrite(path: Path, place: ByteRange, data: bytes) -> Footer:
+    raw = bytearray(path.read_bytes())
+    raw[place.offset : place.offset + len(data)] = data
+    path.write_bytes(raw)
+    return footer_of(path)
+
+
+def last_chunk(path: Path, column: int = 1) -> Any:
+    return footer_of(path).row_groups[-1].chunks[column]
+
+
+INDEX_DAMAGE: dict[str, Callable[[Path], Footer]] = {
+    "offset index is noise": lambda path: overwrite(path, last_chunk(path).offset_index, b"\xff\xff\xff"),
+    "column index is noise": lambda path: overwrite(path, last_chunk(path).column_index, b"\xff\xff\xff"),
+    "offset index is another's": lambda path: with_chunk(
+        footer_of(path), lambda chunk: chunk.with_fields({n: last_chunk(path, 2).tree.fields[n] for n in (4, 5)})
+    ),
+    "offset index is cut": lambda path: with_chunk(
+        footer_of(path), lambda chunk: chunk.with_fields({5: (I32, chunk.get(5) - 1)})
+    ),
+    "column index is cut": lambda path: with_chunk(
+        footer_of(path), lambda chunk: chunk.with_fields({7: (I32, chunk.get(7) - 1)})
+    ),
+    "offset index beyond the file": lambda path: with_chunk(
+        footer_of(path), lambda chunk: chunk.with_fields({4: (I64, 10**12)})
+    ),
+    "column index of absurd length": lambda path: with_chunk(
+        footer_of(path), lambda chunk: chunk.with_fields({7: (I32, 2**31 - 1)})
+    ),
+    "no offset index": lambda path: with_chunk(footer_of(path), lambda chunk: chunk.without(4, 5)),
+    "offset index without a length": lambda path: with_chunk(footer_of(path), lambda chunk: chunk.without(5)),
+    "column index of another page count": lambda path: with_chunk(
+        footer_of(path),
+        lambda chunk: chunk.with_fields(
+            {6: footer_of(path).row_groups[0].chunks[1].tree.fields[6]}
+            | {7: footer_of(path).row_groups[0].chunks[1].tree.fields[7]}
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("edit", INDEX_DAMAGE.values(), ids=INDEX_DAMAGE.keys())
+def test_both_indexes_go_when_one_is_damaged(tmp_path: Path, edit: Callable[[Path], Footer]) -> None:
+    before, damaged, after = spliced_chunk(tmp_path, edit)
+    assert not {4, 5, 6, 7} & damaged.tree.fields.keys()
+    assert before.offset_index
+    assert before.column_index
+    assert after.offset_index
+    assert after.column_index
+
+
+def test_an_offset_index_may_stand_alone(tmp_path: Path) -> None:
+    _, chunk, _ = spliced_chunk(tmp_path, lambda path: with_chunk(footer_of(path), lambda chunk: chunk.without(6, 7)))
+    assert chunk.offset_index
+    assert chunk.column_index is None
+
+
+BLOOM_DAMAGE: dict[str, dict[int, tuple[int, Any]]] = {
+    "beyond the file": {14: (I64, 10**12)},
+    "of absurd length": {15: (I32, 2**31 - 1)},
+    "without length, on noise": {14: (I64, 4), 15: (I32, 0)},
+    "at a negative offset": {14: (I64, -4)},
+}
+
+
+@pytest.mark.parametrize("changes", BLOOM_DAMAGE.values(), ids=BLOOM_DAMAGE.keys())
+def test_damaged_bloom_filters_go(tmp_path: Path, changes: dict[int, tuple[int, Any]]) -> None:
+    def edit(path: Path) -> Footer:
+        overwrite(path, ByteRange(4, 0), b"")
+        return with_metadata(footer_of(path), changes, column=0)
+
+    damaged, _, other = spliced_chunk(tmp_path, edit)
+    assert not {14, 15} & damaged.metadata.fields.keys()
+    assert other.bloom_offset
+    assert damaged.offset_index
+
+
+# --- failures ---
+
+
+@pytest.mark.parametrize("failing", ["write", "copy_range", "finish"])
+@pytest.mark.parametrize("error", [RetryError("full", reason="no_space"), KeyboardInterrupt()])
+def test_nothing_is_left_when_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str, error: BaseException
+) -> None:
+    real = LocalByteStore.create
+
+    def create(store: LocalByteStore, location: str) -> OutputFile:
+        file = real(store, location)
+
+        def fail(*_arguments: object) -> None:
+            raise error
+
+        setattr(file, failing, fail)
+        return file
+
+    monkeypatch.setattr(LocalByteStore, "create", create)
+    path = write(tmp_path / "a.parquet")
+    with pytest.raises(type(error)):
+        join(tmp_path, path, path)
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["a.parquet"]
+
+
+def test_an_input_cut_short_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet")
+    footer = footer_of(path)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(GiveUpError) as caught:
+        splice(STORE, [SpliceInput(str(path), size)], str(tmp_path / "out.parquet"), ANY_SIZE, [footer])
+    assert caught.value.reason == "input_truncated"
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_refused_files_are_not_touched(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet")
+    with pytest.raises(GiveUpError) as caught:
+        join(tmp_path, path, limits=SpliceLimits())
+    assert caught.value.reason == "row_groups_too_small"
+    assert not (tmp_path / "out.parquet").exists()
+
+
+def test_an_existing_output_is_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet")
+    (tmp_path / "out.parquet").write_bytes(b"precious")
+    with pytest.raises(GiveUpError) as caught:
+        join(tmp_path, path)
+    assert caught.value.reason == "output_exists"
+    assert (tmp_path / "out.parquet").read_bytes() == b"precious"
+
+
+# --- reading footers ---
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PAR1", b"PAR1PAR1", b"PAR1" + b"\0" * 20, b"PAR1\0\0\0\0PAR1", b"PAR1\xff\xff\xff\xffPAR1"],
+    ids=repr,
+)
+def test_what_is_no_parquet_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(content)
+    with pytest.raises(GiveUpError) as caught:
+        footer_of(path)
+    assert caught.value.reason == "unreadable_footer"
+
+
+def test_a_wrong_size_is_noticed(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.parquet")
+    size = path.stat().st_size
+    for wrong, expected in ((size - 1, "unreadable_footer"), (size + 1, "input_truncated")):
+        with pytest.raises(GiveUpError) as caught:
+            read_footer(STORE, str(path), wrong)
+        assert caught.value.reason == expected
+
+
+def test_large_footers_take_a_second_read(tmp_path: Path) -> None:
+    path = tmp_path / "wide.parquet"
+    pq.write_table(pa.table({f"column {n}": [n] for n in range(1500)}), path)
+    footer = footer_of(path)
+    assert footer.length > 64 * 1024
+    assert len(footer.leaves) == 1500
+    raw = path.read_bytes()
+    assert encode_struct(footer.tree) == raw[footer.data_end : -8]
+
+
+def test_schemas_that_are_no_tree(footer: Footer) -> None:
+    for children in (2, 4, 2**31 - 1):
+        odd = with_schema(footer, lambda root, count=children: root.with_fields({5: (I32, count)}), element=0)
+        assert reason(odd) == "unreadable_footer"
+    deep = [Struct({4: (BINARY, b"x"), 5: (I32, 1)})] * 5000
+    assert reason(with_fields(footer, {2: (LIST, ThriftList(STRUCT, deep))})) == "unreadable_footer"

@@ -1,0 +1,283 @@
+"""Which due table is rewritten next, and what the threads do with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
+from compactor.errors import LaterError, RetryError, StoppedError
+from compactor.partitions import PartitionKey
+from compactor.planning.budget import Grant, Spent
+from compactor.runs.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
+from compactor.table_names import TableName
+
+KEY = PartitionKey(0, "[1]")
+PATIENCE = 10.0
+
+
+def debt(name: str, snapshot: int = 1, *, due: bool = True, since: float | None = 0.0, small: int = 5) -> TableDebt:
+    partition = PartitionDebt(KEY, {"p": 1}, None, PartitionCounts(small, small, small, small), due, "test")
+    return TableDebt(
+        TableName("lake", ("db",), name), snapshot, {KEY: partition}, acted_on=True, due_since=since if due else None
+    )
+
+
+def names(chosen: list[TableDebt]) -> list[str]:
+    return [one.table.name for one in chosen]
+
+
+# --- the choice -------------------------------------------------------------------------------------------------------
+
+
+def test_the_longest_waiting_table_comes_first_and_names_break_ties() -> None:
+    tables = (debt("a", since=30), debt("b", since=10), debt("d", since=20), debt("c", since=20))
+    assert names(waiting(tables, {}, frozenset(), 100)) == ["b", "c", "d", "a"]
+
+
+def test_what_is_not_due_not_switched_on_or_running_waits_for_nothing() -> None:
+    tables = (debt("idle", due=False), replace(debt("off"), acted_on=False), debt("running"), debt("ready"))
+    assert names(waiting(tables, {}, frozenset({debt("running").table}), 100)) == ["ready"]
+
+
+def test_a_table_backs_off_until_its_moment() -> None:
+    attempts = {debt("a").table: Attempt(failures=1, not_before=50)}
+    assert waiting((debt("a"),), attempts, frozenset(), 49.9) == []
+    assert names(waiting((debt("a"),), attempts, frozenset(), 50)) == ["a"]
+
+
+def test_a_clock_that_is_set_back_holds_nobody_up() -> None:
+    attempts = {debt("a").table: Attempt(failures=1, not_before=10_000)}
+    assert names(waiting((debt("a"),), attempts, frozenset(), 10_000 - LONGEST_BACKOFF_SECONDS - 1)) == ["a"]
+
+
+def test_a_settled_table_waits_until_the_board_says_something_new() -> None:
+    attempts = {debt("a").table: Attempt(settled=debt("a"))}
+    assert waiting((debt("a", since=7),), attempts, frozenset(), 100) == []
+    assert waiting((replace(debt("a"), stale="old", waiting_since=3.0),), attempts, frozenset(), 100) == []
+    assert names(waiting((debt("a", snapshot=2),), attempts, frozenset(), 100)) == ["a"]
+    assert names(waiting((debt("a", small=9),), attempts, frozenset(), 100)) == ["a"]  # e.g. another target size
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abcdef"), st.floats(0, 100)), unique_by=lambda pair: pair[0]),
+    st.sets(st.sampled_from("abcdef")),
+    st.dictionaries(st.sampled_from("abcdef"), st.floats(0, 200)),
+)
+def test_nothing_ready_is_forgotten_and_nobody_is_overtaken(
+    due: list[tuple[str, float]], running: set[str], pauses: dict[str, float]
+) -> None:
+    tables = tuple(debt(name, since=since) for name, since in due)
+    attempts = {debt(name).table: Attempt(not_before=moment) for name, moment in pauses.items()}
+    chosen = waiting(tables, attempts, frozenset(debt(name).table for name in running), 100)
+    ready = {name for name, _ in due if name not in running and pauses.get(name, 0) <= 100}
+    assert set(names(chosen)) == ready
+    ages = [100 - (one.due_since or 0.0) for one in chosen]
+    assert ages == sorted(ages, reverse=True)
+
+
+def test_pauses_double_up_to_ten_minutes_and_success_forgets_them() -> None:
+    attempt, pauses = Attempt(), []
+    for _ in range(12):
+        attempt = after_failure(attempt, 1000, 10)
+        pauses.append(attempt.not_before - 1000)
+    assert pauses[:7] == [10, 20, 40, 80, 160, 320, LONGEST_BACKOFF_SECONDS]
+    assert pauses[-1] == LONGEST_BACKOFF_SECONDS
+    assert attempt.failures == 12
+    assert after_failure(Attempt(failures=10**6), 0, 0.5).not_before == 512
+
+
+# --- the threads ------------------------------------------------------------------------------------------------------
+
+
+class Bench:
+    """A dispatcher over a board, its work done step by step: every call waits until it is told how it ends."""
+
+    def __init__(self, lanes: int) -> None:
+        self.board = DebtBoard()
+        self.now = 100.0
+        self.calls: list[str] = []
+        self.running: list[str] = []
+        self.most_at_once: dict[str, int] = {}
+        self.stop_seen = threading.Event()
+        self._endings: dict[str, Exception | None] = {}
+        self._changed = threading.Condition()
+        self.dispatcher = Dispatcher(
+            self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10, clock=lambda: self.now
+        )
+
+    def _work(self, debt: TableDebt, stopping: Callable[[], bool], _grant: Grant) -> Spent:
+        name = debt.table.name
+        with self._changed:
+            self.calls.append(name)
+            self.running.append(name)
+            self.most_at_once[name] = max(self.most_at_once.get(name, 0), self.running.count(name))
+            self._changed.notify_all()
+            while name not in self._endings:
+                if stopping():
+                    self.stop_seen.set()
+                self._changed.wait(0.01)
+            self.running.remove(name)
+            ending = self._endings.pop(name)
+            self._changed.notify_all()
+        if ending is not None:
+            raise ending
+        return Spent()
+
+    def put(self, *debts: TableDebt) -> None:
+        for one in debts:
+            self.board.put(one)
+        self.dispatcher.wake()
+
+    def end(self, name: str, ending: Exception | None = None) -> None:
+        """Let the running call of `name` end, and wait until the dispatcher has taken note."""
+        table = debt(name).table
+        before = self.dispatcher._attempts.get(table)
+        with self._changed:
+            self._endings[name] = ending
+            self._changed.notify_all()
+        self.until(lambda: self.dispatcher._attempts.get(table) is not before)
+
+    def until(self, happened: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not happened():
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    def called(self, calls: int) -> None:
+        self.until(lambda: len(self.calls) >= calls)
+
+    def nothing_more(self, calls: int) -> None:
+        """A wake changes nothing: still `calls` calls."""
+        self.dispatcher.wake()
+        time.sleep(0.05)
+        assert len(self.calls) == calls
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench(lanes=2)
+    made.dispatcher.start()
+    yield made
+    for name in list(made.running):
+        made.end(name)
+    assert made.dispatcher.stop(PATIENCE)
+
+
+def test_one_lane_per_table_and_at_most_two_tables_at_once(bench: Bench) -> None:
+    bench.put(debt("a", since=1), debt("b", since=2), debt("c", since=3))
+    bench.called(2)
+    bench.put(debt("a", snapshot=2, since=1))
+    bench.nothing_more(2)
+    assert sorted(bench.running) == ["a", "b"]
+    assert bench.dispatcher.status == Work(queued=1, running=2, oldest_due_seconds=99.0)
+    bench.end("b")
+    bench.called(3)
+    assert bench.calls[2] == "c"
+    bench.end("a")
+    bench.called(4)
+    assert bench.calls[3] == "a"
+    assert set(bench.most_at_once.values()) == {1}
+
+
+def test_a_settled_table_is_not_rewritten_again_for_the_same_debt(bench: Bench) -> None:
+    bench.put(debt("a"))
+    bench.called(1)
+    bench.end("a")
+    bench.put(debt("a", since=5))
+    bench.nothing_more(1)
+    assert bench.dispatcher.status == Work(0, 0, 0.0)
+    bench.put(debt("a", snapshot=2))
+    bench.called(2)
+
+
+def test_what_the_board_learns_during_a_run_is_acted_on_after_it(bench: Bench) -> None:
+    bench.put(debt("a"))
+    bench.called(1)
+    bench.put(debt("a", snapshot=2))
+    bench.end("a")
+    bench.called(2)
+
+
+@pytest.mark.parametrize("failure", [RetryError("no answer"), ValueError("a bug")])
+def test_a_failed_table_is_tried_again_after_its_pause_and_others_go_on(bench: Bench, failure: Exception) -> None:
+    bench.put(debt("a"))
+    for attempt, pause in enumerate([10, 20], start=1):
+        bench.called(attempt)
+        bench.end("a", failure)
+        bench.now += pause - 1
+        bench.nothing_more(attempt)
+        bench.now += 1
+        bench.dispatcher.wake()
+    bench.called(3)
+    bench.put(debt("b"))
+    bench.called(4)
+    bench.end("b", failure)
+    bench.put(debt("c"))
+    bench.called(5)
+    assert sorted(bench.running) == ["a", "c"]
+
+
+def test_a_stopped_table_pauses_and_then_is_due_again(bench: Bench) -> None:
+    bench.put(debt("a"))
+    bench.called(1)
+    bench.end("a", StoppedError("switched off"))
+    bench.nothing_more(1)
+    bench.now += 10
+    bench.dispatcher.wake()
+    bench.called(2)
+
+
+def test_a_table_that_is_left_to_another_compactor_is_looked_at_again(bench: Bench) -> None:
+    """The other one may go and leave debt behind of which nothing on the board will ever change."""
+    bench.put(debt("a"))
+    bench.called(1)
+    bench.end("a", LaterError("another compactor works on it"))
+    bench.now += LONGEST_BACKOFF_SECONDS - 1
+    bench.nothing_more(1)
+    bench.now += 1
+    bench.dispatcher.wake()
+    bench.called(2)
+
+
+def test_a_table_that_fails_over_and_over_counts_as_waiting(bench: Bench) -> None:
+    """It backs off or runs again most of the time; who is alerted by the oldest due table must hear of it."""
+    bench.put(debt("a", since=40))
+    bench.called(1)
+    assert bench.dispatcher.status.oldest_due_seconds == 60
+    bench.end("a", RetryError("no"))
+    assert bench.dispatcher.status == Work(queued=0, running=0, oldest_due_seconds=60.0)
+    bench.now += 10
+    bench.dispatcher.wake()
+    bench.called(2)
+    bench.end("a")
+    assert bench.dispatcher.status.oldest_due_seconds == 0
+
+
+def test_stop_tells_the_running_work_and_waits_for_it() -> None:
+    bench = Bench(lanes=1)
+    bench.dispatcher.start()
+    bench.put(debt("a"), debt("b"))
+    bench.called(1)
+    assert not bench.stop_seen.is_set()
+    assert not bench.dispatcher.stop(0.05)
+    assert bench.stop_seen.wait(PATIENCE)
+    assert bench.running == ["a"]
+    bench.end("a")
+    assert bench.dispatcher.stop(PATIENCE)
+    assert bench.calls == ["a"]
+
+
+def test_what_was_asked_for_comes_first_even_if_nothing_is_due_or_all_is_settled() -> None:
+    asked = replace(debt("asked", due=False), requested=("",))
+    assert names(waiting((debt("a", since=10), asked), {}, frozenset(), 100)) == ["asked", "a"]
+    settled = {asked.table: Attempt(settled=asked)}
+    assert names(waiting((asked,), settled, frozenset(), 100)) == ["asked"]
+    assert waiting((asked,), {asked.table: Attempt(not_before=200)}, frozenset(), 100) == []
+    assert waiting((replace(asked, acted_on=False),), {}, frozenset(), 100) == []

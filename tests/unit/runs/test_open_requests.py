@@ -1,0 +1,126 @@
+"""What people asked for outlives the process that heard it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from compactor.debt.board import DebtBoard, TableDebt
+from compactor.errors import RetryError
+from compactor.runs.open_requests import OpenRequests, Requests
+from compactor.table_names import TableName
+
+ONE, OTHER = TableName("lake", ("a", "b"), "t"), TableName("lake", ("db",), "ü")
+
+
+def board(folder: Path) -> DebtBoard:
+    """A process's board, as the service makes it at its start."""
+    requests = OpenRequests(f"file://{folder}/checkpoint")
+    made = DebtBoard()
+    made.resume(requests.load(), requests.save)
+    return made
+
+
+def asked(given_board: DebtBoard, table: TableName) -> tuple[str, ...]:
+    """Once the table has been counted."""
+    given_board.put(TableDebt(table))
+    known = given_board.get(table)
+    assert known is not None
+    return known.requested
+
+
+def test_a_request_that_was_not_served_is_open_in_the_next_life(tmp_path: Path) -> None:
+    first = board(tmp_path)
+    first.request(ONE, ["", "day = '2024-01-15'"])
+    first.request(OTHER, ["x = 1"])
+    first.served(ONE, "")
+    first.forget(OTHER)
+    second = board(tmp_path)
+    assert asked(second, ONE) == ("day = '2024-01-15'",)
+    assert asked(second, OTHER) == ()
+    second.served(ONE, "day = '2024-01-15'")
+    assert OpenRequests(f"{tmp_path}/checkpoint").load() == {}
+
+
+def test_asking_again_writes_nothing(tmp_path: Path) -> None:
+    given_board = board(tmp_path)
+    given_board.request(ONE, [""])
+    file = tmp_path / "checkpoint" / "requests.json"
+    file.unlink()
+    given_board.request(ONE, [""])
+    given_board.served(OTHER, "never asked")
+    assert not file.exists()
+
+
+def test_what_could_not_be_written_leaves_nothing_aside(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint" / "requests.json").mkdir(parents=True)  # nothing can be moved onto a folder
+    (tmp_path / "checkpoint" / "requests.json" / "file").touch()
+    OpenRequests(f"{tmp_path}/checkpoint").save({ONE: ("",)})
+    assert [each.name for each in (tmp_path / "checkpoint").iterdir()] == ["requests.json"]
+
+
+ODD = '[{"catalog": "lake", "namespace": "db", "name": "t", "filters": "abc"}]'
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '[{"catalog": "lake"}]', ODD, ODD.replace('"abc"', "[1]")])
+def test_a_damaged_file_is_told_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    file = tmp_path / "checkpoint" / "requests.json"
+    file.parent.mkdir()
+    file.write_text(content)
+    with caplog.at_level(logging.WARNING):
+        given_board = board(tmp_path)
+    assert "has to be asked for again" in caplog.text
+    assert file.with_name("requests.json.damaged").read_text() == content
+    given_board.request(ONE, [""])
+    assert asked(board(tmp_path), ONE) == ("",)
+
+
+def test_a_store_that_does_not_answer_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint" / "requests.json").mkdir(parents=True)  # what cannot be opened, and is there
+    with pytest.raises(RetryError, match=r"check state\.checkpoint"):
+        board(tmp_path)
+
+
+def test_nobody_waits_for_the_store(tmp_path: Path) -> None:
+    """The board is what everybody reads; the newest state is kept last, however slow the store."""
+    given_board, kept = DebtBoard(), []
+    may_go_on = threading.Event()
+
+    def keep(requests: Requests) -> None:
+        assert may_go_on.wait(10)
+        kept.append(dict(requests))
+
+    given_board.resume({}, keep)
+    asking = [threading.Thread(target=given_board.request, args=(table, [""])) for table in (ONE, OTHER)]
+    for thread in asking:
+        thread.start()
+    assert given_board.tables() == ()
+    may_go_on.set()
+    for thread in asking:
+        thread.join(10)
+    assert kept[-1] == {ONE: ("",), OTHER: ("",)}
+
+
+def test_a_table_that_was_only_asked_for_is_known(tmp_path: Path) -> None:
+    """It may be gone since: somebody has to look, or the request would wait for a table of that name to come."""
+    first = board(tmp_path)
+    first.request(ONE, [""])
+    second = board(tmp_path)
+    assert second.known() == (ONE,)
+    second.forget(ONE)
+    assert second.known() == ()
+    assert OpenRequests(str(tmp_path / "checkpoint")).load() == {}
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    given_board = board(tmp_path)
+    (tmp_path / "checkpoint").write_text("a file, no folder")
+    with caplog.at_level(logging.WARNING):
+        given_board.request(ONE, [""])
+    assert "a restart would forget" in caplog.text
+    assert asked(given_board, ONE) == ("",)

@@ -1,0 +1,188 @@
+"""Which table comes next, and what quiet hours, bytes and commits per hour hold back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.debt.board import PartitionCounts, PartitionDebt, TableDebt
+from compactor.errors import InputError
+from compactor.partitions import PartitionKey
+from compactor.planning.budget import NO_GRANT, Grant
+from compactor.runs.work_order import (
+    HOUR,
+    STARVING_SECONDS,
+    Finished,
+    Limits,
+    Usage,
+    bytes_due,
+    commit_rate,
+    rank,
+    reserved,
+)
+from compactor.settings.tree import LimitSettings, load_settings
+from compactor.table_names import TableName
+
+KEY = PartitionKey(0, "[1]")
+MEBIBYTE = 1024 * 1024
+NOW = 1_000_000.0
+
+
+def debt(name: str, files: int = 10, size: int = 10 * MEBIBYTE, age: float = 0.0, commits: float = 0.0) -> TableDebt:
+    counts = PartitionCounts(files, files, files * size, files * size)
+    partition = PartitionDebt(KEY, {}, None, counts, due=True, why="test")
+    table = TableName("lake", ("db",), name)
+    return TableDebt(table, 1, {KEY: partition}, acted_on=True, due_since=NOW - age, commits_per_hour=commits)
+
+
+def order(*tables: TableDebt) -> list[str]:
+    return [table.table.name for table in sorted(tables, key=lambda one: rank(one, NOW))]
+
+
+def allow(limits: Limits, one: TableDebt, finished: list[Finished], now: float) -> bool:
+    return limits.allow(one, Usage.of(finished, now), now)
+
+
+def at(clock: str) -> float:
+    return datetime.fromisoformat(f"2026-03-01T{clock}").replace(tzinfo=UTC).timestamp()
+
+
+# --- order ------------------------------------------------------------------------------------------------------------
+
+
+def test_more_files_removed_per_byte_come_first() -> None:
+    assert order(debt("large", size=100 * MEBIBYTE), debt("small", size=MEBIBYTE)) == ["small", "large"]
+
+
+def test_older_debt_and_busier_tables_come_first_among_equals() -> None:
+    assert order(debt("new"), debt("old", age=600)) == ["old", "new"]
+    assert order(debt("calm"), debt("busy", commits=60)) == ["busy", "calm"]
+    assert order(debt("b"), debt("a")) == ["a", "b"]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(2, 5000), st.integers(1, 500 * MEBIBYTE), st.floats(0, 5 * HOUR), st.floats(0, 3600)),
+        min_size=1,
+        max_size=20,
+    )
+)
+def test_nobody_starves_behind_cheaper_tables(tables: list[tuple[int, int, float, float]]) -> None:
+    made = [debt(f"t{number:02d}", *values) for number, values in enumerate(tables)]
+    ages = {table.table.name: NOW - (table.due_since or NOW) for table in made}
+    names = order(*made)
+    starving = [name for name in names if ages[name] >= STARVING_SECONDS]
+    assert names[: len(starving)] == starving
+    assert [ages[name] for name in starving] == sorted((ages[name] for name in starving), reverse=True)
+
+
+def test_a_table_that_is_always_worth_more_does_not_keep_another_waiting_for_ever() -> None:
+    """Rounds of a minute, one run each; the cheap table is due again at once."""
+    waited = 0.0
+    while (
+        order(debt("cheap", files=5000, size=1), debt("dear", files=2, size=300 * MEBIBYTE, age=waited))[0] == "cheap"
+    ):
+        waited += 60
+        assert waited <= STARVING_SECONDS
+    assert waited
+
+
+def test_the_rate_of_commits_forgets() -> None:
+    rate = 0.0
+    for _ in range(600):
+        rate = commit_rate(rate, 60.0)
+    assert rate == pytest.approx(60, rel=0.02)
+    assert commit_rate(rate, 10 * HOUR) == pytest.approx(1, rel=0.01)
+    assert commit_rate(0.0, None) == 1.0
+    assert commit_rate(5.0, -1e9) == 6.0  # a clock that was set back
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clock", "quiet"),
+    [("21:59:59", False), ("22:00", True), ("23:59", True), ("00:00", True), ("05:59:59", True), ("06:00", False)],
+)
+def test_quiet_hours_may_span_midnight(clock: str, quiet: bool) -> None:
+    limits = Limits.of(LimitSettings(quiet_hours=("22:00-06:00",)))
+    assert limits.is_quiet(at(clock)) == quiet
+    assert allow(limits, debt("a"), [], at(clock)) != quiet
+
+
+@pytest.mark.parametrize("span", ["22-", "22:00", "22:00-25:00", "night"])
+def test_a_bad_span_is_refused_at_start_and_named(span: str) -> None:
+    environment = {"FIRNLINE_CATALOGS": '{"lake": {}}', "FIRNLINE_LIMITS__QUIET_HOURS": f'["{span}"]'}
+    with pytest.raises(InputError, match=r"limits\.quiet_hours"):
+        load_settings(None, environment)
+
+
+def test_bytes_of_the_last_hour_hold_back_what_does_not_fit() -> None:
+    limits = Limits(bytes_per_hour=250 * MEBIBYTE)
+    one = debt("a")
+    assert bytes_due(one) == 100 * MEBIBYTE
+    spent = [Finished(debt("b").table, NOW - 10, 150 * MEBIBYTE)]
+    assert allow(limits, one, spent, NOW)
+    assert not allow(limits, one, [*spent, Finished(debt("c").table, NOW - 20, 1)], NOW)
+    assert allow(limits, one, [*spent, Finished(debt("c").table, NOW - HOUR, 1)], NOW)
+
+
+def test_a_table_larger_than_the_cap_starts_in_an_empty_hour() -> None:
+    limits = Limits(bytes_per_hour=MEBIBYTE)
+    assert allow(limits, debt("a"), [], NOW)
+    assert not allow(limits, debt("a"), [Finished(debt("b").table, NOW - 1, 1)], NOW)
+
+
+def test_a_table_has_so_many_commits_an_hour_and_the_others_theirs() -> None:
+    limits = Limits(commits_per_table_and_hour=2)
+    twice = [Finished(debt("a").table, NOW - 1, 1), Finished(debt("a").table, NOW - 2, 1)]
+    assert not allow(limits, debt("a"), twice, NOW)
+    assert allow(limits, debt("b"), twice, NOW)
+    assert allow(limits, debt("a"), twice, NOW + HOUR)
+
+
+@given(st.lists(st.tuples(st.integers(1, 80), st.integers(0, 600)), max_size=60))
+def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[int, int]]) -> None:
+    limits, now, finished = Limits(bytes_per_hour=1000 * MEBIBYTE), NOW, []
+    for files, pause in wishes:
+        now += pause
+        one = debt("a", files=files)
+        if allow(limits, one, finished, now):
+            finished.append(Finished(one.table, now, bytes_due(one)))
+    for run in finished:
+        hour = [other.bytes for other in finished if run.at - HOUR < other.at <= run.at]
+        assert sum(hour) <= 1000 * MEBIBYTE
+
+
+def test_what_is_running_counts_with_its_grant() -> None:
+    """Two lanes in an empty hour: the second may have what the first was not granted."""
+    limits = Limits(bytes_per_hour=250 * MEBIBYTE)
+    first, second = debt("a"), debt("b", files=16)
+    grant = limits.grant(first, Usage())
+    assert grant == Grant(bytes=100 * MEBIBYTE)
+    running = Usage.of([reserved(first, grant, NOW)], NOW)
+    assert running.spent.bytes == 100 * MEBIBYTE
+    assert limits.allow(debt("c"), running, NOW)
+    assert not limits.allow(second, running, NOW)
+
+
+def test_a_run_is_granted_what_the_hour_has_left() -> None:
+    limits = Limits(bytes_per_hour=30 * MEBIBYTE, requests_per_hour=1000)
+    large = debt("a")
+    assert limits.allow(large, Usage(), NOW)
+    assert limits.grant(large, Usage()).bytes == 30 * MEBIBYTE
+    small = debt("b", files=2, size=1000)
+    used = Usage.of([Finished(large.table, NOW, 29 * MEBIBYTE, 950)], NOW)
+    assert limits.grant(small, used) == Grant(MEBIBYTE, 50)
+    assert Limits().grant(large, used) == NO_GRANT
+
+
+@pytest.mark.parametrize("cap", [{"requests_per_hour": 100}, {"catalog_calls_per_hour": 30}])
+def test_requests_and_catalog_calls_have_caps_too(cap: dict[str, int]) -> None:
+    limits = Limits(**cap)  # type: ignore[arg-type]
+    once = [Finished(debt("b").table, NOW - 10, 1, 80, 24)]
+    assert not allow(limits, debt("a"), once, NOW)
+    assert allow(limits, debt("a"), once, NOW + HOUR)

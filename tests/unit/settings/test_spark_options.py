@@ -1,0 +1,117 @@
+"""Spark's options by their own names: translated, pinned or refused, and never in silence."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from compactor.errors import InputError
+from compactor.settings.policy import PolicyValues
+from compactor.settings.spark_options import OPTIONS, RunOptions, run_options
+from compactor.settings.tree import Settings
+from compactor.spark.java import SPARK_JARS, fetch_jars, java_home
+from deploy.generate.spark_options_page import spark_options_page
+
+PAGE = Path(__file__).parents[3] / "docs" / "spark-options.md"
+MEBIBYTE = 1024 * 1024
+TRANSLATED = {
+    "target-file-size-bytes=1048576": ("policy", {"target_file_size": MEBIBYTE}),
+    "min-file-size-bytes=1000": ("policy", {"min_file_size": 1000}),
+    "min-input-files=2": ("policy", {"min_input_files": 2}),
+    "max-file-group-size-bytes=5": ("policy", {"max_file_group_size": 5}),
+    "max-file-group-input-files=7": ("policy", {"max_file_group_input_files": 7}),
+    "max-files-to-rewrite=9": ("policy", {"max_files_to_rewrite": 9}),
+    "delete-file-threshold=1": ("policy", {"delete_file_threshold": 1}),
+    "delete-ratio-threshold=0.5": ("policy", {"delete_ratio_threshold": 0.5}),
+    "rewrite-job-order=bytes-desc": ("policy", {"rewrite_job_order": "bytes-desc"}),
+    "max-concurrent-file-group-rewrites=3": ("service", {"max_concurrent_file_group_rewrites": 3}),
+    "partial-progress.enabled=false": ("commit", {"max_commits": 1}),
+    "partial-progress.enabled=true": ("commit", {"max_commits": 10}),
+}
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert PAGE.read_text() == spark_options_page(), "run: make generate"
+
+
+@pytest.mark.parametrize("given", TRANSLATED)
+def test_an_option_is_a_setting(given: str) -> None:
+    section, changed = TRANSLATED[given]
+    assert run_options([given]) == RunOptions(**{section: changed})
+
+
+def test_commits_are_counted_with_partial_progress_alone_as_in_spark() -> None:
+    both = ["partial-progress.max-commits=4", "partial-progress.enabled=true"]
+    assert run_options(both).commit == {"max_commits": 4}
+    assert run_options(both[:1]).commit == {"max_commits": 1}
+    assert run_options([]) == RunOptions()
+
+
+def test_everything_can_be_rewritten_and_what_is_always_so_may_be_asked_for() -> None:
+    asked = ["rewrite-all=true", "use-starting-sequence-number=true", "remove-dangling-deletes=TRUE"]
+    assert run_options(asked) == RunOptions(rewrite_all=True)
+    assert not run_options(["rewrite-all=true", "rewrite-all=false"]).rewrite_all
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("min-input-file=3", "did you mean min-input-files?"),
+        ("taget-file-size-bytes=3", "did you mean target-file-size-bytes?"),
+        ("colour=3", "none of Spark's"),
+        ("min-input-files", "is not NAME=VALUE"),
+        ("min-input-files=1", "option min-input-files=1 cannot be used: Input should be greater than or equal to 2"),
+        ("min-input-files=few", "option min-input-files=few cannot be used"),
+        ("rewrite-all=maybe", "must be true or false"),
+        ("partial-progress.enabled=1", "must be true or false"),
+        ("partial-progress.max-commits=0", "greater than or equal to 1"),
+        ("max-concurrent-file-group-rewrites=0", "greater than or equal to 1"),
+        ("use-starting-sequence-number=false", "only true is possible"),
+        ("remove-dangling-deletes=false", "only true is possible"),
+        ("max-file-size-bytes=9", "is not offered: a file is never cut"),
+        ("output-spec-id=1", "is not offered"),
+        ("rewrite-job-order=random", "rewrite-job-order=random cannot be used"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_by_name(given: str, said: str) -> None:
+    with pytest.raises(InputError) as refused:
+        run_options([given])
+    assert said in str(refused.value)
+    assert refused.value.reason == "bad_option"
+
+
+def test_options_go_before_the_settings_and_leave_the_others() -> None:
+    options = run_options(
+        ["min-input-files=9", "partial-progress.enabled=false", "max-concurrent-file-group-rewrites=1"]
+    )
+    values = options.values(PolicyValues(min_input_files=3, growth=4))
+    assert (values.min_input_files, values.growth) == (9, 4)
+    settings = options.settings(Settings.model_validate({"catalogs": {"lake": {}}, "commit": {"groups": 7}}))
+    assert (settings.commit.max_commits, settings.commit.groups) == (1, 7)
+    assert settings.service.max_concurrent_file_group_rewrites == 1
+
+
+def test_every_option_that_iceberg_knows_has_a_row() -> None:
+    """Read from the classes of the very jar that rewrites."""
+    javap = java_home() / "bin" / "javap"
+    jar = next(each for each in fetch_jars(SPARK_JARS) if "spark-runtime" in each.name)
+    if not javap.exists():
+        pytest.skip("this Java has no javap")
+    packages = "org.apache.iceberg.actions.", "org.apache.iceberg.spark.actions."
+    classes = [
+        *(
+            packages[0] + name
+            for name in ("RewriteDataFiles", "SizeBasedFileRewritePlanner", "BinPackRewriteFilePlanner")
+        ),
+        *(packages[1] + f"Spark{name}FileRewriteRunner" for name in ("BinPack", "Shuffling", "Sort", "ZOrder")),
+    ]
+    told = subprocess.run(
+        [javap, "-constants", "-p", "-cp", jar, *classes], capture_output=True, check=True, text=True
+    ).stdout
+    constants = [line.rsplit('"', 2)[1] for line in told.splitlines() if "String" in line and '"' in line]
+    known = {option.name for option in OPTIONS}
+    options = {each for each in constants if "-" in each}
+    assert len(options) > 15
+    assert options <= known, "options without a row"

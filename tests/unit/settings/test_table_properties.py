@@ -1,0 +1,55 @@
+"""`firnline.*` table properties: they go before the file, and a bad one never stops anything."""
+
+from __future__ import annotations
+
+import pytest
+
+from compactor.settings.policy import PolicySettings, refused_properties
+from compactor.table_names import TableName
+
+EVENTS = TableName("lake", ("db",), "events")
+
+
+def test_a_property_goes_before_the_files_settings_of_the_table() -> None:
+    policy = PolicySettings.model_validate({"growth": 2, "tables": {"db.events": {"growth": 4, "max_small_files": 9}}})
+    values = policy.for_table(EVENTS, {"firnline.policy.growth": "6.5", "firnline.policy.where": "day > '2024-01-01'"})
+    assert (values.growth, values.max_small_files, values.where) == (6.5, 9, "day > '2024-01-01'")
+    assert policy.for_table(EVENTS, {"write.format.default": "orc"}) == policy.for_table(EVENTS)
+
+
+@pytest.mark.parametrize(
+    ("properties", "strategy"),
+    [
+        ({"min_input_files": "3"}, "tiered"),
+        ({"strategy": "threshold"}, "threshold"),
+        ({"min_input_files": "3", "strategy": "auto"}, "tiered"),
+    ],
+)
+def test_only_the_strategy_decides_the_strategy(properties: dict[str, str], strategy: str) -> None:
+    given = {f"firnline.policy.{key}": value for key, value in properties.items()}
+    assert PolicySettings().for_table(EVENTS, given).strategy == strategy
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("firnline.policy.growth", "eight", "firnline.policy.growth='eight' is not used"),
+        ("firnline.policy.growth", "0.5", "greater than 1"),
+        ("firnline.policy.min_input_files", "", "firnline.policy.min_input_files='' is not used"),
+        ("firnline.policy.strategy", "fast", "firnline.policy.strategy='fast' is not used"),
+        ("firnline.policy.grwth", "4", "did you mean firnline.policy.growth?"),
+        ("firnline.policy.tables", "{}", "firnline.policy.tables is unknown"),
+        ("firnline.enabled", "yes", "neither true nor false"),
+        ("firnline.anything", "1", "firnline.anything is unknown"),
+    ],
+)
+def test_a_bad_property_is_told_and_the_files_setting_holds(name: str, value: str, said: str) -> None:
+    policy = PolicySettings(growth=5)
+    given = {name: value, "firnline.policy.max_small_files": "7"}
+    (refused,) = refused_properties(given)
+    assert said in refused
+    assert policy.for_table(EVENTS, given) == policy.for_table(EVENTS, {"firnline.policy.max_small_files": "7"})
+
+
+def test_good_properties_and_those_of_others_are_not_refused() -> None:
+    assert refused_properties({"firnline.enabled": "TRUE", "firnline.policy.prune_files": "true", "owner": "x"}) == ()

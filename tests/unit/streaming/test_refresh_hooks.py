@@ -1,0 +1,259 @@
+"""Refresh hooks: what engines are sent, over their own protocols, and that nothing of it reaches a rewrite."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from mysql_mimic import MysqlServer, Session
+from pydantic import ValidationError
+
+from compactor.events import Event, HookFinished, RunCommitted
+from compactor.settings.hooks import HookSettings
+from compactor.table_names import TableName
+from streaming.hooks.hook import Hook, statement
+from streaming.hooks.kafka_event import compacted_event
+from streaming.hooks.mysql_statement import mysql_hook
+from streaming.hooks.refresh_hooks import ATTEMPTS, NamedHook, RefreshHooks
+from streaming.hooks.trino_statement import trino_hook
+
+TABLE = TableName("lake", ("db", "in`ner"), "it's")
+OTHER = TableName("lake", ("db",), "other")
+
+
+def committed(table: TableName = TABLE, snapshot: int = 9) -> RunCommitted:
+    return RunCommitted("run-1", table, snapshot, 2, 30, 3, 4_000, 3_800, 0.5, 7.0, 0.25, None, 6)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"kind": "spark"}, "REFRESH TABLE `lake`.`db`.`in``ner`.`it's`"),
+        ({"kind": "spark", "catalog": "ice"}, "REFRESH TABLE `ice`.`db`.`in``ner`.`it's`"),
+        ({"kind": "starrocks", "uri": "mysql://s"}, "REFRESH EXTERNAL TABLE `lake`.`db`.`in``ner`.`it's`"),
+        ({"kind": "doris", "uri": "mysql://s"}, "REFRESH TABLE `lake`.`db`.`in``ner`.`it's`"),
+        ({"kind": "spark", "statement": "CALL f('{namespace}', '{name}')"}, "CALL f('db.in`ner', 'it''s')"),
+    ],
+)
+def test_statements_name_the_table_as_the_engine_does(given: dict[str, str], expected: str) -> None:
+    assert statement(HookSettings.model_validate(given), committed(), "`") == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"kind": "trino", "uri": "http://trino"}, "statement"),
+        ({"kind": "trino", "statement": "CALL f()"}, "uri"),
+        ({"kind": "doris"}, "uri"),
+        ({"kind": "spark", "statement": "REFRESH {tabel}"}, "tabel"),
+        ({"kind": "presto"}, "kind"),
+        ({"kind": "kafka", "timeout_seconds": 0}, "timeout_seconds"),
+        ({"kind": "kafka", "topics": "x"}, "topics"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(given: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        HookSettings.model_validate(given)
+
+
+def test_a_compacted_event_says_what_was_committed() -> None:
+    key, value = compacted_event(committed())
+    body = json.loads(value)
+    assert key == str(TABLE).encode()
+    assert (body["type"], body["namespace"], body["name"]) == ("compacted", ["db", "in`ner"], "it's")
+    assert (body["snapshot-id"], body["files-in"], body["files-out"], body["delete-files-removed"]) == (9, 30, 3, 6)
+
+
+@contextmanager
+def trino(answer: Callable[[str], dict[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Trino's client protocol: a statement is posted, then its pages are fetched until there is no next one."""
+    heard: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            heard.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            self._send({"nextUri": f"http://127.0.0.1:{server.server_port}/v1/statement/executing/q/1"})
+
+        def do_GET(self) -> None:
+            self._send(answer(heard[-1]))
+
+        def _send(self, page: dict[str, Any]) -> None:
+            body = json.dumps({"id": "q", "infoUri": "http://x", "stats": {"state": "FINISHED"}, **page}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            """Silence."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", heard
+        server.shutdown()
+
+
+CALL = "CALL {catalog}.system.flush_metadata_cache(schema_name => '{namespace}', table_name => '{name}')"
+
+
+def test_trino_runs_the_statement() -> None:
+    with trino(lambda _statement: {"updateType": "CALL"}) as (uri, heard):
+        trino_hook(HookSettings(kind="trino", uri=uri, statement=CALL))(committed(OTHER))
+    assert heard == ["CALL lake.system.flush_metadata_cache(schema_name => 'db', table_name => 'other')"]
+
+
+def test_an_error_of_trino_is_an_error() -> None:
+    error = {
+        "message": "no such procedure",
+        "errorCode": 1,
+        "errorName": "PROCEDURE_NOT_FOUND",
+        "errorType": "USER_ERROR",
+    }
+    with (
+        trino(lambda _statement: {"error": error}) as (uri, _),
+        pytest.raises(Exception, match="no such procedure"),
+    ):
+        trino_hook(HookSettings(kind="trino", uri=uri, statement=CALL))(committed(OTHER))
+
+
+@contextmanager
+def mysql(seconds: float = 0.0) -> Iterator[tuple[str, list[str]]]:
+    """A server of MySQL's protocol; each statement takes `seconds`."""
+    heard: list[str] = []
+    address: Future[int] = Future()
+    loop = asyncio.new_event_loop()
+
+    class Listening(Session):
+        async def handle_query(self, sql: str, attrs: dict[str, str]) -> Any:
+            if sql.startswith("REFRESH"):
+                heard.append(sql)
+                await asyncio.sleep(seconds)
+                return (), ()
+            return await super().handle_query(sql, attrs)
+
+    async def serve() -> None:
+        server = MysqlServer(session_factory=Listening)
+        await server.start_server(host="127.0.0.1", port=0)
+        address.set_result(server._server.sockets[0].getsockname()[1])
+        await asyncio.Event().wait()
+
+    def work() -> None:
+        tasks = [loop.create_task(serve())]
+        loop.run_forever()
+        tasks = [*asyncio.all_tasks(loop)]
+        for task in tasks:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield f"mysql://127.0.0.1:{address.result(10)}", heard
+    loop.call_soon_threadsafe(loop.stop)
+
+
+@pytest.mark.parametrize(("kind", "verb"), [("starrocks", "REFRESH EXTERNAL TABLE"), ("doris", "REFRESH TABLE")])
+def test_mysql_speakers_run_the_statement(kind: Any, verb: str) -> None:
+    with mysql() as (uri, heard):
+        mysql_hook(HookSettings(kind=kind, uri=uri, catalog="ice"))(committed(OTHER))
+    assert heard == [f"{verb} `ice`.`db`.`other`"]
+
+
+def test_nobody_waits_longer_than_the_timeout() -> None:
+    with mysql(seconds=60) as (uri, heard), pytest.raises(Exception, match="timed out"):
+        mysql_hook(HookSettings(kind="doris", uri=uri, timeout_seconds=0.2))(committed(OTHER))
+    assert len(heard) == 1
+
+
+class Ear:
+    """Listens, and can be waited for."""
+
+    def __init__(self) -> None:
+        self.heard: list[HookFinished] = []
+        self._some = threading.Condition()
+
+    def __call__(self, event: Event) -> None:
+        assert isinstance(event, HookFinished)
+        with self._some:
+            self.heard.append(event)
+            self._some.notify()
+
+    def wait_for(self, count: int) -> list[HookFinished]:
+        with self._some:
+            assert self._some.wait_for(lambda: len(self.heard) >= count, 20)
+        return self.heard
+
+
+def running(ear: Ear, *calls: tuple[str, Hook, tuple[str, ...]]) -> RefreshHooks:
+    hooks = RefreshHooks(
+        [NamedHook(name, tables, call) for name, call, tables in calls], ear, first_pause_seconds=0.001
+    )
+    hooks.start()
+    return hooks
+
+
+def test_a_failing_hook_is_tried_three_times_counted_and_stops_no_other() -> None:
+    attempts: list[int] = []
+    told: list[TableName] = []
+
+    def fails(event: RunCommitted) -> None:
+        attempts.append(event.snapshot_id)
+        raise ConnectionError("nobody there")
+
+    ear = Ear()
+    hooks = running(ear, ("bad", fails, ("*",)), ("good", lambda event: told.append(event.table), ("*.other",)))
+    hooks.committed(committed(TABLE, 1))
+    hooks.committed(committed(OTHER, 2))
+    events = ear.wait_for(3)
+    hooks.stop()
+    assert (attempts, told) == ([1] * ATTEMPTS + [2] * ATTEMPTS, [OTHER])
+    assert {(each.hook, each.table, each.error) for each in events} == {
+        ("bad", TABLE, "ConnectionError: nobody there"),
+        ("bad", OTHER, "ConnectionError: nobody there"),
+        ("good", OTHER, ""),
+    }
+
+
+def test_a_hook_that_recovers_was_told() -> None:
+    answers = iter([OSError("once"), None])
+
+    def recovers(_event: RunCommitted) -> None:
+        answer = next(answers)
+        if answer is not None:
+            raise answer
+
+    ear = Ear()
+    hooks = running(ear, ("moody", recovers, ("*",)))
+    hooks.committed(committed())
+    assert [each.error for each in ear.wait_for(1)] == [""]
+    hooks.stop()
+
+
+def test_while_a_hook_is_slow_commits_to_one_table_become_one_call() -> None:
+    going = threading.Event()
+    told: list[tuple[str, int]] = []
+
+    def slow(event: RunCommitted) -> None:
+        told.append((event.table.name, event.snapshot_id))
+        going.wait(20)
+
+    ear = Ear()
+    hooks = running(ear, ("slow", slow, ("*",)))
+    hooks.committed(committed(OTHER, 1))
+    while not told:
+        time.sleep(0.001)
+    for snapshot in (2, 3, 4):
+        hooks.committed(committed(OTHER, snapshot))
+        hooks.committed(committed(TABLE, snapshot))
+    going.set()
+    ear.wait_for(3)
+    hooks.stop()
+    assert told == [("other", 1), ("other", 4), ("it's", 4)]
