@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from compactor.reasons import Reason
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an engine does not rewrite these files: a slug from a bounded set, and a sentence for people."""
+    """Why an engine does not rewrite these files: the reason, and a sentence for people."""
 
-    reason: str
+    reason: Reason
     sentence: str

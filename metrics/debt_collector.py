@@ -159,7 +159,7 @@ class DebtCollector(Collector):
         target = max(1, self._target_bytes(debt.table))
         partitions = debt.partitions.values()
         return TableSummary(
-            debt,
+            debt=debt,
             total=debt.total,
             due_partitions=sum(partition.due for partition in partitions),
             debt_files=sum(_removable(partition.counts, target) for partition in partitions),

@@ -50,15 +50,25 @@ def _unit(name: str) -> str:
 
 
 def counter(name: str, meaning: str, remedy: str, *, labels: tuple[str, ...] = ()) -> MetricDefinition:
-    return MetricDefinition(name, Kind.COUNTER, labels, _unit(name), meaning, remedy)
+    return MetricDefinition(
+        name=name, kind=Kind.COUNTER, labels=labels, unit=_unit(name), meaning=meaning, remedy=remedy
+    )
 
 
 def gauge(name: str, meaning: str, remedy: str, *, labels: tuple[str, ...] = ()) -> MetricDefinition:
-    return MetricDefinition(name, Kind.GAUGE, labels, _unit(name), meaning, remedy)
+    return MetricDefinition(name=name, kind=Kind.GAUGE, labels=labels, unit=_unit(name), meaning=meaning, remedy=remedy)
 
 
 def histogram(name: str, meaning: str, remedy: str, *, labels: tuple[str, ...] = ()) -> MetricDefinition:
-    return MetricDefinition(name, Kind.HISTOGRAM, labels, _unit(name), meaning, remedy, SECOND_BUCKETS)
+    return MetricDefinition(
+        name=name,
+        kind=Kind.HISTOGRAM,
+        labels=labels,
+        unit=_unit(name),
+        meaning=meaning,
+        remedy=remedy,
+        buckets=SECOND_BUCKETS,
+    )
 
 
 def table_gauge(name: str, meaning: str, remedy: str) -> MetricDefinition:

@@ -71,7 +71,12 @@ class RecentWork:
             match event:
                 case RunPlanned():
                     self._running[event.table] = Running(
-                        event.run_id, event.table, event.groups, event.files, event.bytes, self._clock()
+                        run_id=event.run_id,
+                        table=event.table,
+                        groups=event.groups,
+                        files=event.files,
+                        bytes=event.bytes,
+                        since=self._clock(),
                     )
                 case GroupRewritten():
                     self._engines.setdefault(event.run_id, Counter())[f"{event.engine}: {event.reason}"] += 1

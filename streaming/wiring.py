@@ -16,6 +16,7 @@ from compactor.history.table import HistoryTable
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
+from compactor.reasons import Reason
 from compactor.settings.tree import Settings
 from compactor.spark.session import STATE_PARTITIONS
 from streaming.version import VERSION
@@ -31,13 +32,17 @@ def check_run_settings(settings: Settings, *, observe: bool) -> None:
         InputError: the message names the key.
     """
     if not settings.kafka.bootstrap_servers:
-        raise InputError("kafka.bootstrap_servers is not set; `run` hears commits from Kafka", reason="bad_setting")
+        raise InputError(
+            "kafka.bootstrap_servers is not set; `run` hears commits from Kafka", reason=Reason.BAD_SETTING
+        )
     if not settings.state.checkpoint and not observe:
-        raise InputError("state.checkpoint is not set; e.g. file:///var/lib/firnline/checkpoint", reason="bad_setting")
+        raise InputError(
+            "state.checkpoint is not set; e.g. file:///var/lib/firnline/checkpoint", reason=Reason.BAD_SETTING
+        )
     if settings.spark.master in {"local", "local[1]"}:
         raise InputError(
             "spark.master: local[1] leaves no core for rewrites beside the stream; use local[2] or more",
-            reason="bad_setting",
+            reason=Reason.BAD_SETTING,
         )
 
 

@@ -30,6 +30,7 @@ from compactor.iceberg.other_compactors import RUN_ID
 from compactor.iceberg.tables import MAIN, Catalogs, TableMissingError, TableView, head_of
 from compactor.locations import is_local, plain_path
 from compactor.manifests.cache import ManifestCache
+from compactor.reasons import Reason
 from compactor.storage.opening import abort_uploads
 from compactor.storage.state_files import StateFolder
 from compactor.table_names import TableName
@@ -200,7 +201,7 @@ class InFlightRecords:
             raise RetryError(
                 f"in-flight record of run {record.run_id} cannot be written to {self._folder.path}: {error}; "
                 "check state.checkpoint",
-                reason="state_unwritable",
+                reason=Reason.STATE_UNWRITABLE,
             ) from error
 
     def close(self, run_id: str) -> None:
@@ -232,7 +233,7 @@ class InFlightRecords:
         except OSError as error:
             raise RetryError(
                 f"in-flight record {self._folder.file(name)} cannot be read: {error}; check state.checkpoint",
-                reason="state_unreadable",
+                reason=Reason.STATE_UNREADABLE,
             ) from error
 
 

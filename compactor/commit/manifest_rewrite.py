@@ -17,6 +17,7 @@ from compactor.errors import ReplanError, RetryError
 from compactor.events import ManifestsRewritten
 from compactor.iceberg.other_compactors import RUN_ID
 from compactor.iceberg.tables import TableView
+from compactor.reasons import Reason
 from compactor.spark.java_table import COMMIT_STATE_UNKNOWN, VALIDATION, JavaTable, exception_class, first_line
 
 ONE_CLUSTER = """
@@ -47,7 +48,7 @@ def rewrite_manifests(
     started = clock()
     snapshot = table.snapshot
     if snapshot is None:
-        return ManifestsRewritten(run_id, table.name, 0, 0, 0.0)
+        return ManifestsRewritten(run_id=run_id, table=table.name, before=0, after=0, seconds=0.0)
     java = JavaTable.load(session, table, snapshot.snapshot_id)
     session.sparkContext.setJobGroup(run_id, f"firnline {table.name} manifests")
     try:
@@ -63,7 +64,7 @@ def rewrite_manifests(
         after = len(_manifests(java))
     except Py4JJavaError as error:
         raise _failure(table, error) from error
-    return ManifestsRewritten(run_id, table.name, before, after, clock() - started)
+    return ManifestsRewritten(run_id=run_id, table=table.name, before=before, after=after, seconds=clock() - started)
 
 
 def _manifests(java: JavaTable) -> list[str]:
@@ -87,7 +88,7 @@ def _merge(java: JavaTable, run_id: str) -> None:
 def _failure(table: TableView, error: Py4JJavaError) -> RetryError | ReplanError:
     kind, what = exception_class(error), f"manifests of {table.name} were not rewritten: {first_line(error)}"
     if kind == VALIDATION:
-        return ReplanError(what, reason="conflict")
+        return ReplanError(what, reason=Reason.CONFLICT)
     if kind == COMMIT_STATE_UNKNOWN:
-        return RetryError(what, reason="commit_state_unknown")
-    return RetryError(what, reason="manifest_rewrite_failed")
+        return RetryError(what, reason=Reason.COMMIT_STATE_UNKNOWN)
+    return RetryError(what, reason=Reason.MANIFEST_REWRITE_FAILED)

@@ -20,6 +20,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.other_compactors import RUN_ID
+from compactor.reasons import Reason
 from compactor.spark.java_table import (
     COMMIT_FAILED,
     VALIDATION,
@@ -121,7 +122,8 @@ def commit_replacements(
             LOG.info(lost, table.view.name, attempt + 1, attempts, stamp.run_id, pause)
         sleep(pause)
     raise RetryError(
-        f"other commits came first {attempts} times while run {stamp.run_id} tried to commit", reason="commit_refused"
+        f"other commits came first {attempts} times while run {stamp.run_id} tried to commit",
+        reason=Reason.COMMIT_REFUSED,
     )
 
 
@@ -152,14 +154,14 @@ def _prepared(table: JavaTable, replacements: Sequence[Replacement], dangling: A
             return snapshot
         _discard(table, snapshot)
         carried.update(lost)
-    raise ReplanError(f"deletes kept arriving while run {stamp.run_id} was to be committed", reason="conflict")
+    raise ReplanError(f"deletes kept arriving while run {stamp.run_id} was to be committed", reason=Reason.CONFLICT)
 
 
 def _not_sent(error: Py4JJavaError, stamp: Stamp) -> FirnlineError:
     kind, message = exception_class(error), first_line(error)
     if kind == VALIDATION:
-        return ReplanError(f"another commit touched the files of run {stamp.run_id}: {message}", reason="conflict")
-    return RetryError(f"the commit of run {stamp.run_id} could not be prepared: {message}", reason="commit_failed")
+        return ReplanError(f"another commit touched the files of run {stamp.run_id}: {message}", reason=Reason.CONFLICT)
+    return RetryError(f"the commit of run {stamp.run_id} could not be prepared: {message}", reason=Reason.COMMIT_FAILED)
 
 
 def _rewrite_files(
@@ -246,7 +248,7 @@ def _check_counts(summary: Mapping[str, str], replacements: Sequence[Replacement
         raise ReplanError(
             f"the commit of run {stamp.run_id} would replace {found[0]} files by {found[1]}, planned were {planned[0]} "
             f"by {planned[1]}: the table lists a file twice by now",
-            reason="conflict",
+            reason=Reason.CONFLICT,
         )
 
 
@@ -264,7 +266,7 @@ def _landed(
 ) -> bool:
     kind, message, run_id = exception_class(error), first_line(error), stamp.run_id
     if not _may_have_landed(kind):
-        raise RetryError(f"run {run_id} could not be committed: {message}", reason="commit_failed") from error
+        raise RetryError(f"run {run_id} could not be committed: {message}", reason=Reason.COMMIT_FAILED) from error
     unknown = CommitUnknownError(
         f"whether run {run_id} was committed is unknown ({message}); nothing is deleted, the sweep settles it"
     )
@@ -277,7 +279,7 @@ def _landed(
         raise unknown from error
     if found is Search.MISSING and table.handle.snapshot(snapshot.snapshotId()) is not None:
         raise ReplanError(  # the table retains the snapshot: its metadata files must stay
-            f"the commit of run {run_id} has landed and was rolled back at once by another", reason="conflict"
+            f"the commit of run {run_id} has landed and was rolled back at once by another", reason=Reason.CONFLICT
         )
     return found is Search.FOUND
 
@@ -360,6 +362,6 @@ def _verified(table: JavaTable, replacements: Sequence[Replacement], stamp: Stam
         raise FirnlineError(
             f"snapshot {snapshot_id} of run {run_id} replaced {found[0]} files by {found[1]}, planned were "
             f"{planned[0]} by {planned[1]}; roll the table back to {table.snapshot_id} and report this",
-            reason="commit_differs",
+            reason=Reason.COMMIT_DIFFERS,
         )
     return snapshot_id

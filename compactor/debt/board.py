@@ -41,30 +41,30 @@ class PartitionCounts:
 
     def __add__(self, other: PartitionCounts) -> PartitionCounts:
         return PartitionCounts(
-            self.data_files + other.data_files,
-            self.small_files + other.small_files,
-            self.data_bytes + other.data_bytes,
-            self.small_bytes + other.small_bytes,
-            self.delete_files + other.delete_files,
-            self.records + other.records,
-            self.deleted_records + other.deleted_records,
-            _joined(self.small_sizes, other.small_sizes),
-            max(self.changed_ms, other.changed_ms),
-            self.equality_deletes + other.equality_deletes,
+            data_files=self.data_files + other.data_files,
+            small_files=self.small_files + other.small_files,
+            data_bytes=self.data_bytes + other.data_bytes,
+            small_bytes=self.small_bytes + other.small_bytes,
+            delete_files=self.delete_files + other.delete_files,
+            records=self.records + other.records,
+            deleted_records=self.deleted_records + other.deleted_records,
+            small_sizes=_joined(self.small_sizes, other.small_sizes),
+            changed_ms=max(self.changed_ms, other.changed_ms),
+            equality_deletes=self.equality_deletes + other.equality_deletes,
         )
 
     def __neg__(self) -> PartitionCounts:
         return PartitionCounts(
-            -self.data_files,
-            -self.small_files,
-            -self.data_bytes,
-            -self.small_bytes,
-            -self.delete_files,
-            -self.records,
-            -self.deleted_records,
-            tuple((step, -files, -size) for step, files, size in self.small_sizes),
-            self.changed_ms,
-            -self.equality_deletes,
+            data_files=-self.data_files,
+            small_files=-self.small_files,
+            data_bytes=-self.data_bytes,
+            small_bytes=-self.small_bytes,
+            delete_files=-self.delete_files,
+            records=-self.records,
+            deleted_records=-self.deleted_records,
+            small_sizes=tuple((step, -files, -size) for step, files, size in self.small_sizes),
+            changed_ms=self.changed_ms,
+            equality_deletes=-self.equality_deletes,
         )
 
     def to_list(self) -> list[Any]:

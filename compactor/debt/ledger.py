@@ -201,9 +201,14 @@ def _walk(
     if taken:
         store.put_head(replace(head, snapshot_id=snapshot_id, totals=totals).to_json())
     return LedgerUpdate(
-        snapshot_id, counted=True, whole=False, more=len(taken) < len(unseen), recount_reason=None, totals=totals,
+        snapshot_id=snapshot_id,
+        counted=True,
+        whole=False,
+        more=len(taken) < len(unseen),
+        recount_reason=None,
+        totals=totals,
         partitions=changed,
-    )  # fmt: skip
+    )
 
 
 def _within_budget(table: TableView, unseen: tuple[Snapshot, ...], budget: int) -> tuple[Snapshot, ...]:
@@ -235,7 +240,9 @@ def _recount(
         if snapshot is None:
             empty = Head(table.uuid, None, sizes)
             store.put_head(empty.to_json())
-            return LedgerUpdate(None, True, True, False, reason, PartitionCounts())
+            return LedgerUpdate(
+                snapshot_id=None, counted=True, whole=True, more=False, recount_reason=reason, totals=PartitionCounts()
+            )
         recount, totals = Recount(snapshot.snapshot_id, 0, reason or "first_sight"), PartitionCounts()
     counted_snapshot = table.metadata.snapshot_by_id(recount.snapshot_id)
     manifests = table.manifests(counted_snapshot)
@@ -246,19 +253,23 @@ def _recount(
     done = recount.next_manifest + len(piece) >= len(manifests)
     claimed = total_data_files(counted_snapshot)
     new_head = Head(
-        table.uuid,
-        recount.snapshot_id if done else None,
-        sizes,
-        totals,
+        table_uuid=table.uuid,
+        snapshot_id=recount.snapshot_id if done else None,
+        sizes=sizes,
+        totals=totals,
         drift=claimed - totals.data_files if done and claimed is not None else 0,
         recount=None if done else replace(recount, next_manifest=recount.next_manifest + len(piece)),
     )
     store.put_head(new_head.to_json())
     behind = done and (table.snapshot is None or table.snapshot.snapshot_id != recount.snapshot_id)
     update = LedgerUpdate(
-        new_head.snapshot_id, counted=done, whole=done, more=not done or behind, recount_reason=recount.reason,
+        snapshot_id=new_head.snapshot_id,
+        counted=done,
+        whole=done,
+        more=not done or behind,
+        recount_reason=recount.reason,
         totals=totals,
-    )  # fmt: skip
+    )
     return _reported(store, update) if done else update
 
 

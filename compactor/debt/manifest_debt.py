@@ -81,12 +81,12 @@ def count_manifests(
     fewer = sum(_fewest(sizes[spec_id], target) for spec_id in due)
     many = sum(len(sizes[spec_id]) for spec_id in due)
     return ManifestCounts(
-        len(manifests),
-        sum(manifest.manifest_length for manifest in manifests),
-        sum(manifest.content == ManifestContent.DELETES for manifest in manifests),
-        _depth(manifests, layouts),
-        due,
-        f"{many} manifests where {fewer} would do" if due else "",
+        manifests=len(manifests),
+        bytes=sum(manifest.manifest_length for manifest in manifests),
+        delete_manifests=sum(manifest.content == ManifestContent.DELETES for manifest in manifests),
+        depth=_depth(manifests, layouts),
+        due_specs=due,
+        why=f"{many} manifests where {fewer} would do" if due else "",
     )
 
 

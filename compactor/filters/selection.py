@@ -136,13 +136,13 @@ def _of_spec(
     unread_files = [_files(manifest) for manifest in unread]
     known = [count for count in unread_files if count is not None]
     return SpecSelection(
-        spec_id,
-        _partitioned_by(where, spec_id),
-        projection.text,
-        projection.buckets,
-        Portion(len(kept), at_least, at_most),
-        Portion(len(manifests) - len(skipped), len(manifests), len(manifests)),
-        Portion(sum(kept), files + sum(known), files + sum(known) if len(known) == len(unread_files) else None),
+        spec_id=spec_id,
+        partitioned_by=_partitioned_by(where, spec_id),
+        projected=projection.text,
+        buckets=projection.buckets,
+        partitions=Portion(len(kept), at_least, at_most),
+        manifests_read=Portion(len(manifests) - len(skipped), len(manifests), len(manifests)),
+        files=Portion(sum(kept), files + sum(known), files + sum(known) if len(known) == len(unread_files) else None),
     )
 
 

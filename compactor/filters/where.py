@@ -30,6 +30,7 @@ from compactor.filters.values import example
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey, PartitionLayout
+from compactor.reasons import Reason
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def bind_where(table: TableView, where: str | BooleanExpression | None) -> Where
         raise InputError(
             f"where {text!r} is not a filter over {table.name}: {error or 'it is nested too deeply'}\n"
             f"write e.g. {_example(schema)}; columns: {', '.join(schema.column_names)}{_partition_fields(table)}",
-            reason="bad_filter",
+            reason=Reason.BAD_FILTER,
         ) from None
 
 
@@ -228,7 +229,7 @@ def _bounds(
     low, high = _decoded(kind, lower), _decoded(kind, upper)
     if isinstance(kind, UUIDType):
         low, high = _of_either_order(low, high)
-    return Bounds(low, high, nulls, nans, values)
+    return Bounds(lower=low, upper=high, nulls=nulls, nans=nans, values=values)
 
 
 def _decoded(kind: PrimitiveType, bound: bytes | None) -> Any:

@@ -174,7 +174,7 @@ class History:
         except FirnlineError as error:
             self._batches.failed(batch, self._clock())
             LOG.warning("%d decisions could not be written to the history: %s", len(self._batches), error)
-            self._listener(HistoryWritten(0, error=str(error)))
+            self._listener(HistoryWritten(rows=0, error=str(error)))
             return False
         self._batches.appended()
         self._listener(HistoryWritten(len(batch[1])))
@@ -188,4 +188,4 @@ class History:
     def _tell_lost(self, rows: int) -> None:
         if rows:
             LOG.warning("%d decisions are lost to the history", rows)
-            self._listener(HistoryWritten(0, dropped=rows))
+            self._listener(HistoryWritten(rows=0, dropped=rows))

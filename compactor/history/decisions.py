@@ -73,26 +73,51 @@ def decisions_of(event: Event, at: float) -> list[Decision]:
             found = [_done(event, at)]
         case RunCommitted(groups=0):
             why = f"{event.delete_files_removed} delete files applied to no data file"
-            done = Decision(at, event.table, DONE, "dangling_deletes", why, event.run_id)
+            done = Decision(
+                at=at, table=event.table, decision=DONE, reason="dangling_deletes", why=why, run_id=event.run_id
+            )
             removed, seconds = event.delete_files_removed, event.commit_seconds
             found = [
                 replace(done, delete_files_removed=removed, seconds=seconds, committed_snapshot_id=event.snapshot_id)
             ]
         case GroupDropped():
-            dropped = Decision(at, event.table, DROPPED, event.reason, event.message, event.run_id)
+            dropped = Decision(
+                at=at, table=event.table, decision=DROPPED, reason=event.reason, why=event.message, run_id=event.run_id
+            )
             found = [_planned(_about(dropped, event.key, event.plan.partition), event.plan)]
         case RunFailed() if event.run_id:
-            found = [Decision(at, event.table, DROPPED, event.reason, f"{event.stage}: {event.message}", event.run_id)]
+            found = [
+                Decision(
+                    at=at,
+                    table=event.table,
+                    decision=DROPPED,
+                    reason=event.reason,
+                    why=f"{event.stage}: {event.message}",
+                    run_id=event.run_id,
+                )
+            ]
         case RunFailed():  # it could not even be planned
-            found = [Decision(at, event.table, SKIPPED, event.reason, event.message)]
+            found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=event.reason, why=event.message)]
         case RunSkipped():
-            found = [Decision(at, event.table, SKIPPED, event.reason)]
+            found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=event.reason)]
         case PartitionsSkipped():
-            skipped = Decision(at, event.table, SKIPPED, event.reason, planned_snapshot_id=event.snapshot_id)
+            skipped = Decision(
+                at=at, table=event.table, decision=SKIPPED, reason=event.reason, planned_snapshot_id=event.snapshot_id
+            )
             found = [_skipped(skipped, partition) for partition in event.partitions] or [skipped]
         case ManifestsRewritten():
             why = f"{event.before} manifests became {event.after}"
-            found = [Decision(at, event.table, DONE, "manifests", why, event.run_id, seconds=event.seconds)]
+            found = [
+                Decision(
+                    at=at,
+                    table=event.table,
+                    decision=DONE,
+                    reason="manifests",
+                    why=why,
+                    run_id=event.run_id,
+                    seconds=event.seconds,
+                )
+            ]
     return [replace(decision, why=decision.why[:MOST_OF_A_SENTENCE]) for decision in found]
 
 
@@ -144,7 +169,7 @@ def _planned(decision: Decision, plan: GroupPlan) -> Decision:
 
 def _done(event: GroupCommitted, at: float) -> Decision:
     group = event.rewritten
-    done = Decision(at, group.table, DONE, "due", group.plan.why, group.run_id)
+    done = Decision(at=at, table=group.table, decision=DONE, reason="due", why=group.plan.why, run_id=group.run_id)
     return replace(
         _planned(_about(done, group.key, group.plan.partition), group.plan),
         engine=group.engine,  # footers may have changed it since the plan

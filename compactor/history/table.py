@@ -20,6 +20,7 @@ from pyiceberg.types import DoubleType, IcebergType, IntegerType, LongType, Nest
 from compactor.errors import FirnlineError, InputError, RetryError
 from compactor.history.decisions import Decision
 from compactor.iceberg.tables import Catalogs
+from compactor.reasons import Reason
 from compactor.table_names import TableName
 
 BATCH_ID = "firnline.history-batch"
@@ -112,7 +113,7 @@ class HistoryTable:
             try:
                 self._make()
             except Exception as error:
-                raise RetryError(f"history table {self.name} cannot be made: {error}", reason="history") from error
+                raise RetryError(f"history table {self.name} cannot be made: {error}", reason=Reason.HISTORY) from error
 
     def exists(self) -> bool:
         """Whether there is a history.
@@ -126,7 +127,7 @@ class HistoryTable:
         except FirnlineError:
             raise
         except Exception as error:
-            raise RetryError(f"history table {self.name} cannot be loaded: {error}", reason="history") from error
+            raise RetryError(f"history table {self.name} cannot be loaded: {error}", reason=Reason.HISTORY) from error
         if table is None:
             return False
         found = {field.name: field.field_type for field in table.schema().fields}
@@ -135,7 +136,7 @@ class HistoryTable:
             raise InputError(
                 f"history.table: {self.name} is no history: column {wrong[0]} is missing or of another type; name a "
                 "table that does not exist yet",
-                reason="bad_setting",
+                reason=Reason.BAD_SETTING,
             )
         return True
 
@@ -152,7 +153,7 @@ class HistoryTable:
                 return
             table.append(arrow_table(decisions, self._version), snapshot_properties={BATCH_ID: batch_id})
         except Exception as error:  # any client's: the caller tries again
-            raise RetryError(f"history table {self.name} takes no rows: {error}", reason="history") from error
+            raise RetryError(f"history table {self.name} takes no rows: {error}", reason=Reason.HISTORY) from error
 
     def read(self, query: HistoryQuery) -> list[dict[str, Any]]:
         """Rows newest first; of more than `query.limit` the newest. A partition's include those of the whole table.
@@ -172,7 +173,7 @@ class HistoryTable:
         except FirnlineError:
             raise
         except Exception as error:
-            raise RetryError(f"history table {self.name} cannot be read: {error}", reason="history") from error
+            raise RetryError(f"history table {self.name} cannot be read: {error}", reason=Reason.HISTORY) from error
         rows: list[dict[str, Any]] = [] if newest is None else newest.to_pylist()
         return rows
 

@@ -27,6 +27,7 @@ from compactor.errors import RetryError
 from compactor.iceberg.avro_reference import CompleteAvroFile
 from compactor.iceberg.manifest_lists import first_row_id
 from compactor.partitions import PartitionKey, PartitionLayout
+from compactor.reasons import Reason
 
 DELETE_FILE_PATH_FIELD = 2147483546  # reserved field id of a position delete's file_path (spec, reserved field ids)
 DELETION_VECTORS = "puffin"  # the file format that manifests give them
@@ -135,7 +136,7 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, careful: bool = False) -
             return entries
     except Exception as error:  # any store's or decoder's error: the table is marked and read again later
         raise RetryError(
-            f"manifest {manifest.manifest_path} cannot be read: {error}", reason="manifest_unreadable"
+            f"manifest {manifest.manifest_path} cannot be read: {error}", reason=Reason.MANIFEST_UNREADABLE
         ) from error
 
 

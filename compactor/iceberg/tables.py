@@ -22,6 +22,7 @@ from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
 from compactor.iceberg.rest_catalog import open_catalog
 from compactor.partitions import PartitionLayout
+from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
 from compactor.table_names import TableName
 
@@ -32,7 +33,7 @@ DEFAULT_TARGET_FILE_SIZE = 512 * 1024 * 1024  # write.target-file-size-bytes, Ic
 class TableMissingError(InputError):
     """Reaction: **fix the input**: the catalog knows no such table (or it was dropped since)."""
 
-    reason = "unknown_table"
+    reason = Reason.UNKNOWN_TABLE
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,7 @@ class TableView:
         except Exception as error:  # any store's error: the table is marked and read again later
             raise RetryError(
                 f"the manifest list {chosen.manifest_list} of {self.name} cannot be read: {error}",
-                reason="manifest_unreadable",
+                reason=Reason.MANIFEST_UNREADABLE,
             ) from error
 
     def layout(self, spec_id: int) -> PartitionLayout:
@@ -100,7 +101,7 @@ class TableView:
             if spec.spec_id == spec_id:
                 return spec
         raise GiveUpError(
-            f"table {self.name} has no partition spec {spec_id}, yet a file names it", reason="bad_metadata"
+            f"table {self.name} has no partition spec {spec_id}, yet a file names it", reason=Reason.BAD_METADATA
         )
 
     def _schema_for(self, spec: PartitionSpec) -> Schema:
@@ -178,7 +179,7 @@ class Catalogs:
                     self._open[name] = open_catalog(name, self._properties[name])
                 except Exception as error:
                     raise RetryError(
-                        f"catalog {name} cannot be opened: {error}", reason="catalog_unavailable"
+                        f"catalog {name} cannot be opened: {error}", reason=Reason.CATALOG_UNAVAILABLE
                     ) from error
             return self._open[name]
 
@@ -193,7 +194,9 @@ class Catalogs:
         table = self._load_table(name)
         if ref != MAIN:
             _check_branch(table.metadata, name, ref)
-        return TableView(name, table.metadata, table.metadata_location, table.io, ref)
+        return TableView(
+            name=name, metadata=table.metadata, metadata_location=table.metadata_location, io=table.io, ref=ref
+        )
 
     def is_polaris(self, name: str) -> bool:
         """Whether catalog `name` looks like Apache Polaris: a REST catalog under its path `/api/catalog`."""
@@ -211,7 +214,9 @@ class Catalogs:
         except FirnlineError:
             raise
         except Exception as error:  # any driver's error: the caller marks the table and retries
-            raise RetryError(f"table {name} cannot be loaded: {_told(error)}", reason="table_unreadable") from error
+            raise RetryError(
+                f"table {name} cannot be loaded: {_told(error)}", reason=Reason.TABLE_UNREADABLE
+            ) from error
 
     def list_tables(self, catalog_name: str) -> Iterator[TableName]:
         """Every table of a catalog, nested namespaces included.
@@ -236,7 +241,7 @@ class Catalogs:
             raise
         except Exception as error:
             raise RetryError(
-                f"catalog {catalog_name} cannot be listed: {error}", reason="catalog_unavailable"
+                f"catalog {catalog_name} cannot be listed: {error}", reason=Reason.CATALOG_UNAVAILABLE
             ) from error
 
 
@@ -257,10 +262,13 @@ def _check_branch(metadata: TableMetadata, name: TableName, ref: str) -> None:
     found = metadata.refs.get(ref)
     branches = ", ".join(sorted(known for known, each in metadata.refs.items() if each.snapshot_ref_type == "branch"))
     if found is None:
-        raise InputError(f"table {name} has no branch {ref!r}; its branches: {branches or 'none'}", reason="bad_branch")
+        raise InputError(
+            f"table {name} has no branch {ref!r}; its branches: {branches or 'none'}", reason=Reason.BAD_BRANCH
+        )
     if found.snapshot_ref_type != "branch":
         raise InputError(
-            f"{ref!r} of table {name} is a tag: tags stay as they are. Its branches: {branches}", reason="bad_branch"
+            f"{ref!r} of table {name} is a tag: tags stay as they are. Its branches: {branches}",
+            reason=Reason.BAD_BRANCH,
         )
 
 

@@ -107,7 +107,7 @@ class ManifestCache:
             self._writer.submit(self._keep, self._disk, {each.key: new[each.key] for each in missing})
         foreseen = self._remember(used, new, prefetch=prefetch)
         event = ManifestsRead(
-            table.name,
+            table=table.name,
             hits=len(used),
             disk_hits=len(new) - len(missing),
             misses=len(missing),

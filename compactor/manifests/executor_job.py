@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from compactor.errors import RetryError
 from compactor.manifests.disk import packed, unpacked
 from compactor.manifests.reads import Decoded, Wanted, batches, read_here
+from compactor.reasons import Reason
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class ReadOnExecutors:
         try:
             for number, unusual, rows, error in results.toLocalIterator(prefetchPartitions=True):
                 if error is not None:
-                    raise RetryError(error, reason="manifest_unreadable")
+                    raise RetryError(error, reason=Reason.MANIFEST_UNREADABLE)
                 batch = made[number]
                 entries = [
                     unpacked(content, each.layout, each.manifest.manifest_path)
@@ -51,7 +52,9 @@ class ReadOnExecutors:
                 ]
                 yield Decoded(batch, entries, unusual)
         except (PySparkException, Py4JError) as error:
-            raise RetryError(f"manifests could not be decoded by executors: {error}", reason="manifest_job") from error
+            raise RetryError(
+                f"manifests could not be decoded by executors: {error}", reason=Reason.MANIFEST_JOB
+            ) from error
 
 
 def _worked(io: FileIO, batch: Sequence[Wanted]) -> tuple[int, list[bytes], str | None]:

@@ -21,6 +21,7 @@ from compactor.locations import is_local
 from compactor.manifests.columns import EntryColumns
 from compactor.manifests.decoder import RawManifest, UnusualManifestError, decode_manifests
 from compactor.partitions import PartitionLayout
+from compactor.reasons import Reason
 
 FETCH_THREADS: Final = 32
 """Reads that wait for the store at once: at 50 ms an object, 640 manifests a second."""
@@ -89,7 +90,7 @@ def fetch(io: FileIO, manifest: ManifestFile) -> RawManifest:
             return RawManifest(manifest, stream.read())
     except Exception as error:  # any store's error: the table is marked and read again later
         raise RetryError(
-            f"manifest {manifest.manifest_path} cannot be read: {error}", reason="manifest_unreadable"
+            f"manifest {manifest.manifest_path} cannot be read: {error}", reason=Reason.MANIFEST_UNREADABLE
         ) from error
 
 
@@ -115,7 +116,7 @@ def _by_reference(io: FileIO, wanted: Wanted) -> EntryColumns:
     try:
         return EntryColumns.of(path, wanted.layout, (file_entry(entry, path, wanted.layout) for entry in entries))
     except Exception as error:  # a value that means nothing
-        raise RetryError(f"manifest {path} cannot be read: {error}", reason="manifest_unreadable") from error
+        raise RetryError(f"manifest {path} cannot be read: {error}", reason=Reason.MANIFEST_UNREADABLE) from error
 
 
 Reader = Callable[[FileIO, Sequence[Wanted]], Iterator[Decoded]]

@@ -16,6 +16,7 @@ from compactor.debt.table_changes import Gap, entries_changed, unseen_snapshots
 from compactor.errors import ReplanError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.cache import ManifestCache
+from compactor.reasons import Reason
 
 if TYPE_CHECKING:
     from compactor.iceberg.tables import TableView
@@ -35,7 +36,7 @@ def changes_since(now: TableView, snapshot_id: int, cache: ManifestCache) -> tup
         raise ReplanError(
             f"branch {now.ref} of {now.name} no longer descends from the planned snapshot {snapshot_id}: it was rolled "
             "back, or its history expired",
-            reason="history_gap",
+            reason=Reason.HISTORY_GAP,
         )
     return tuple(entries_changed(now, unseen.snapshots, cache))
 

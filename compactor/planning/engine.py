@@ -18,6 +18,7 @@ from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.partitions import PartitionKey
 from compactor.planning.compared_columns import not_compared
 from compactor.planning.spark_misreads import misread
+from compactor.reasons import Reason
 
 ENGINES_TO_ASK_FOR = ("auto", "splice", "encode", "spark")
 
@@ -32,10 +33,10 @@ class Engine(Enum):
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """An engine and the reason: a slug fit for a metric label, and a sentence for people."""
+    """An engine and the reason: for metric labels, and a sentence for people."""
 
     engine: Engine
-    reason: str
+    reason: Reason
     sentence: str
 
 
@@ -56,7 +57,7 @@ def choose_engine(
     if requested not in ENGINES_TO_ASK_FOR:
         raise InputError(f"there is no engine {requested!r}; use one of {', '.join(ENGINES_TO_ASK_FOR)}")
     if requested == "spark":
-        return EngineChoice(Engine.SPARK, "requested", "asked for by the user")
+        return EngineChoice(Engine.SPARK, Reason.REQUESTED, "asked for by the user")
     delete_files = deletes_of(files)
     foreign = _not_for_arrow(table, key, files, delete_files)
     if foreign is not None and requested == "auto":
@@ -69,35 +70,35 @@ def choose_engine(
             reason=obstacle[0],
         )
     if requested == "encode":
-        return EngineChoice(Engine.ENCODE, "requested", "asked for by the user")
+        return EngineChoice(Engine.ENCODE, Reason.REQUESTED, "asked for by the user")
     if deletes is not None:
         return EngineChoice(Engine.ENCODE, *deletes)
-    return EngineChoice(Engine.SPLICE, "row_groups_copied", "Parquet of one schema, nothing to decode")
+    return EngineChoice(Engine.SPLICE, Reason.ROW_GROUPS_COPIED, "Parquet of one schema, nothing to decode")
 
 
 def _not_for_arrow(
     table: TableView, key: PartitionKey, files: Sequence[LiveFile], deletes: Collection[FileEntry]
-) -> tuple[str, str] | None:
+) -> tuple[Reason, str] | None:
     """The first thing metadata tells against everything but Iceberg's own code: slug and sentence."""
     kinds = {(file.entry.file_format, file.entry.encrypted) for file in files}
     formats = {file_format for file_format, _ in kinds}
     compared = not_compared(table.metadata.schema(), _compared_ids(deletes))
     checks = (
-        (formats != {"parquet"}, "file_format", f"data files are {', '.join(sorted(formats))}"),
-        (any(encrypted for _, encrypted in kinds), "encrypted", "data files are encrypted"),
-        (compared is not None, "equality_deletes", str(compared)),
+        (formats != {"parquet"}, Reason.FILE_FORMAT, f"data files are {', '.join(sorted(formats))}"),
+        (any(encrypted for _, encrypted in kinds), Reason.ENCRYPTED, "data files are encrypted"),
+        (compared is not None, Reason.EQUALITY_DELETES, str(compared)),
         (
             any(delete.file_format not in {"parquet", "puffin"} or delete.encrypted for delete in deletes),
-            "delete_file_format",
+            Reason.DELETE_FILE_FORMAT,
             "delete files are neither plain Parquet nor deletion vectors",
         ),
         (
             _lost_row_ids(table, files),
-            "row_lineage",
+            Reason.ROW_LINEAGE,
             "a data file has no row ids although its snapshot has given them: copying would lose them",
         ),
-        (is_sorted(table), "sorted", "the table has a sort order: rows have to be sorted anew"),
-        (not key.commits_as_json, "partition_value", "a partition value is NaN or infinite"),
+        (is_sorted(table), Reason.SORTED, "the table has a sort order: rows have to be sorted anew"),
+        (not key.commits_as_json, Reason.PARTITION_VALUE, "a partition value is NaN or infinite"),
     )
     return next(((slug, sentence) for stands, slug, sentence in checks if stands), None)
 
@@ -109,14 +110,14 @@ def _lost_row_ids(table: TableView, files: Sequence[LiveFile]) -> bool:
     return given and any(file.entry.first_row_id is None for file in files)
 
 
-def _deletes(deletes: Collection[FileEntry]) -> tuple[str, str] | None:
+def _deletes(deletes: Collection[FileEntry]) -> tuple[Reason, str] | None:
     """What tells against copying whole row groups: slug and sentence."""
     if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
-        return "equality_deletes", "equality deletes apply: rows are compared by value"
+        return Reason.EQUALITY_DELETES, "equality deletes apply: rows are compared by value"
     if any(delete.is_deletion_vector for delete in deletes):
-        return "deletion_vectors", "deletion vectors apply: rows must be left out"
+        return Reason.DELETION_VECTORS, "deletion vectors apply: rows must be left out"
     if deletes:
-        return "position_deletes", "position deletes apply: rows must be left out"
+        return Reason.POSITION_DELETES, "position deletes apply: rows must be left out"
     return None
 
 

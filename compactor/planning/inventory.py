@@ -77,7 +77,7 @@ def take_inventory(
     """
     snapshot = table.snapshot
     if snapshot is None:
-        return Inventory(table, None, 0, {}, {})
+        return Inventory(table=table, snapshot_id=None, sequence_number=0, partitions={}, layouts={})
     stages = stages or Stages()
     manifests = tuple(table.manifests())
     stages.done("list")
@@ -91,17 +91,17 @@ def take_inventory(
     partitions = rows.by_partition(index)
     stages.done("group")
     return Inventory(
-        table,
-        snapshot.snapshot_id,
-        snapshot.sequence_number or 0,
-        partitions,
-        layouts,
-        _deletes_known(index.deletes, rows, where if skipped else None),
-        CommitTimes.of(table.metadata),
-        manifests,
-        tuple(manifest for manifest in skipped if manifest.content == ManifestContent.DELETES),
-        rows,
-        tuple(reads),
+        table=table,
+        snapshot_id=snapshot.snapshot_id,
+        sequence_number=snapshot.sequence_number or 0,
+        partitions=partitions,
+        layouts=layouts,
+        deletes=_deletes_known(index.deletes, rows, where if skipped else None),
+        commits=CommitTimes.of(table.metadata),
+        manifests=manifests,
+        skipped_deletes=tuple(manifest for manifest in skipped if manifest.content == ManifestContent.DELETES),
+        rows=rows,
+        reads=tuple(reads),
     )
 
 

@@ -23,6 +23,7 @@ from compactor.planning.file_pruning import candidates
 from compactor.planning.inventory import take_inventory
 from compactor.planning.planner import Group, GroupLimits, Plan, make_plan, within_limits
 from compactor.planning.tiered_policy import policy_of
+from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
 from compactor.timing import Stages
 
@@ -140,20 +141,20 @@ def plan_table(
     selection = count_selection(where, inventory.manifests, inventory.partitions) if request.explained else None
     stages.done("explain")
     return TablePlan(
-        table,
-        plan,
-        groups,
-        policy,
-        sizes,
-        request.engine,
-        sum(stages.seconds.values()),
-        coverable,
-        selection,
-        stages.seconds,
-        inventory.reads,
-        inventory.skipped_deletes,
-        frozenset(group.key for group in possible.groups) - {group.key for group in plan.groups},
-        _dangling_from(table, policy, request, wall_clock()),
+        table=table,
+        plan=plan,
+        groups=groups,
+        policy=policy,
+        sizes=sizes,
+        requested_engine=request.engine,
+        seconds=sum(stages.seconds.values()),
+        coverable_deletes=coverable,
+        selection=selection,
+        stages=stages.seconds,
+        reads=inventory.reads,
+        skipped_deletes=inventory.skipped_deletes,
+        put_off=frozenset(group.key for group in possible.groups) - {group.key for group in plan.groups},
+        dangling_from=_dangling_from(table, policy, request, wall_clock()),
     )
 
 
@@ -165,12 +166,12 @@ def _dangling_from(table: TableView, policy: PolicyValues, request: Request, now
 
 def _group_limits(policy: PolicyValues, request: Request) -> GroupLimits:
     return GroupLimits(
-        policy.max_file_group_size,
-        policy.max_file_group_input_files,
-        policy.max_files_to_rewrite,
-        request.grant.bytes,
-        request.grant.requests,
-        policy.rewrite_job_order,
+        bytes=policy.max_file_group_size,
+        files=policy.max_file_group_input_files,
+        files_of_run=policy.max_files_to_rewrite,
+        bytes_of_run=request.grant.bytes,
+        requests_of_run=request.grant.requests,
+        order=policy.rewrite_job_order,
         single_files=request.rewrite_all,
     )
 
@@ -189,6 +190,6 @@ def _possible(table: TableView, twice: frozenset[str], plan: Plan) -> Plan:
     return replace(plan, groups=tuple(groups), left_alone=left_alone)
 
 
-def with_engine(planned: PlannedGroup, engine: Engine, reason: str, sentence: str) -> PlannedGroup:
+def with_engine(planned: PlannedGroup, engine: Engine, reason: Reason, sentence: str) -> PlannedGroup:
     """The same group, to be rewritten by another engine because the footers spoke against the first."""
     return replace(planned, engine=EngineChoice(engine, reason, sentence))

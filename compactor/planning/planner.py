@@ -103,14 +103,19 @@ def make_plan(
         choice = policy.choose(files, inventory.idle_seconds(key, now), lambda file: inventory.age_seconds(file, now))
         layout = inventory.layouts[key.spec_id]
         made = [
-            Group(key, layout.readable(key), layout.bucket(key), shares, choice.why)
+            Group(key=key, partition=layout.readable(key), bucket=layout.bucket(key), shares=shares, why=choice.why)
             for shares in _shares(choice.files, policy, limits)
         ]
         groups.extend(made)
         if not made:
             left_alone[key] = choice.why
     ordered = sorted(groups, key=_ORDERS[limits.order])
-    return Plan(inventory.snapshot_id, inventory.sequence_number, tuple(ordered), left_alone)
+    return Plan(
+        snapshot_id=inventory.snapshot_id,
+        sequence_number=inventory.sequence_number,
+        groups=tuple(ordered),
+        left_alone=left_alone,
+    )
 
 
 _ORDERS: Mapping[str, Callable[[Group], int]] = {

@@ -15,6 +15,7 @@ from pyiceberg.types import NestedField, StructType
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 
 ORC: Final = "orc"
@@ -26,14 +27,14 @@ def misread(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> R
     field = _nullable_partition_source(table, key.spec_id)
     if field is not None:
         return Refusal(
-            "nested_partition_source",
+            Reason.NESTED_PARTITION_SOURCE,
             f"partition field {field} is a column of a struct that may be null: Spark reads that null as a struct of "
             "nulls, and would write it so",
         )
     with_ids = [file.entry for file in files if file.entry.first_row_id is not None]
     writes_orc = table.properties.get(WRITTEN_FORMAT, "").strip().lower() == ORC
     if with_ids and (writes_orc or any(entry.file_format == ORC for entry in with_ids)):
-        return Refusal("orc_row_ids", "rows in ORC have ids, which Spark does not read: they would get new ones")
+        return Refusal(Reason.ORC_ROW_IDS, "rows in ORC have ids, which Spark does not read: they would get new ones")
     return None
 
 

@@ -214,7 +214,7 @@ class LeaveHotPartitions:
 def policy_of(values: PolicyValues, sizes: FileSizes, *, force: bool = False, everything: bool = False) -> Policy:
     """The policy that a table's settings name. `everything`: one that takes every file, whatever they say."""
     if everything:
-        return ThresholdPolicy(values, sizes, force=True, everything=True)
+        return ThresholdPolicy(values=values, sizes=sizes, force=True, everything=True)
     kind = ThresholdPolicy if values.strategy == "threshold" else TieredPolicy
     policy = kind(values, sizes, force)
     hot = values.skip_newer_than_seconds

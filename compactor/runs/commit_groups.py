@@ -18,6 +18,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.conflicts import changes_since, touched_groups
 from compactor.planning.dangling_deletes import dangling_deletes
 from compactor.planning.plan_table import TablePlan
+from compactor.reasons import Reason
 from compactor.runs.results import DroppedGroup, FinishedGroup, overtaken
 from compactor.spark.java_table import JavaTable
 
@@ -60,20 +61,22 @@ def commit_groups(
         dropped += [overtaken(kept[index].planned, plan.table.name, what) for index, what in touched.items()]
         kept = [group for index, group in enumerate(kept) if index not in touched]
         if groups and not kept:
-            return Committed(None, (), tuple(dropped), 0)
+            return Committed(snapshot_id=None, kept=(), dropped=tuple(dropped), delete_files_removed=0)
         rewritten = {file.entry.path for group in kept for file in group.planned.group.files}
         gone = {entry.identity for entry in changes if entry.status is Status.DELETED}
         # Files that an earlier commit of the run replaced do not count: it may have been rolled back since.
         dangling = dangling_deletes(plan.coverable_deletes, rewritten, gone)
         if not kept and not dangling:
-            return Committed(None, (), (), 0)
+            return Committed(snapshot_id=None, kept=(), dropped=(), delete_files_removed=0)
         parts = [part for group in kept for part in group.parts]
         replacements = [Replacement(part.tasks, part.outputs, part.files_in) for part in parts]
         try:
             snapshot_id = commit_replacements(table, replacements, dangling, stamp, about_to_send)
         except ReplanError as error:
-            if error.reason != "conflict" or race == RACES:
+            if error.reason != Reason.CONFLICT or race == RACES:
                 raise
             continue
-        return Committed(snapshot_id, tuple(kept), tuple(dropped), len(dangling))
+        return Committed(
+            snapshot_id=snapshot_id, kept=tuple(kept), dropped=tuple(dropped), delete_files_removed=len(dangling)
+        )
     raise AssertionError("unreachable: the last race returns or raises")

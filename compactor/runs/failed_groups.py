@@ -10,6 +10,7 @@ from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.conflicts import changes_since, touched_groups
 from compactor.planning.plan_table import TablePlan
+from compactor.reasons import Reason
 from compactor.rewrite.tasks.output_task import DAMAGE
 from compactor.runs.results import DroppedGroup, overtaken
 
@@ -35,11 +36,11 @@ def truly_failed(
         return tuple(failed)
     if now.metadata.snapshot_by_id(snapshot_id) is None:
         what = f"the planned snapshot {snapshot_id} of {plan.table.name} expired, and its metadata with it"
-        return (*mine, *(_planned_anew(drop, what, "snapshot_expired") for drop in others))
+        return (*mine, *(_planned_anew(drop, what, Reason.SNAPSHOT_EXPIRED) for drop in others))
     taken_away = [entry for entry in changes if entry.status is Status.DELETED]
     touched = touched_groups([drop.planned.group for drop in others], taken_away)
     told = [
-        _planned_anew(drop, str(overtaken(drop.planned, plan.table.name, touched[index]).error), "conflict")
+        _planned_anew(drop, str(overtaken(drop.planned, plan.table.name, touched[index]).error), Reason.CONFLICT)
         if index in touched
         else drop
         for index, drop in enumerate(others)
@@ -47,7 +48,7 @@ def truly_failed(
     return (*mine, *told)
 
 
-def _planned_anew(drop: DroppedGroup, what: str, reason: str) -> DroppedGroup:
+def _planned_anew(drop: DroppedGroup, what: str, reason: Reason) -> DroppedGroup:
     error = ReplanError(f"{what}; the run itself saw: {drop.error}", reason=reason)
     error.__cause__ = drop.error
     return DroppedGroup(drop.planned, error)

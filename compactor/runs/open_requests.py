@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from compactor.errors import RetryError
+from compactor.reasons import Reason
 from compactor.storage.state_files import StateFolder
 from compactor.table_names import TableName
 
@@ -46,7 +47,7 @@ class OpenRequests:
         except OSError as error:
             raise RetryError(
                 f"open requests cannot be read from {self._path}: {error}; check state.checkpoint",
-                reason="state_unreadable",
+                reason=Reason.STATE_UNREADABLE,
             ) from error
 
     def save(self, requests: Requests) -> None:

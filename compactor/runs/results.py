@@ -9,6 +9,7 @@ from compactor.errors import FirnlineError, GiveUpError, ReplanError
 from compactor.events import GroupPlan, GroupRewritten
 from compactor.planning.engine import EngineChoice, costliest
 from compactor.planning.plan_table import PlannedGroup, TablePlan
+from compactor.reasons import Reason
 from compactor.rewrite.tasks.runner import RewrittenShare
 from compactor.table_names import TableName
 
@@ -42,7 +43,7 @@ class DroppedGroup:
 
 
 def left_out(
-    planned: PlannedGroup, table: TableName, why: str, error: type[FirnlineError], reason: str
+    planned: PlannedGroup, table: TableName, why: str, error: type[FirnlineError], reason: Reason
 ) -> DroppedGroup:
     """A group that is not rewritten; `error` names the reaction."""
     return DroppedGroup(
@@ -53,7 +54,7 @@ def left_out(
 def overtaken(planned: PlannedGroup, table: TableName, what: str) -> DroppedGroup:
     """A group that another commit has touched; `what` says how."""
     why = f"{what} while it was being rewritten; it is planned anew by the next run"
-    return left_out(planned, table, why, ReplanError, "conflict")
+    return left_out(planned, table, why, ReplanError, Reason.CONFLICT)
 
 
 class NoGroupLeftError(GiveUpError):
@@ -108,7 +109,7 @@ def checked_result(table: TableName, planned: PlannedGroup, parts: Sequence[Rewr
         raise GiveUpError(
             f"group {planned.group.partition} of {table}: {rows_in} rows in, {rows_deleted} deleted, but "
             f"{rows_out} written; nothing is committed. Check that the table's record counts are right",
-            reason="row_count_mismatch",
+            reason=Reason.ROW_COUNT_MISMATCH,
         )
     return GroupResult(
         planned=planned,
@@ -128,21 +129,21 @@ def checked_result(table: TableName, planned: PlannedGroup, parts: Sequence[Rewr
 def as_event(run_id: str, plan: TablePlan, result: GroupResult) -> GroupRewritten:
     """The event that tells a group's result."""
     return GroupRewritten(
-        run_id,
-        plan.table.name,
-        result.planned.group.key,
-        result.engine.engine.value,
-        result.engine.reason,
-        result.files_in,
-        result.files_out,
-        result.bytes_in,
-        result.bytes_out,
-        result.rows_in,
-        result.rows_deleted,
-        result.rows_out,
-        result.seconds,
-        result.bytes_decoded,
-        as_planned(plan, result.planned),
+        run_id=run_id,
+        table=plan.table.name,
+        key=result.planned.group.key,
+        engine=result.engine.engine.value,
+        reason=result.engine.reason,
+        files_in=result.files_in,
+        files_out=result.files_out,
+        bytes_in=result.bytes_in,
+        bytes_out=result.bytes_out,
+        rows_in=result.rows_in,
+        rows_deleted=result.rows_deleted,
+        rows_out=result.rows_out,
+        seconds=result.seconds,
+        bytes_decoded=result.bytes_decoded,
+        plan=as_planned(plan, result.planned),
     )
 
 
@@ -150,13 +151,13 @@ def as_planned(plan: TablePlan, planned: PlannedGroup) -> GroupPlan:
     """What events tell of a group's plan."""
     group = planned.group
     return GroupPlan(
-        group.partition,
-        group.why,
-        plan.policy.strategy,
-        plan.plan.snapshot_id,
-        planned.engine.engine.value,
-        planned.engine.reason,
-        len(group.files),
-        group.bytes,
-        plan.table.ref,
+        partition=group.partition,
+        why=group.why,
+        strategy=plan.policy.strategy,
+        snapshot_id=plan.plan.snapshot_id,
+        engine=planned.engine.engine.value,
+        engine_reason=planned.engine.reason,
+        files=len(group.files),
+        bytes=group.bytes,
+        branch=plan.table.ref,
     )

@@ -38,6 +38,7 @@ from compactor.manifests.prefetcher import prefetch
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
+from compactor.reasons import Reason
 from compactor.rewrite.tasks.runner import Place, RewrittenShare, ShareRewriter
 from compactor.runs.commit_groups import Committed, commit_groups
 from compactor.runs.failed_groups import truly_failed
@@ -104,17 +105,17 @@ class _Run:
 
     def result(self) -> RunResult:
         return RunResult(
-            self.run_id,
-            self.plan.table.name,
-            self.plan.plan.snapshot_id,
-            self.snapshot_after,
-            tuple(self.results),
-            self.plan.seconds,
-            self.rewrite_seconds,
-            self.commit_seconds,
-            tuple(self.dropped),
-            self.commits,
-            self.delete_files_removed,
+            run_id=self.run_id,
+            table=self.plan.table.name,
+            snapshot_before=self.plan.plan.snapshot_id,
+            snapshot_after=self.snapshot_after,
+            groups=tuple(self.results),
+            plan_seconds=self.plan.seconds,
+            rewrite_seconds=self.rewrite_seconds,
+            commit_seconds=self.commit_seconds,
+            dropped=tuple(self.dropped),
+            commits=self.commits,
+            delete_files_removed=self.delete_files_removed,
         )
 
 
@@ -167,25 +168,52 @@ class Rewriter:
         Raises:
             FirnlineError: by class the reaction; nothing more was committed (unless it is a CommitUnknownError).
         """
-        run = _Run(run_id or str(uuid.uuid4()), plan, enabled, stopping, progress)
+        run = _Run(run_id=run_id or str(uuid.uuid4()), plan=plan, enabled=enabled, stopping=stopping, progress=progress)
         table = plan.table.name
         if not plan.has_work or plan.plan.snapshot_id is None:
             return run.result()
         files = sum(len(group.group.files) for group in plan.groups)
-        self._listener(RunPlanned(run.run_id, table, len(plan.groups), files, plan.bytes, plan.seconds))
+        self._listener(
+            RunPlanned(
+                run_id=run.run_id,
+                table=table,
+                groups=len(plan.groups),
+                files=files,
+                bytes=plan.bytes,
+                seconds=plan.seconds,
+            )
+        )
         try:
             self._carry_out(run, plan.plan.snapshot_id)
         except FirnlineError as error:
             told = f"{error} (after {run.commits} commits of the run)" if run.commits else str(error)
-            self._listener(RunFailed(run.run_id, table, run.stage, error.reason, error.reaction, told))
+            self._listener(
+                RunFailed(
+                    run_id=run.run_id,
+                    table=table,
+                    stage=run.stage,
+                    reason=error.reason,
+                    reaction=error.reaction,
+                    message=told,
+                )
+            )
             raise
         except Exception as error:
-            failure = GiveUpError(f"rewriting {table} failed: {first_line(error)}", reason="unexpected")
-            self._listener(RunFailed(run.run_id, table, run.stage, failure.reason, failure.reaction, str(error)))
+            failure = GiveUpError(f"rewriting {table} failed: {first_line(error)}", reason=Reason.UNEXPECTED)
+            self._listener(
+                RunFailed(
+                    run_id=run.run_id,
+                    table=table,
+                    stage=run.stage,
+                    reason=failure.reason,
+                    reaction=failure.reaction,
+                    message=str(error),
+                )
+            )
             raise failure from error
         result = run.result()
         if result.snapshot_after is None:  # another commit came first and removed the same delete files
-            self._listener(RunSkipped(table, "nothing_due"))
+            self._listener(RunSkipped(table=table, reason=Reason.NOTHING_DUE))
             return result
         self._tell(result, waiting_since)
         prefetch(self._catalogs, self._cache, table, plan.table.ref)  # our own new manifests, before anybody asks
@@ -202,7 +230,9 @@ class Rewriter:
         def cancel() -> None:
             self._session.sparkContext.cancelJobGroup(run.run_id)
 
-        watchman = Watchman(self._records, cancel, self._lease_seconds, self._check_seconds)
+        watchman = Watchman(
+            records=self._records, cancel=cancel, lease_seconds=self._lease_seconds, check_seconds=self._check_seconds
+        )
         settings = self._commit_settings
         groups = [planned.group for planned in run.plan.groups]
         only_deletes = [()]  # one commit, which removes delete files that apply to nothing
@@ -245,7 +275,13 @@ class Rewriter:
             run.delete_files_removed += committed.delete_files_removed
             for group in committed.kept:
                 told = as_event(run.run_id, run.plan, results[id(group)])
-                self._listener(GroupCommitted(told, committed.snapshot_id, committed.delete_files_removed))
+                self._listener(
+                    GroupCommitted(
+                        rewritten=told,
+                        snapshot_id=committed.snapshot_id,
+                        delete_files_removed=committed.delete_files_removed,
+                    )
+                )
 
     def _rewrite(
         self, run: _Run, shares: ShareRewriter, numbers: Sequence[int], stopped: threading.Event
@@ -336,7 +372,15 @@ class Rewriter:
         run.dropped += dropped
         for drop in dropped:
             key, error, planned = drop.planned.group.key, drop.error, as_planned(run.plan, drop.planned)
-            told = GroupDropped(run.run_id, run.plan.table.name, key, error.reason, error.reaction, str(error), planned)
+            told = GroupDropped(
+                run_id=run.run_id,
+                table=run.plan.table.name,
+                key=key,
+                reason=error.reason,
+                reaction=error.reaction,
+                message=str(error),
+                plan=planned,
+            )
             self._listener(told)
 
     def _commit(
@@ -344,10 +388,10 @@ class Rewriter:
     ) -> Committed:
         table = run.plan.table.name
         stamp = Stamp(
-            run.run_id,
-            tuple(share.engine.engine.value for group in groups for share in group.parts),
-            part,
-            self._commit_settings.rolls_back(is_polaris=self._catalogs.is_polaris(table.catalog)),
+            run_id=run.run_id,
+            engines=tuple(share.engine.engine.value for group in groups for share in group.parts),
+            part=part,
+            rollback_on_conflict=self._commit_settings.rolls_back(is_polaris=self._catalogs.is_polaris(table.catalog)),
         )
 
         def about_to_send() -> None:
@@ -393,19 +437,19 @@ class Rewriter:
     def _tell(self, result: RunResult, waiting_since: float | None) -> None:
         self._listener(
             RunCommitted(
-                result.run_id,
-                result.table,
-                result.snapshot_after or 0,
-                len(result.groups),
-                sum(group.files_in for group in result.groups),
-                sum(group.files_out for group in result.groups),
-                sum(group.bytes_in for group in result.groups),
-                sum(group.bytes_out for group in result.groups),
-                result.plan_seconds,
-                result.rewrite_seconds,
-                result.commit_seconds,
-                None if waiting_since is None else max(0.0, self._clock() - waiting_since),
-                result.delete_files_removed,
+                run_id=result.run_id,
+                table=result.table,
+                snapshot_id=result.snapshot_after or 0,
+                groups=len(result.groups),
+                files_in=sum(group.files_in for group in result.groups),
+                files_out=sum(group.files_out for group in result.groups),
+                bytes_in=sum(group.bytes_in for group in result.groups),
+                bytes_out=sum(group.bytes_out for group in result.groups),
+                plan_seconds=result.plan_seconds,
+                rewrite_seconds=result.rewrite_seconds,
+                commit_seconds=result.commit_seconds,
+                event_to_compacted_seconds=None if waiting_since is None else max(0.0, self._clock() - waiting_since),
+                delete_files_removed=result.delete_files_removed,
             )
         )
 
@@ -426,7 +470,9 @@ def _as_firnline_error(plan: TablePlan, error: Exception) -> FirnlineError:
     if isinstance(error, FirnlineError):
         return error
     unsupported = isinstance(error, Py4JJavaError) and exception_class(error) == UNSUPPORTED
-    reason = "type_not_supported" if unsupported else "unexpected"  # Spark knows neither times nor nanoseconds
+    reason = (
+        Reason.TYPE_NOT_SUPPORTED if unsupported else Reason.UNEXPECTED
+    )  # Spark knows neither times nor nanoseconds
     failure = GiveUpError(f"rewriting a group of {plan.table.name} failed: {first_line(error)}", reason=reason)
     failure.__cause__ = error
     return failure

@@ -8,6 +8,7 @@ from compactor.errors import GiveUpError
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.conflicts import touched_groups
 from compactor.planning.plan_table import PlannedGroup, TablePlan
+from compactor.reasons import Reason
 from compactor.runs.results import DroppedGroup, left_out
 
 
@@ -36,4 +37,4 @@ def _astray(plan: TablePlan, planned: PlannedGroup, what: str) -> DroppedGroup:
         f"{what}, by a delete file of another partition, which the table format forbids. Rewrite without a filter, "
         "which sees all deletes; mend the writer"
     )
-    return left_out(planned, plan.table.name, why, GiveUpError, "stray_delete")
+    return left_out(planned, plan.table.name, why, GiveUpError, Reason.STRAY_DELETE)

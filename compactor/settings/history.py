@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pydantic import Field
 
 from compactor.errors import InputError
+from compactor.reasons import Reason
 from compactor.settings.section import Section
 from compactor.table_names import TableName
 
@@ -50,4 +51,4 @@ class HistorySettings(Section):
         try:
             return TableName.parse(self.table, catalogs)
         except InputError as error:
-            raise InputError(f"history.table: {error}", reason="bad_setting") from None
+            raise InputError(f"history.table: {error}", reason=Reason.BAD_SETTING) from None

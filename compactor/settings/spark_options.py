@@ -12,6 +12,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from compactor.errors import InputError
+from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues, checked_override, nearest
 from compactor.settings.tree import CommitSettings, ServiceSettings, Settings
 
@@ -131,7 +132,7 @@ def run_options(given: Iterable[str]) -> RunOptions:
         if text is None:
             continue
         if option.refused:
-            raise InputError(f"option {option.name} is not offered: {option.refused}", reason="bad_option")
+            raise InputError(f"option {option.name} is not offered: {option.refused}", reason=Reason.BAD_OPTION)
         if option.only and text.lower() != option.only:
             raise _bad(option.name, text, f"only {option.only} is possible. {option.note}")
         if option.setting:
@@ -146,12 +147,12 @@ def _named(text: str) -> tuple[str, str]:
     name, equals, value = (part.strip() for part in text.partition("="))
     names = [option.name for option in OPTIONS]
     if not equals:
-        raise InputError(f"option {text!r} is not NAME=VALUE, e.g. min-input-files=3", reason="bad_option")
+        raise InputError(f"option {text!r} is not NAME=VALUE, e.g. min-input-files=3", reason=Reason.BAD_OPTION)
     if name not in names:
         hint = nearest(name, names)
         raise InputError(
             f"option {name} is none of Spark's rewrite_data_files{hint} (docs/spark-options.md lists them)",
-            reason="bad_option",
+            reason=Reason.BAD_OPTION,
         )
     return name, value
 
@@ -185,4 +186,4 @@ def _checked(name: str, section: str, key: str, text: str) -> Any:
 
 
 def _bad(name: str, text: str, why: str) -> InputError:
-    return InputError(f"option {name}={text} cannot be used: {why}", reason="bad_option")
+    return InputError(f"option {name}={text} cannot be used: {why}", reason=Reason.BAD_OPTION)

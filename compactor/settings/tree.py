@@ -22,6 +22,7 @@ import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from compactor.errors import InputError
+from compactor.reasons import Reason
 from compactor.settings.history import HistorySettings
 from compactor.settings.hooks import HookSettings
 from compactor.settings.log import LogSettings
@@ -338,7 +339,7 @@ def load_settings(path: Path | None, environment: Mapping[str, str] | None = Non
     try:
         return Settings.model_validate(tree)
     except ValidationError as error:
-        raise InputError(_explain(error, path), reason="bad_setting") from None
+        raise InputError(_explain(error, path), reason=Reason.BAD_SETTING) from None
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -359,7 +360,9 @@ def _set_from_environment(tree: dict[str, Any], name: str, value: str) -> None:
     levels = name[len(ENVIRONMENT_PREFIX) :].lower().split("__")
     if levels[0] not in Settings.model_fields:
         known = ", ".join(Settings.model_fields)
-        raise InputError(f"environment variable {name} names no section; sections are: {known}", reason="bad_setting")
+        raise InputError(
+            f"environment variable {name} names no section; sections are: {known}", reason=Reason.BAD_SETTING
+        )
     is_property = bool(levels[2:]) and (levels[0] == "catalogs" or tuple(levels[:2]) in PROPERTY_MAPS)
     if is_property:
         property_name = ".".join(levels[2:])

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from urllib.parse import unquote, urlsplit
 
 from compactor.errors import InputError
+from compactor.reasons import Reason
 from compactor.spark.file_io import file_io_conf, stores_of
 from compactor.spark.java import AWS_JARS, JarSet
 
@@ -49,7 +50,7 @@ def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, st
             conf["uri"] = properties["uri"]
     else:
         why = _WITHOUT_COUNTERPART.get(kind, "it has no counterpart in Spark; use sql, rest, hive or glue")
-        raise InputError(f"catalogs.{name}.type: {kind!r}: {why}", reason="bad_setting")
+        raise InputError(f"catalogs.{name}.type: {kind!r}: {why}", reason=Reason.BAD_SETTING)
     if properties.get("warehouse"):
         conf["warehouse"] = properties["warehouse"]
     conf["cache-enabled"] = "false"  # a cached table would pin plan and commit to different snapshots
@@ -94,7 +95,7 @@ def aws_profile(catalogs: Mapping[str, Mapping[str, str]]) -> str | None:
     if len(found) > 1:
         raise InputError(
             f"s3.profile-name: {' and '.join(found)} cannot be used in one process; give each its own firnline",
-            reason="bad_setting",
+            reason=Reason.BAD_SETTING,
         )
     return found[0] if found else None
 
@@ -120,7 +121,7 @@ def _sql(properties: Mapping[str, str]) -> dict[str, str]:
     parts = urlsplit(uri)
     driver = parts.scheme.split("+")[0].replace("postgres", "postgresql").replace("postgresqlql", "postgresql")
     if driver not in {"postgresql", "mysql", "mariadb"}:
-        raise InputError(f"sql catalog uri {uri!r}: use sqlite, postgresql or mysql", reason="bad_setting")
+        raise InputError(f"sql catalog uri {uri!r}: use sqlite, postgresql or mysql", reason=Reason.BAD_SETTING)
     port = f":{parts.port}" if parts.port else ""
     conf["uri"] = f"jdbc:{driver}://{parts.hostname}{port}{parts.path}"
     if parts.username:
@@ -138,7 +139,7 @@ def _glue(name: str, properties: Mapping[str, str]) -> dict[str, str]:
         raise InputError(
             f"catalogs.{name}.{given[0]}: Iceberg's Java client of Glue takes no keys from properties; set "
             f"AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment, or {given[0].split('.')[0]}.profile-name",
-            reason="bad_setting",
+            reason=Reason.BAD_SETTING,
         )
     region = properties.get("glue.region")
     return {"client.region": region} if region else {}

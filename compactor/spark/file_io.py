@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from compactor.errors import InputError
+from compactor.reasons import Reason
 from compactor.spark.java import AWS_JARS, AZURE_JARS, GCP_JARS, JarSet
 
 S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
@@ -51,13 +52,13 @@ class Store:
     jars: JarSet
 
 
-S3 = Store(("s3://", "s3a://", "s3n://"), "s3.", S3_FILE_IO, AWS_JARS)
-GCS = Store(("gs://",), "gcs.", "org.apache.iceberg.gcp.gcs.GCSFileIO", GCP_JARS)
+S3 = Store(schemes=("s3://", "s3a://", "s3n://"), prefix="s3.", file_io=S3_FILE_IO, jars=AWS_JARS)
+GCS = Store(schemes=("gs://",), prefix="gcs.", file_io="org.apache.iceberg.gcp.gcs.GCSFileIO", jars=GCP_JARS)
 ADLS = Store(
-    ("abfs://", "abfss://", "wasb://", "wasbs://"),
-    "adls.",
-    "org.apache.iceberg.azure.adlsv2.ADLSFileIO",
-    AZURE_JARS,
+    schemes=("abfs://", "abfss://", "wasb://", "wasbs://"),
+    prefix="adls.",
+    file_io="org.apache.iceberg.azure.adlsv2.ADLSFileIO",
+    jars=AZURE_JARS,
 )
 STORES = (S3, GCS, ADLS)
 
@@ -120,14 +121,14 @@ def _adls_in_java(properties: Mapping[str, str]) -> dict[str, str]:
             raise InputError(
                 f"{name}: Iceberg's Java client of Azure takes no service principal from properties; set {variable} in "
                 "the environment instead, which both sides read",
-                reason="bad_setting",
+                reason=Reason.BAD_SETTING,
             )
     conf = {}
     if "adls.account-key" in given:  # Java refuses one without the other
         conf = {theirs: given[ours] for ours, theirs in _RENAMED_ON_ADLS.items() if ours in given}
     if "adls.sas-token" in given:
         if "adls.account-name" not in given:
-            raise InputError("adls.sas-token needs adls.account-name beside it", reason="bad_setting")
+            raise InputError("adls.sas-token needs adls.account-name beside it", reason=Reason.BAD_SETTING)
         host = given.get("adls.account-host") or f"{given['adls.account-name']}.{_ADLS_HOST}"
         conf[f"adls.sas-token.{host}"] = given["adls.sas-token"]
     return conf
@@ -137,4 +138,4 @@ def _milliseconds(name: str, seconds: str) -> str:
     try:
         return str(round(float(seconds) * 1000))
     except ValueError as error:
-        raise InputError(f"{name}={seconds!r} is not a number of seconds", reason="bad_setting") from error
+        raise InputError(f"{name}={seconds!r} is not a number of seconds", reason=Reason.BAD_SETTING) from error

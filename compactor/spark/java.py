@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compactor.errors import GiveUpError, InputError
+from compactor.reasons import Reason
 
 SUPPORTED_JAVA = (17, 21)
 
@@ -91,7 +92,7 @@ def java_home() -> Path:
         "Java 17 or 21 is needed (Spark 4.0 runs on these) and none was found: install one "
         "(Debian/Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-21-openjdk-headless; "
         "macOS: brew install openjdk@21) or set JAVA_HOME",
-        reason="no_java",
+        reason=Reason.NO_JAVA,
     )
 
 
@@ -204,5 +205,5 @@ def _retrieve(jar_set: JarSet, scratch: Path) -> None:
         raise GiveUpError(
             f"the {jar_set.name} jars could not be fetched; check the network or a Maven mirror, then try "
             f"`firnline jars {jar_set.name}`:\n" + "\n".join((done.stdout + done.stderr).splitlines()[-15:]),
-            reason="jars_unavailable",
+            reason=Reason.JARS_UNAVAILABLE,
         )

@@ -14,6 +14,7 @@ from compactor.errors import GiveUpError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey
+from compactor.reasons import Reason
 
 COMMIT_STATE_UNKNOWN = "org.apache.iceberg.exceptions.CommitStateUnknownException"
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
@@ -48,13 +49,13 @@ class JavaTable:
         except Py4JJavaError as error:
             raise RetryError(
                 f"Spark cannot load {view.name}: {first_line(error)}; check the catalog's properties",
-                reason="table_unreadable",
+                reason=Reason.TABLE_UNREADABLE,
             ) from error
         table = cls(session, handle, view, snapshot_id)
         table.check_unchanged()
         if handle.snapshot(snapshot_id) is None:
             raise ReplanError(
-                f"snapshot {snapshot_id} of {view.name} expired since planning", reason="snapshot_expired"
+                f"snapshot {snapshot_id} of {view.name} expired since planning", reason=Reason.SNAPSHOT_EXPIRED
             )
         return table
 
@@ -73,13 +74,17 @@ class JavaTable:
         """
         name = self.view.name
         if self.handle.uuid().toString() != self.view.uuid:
-            raise ReplanError(f"{name} was replaced by another table since planning", reason="table_replaced")
+            raise ReplanError(f"{name} was replaced by another table since planning", reason=Reason.TABLE_REPLACED)
         metadata = self.handle.operations().current()
         version = metadata.formatVersion()
         if metadata.ref(self.view.ref) is None:  # a commit would make the branch again
-            raise ReplanError(f"branch {self.view.ref} of {name} was dropped since planning", reason="branch_dropped")
+            raise ReplanError(
+                f"branch {self.view.ref} of {name} was dropped since planning", reason=Reason.BRANCH_DROPPED
+            )
         if version != self.view.metadata.format_version:
-            raise ReplanError(f"{name} changed to format version {version} since planning", reason="format_changed")
+            raise ReplanError(
+                f"{name} changed to format version {version} since planning", reason=Reason.FORMAT_CHANGED
+            )
 
     def refresh(self) -> None:
         """Read the table's newest metadata.
@@ -93,8 +98,8 @@ class JavaTable:
         except Py4JJavaError as error:
             what = f"{self.view.name} cannot be read again: {first_line(error)}"
             if exception_class(error) == NO_SUCH_TABLE or "UUID does not match" in what:
-                raise ReplanError(what, reason="table_replaced") from error
-            raise RetryError(what, reason="table_unreadable") from error
+                raise ReplanError(what, reason=Reason.TABLE_REPLACED) from error
+            raise RetryError(what, reason=Reason.TABLE_UNREADABLE) from error
 
     @property
     def jvm(self) -> Any:
@@ -151,7 +156,8 @@ class JavaTable:
         wanted = set(paths)
         if self.handle.snapshot(self.snapshot_id) is None:
             raise ReplanError(
-                f"snapshot {self.snapshot_id} of {self.view.name} expired during the run", reason="snapshot_expired"
+                f"snapshot {self.snapshot_id} of {self.view.name} expired during the run",
+                reason=Reason.SNAPSHOT_EXPIRED,
             )
         scan = self.handle.newScan().useSnapshot(self.snapshot_id).ignoreResiduals()
         found: dict[str, Any] = {}
@@ -167,7 +173,7 @@ class JavaTable:
             planned.close()
         if len(found) < len(wanted):
             missing = next(iter(wanted - set(found)))
-            raise GiveUpError(f"Iceberg's scan of {self.view.name} does not list {missing}", reason="plans_differ")
+            raise GiveUpError(f"Iceberg's scan of {self.view.name} does not list {missing}", reason=Reason.PLANS_DIFFER)
         return found
 
     def data_folder(self) -> str:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
+from compactor.reasons import Reason
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 
@@ -111,13 +112,17 @@ def translated(error: Exception, location: str, action: str) -> FirnlineError:
     """The error to raise when `action` ("reading", "writing", ...) failed at `location`."""
     number = getattr(error, "errno", None)
     if isinstance(error, FileNotFoundError) or number == errno.ENOENT:
-        return GiveUpError(f"{location} does not exist any more ({action} it).", reason="input_missing")
+        return GiveUpError(f"{location} does not exist any more ({action} it).", reason=Reason.INPUT_MISSING)
     if isinstance(error, FileExistsError):
-        return GiveUpError(f"{location} exists already; a rewrite never overwrites a file.", reason="output_exists")
+        return GiveUpError(
+            f"{location} exists already; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
+        )
     if number in _NO_SPACE:
-        return RetryError(f"No space left while {action} {location}: free some, it is tried again.", reason="no_space")
+        return RetryError(
+            f"No space left while {action} {location}: free some, it is tried again.", reason=Reason.NO_SPACE
+        )
     if isinstance(error, PermissionError) or number in _DENIED:
-        return GiveUpError(f"Access denied while {action} {location}: {error}", reason="access_denied")
+        return GiveUpError(f"Access denied while {action} {location}: {error}", reason=Reason.ACCESS_DENIED)
     return RetryError(f"Storage failed while {action} {location}: {type(error).__name__}: {error}")
 
 
@@ -136,11 +141,11 @@ def truncated(location: str, offset: int, length: int, got: int) -> GiveUpError:
     """What to raise when a file gave `got` of `length` bytes from `offset` and then ended."""
     return GiveUpError(
         f"{location} ends {length - got} bytes before offset {offset + length}: it is shorter than its metadata says.",
-        reason="input_truncated",
+        reason=Reason.INPUT_TRUNCATED,
     )
 
 
 def check_range(location: str, offset: int, length: int) -> None:
     """GiveUpError `input_truncated` for a range that no file can have."""
     if offset < 0 or length < 0:
-        raise GiveUpError(f"Impossible byte range {offset}+{length} of {location}.", reason="input_truncated")
+        raise GiveUpError(f"Impossible byte range {offset}+{length} of {location}.", reason=Reason.INPUT_TRUNCATED)

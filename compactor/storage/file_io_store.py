@@ -10,6 +10,7 @@ from pyiceberg.io import FileIO, InputStream, OutputStream, load_file_io
 from pyspark import TaskContext
 
 from compactor.errors import GiveUpError, RetryError
+from compactor.reasons import Reason
 from compactor.storage.byte_store import BUFFER_BYTES, OutputFile, check_range, errors_named, truncated
 
 
@@ -73,7 +74,9 @@ class FileIOByteStore:
         """
         task = TaskContext.get()
         if task is not None and task.attemptNumber() > 0:
-            raise RetryError(f"the task that wrote {location} was lost; the run is tried again", reason="task_lost")
+            raise RetryError(
+                f"the task that wrote {location} was lost; the run is tried again", reason=Reason.TASK_LOST
+            )
         with errors_named(location, "creating"):
             stream = self.file_io(location).new_output(location).create(overwrite=False)
         return _FileIOOutputFile(self, location, stream)
@@ -96,7 +99,7 @@ def _check_parsable(location: str) -> None:
     }:
         raise GiveUpError(
             f"{location!r} holds a character (? # ; or a control character) that PyIceberg's FileIO cannot address.",
-            reason="unsupported_location",
+            reason=Reason.UNSUPPORTED_LOCATION,
         )
 
 
@@ -154,7 +157,7 @@ class _FileIOOutputFile:
 
     def _open_stream(self) -> OutputStream:
         if self._stream is None:
-            raise GiveUpError(f"{self.location} is closed already.", reason="output_closed")
+            raise GiveUpError(f"{self.location} is closed already.", reason=Reason.OUTPUT_CLOSED)
         return self._stream
 
     def _open_source(self, location: str) -> InputStream:

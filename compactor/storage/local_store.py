@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.storage.byte_store import BUFFER_BYTES, OutputFile, check_range, errors_named, translated, truncated
 
 # What copy_file_range answers where the file systems, the kernel or a sandbox cannot do it.
@@ -26,7 +27,7 @@ def local_path(location: str) -> Path:
         host, slash, rest = path[2:].partition("/")
         path = slash + rest if host in {"", "localhost"} else ""
     if not path.startswith("/") or "\0" in path:
-        raise GiveUpError(f"{location!r} is not an absolute local path.", reason="unsupported_location")
+        raise GiveUpError(f"{location!r} is not an absolute local path.", reason=Reason.UNSUPPORTED_LOCATION)
     return Path(path)
 
 
@@ -166,7 +167,7 @@ class _LocalOutputFile:
 
     def _open_descriptor(self) -> int:
         if self._descriptor is None:
-            raise GiveUpError(f"{self.location} is closed already.", reason="output_closed")
+            raise GiveUpError(f"{self.location} is closed already.", reason=Reason.OUTPUT_CLOSED)
         return self._descriptor
 
     def _open_source(self, location: str) -> int:

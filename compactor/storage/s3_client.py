@@ -16,6 +16,7 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 
 S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
 CLIENTS_KEPT: Final = 16  # of one process; vended credentials make new ones all the time
@@ -45,11 +46,11 @@ def s3_object(location: str, properties: Mapping[str, str]) -> S3Object:
     scheme, _, rest = location.partition("://")
     bucket, _, key = rest.partition("/")
     if f"{scheme}://" not in S3_SCHEMES or not bucket or not key:
-        raise GiveUpError(f"{location!r} is not an object of an S3 bucket.", reason="unsupported_location")
+        raise GiveUpError(f"{location!r} is not an object of an S3 bucket.", reason=Reason.UNSUPPORTED_LOCATION)
     if not _NEVER_IN_KEYS.isdisjoint(rest):
         raise GiveUpError(
             f"{location!r} holds a character (? # or a control character) at which Iceberg cuts locations off.",
-            reason="unsupported_location",
+            reason=Reason.UNSUPPORTED_LOCATION,
         )
     return S3Object(properties.get(f"{_ACCESS_POINTS}{bucket}", bucket), key)
 
@@ -125,7 +126,7 @@ def _encryption(properties: Mapping[str, str]) -> dict[str, str]:
     elif kind in {"s3", "kms", "dsse-kms"}:
         found = {"ServerSideEncryption": {"s3": "AES256", "kms": "aws:kms", "dsse-kms": "aws:kms:dsse"}[kind]}
     else:
-        raise GiveUpError(f"s3.sse.type {kind!r} is not known.", reason="unsupported_encryption")
+        raise GiveUpError(f"s3.sse.type {kind!r} is not known.", reason=Reason.UNSUPPORTED_ENCRYPTION)
     if key and found["ServerSideEncryption"] != "AES256":
         found["SSEKMSKeyId"] = key
     return found
@@ -145,7 +146,7 @@ def customer_key(properties: Mapping[str, str], prefix: str = "") -> dict[str, s
     if not (properties.get("s3.sse.key") and properties.get("s3.sse.md5")):
         raise GiveUpError(
             "s3.sse.type is custom, so s3.sse.key and s3.sse.md5 (both base64) must be set.",
-            reason="unsupported_encryption",
+            reason=Reason.UNSUPPORTED_ENCRYPTION,
         )
     names = f"{prefix}SSECustomer"
     return {
@@ -275,7 +276,7 @@ def _new_client(settings: ClientSettings) -> Any:
     except ProfileNotFound as error:
         raise GiveUpError(
             f"{error}: check s3.profile-name and the AWS configuration files of the machine that rewrites.",
-            reason="access_denied",
+            reason=Reason.ACCESS_DENIED,
         ) from error
     keys = {
         "aws_access_key_id": settings.access_key,
@@ -324,4 +325,4 @@ def _seconds(properties: Mapping[str, str], name: str) -> float | None:
     try:
         return float(text) if text else None
     except ValueError as error:
-        raise GiveUpError(f"{name}={text!r} is not a number of seconds.", reason="bad_setting") from error
+        raise GiveUpError(f"{name}={text!r} is not a number of seconds.", reason=Reason.BAD_SETTING) from error

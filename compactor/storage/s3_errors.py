@@ -9,6 +9,7 @@ from typing import Any, Final
 from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
 from compactor.errors import GiveUpError, RetryError
+from compactor.reasons import Reason
 
 _REMEDY: Final = (
     "check the credentials, and that they allow s3:GetObject, s3:PutObject, s3:ListBucket and s3:AbortMultipartUpload "
@@ -35,19 +36,24 @@ _PASSING: Final = frozenset({408, 409, 429})
 _FULL_CODES: Final = frozenset({"InsufficientStorage", "QuotaExceeded", "XMinioStorageFull"})
 _NOT_IMPLEMENTED: Final = frozenset({405, 501})
 NOT_FOUND: Final = 404
-_REASONS: Final = {401: "access_denied", 403: "access_denied", 404: "input_missing", 412: "input_changed"} | {
-    416: "input_truncated",
-    507: "no_space",
+_REASONS: Final = {
+    401: Reason.ACCESS_DENIED,
+    403: Reason.ACCESS_DENIED,
+    404: Reason.INPUT_MISSING,
+    412: Reason.INPUT_CHANGED,
+} | {
+    416: Reason.INPUT_TRUNCATED,
+    507: Reason.NO_SPACE,
 }
-_RETRIED: Final = frozenset({"unavailable", "no_space", "input_changed"})
+_RETRIED: Final = frozenset({Reason.UNAVAILABLE, Reason.NO_SPACE, Reason.INPUT_CHANGED})
 _SENTENCES: Final = {
-    "access_denied": f"Access denied while {{action}} {{location}}: {{error}}; {_REMEDY}.",
-    "input_missing": "{location} does not exist any more ({action} it).",
-    "input_changed": "{location} was replaced while it was in use.",
-    "input_truncated": "{location} is shorter than its metadata says ({action} it).",
-    "no_space": "No space left while {action} {location}: free some, it is tried again.",
-    "store_refuses": "S3 refuses {action} {location}: {error}",
-    "unavailable": "S3 failed while {action} {location}: {kind}: {error}",
+    Reason.ACCESS_DENIED: f"Access denied while {{action}} {{location}}: {{error}}; {_REMEDY}.",
+    Reason.INPUT_MISSING: "{location} does not exist any more ({action} it).",
+    Reason.INPUT_CHANGED: "{location} was replaced while it was in use.",
+    Reason.INPUT_TRUNCATED: "{location} is shorter than its metadata says ({action} it).",
+    Reason.NO_SPACE: "No space left while {action} {location}: free some, it is tried again.",
+    Reason.STORE_REFUSES: "S3 refuses {action} {location}: {error}",
+    Reason.UNAVAILABLE: "S3 failed while {action} {location}: {kind}: {error}",
 }
 
 
@@ -61,21 +67,21 @@ def error_code(error: Exception) -> tuple[int, str]:
 def translated(error: Exception, location: str, action: str) -> GiveUpError | RetryError:
     """The error to raise when `action` ("reading", "copying from", ...) failed at `location`."""
     denied = isinstance(error, NoCredentialsError | PartialCredentialsError)
-    reason = "access_denied" if denied else _reason(*error_code(error))
+    reason = Reason.ACCESS_DENIED if denied else _reason(*error_code(error))
     sentence = _SENTENCES[reason].format(location=location, action=action, error=error, kind=type(error).__name__)
     return RetryError(sentence, reason=reason) if reason in _RETRIED else GiveUpError(sentence, reason=reason)
 
 
-def _reason(status: int, code: str) -> str:
+def _reason(status: int, code: str) -> Reason:
     """The reason of byte_store.py for an answer of S3; `unavailable` when there was none, or one of class 5xx."""
     if code in _PASSING_CODES or status in _PASSING:
-        return "unavailable"
+        return Reason.UNAVAILABLE
     if code in _DENIED_CODES or code.startswith("KMS."):
-        return "access_denied"
+        return Reason.ACCESS_DENIED
     if code in _FULL_CODES:
-        return "no_space"
+        return Reason.NO_SPACE
     refused = status in _NOT_IMPLEMENTED or 300 <= status < 500  # noqa: PLR2004 - redirections and requests at fault
-    return _REASONS.get(status, "store_refuses" if refused else "unavailable")
+    return _REASONS.get(status, Reason.STORE_REFUSES if refused else Reason.UNAVAILABLE)
 
 
 @contextmanager

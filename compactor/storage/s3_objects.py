@@ -15,6 +15,7 @@ from typing import Any, Final
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.storage.byte_store import check_range, truncated
 from compactor.storage.s3_client import S3Object, client_settings, customer_key, request_payer, s3_client, s3_object
 from compactor.storage.s3_errors import NOT_FOUND, error_code, errors_named, translated
@@ -114,7 +115,7 @@ class S3Objects:
         try:
             self.request(location, "looking at", "head_object", **customer_key(self.properties))
         except GiveUpError as error:
-            if error.reason == "input_missing":
+            if error.reason == Reason.INPUT_MISSING:
                 return False
             raise
         return True
@@ -125,7 +126,7 @@ class S3Objects:
         try:
             self.request(location, "deleting", "delete_object")
         except GiveUpError as error:
-            if error.reason != "input_missing":  # S3 itself never says so
+            if error.reason != Reason.INPUT_MISSING:  # S3 itself never says so
                 raise
 
     def read(self, location: str, offset: int, length: int) -> bytes:
@@ -178,7 +179,9 @@ class S3Objects:
             given = int(answer["ContentLength"])
             total = str(answer.get("ContentRange", "")).rpartition("/")[2]
             if not total.isdigit():
-                raise GiveUpError(f"S3 answers a range of {location} with the whole object.", reason="store_refuses")
+                raise GiveUpError(
+                    f"S3 answers a range of {location} with the whole object.", reason=Reason.STORE_REFUSES
+                )
             self._remember(location, ObjectState(int(total), answer.get("ETag", "")))
             if given < length:  # before the body: an absurd length must not fetch a whole object
                 raise truncated(location, offset, length, given)

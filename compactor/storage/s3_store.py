@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.storage.byte_store import OutputFile
 from compactor.storage.s3_client import request_payer
 from compactor.storage.s3_errors import errors_named
@@ -17,7 +18,9 @@ class S3ByteStore(S3Objects):
 
     def create(self, location: str) -> OutputFile:
         if self.exists(location):
-            raise GiveUpError(f"{location} exists already; a rewrite never overwrites a file.", reason="output_exists")
+            raise GiveUpError(
+                f"{location} exists already; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
+            )
         with suppress(KeyError):
             del self._known[location]
         return S3Upload(self, location)
@@ -37,7 +40,7 @@ class S3ByteStore(S3Objects):
                 with errors_named(prefix, "listing uploads of"):
                     answer = self.client.list_multipart_uploads(Bucket=place.bucket, Prefix=place.key, **markers)
             except GiveUpError as error:
-                if error.reason in {"store_refuses", "input_missing"}:
+                if error.reason in {Reason.STORE_REFUSES, Reason.INPUT_MISSING}:
                     return found
                 raise
             found += [

@@ -16,6 +16,7 @@ from typing import Any, Final
 from botocore.exceptions import BotoCoreError, ClientError
 
 from compactor.errors import GiveUpError, RetryError
+from compactor.reasons import Reason
 from compactor.storage.byte_store import check_range, truncated
 from compactor.storage.s3_client import (
     attribute_parameters,
@@ -154,7 +155,7 @@ class S3Upload:
         try:
             etag = self._copy(number, part)
         except GiveUpError as error:
-            if error.reason != "store_refuses":
+            if error.reason != Reason.STORE_REFUSES:
                 raise
             note_copying(self._properties, possible=False)
             self._send_instead(part)
@@ -193,7 +194,7 @@ class S3Upload:
         if len(self._parts) >= MAXIMUM_PARTS:
             raise GiveUpError(
                 f"{self.location} would take more than {MAXIMUM_PARTS} parts; lower the target file size.",
-                reason="too_many_parts",
+                reason=Reason.TOO_MANY_PARTS,
             )
         if not self._upload_id:
             answer = self._store.request(self.location, "creating", "create_multipart_upload", **self._attributes())
@@ -223,7 +224,7 @@ class S3Upload:
             raise translated(error, piece.source, f"copying into {self.location} from") from error
         made: str = answer.get("CopyPartResult", {}).get("ETag", "")
         if not made:  # a store that took the request for an empty upload
-            raise GiveUpError(f"S3 does not say what it copied into {self.location}.", reason="store_refuses")
+            raise GiveUpError(f"S3 does not say what it copied into {self.location}.", reason=Reason.STORE_REFUSES)
         self._store.count(Transferred(copied=piece.length))
         return made
 
@@ -308,7 +309,7 @@ class S3Upload:
     def _exists_already(self) -> GiveUpError:
         self._foreign = True
         return GiveUpError(
-            f"{self.location} exists already; a rewrite never overwrites a file.", reason="output_exists"
+            f"{self.location} exists already; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
         )
 
     def _attributes(self) -> dict[str, str]:
@@ -326,4 +327,4 @@ class S3Upload:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise GiveUpError(f"{self.location} is closed already.", reason="output_closed")
+            raise GiveUpError(f"{self.location} is closed already.", reason=Reason.OUTPUT_CLOSED)

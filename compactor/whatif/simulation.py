@@ -113,7 +113,7 @@ class _Bucket:
     def add(self, size: int, first: int, last: int, rewrites: int, written: float) -> None:
         self._serial += 1
         live = LiveFile(_entry(f"{self._serial:012d}", size, self.commits))
-        file = _File(live, first, last, rewrites, written)
+        file = _File(live=live, first=first, last=last, rewrites=rewrites, written=written)
         (self.open if self._is_small(size) else self.done).append(file)
 
     def delete(self) -> None:

@@ -78,11 +78,11 @@ def _commit(table: TableView, snapshot: Snapshot, cache: ManifestCache) -> Commi
         {key: tuple(sizes) for key, sizes in changed[status].items()} for status in (Status.ADDED, Status.DELETED)
     )
     return Commit(
-        snapshot.timestamp_ms / 1000,
-        summary is not None and summary.operation is Operation.REPLACE,
-        writer_of(properties),
-        added,
-        removed,
+        at=snapshot.timestamp_ms / 1000,
+        rewrite=summary is not None and summary.operation is Operation.REPLACE,
+        writer=writer_of(properties),
+        added=added,
+        removed=removed,
     )
 
 

@@ -9,6 +9,7 @@ from compactor.events import Event, Listener, RunSkipped, ignore
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import TablePlan
+from compactor.reasons import Reason
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Progress, Rewriter
 from compactor.settings.tree import Settings, table_switch
@@ -54,8 +55,17 @@ def _run(
 ) -> RunResult:
     name = plan.table.name
     if not plan.has_work:
-        tell(RunSkipped(name, "nothing_due"))
-        return RunResult(run_id, name, plan.plan.snapshot_id, plan.plan.snapshot_id, (), plan.seconds, 0.0, 0.0)
+        tell(RunSkipped(table=name, reason=Reason.NOTHING_DUE))
+        return RunResult(
+            run_id=run_id,
+            table=name,
+            snapshot_before=plan.plan.snapshot_id,
+            snapshot_after=plan.plan.snapshot_id,
+            groups=(),
+            plan_seconds=plan.seconds,
+            rewrite_seconds=0.0,
+            commit_seconds=0.0,
+        )
     records = in_flight_records(settings, settings.state.checkpoint.rstrip("/"))
     session = spark_session(settings)
     try:

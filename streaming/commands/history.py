@@ -73,7 +73,9 @@ def history(
     if kept is None:
         raise InputError("history.table is not set: no decisions are kept; e.g. history: {table: ops.firnline_history}")
     name = TableName.parse(table, catalogs.names)
-    found = kept.read(HistoryQuery(name, since, until, partition, decision, limit))
+    found = kept.read(
+        HistoryQuery(table=name, since=since, until=until, partition=partition, decision=decision, limit=limit)
+    )
     if output == "json":
         click.echo(json.dumps([document(row) for row in found], indent=2, ensure_ascii=False))
     else:

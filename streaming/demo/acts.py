@@ -43,7 +43,7 @@ def run_demo(*, keep: bool, commits: int, file_size: int, folder: Path | None, o
     with work_folder(folder) as work, interruptible():
         code = 1
         try:
-            stage = Stage(work, commits, file_size, on)
+            stage = Stage(folder=work, commits=commits, file_size=file_size, on=on)
             stage.check()
             code = _play(stage, show, keep=keep)
         except KeyboardInterrupt:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.spark.java import KAFKA_BROKER_JARS, fetch_jars, java_home
 from streaming.demo.local_process import free_port, local_process
 
@@ -64,6 +65,6 @@ def _run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise GiveUpError(
-            f"Kafka's storage tool failed:\n{(done.stdout + done.stderr)[-2000:]}", reason="broker_failed"
+            f"Kafka's storage tool failed:\n{(done.stdout + done.stderr)[-2000:]}", reason=Reason.BROKER_FAILED
         )
     return done.stdout

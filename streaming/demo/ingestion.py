@@ -19,6 +19,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from compactor.errors import GiveUpError
 from compactor.iceberg.tables import Catalogs, TableView
+from compactor.reasons import Reason
 from compactor.settings.tree import Settings, SparkSettings, load_settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
@@ -102,7 +103,9 @@ def _newest_append(catalogs: Catalogs, table: TableName) -> tuple[TableView, Sna
     for snapshot in reversed(view.metadata.snapshots):
         if snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND:
             return view, snapshot
-    raise GiveUpError(f"table {table} shows no append after one was made; look at its snapshots", reason="bad_metadata")
+    raise GiveUpError(
+        f"table {table} shows no append after one was made; look at its snapshots", reason=Reason.BAD_METADATA
+    )
 
 
 def _publish(sender: KafkaProducer, topic: str, view: TableView, snapshot: Snapshot) -> None:

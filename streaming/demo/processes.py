@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.settings.tree import ENVIRONMENT_PREFIX
 
 STOP_SECONDS = 30.0  # what the service promises for SIGTERM
@@ -96,7 +97,7 @@ class Child:
         return GiveUpError(
             f"the {self.name} ended with exit code {self._process.returncode}; its log {self.log} ends with:\n"
             + last_lines(self.log),
-            reason="child_ended",
+            reason=Reason.CHILD_ENDED,
         )
 
 

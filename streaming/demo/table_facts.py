@@ -14,6 +14,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from compactor.commit.replace import ENGINES
 from compactor.errors import GiveUpError
 from compactor.iceberg.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
+from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
 from compactor.table_names import TableName
 
@@ -51,10 +52,10 @@ class Content:
 
     def __add__(self, other: Content) -> Content:
         return Content(
-            self.files + other.files,
-            self.rows + other.rows,
-            self.bytes + other.bytes,
-            (self.checksum + other.checksum) % CHECKSUM_MODULUS,
+            files=self.files + other.files,
+            rows=self.rows + other.rows,
+            bytes=self.bytes + other.bytes,
+            checksum=(self.checksum + other.checksum) % CHECKSUM_MODULUS,
         )
 
     def same_rows_as(self, other: Content) -> bool:
@@ -131,7 +132,7 @@ class TableFacts:
         view = self._view()
         snapshot = view.metadata.snapshot_by_id(snapshot_id) if view is not None else None
         if view is None or snapshot is None:
-            raise GiveUpError(f"table {self._name} has lost snapshot {snapshot_id}", reason="bad_metadata")
+            raise GiveUpError(f"table {self._name} has lost snapshot {snapshot_id}", reason=Reason.BAD_METADATA)
         return sum((self._file_content(view, file) for file in self._files(view, snapshot)), Content())
 
     def appended(self, commits: Iterable[TableCommit]) -> Content:
@@ -173,7 +174,12 @@ class TableFacts:
     def _bucket(self, files: list[LiveDataFile], sizes: FileSizes) -> BucketFiles:
         small = [file for file in files if sizes.is_small(file.bytes)]
         due = len(small) >= self._policy.min_input_files or sum(file.bytes for file in small) > sizes.target
-        return BucketFiles(len(files), len(small), sum(file.bytes for file in files), due and len(small) > 1)
+        return BucketFiles(
+            files=len(files),
+            small_files=len(small),
+            bytes=sum(file.bytes for file in files),
+            due=due and len(small) > 1,
+        )
 
     def _file_content(self, view: TableView, file: LiveDataFile) -> Content:
         if file.path not in self._contents:
@@ -183,7 +189,9 @@ class TableFacts:
                     hashes = pd.util.hash_pandas_object(batch.to_pandas(), index=False, categorize=True)
                     checksum += int(hashes.to_numpy(np.uint64).sum(dtype=np.uint64))
                     rows += batch.num_rows
-            self._contents[file.path] = Content(1, rows, file.bytes, checksum % CHECKSUM_MODULUS)
+            self._contents[file.path] = Content(
+                files=1, rows=rows, bytes=file.bytes, checksum=checksum % CHECKSUM_MODULUS
+            )
         return self._contents[file.path]
 
 

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from compactor.errors import InputError
 from compactor.events import RunCommitted
+from compactor.reasons import Reason
 from compactor.settings.hooks import HookSettings
 from streaming.hooks.hook import Hook, password, statement
 
@@ -22,7 +23,7 @@ def mysql_hook(settings: HookSettings) -> Hook:
         import pymysql  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
     except ImportError:
         message = f"hooks: {settings.kind} needs a MySQL client: pip install 'firnline[mysql]'"
-        raise InputError(message, reason="bad_setting") from None
+        raise InputError(message, reason=Reason.BAD_SETTING) from None
     parts = urlsplit(settings.uri)
 
     def run(committed: RunCommitted) -> None:

@@ -100,7 +100,9 @@ class RefreshHooks:
         self._stopped.set()
         for hook, lane in self._lanes:
             for table in lane.drained():
-                self._listener(HookFinished(hook.name, table, 0.0, "the service stopped before its turn"))
+                self._listener(
+                    HookFinished(hook=hook.name, table=table, seconds=0.0, error="the service stopped before its turn")
+                )
 
     def committed(self, event: RunCommitted) -> None:
         """A table has a new snapshot. Returns at once."""
@@ -115,7 +117,9 @@ class RefreshHooks:
             error = self._call(hook, event)
             if error is not None:
                 LOG.warning("hook %s was not told of %s: %s", hook.name, event.table, error)
-            self._listener(HookFinished(hook.name, event.table, self._clock() - started, error or ""))
+            self._listener(
+                HookFinished(hook=hook.name, table=event.table, seconds=self._clock() - started, error=error or "")
+            )
 
     def _call(self, hook: NamedHook, event: RunCommitted) -> str | None:
         """None when it went well, else what the last attempt said."""

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 
 from compactor.errors import InputError
 from compactor.events import RunCommitted
+from compactor.reasons import Reason
 from compactor.settings.hooks import HookSettings
 from streaming.hooks.hook import Hook, password, statement
 
@@ -22,7 +23,9 @@ def trino_hook(settings: HookSettings) -> Hook:
         from trino.auth import BasicAuthentication  # noqa: PLC0415 - an extra
         from trino.dbapi import connect  # noqa: PLC0415
     except ImportError:
-        raise InputError("hooks: trino needs its client: pip install 'firnline[trino]'", reason="bad_setting") from None
+        raise InputError(
+            "hooks: trino needs its client: pip install 'firnline[trino]'", reason=Reason.BAD_SETTING
+        ) from None
     parts = urlsplit(settings.uri)
 
     def run(committed: RunCommitted) -> None:

@@ -11,6 +11,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.errors import InputError, RetryError
+from compactor.reasons import Reason
 from compactor.settings.tree import KafkaSettings
 
 LOG = logging.getLogger("firnline")
@@ -105,7 +106,7 @@ def _wait_for(admin: KafkaAdminClient, topic: str) -> None:
     if found["error_code"] == NOT_ALLOWED:
         raise InputError(
             f"kafka.control_topics: the broker does not allow us to DESCRIBE topic {topic!r}; allow READ on it",
-            reason="not_allowed",
+            reason=Reason.NOT_ALLOWED,
         )
     LOG.warning(
         "kafka.control_topics: topic %s does not exist yet; it is waited for, and read from its beginning once it "
@@ -123,7 +124,7 @@ def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> N
             cause = str(error)
         else:
             return
-    raise InputError(f"{key}: topic {topic!r} does not exist ({cause}); create it first", reason="no_topic")
+    raise InputError(f"{key}: topic {topic!r} does not exist ({cause}); create it first", reason=Reason.NO_TOPIC)
 
 
 def client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
@@ -141,5 +142,5 @@ def no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:
     """The error to raise where no broker could be reached."""
     return RetryError(
         f"no Kafka broker answers at {kafka.bootstrap_servers}: {error}; check kafka.bootstrap_servers",
-        reason="kafka_unavailable",
+        reason=Reason.KAFKA_UNAVAILABLE,
     )

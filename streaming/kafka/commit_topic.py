@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from compactor.errors import InputError
+from compactor.reasons import Reason
 from streaming.commit_events.decoder import BadEvent, RawEvent, decode
 from streaming.commit_events.formats import DECODERS
 from streaming.commit_events.kafka_connect import KafkaConnectDecoder
@@ -42,7 +43,9 @@ class ForeignTopicError(InputError):
     """The commit topic belongs to another system."""
 
     def __init__(self, topic: str, refusal: Refusal) -> None:
-        super().__init__(f"kafka.commit_topic: topic {topic} {refusal.why}; {refusal.remedy}", reason="foreign_topic")
+        super().__init__(
+            f"kafka.commit_topic: topic {topic} {refusal.why}; {refusal.remedy}", reason=Reason.FOREIGN_TOPIC
+        )
         self.refusal = refusal
 
 

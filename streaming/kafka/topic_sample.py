@@ -15,6 +15,7 @@ from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import TopicAuthorizationFailedError
 
 from compactor.errors import InputError, RetryError
+from compactor.reasons import Reason
 from compactor.settings.tree import KafkaSettings
 from streaming.commit_events.decoder import TIMESTAMP_MS_MAX, RawEvent
 from streaming.kafka.clients import client_arguments, no_broker
@@ -57,7 +58,9 @@ def sample_topic(kafka: KafkaSettings, topic: str) -> TopicSample:
     try:
         return _sample(kafka, topic)
     except TopicAuthorizationFailedError as error:
-        raise InputError(f"topic {topic}: the broker does not allow us to READ it", reason="not_allowed") from error
+        raise InputError(
+            f"topic {topic}: the broker does not allow us to READ it", reason=Reason.NOT_ALLOWED
+        ) from error
 
 
 @contextmanager
@@ -147,4 +150,9 @@ def _read(
 
 def _raw_event(record: Any) -> RawEvent:
     headers = tuple((name, value or b"") for name, value in record.headers)
-    return RawEvent(record.key, record.value, headers, min(max(0, record.timestamp), TIMESTAMP_MS_MAX))
+    return RawEvent(
+        key=record.key,
+        value=record.value,
+        headers=headers,
+        timestamp_ms=min(max(0, record.timestamp), TIMESTAMP_MS_MAX),
+    )

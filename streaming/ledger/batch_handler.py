@@ -115,7 +115,7 @@ class BatchHandler:
             self._board.request(table, body["requests"])
         if status == "unreadable":
             self._mark_stale(table, body, body["message"])
-            self._listener(TableUnreadable(table, body["reason"] or "unexpected", body["message"]))
+            self._listener(TableUnreadable(table=table, reason=body["reason"] or "unexpected", message=body["message"]))
             self._asker.ask_again(table, continues=False, after_seconds=RETRY_SECONDS)
             return
         if body["more"]:
@@ -144,9 +144,9 @@ class BatchHandler:
         # An event about what has been counted before (a duplicate, a late one) is answered already.
         heard = body["oldest_event_ms"] if known is None or known.snapshot_id != body["snapshot_id"] else None
         debt = TableDebt(
-            rows.table,
-            body["snapshot_id"],
-            partitions,
+            table=rows.table,
+            snapshot_id=body["snapshot_id"],
+            partitions=partitions,
             counted=PartitionCounts.from_list(body["totals"]),
             acted_on=self._settings.tables.acts_on(rows.table, {"firnline.enabled": body["enabled"]}),
             waiting_since=earliest(known.waiting_since if known else None, _seconds(heard)),
@@ -168,23 +168,25 @@ class BatchHandler:
         """Of the partitions that this batch is about, those with debt that is left for now."""
         if not debt.acted_on:
             if debt.has_work:
-                self._listener(PartitionsSkipped(rows.table, debt.snapshot_id, "not_acted_on"))
+                self._listener(PartitionsSkipped(table=rows.table, snapshot_id=debt.snapshot_id, reason="not_acted_on"))
             return
         keys = [PartitionKey(body["spec_id"], body["values"]) for body in rows.partitions]
         judged = [debt.partitions[key] for key in keys if key in debt.partitions]
         skipped = tuple(skipped_partition(each, each.why) for each in judged if not each.due)
         if skipped:
-            self._listener(PartitionsSkipped(rows.table, debt.snapshot_id, "not_due", skipped))
+            self._listener(
+                PartitionsSkipped(table=rows.table, snapshot_id=debt.snapshot_id, reason="not_due", partitions=skipped)
+            )
 
     def _tell(self, rows: TableRows) -> None:
         oldest = rows.body["oldest_event_ms"]
         self._listener(
             LedgerUpdated(
-                rows.table,
-                rows.body["snapshot_id"],
-                rows.body["sources"],
-                rows.body["recount_reason"],
-                None if oldest is None else max(0.0, self._clock() - oldest / 1000),
+                table=rows.table,
+                snapshot_id=rows.body["snapshot_id"],
+                events_by_source=rows.body["sources"],
+                recount_reason=rows.body["recount_reason"],
+                event_to_ledger_seconds=None if oldest is None else max(0.0, self._clock() - oldest / 1000),
             )
         )
 
@@ -192,18 +194,20 @@ class BatchHandler:
         for body, value in dead:
             headers = tuple((name, bytes.fromhex(text)) for name, text in body["headers"])
             key = bytes.fromhex(body["key"]) if body["key"] is not None else None
-            event = RawEvent(key, value, headers, body["timestamp_ms"])
+            event = RawEvent(key=key, value=value, headers=headers, timestamp_ms=body["timestamp_ms"])
             bad = BadEvent(body["reason"], body["message"])
             place = {key: body[key] for key in ("topic", "partition", "offset")}
             if not self._bury(dead_letter(event, bad, **place)):
                 break  # each try may take seconds, and the batch must end
         for reason, count in Counter(body["reason"] for body, _ in dead).items():
-            self._listener(DeadLettered(reason, count))
+            self._listener(DeadLettered(reason=reason, count=count))
 
 
 def skipped_partition(debt: PartitionDebt, why: str) -> SkippedPartition:
     """What is told of a partition that is left alone."""
-    return SkippedPartition(debt.key, debt.partition, why, debt.counts.small_files, debt.counts.small_bytes)
+    return SkippedPartition(
+        key=debt.key, partition=debt.partition, why=why, files=debt.counts.small_files, bytes=debt.counts.small_bytes
+    )
 
 
 def _seconds(event_ms: int | None) -> float | None:

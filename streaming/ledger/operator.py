@@ -52,12 +52,12 @@ class LedgerSettings:
 def ledger_settings(settings: Settings, catalogs: Catalogs) -> LedgerSettings:
     """The operator's part of the settings."""
     return LedgerSettings(
-        catalogs,
-        settings.tables,
-        settings.policy,
-        settings.service.manifests_per_batch,
-        settings.manifests,
-        manifest_disk(settings),
+        catalogs=catalogs,
+        tables=settings.tables,
+        policy=settings.policy,
+        manifests_per_batch=settings.service.manifests_per_batch,
+        manifests=settings.manifests,
+        disk=manifest_disk(settings),
     )
 
 

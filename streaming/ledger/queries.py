@@ -94,10 +94,10 @@ def raw_event(record: Any) -> RawEvent:
     """A row of Spark's Kafka source as the decoders take it."""
     headers = record.headers if record.headers is not None else []
     return RawEvent(
-        _bytes(record.key),
-        _bytes(record.value),
-        tuple((header["key"], bytes(header["value"] or b"")) for header in headers),
-        min(max(0, int(record.timestamp_ms)), TIMESTAMP_MS_MAX),
+        key=_bytes(record.key),
+        value=_bytes(record.value),
+        headers=tuple((header["key"], bytes(header["value"] or b"")) for header in headers),
+        timestamp_ms=min(max(0, int(record.timestamp_ms)), TIMESTAMP_MS_MAX),
     )
 
 

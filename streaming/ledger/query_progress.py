@@ -27,7 +27,7 @@ class ProgressReader:
             self._listener(_finished(name, progress))
             for reason, count in _dead_letters(progress).items():
                 if count:
-                    self._listener(DeadLettered(reason, count))
+                    self._listener(DeadLettered(reason=reason, count=count))
 
 
 def _finished(name: str, progress: Any) -> BatchFinished:

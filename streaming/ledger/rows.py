@@ -84,12 +84,12 @@ def partition_row(
 def partition_debt(body: dict[str, Any]) -> PartitionDebt:
     """The inverse of `partition_row`."""
     return PartitionDebt(
-        PartitionKey(body["spec_id"], body["values"]),
-        body["partition"],
-        body["bucket"],
-        PartitionCounts.from_list(body["counts"]),
-        body["due"],
-        body["why"],
+        key=PartitionKey(body["spec_id"], body["values"]),
+        partition=body["partition"],
+        bucket=body["bucket"],
+        counts=PartitionCounts.from_list(body["counts"]),
+        due=body["due"],
+        why=body["why"],
     )
 
 

@@ -106,7 +106,9 @@ class TableWatcher:
                         self._send(table, report=True)
             except FirnlineError as error:
                 self.trouble = str(error)
-                self._listener(TableUnreadable(TableName(catalog, (), "*"), error.reason, str(error)))
+                self._listener(
+                    TableUnreadable(table=TableName(catalog, (), "*"), reason=error.reason, message=str(error))
+                )
         return asked
 
     def _list(self, catalog: str) -> tuple[list[TableName], FirnlineError | None]:

@@ -38,6 +38,7 @@ from compactor.manifests.prefetcher import Prefetcher
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import CATALOG_CALLS, NO_GRANT, Grant, Spent, requests_of
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
+from compactor.reasons import Reason
 from compactor.runs.dispatcher import Dispatcher
 from compactor.runs.open_requests import OpenRequests
 from compactor.runs.results import DroppedGroup, NoGroupLeftError
@@ -243,7 +244,7 @@ class Service:
                 self._ready = False
                 raise FirnlineError(
                     f"the stream ledger ended: {ledger.exception()}; start the service again, it resumes where it was",
-                    reason="stream_ended",
+                    reason=Reason.STREAM_ENDED,
                 )
             if not dead_letters.isActive and time.monotonic() >= dead_letters_again:
                 dead_letters_again = time.monotonic() + DEAD_LETTERS_AGAIN_SECONDS
@@ -329,7 +330,16 @@ class Service:
             self.tell(rewrite_manifests(session, table, counts.due_specs, run_id))
             snapshot = self._catalogs.load(name).snapshot
         except FirnlineError as error:
-            self.tell(RunFailed(run_id, name, "manifests", error.reason, error.reaction, str(error)))
+            self.tell(
+                RunFailed(
+                    run_id=run_id,
+                    table=name,
+                    stage="manifests",
+                    reason=error.reason,
+                    reaction=error.reaction,
+                    message=str(error),
+                )
+            )
             return
         if snapshot is not None:
             self._announce(name, snapshot.snapshot_id)
@@ -389,7 +399,11 @@ class Service:
         self.board.decline(debt, left)
         skipped = tuple(skipped_partition(each, left[each.key]) for each in debt.due if each.key in left)
         if skipped:
-            self.tell(PartitionsSkipped(debt.table, plan.plan.snapshot_id, "declined", skipped))
+            self.tell(
+                PartitionsSkipped(
+                    table=debt.table, snapshot_id=plan.plan.snapshot_id, reason="declined", partitions=skipped
+                )
+            )
 
     def _served(self, debt: TableDebt, asked: str | None) -> None:
         if asked is not None:
@@ -416,23 +430,41 @@ class Service:
             plan = plan_table(table, policy, self._cache, request, wall_clock=self._clock) if act else None
             self._prefetcher.planned(debt.table)
         except FirnlineError as error:
-            self.tell(RunFailed("", debt.table, "plan", error.reason, error.reaction, str(error)))
+            self.tell(
+                RunFailed(
+                    run_id="",
+                    table=debt.table,
+                    stage="plan",
+                    reason=error.reason,
+                    reaction=error.reaction,
+                    message=str(error),
+                )
+            )
             raise
         except Exception as error:
-            failure = GiveUpError(f"planning {debt.table} failed: {error}", reason="unexpected")
-            self.tell(RunFailed("", debt.table, "plan", failure.reason, failure.reaction, str(error)))
+            failure = GiveUpError(f"planning {debt.table} failed: {error}", reason=Reason.UNEXPECTED)
+            self.tell(
+                RunFailed(
+                    run_id="",
+                    table=debt.table,
+                    stage="plan",
+                    reason=failure.reason,
+                    reaction=failure.reaction,
+                    message=str(error),
+                )
+            )
             raise failure from error
         if plan is None and wanted:
-            self.tell(RunSkipped(debt.table, "other_compactor"))
+            self.tell(RunSkipped(table=debt.table, reason=Reason.OTHER_COMPACTOR))
             self._served(debt, asked)
             raise LaterError(f"{debt.table} is left to another compactor")
         if plan is None:
-            self.tell(RunSkipped(debt.table, "switched_off"))
+            self.tell(RunSkipped(table=debt.table, reason=Reason.SWITCHED_OFF))
             raise StoppedError(f"{debt.table} is switched off")
         if asked is None:
             self._decline(debt, plan)
         if not plan.has_work:
-            self.tell(RunSkipped(debt.table, "nothing_due"))
+            self.tell(RunSkipped(table=debt.table, reason=Reason.NOTHING_DUE))
             return None
         return plan
 
@@ -445,7 +477,9 @@ class Service:
             return Spent()
         files = sum(len(group.group.files) for group in plan.groups)
         after = sum(len(group.group.shares) for group in plan.groups)
-        self.tell(RunWouldRewrite(debt.table, len(plan.groups), files, after, plan.bytes))
+        self.tell(
+            RunWouldRewrite(table=debt.table, groups=len(plan.groups), files=files, files_after=after, bytes=plan.bytes)
+        )
         return Spent()
 
     def _sweep_in_flight(self) -> None:
@@ -463,7 +497,7 @@ class Service:
             LOG.warning("in-flight records could not be swept, next try in %ss: %s", IN_FLIGHT_SWEEP_SECONDS, error)
             return
         for table, files in removed.items():
-            self.tell(UnreferencedFilesRemoved(table, files))
+            self.tell(UnreferencedFilesRemoved(table=table, files=files))
 
     def _checkpoint(self) -> str:
         if self._observe:  # a checkpoint of its own: the whole topic is heard, and the real one is left alone
@@ -473,7 +507,9 @@ class Service:
 
     def _count_directly(self, _key: bytes, value: bytes) -> None:
         """Observe mode: what the watcher would publish is counted here, by the ledger's own rules."""
-        changed = CanonicalDecoder().decode(RawEvent(None, value, (), int(self._clock() * 1000)))
+        changed = CanonicalDecoder().decode(
+            RawEvent(key=None, value=value, headers=(), timestamp_ms=int(self._clock() * 1000))
+        )
         if isinstance(changed, TableChanged):
             table = TableName(str(changed.catalog), changed.namespace, changed.name)
             self._handler.apply(self._direct.rows(table, changed))
@@ -503,7 +539,7 @@ class Service:
         try:
             sent = self._producer.send(topic, key=key, value=value, headers=list(headers))
         except Exception as error:  # whatever the client raises: a stream or a rewrite must not die of it
-            raise RetryError(f"topic {topic} takes no record: {error}", reason="kafka_unavailable") from error
+            raise RetryError(f"topic {topic} takes no record: {error}", reason=Reason.KAFKA_UNAVAILABLE) from error
         sent.add_errback(lambda error: LOG.warning("topic %s took no record: %s", topic, error))
 
     def _make_http(self) -> MetricsServer:

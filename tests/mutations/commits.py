@@ -293,7 +293,7 @@ MUTATIONS: Final = (
         "the setting does not reach the commit",
         "compactor/runs/rewriter.py",
         "self._commit_settings.rolls_back(is_polaris=self._catalogs.is_polaris(table.catalog)),",
-        "rollback_on_conflict=False,",
+        "False,",
         f"{_GROUPS}::test_polaris_is_asked_to_let_writers_win[always-rollback]",
     ),
     # --- writers' state in summaries ---

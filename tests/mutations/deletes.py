@@ -178,7 +178,7 @@ MUTATIONS: Final = (
         "3",
         "one group's conflict, found by Iceberg, ends the run for all groups",
         "compactor/runs/commit_groups.py",
-        'if error.reason != "conflict" or race == RACES:',
+        "if error.reason != Reason.CONFLICT or race == RACES:",
         "if error:",
         f"{_GROUPS}::test_only_the_group_that_was_hit_is_left_out[2-DELETE FROM lake.{{table}} WHERE id = 5-"
         "after the check]",
@@ -269,9 +269,8 @@ MUTATIONS: Final = (
         "8",
         "the spark engine counts as deleted what it has not written (StarRocks 77797)",
         "compactor/rewrite/tasks/spark_scan.py",
-        "int(file.fileSizeInBytes()) for file in outputs), deleted)",
-        "int(file.fileSizeInBytes()) for file in outputs),\n"
-        "                          sum(int(task.file().recordCount()) for task in tasks) - rows_out)",
+        "rows_deleted=deleted,",
+        "rows_deleted=sum(int(task.file().recordCount()) for task in tasks) - rows_out,",
         f"{_KINDS}::test_rows_that_a_filter_takes_away_while_spark_reads_are_noticed",
     ),
     Mutation(
@@ -327,8 +326,8 @@ MUTATIONS: Final = (
         "8",
         "a page that fails its checksum is left to Spark, which does not look",
         "compactor/rewrite/tasks/output_task.py",
-        'DAMAGE = frozenset({"row_count_mismatch", "corrupt_page"})',
-        'DAMAGE = frozenset({"row_count_mismatch"})',
+        "DAMAGE = frozenset({Reason.ROW_COUNT_MISMATCH, Reason.CORRUPT_PAGE})",
+        "DAMAGE = frozenset({Reason.ROW_COUNT_MISMATCH})",
         "tests/unit/rewrite/test_encode_output.py::test_a_flipped_bit_in_a_page_is_noticed",
     ),
     Mutation(

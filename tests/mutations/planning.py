@@ -69,8 +69,8 @@ MUTATIONS: Final = (
         "11",
         "a sorted table is spliced",
         "compactor/planning/engine.py",
-        '(is_sorted(table), "sorted",',
-        '(False, "sorted",',
+        "(is_sorted(table), Reason.SORTED,",
+        "(False, Reason.SORTED,",
         f"{_SHARES}::test_a_table_with_a_sort_order_is_sorted_anew_not_copied",
     ),
     Mutation(
@@ -110,8 +110,8 @@ MUTATIONS: Final = (
         "14",
         "encrypted files are spliced",
         "compactor/planning/engine.py",
-        'any(encrypted for _, encrypted in kinds), "encrypted"',
-        'False, "encrypted"',
+        "any(encrypted for _, encrypted in kinds), Reason.ENCRYPTED",
+        "False, Reason.ENCRYPTED",
         f"{_SHARES}::test_the_engine_follows_from_what_manifests_say[encrypted]",
     ),
     Mutation(

@@ -53,7 +53,7 @@ MUTATIONS: Final = (
     Mutation(
         "spark",
         "a struct's own nulls are overlooked, only its parent's are seen",
-        "compactor/rewrite/tasks/spark_checks.py",
+        "compactor/planning/spark_misreads.py",
         "optional=optional or not field.required",
         "optional=optional",
         f"{_CHECKS}::test_a_partition_column_in_a_struct_that_may_be_null",

@@ -19,6 +19,7 @@ from pyiceberg.table.puffin import Footer, PuffinBlobMetadata
 from pyroaring import BitMap64
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.rewrite.reading.files import WHOLE_FILE_BYTES
 from compactor.storage.byte_store import ByteStore
 
@@ -94,4 +95,6 @@ def _positions(location: str, blob: PuffinBlobMetadata, data: bytes) -> npt.NDAr
 
 
 def _unreadable(location: str, why: str) -> GiveUpError:
-    return GiveUpError(f"The deletion vectors in {location} cannot be used: {why}.", reason="unreadable_delete_file")
+    return GiveUpError(
+        f"The deletion vectors in {location} cannot be used: {why}.", reason=Reason.UNREADABLE_DELETE_FILE
+    )

@@ -22,6 +22,7 @@ from pyiceberg.types import (
 )
 
 from compactor.planning.compared_columns import not_compared
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.deletes.position_deletes import PARQUET, Positions
 from compactor.rewrite.reading.files import FileReader, tables
@@ -62,10 +63,10 @@ def equality_refusal(schema: Schema, deletes: Iterable[EqualityDelete]) -> Refus
     for delete in deletes:
         if delete.file_format.lower() != PARQUET:
             sentence = f"equality deletes in {delete.file_format} are left to Iceberg's own reader"
-            return Refusal("delete_file_format", sentence)
+            return Refusal(Reason.DELETE_FILE_FORMAT, sentence)
         obstacle = not_compared(schema, delete.field_ids)
         if obstacle is not None:
-            return Refusal("equality_deletes", obstacle)
+            return Refusal(Reason.EQUALITY_DELETES, obstacle)
     return None
 
 
@@ -120,7 +121,7 @@ def positions_by_equality(
     for file in files:
         newer = {delete.location for delete in every if delete.sequence_number > file.sequence_number}
         if {delete.location for delete in file.deletes} != newer:
-            raise refused("equality_deletes", f"{file.location} has other equality deletes than its neighbours")
+            raise refused(Reason.EQUALITY_DELETES, f"{file.location} has other equality deletes than its neighbours")
     found: dict[str, Positions] = {}
     for part in _parts(reader, [file for file in files if file.deletes]):
         numbers = np.concatenate([np.full(rows.num_rows, file.sequence_number) for file, _, rows in part])
@@ -213,7 +214,7 @@ def _keys(store: ByteStore, schema: Schema, field_ids: tuple[int, ...], files: S
     for file in files:
         opened, plan, projection = reader.open(file.location, file.size)
         if any(column.position is None for column in projection.columns):
-            raise refused("equality_deletes", f"{file.location} lacks a column that it should be compared by")
+            raise refused(Reason.EQUALITY_DELETES, f"{file.location} lacks a column that it should be compared by")
         for table in tables(opened, file.location, plan.columns):
             read.append(projection.apply(table))
             numbers.append(np.full(table.num_rows, file.sequence_number, dtype=np.int64))
@@ -228,7 +229,7 @@ def _keys(store: ByteStore, schema: Schema, field_ids: tuple[int, ...], files: S
     newest = np.full(rows.num_rows + 1, -1, dtype=np.int64)
     if numbers:
         np.maximum.at(newest, number.to_numpy(zero_copy_only=False), np.concatenate(numbers))
-    return _Keys(field_ids, columns, tuple(pairs), newest)
+    return _Keys(field_ids=field_ids, columns=columns, pairs=tuple(pairs), newest=newest)
 
 
 def _pair(number: pa.Array, column: _Column, rows: pa.Table) -> pa.Array:
@@ -249,7 +250,9 @@ def _distinct(values: pa.ChunkedArray) -> pa.Array:
         except pa.ArrowInvalid:
             strange = True
         if strange:
-            raise refused("equality_deletes", "an equality delete holds text that is no UTF-8, or may not have been")
+            raise refused(
+                Reason.EQUALITY_DELETES, "an equality delete holds text that is no UTF-8, or may not have been"
+            )
     return distinct
 
 

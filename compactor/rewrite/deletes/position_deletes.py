@@ -19,6 +19,7 @@ from pyiceberg.table.name_mapping import MappedField
 
 from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_entries import DELETION_VECTORS
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.deletes.deletion_vectors import vector_positions
 from compactor.rewrite.reading.files import named_errors, open_parquet
@@ -57,7 +58,9 @@ def delete_refusal(files: Iterable[DeleteFile]) -> Refusal | None:
     for file in files:
         file_format = file.file_format.lower()
         if file_format not in {PARQUET, DELETION_VECTORS}:
-            return Refusal("delete_file_format", f"position deletes in {file_format} are left to Iceberg's own reader")
+            return Refusal(
+                Reason.DELETE_FILE_FORMAT, f"position deletes in {file_format} are left to Iceberg's own reader"
+            )
     return None
 
 
@@ -110,7 +113,7 @@ def _positions(store: ByteStore, file: DeleteFile, paths: Sequence[str]) -> Iter
         index for index in range(parquet.metadata.num_row_groups) if _may_name(parquet, path_column, index, wanted)
     ]
     value_set = pa.array(wanted, pa.binary())
-    with named_errors(location, "unreadable_delete_file"):
+    with named_errors(location, Reason.UNREADABLE_DELETE_FILE):
         for batch in parquet.iter_batches(
             BATCH_ROWS, row_groups=groups, columns=[path_column, position_column], use_threads=False
         ):
@@ -130,7 +133,7 @@ def _has_delta_encoding(parquet: pq.ParquetFile) -> bool:
 
 def _columns(parquet: pq.ParquetFile, location: str) -> tuple[str, str]:
     """Names of the path and position columns."""
-    with named_errors(location, "unreadable_delete_file"):
+    with named_errors(location, Reason.UNREADABLE_DELETE_FILE):
         sources = source_columns(parquet.schema_arrow, parquet.schema, _NAMES)
     by_id: dict[int | None, SourceColumn] = {source.field_id: source for source in sources}
     found = [by_id.get(column.field_id) for column in _NAMES]
@@ -141,7 +144,9 @@ def _columns(parquet: pq.ParquetFile, location: str) -> tuple[str, str]:
 
 
 def _unreadable(location: str, why: str) -> GiveUpError:
-    return GiveUpError(f"The position delete file {location} cannot be used: {why}.", reason="unreadable_delete_file")
+    return GiveUpError(
+        f"The position delete file {location} cannot be used: {why}.", reason=Reason.UNREADABLE_DELETE_FILE
+    )
 
 
 def _may_name(parquet: pq.ParquetFile, path_column: str, group: int, wanted: Sequence[bytes]) -> bool:

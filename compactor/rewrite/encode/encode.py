@@ -18,6 +18,7 @@ from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 
 from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.deletes.equality_deletes import (
     DeletedFrom,
@@ -135,9 +136,9 @@ def encode_refusal(share: EncodeShare) -> Refusal | None:
     not compared here), `row_lineage_unknown` (lineage asked for below format version 3), `duplicate_inputs`.
     """
     if share.keep_row_lineage and share.format_version < ROW_LINEAGE_VERSION:
-        return Refusal("row_lineage_unknown", f"format version {share.format_version} has no row lineage")
+        return Refusal(Reason.ROW_LINEAGE_UNKNOWN, f"format version {share.format_version} has no row lineage")
     if len({each.location for each in share.inputs}) < len(share.inputs):
-        return Refusal("duplicate_inputs", "a data file is named twice, its rows would be doubled")
+        return Refusal(Reason.DUPLICATE_INPUTS, "a data file is named twice, its rows would be doubled")
     try:
         _written(share)
     except RefusedError as error:
@@ -174,7 +175,13 @@ def _deleted(share: EncodeShare, store: ByteStore) -> dict[str, Positions]:
     """The positions that any delete drops from each input."""
     deleted = deleted_positions(store, {each.location: each.position_deletes for each in share.inputs})
     files = [
-        DeletedFrom(each.location, each.size, each.data_sequence_number, each.equality_deletes) for each in share.inputs
+        DeletedFrom(
+            location=each.location,
+            size=each.size,
+            sequence_number=each.data_sequence_number,
+            deletes=each.equality_deletes,
+        )
+        for each in share.inputs
     ]
     deletes = {delete: None for file in files for delete in file.deletes}
     if deletes:
@@ -195,7 +202,7 @@ def _schema(share: EncodeShare) -> Schema:
     try:
         return Schema.model_validate_json(share.schema_json)
     except ValueError as error:
-        raise refused("type_not_supported", f"PyIceberg does not know this table's schema: {error}") from error
+        raise refused(Reason.TYPE_NOT_SUPPORTED, f"PyIceberg does not know this table's schema: {error}") from error
 
 
 class _Encoding:
@@ -285,7 +292,7 @@ class _Encoding:
             raise GiveUpError(
                 f"{self._share.output}: {self._rows_read} rows were read, {self._rows_deleted} of them deleted, but "
                 f"{written.rows} written",
-                reason="row_count_mismatch",
+                reason=Reason.ROW_COUNT_MISMATCH,
             )
 
 
@@ -295,7 +302,8 @@ def _mapping(share: EncodeShare) -> list[MappedField] | None:
 
 def _miscounted(source: EncodeInput, found: int) -> GiveUpError:
     return GiveUpError(
-        f"{source.location} holds {found} rows, its manifest entry says {source.records}", reason="row_count_mismatch"
+        f"{source.location} holds {found} rows, its manifest entry says {source.records}",
+        reason=Reason.ROW_COUNT_MISMATCH,
     )
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from compactor.errors import GiveUpError, RetryError
+from compactor.reasons import Reason
 from compactor.rewrite.encode.options import WriterOptions
 from compactor.rewrite.encode.written_metrics import MetricsMode, WrittenMetrics
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
@@ -113,7 +114,9 @@ class RowGroupWriter:
         self._write_row_group()
         if self._writer is None:
             self.abort()
-            return WrittenFile(0, 0, (), self._metrics.result({}), 0, 0)
+            return WrittenFile(
+                rows=0, size=0, split_offsets=(), metrics=self._metrics.result({}), row_groups=0, uncompressed_bytes=0
+            )
         self._writer.add_key_value_metadata({"iceberg.schema": self._written.iceberg.model_dump_json()})
         self._writer.close()
         self._sink.close()
@@ -122,7 +125,7 @@ class RowGroupWriter:
         if metadata.num_rows != self._rows:
             raise GiveUpError(
                 f"{self._rows} rows were written, the new file's footer says {metadata.num_rows}",
-                reason="row_count_mismatch",
+                reason=Reason.ROW_COUNT_MISMATCH,
             )
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
         return WrittenFile(
@@ -154,7 +157,7 @@ class RowGroupWriter:
         except MemoryError as error:
             raise RetryError(f"Not enough memory to encode a row group of {table.nbytes} bytes: {error}") from error
         except (pa.ArrowInvalid, NotImplementedError) as error:
-            raise GiveUpError(f"Rows cannot be written as Parquet: {error}", reason="not_encodable") from error
+            raise GiveUpError(f"Rows cannot be written as Parquet: {error}", reason=Reason.NOT_ENCODABLE) from error
         self._rows += table.num_rows
         self._shrinking = min(1.0, (self._sink.tell() - before) / max(1.0, self._stored))
         self._stored, self._in_memory = 0.0, 0

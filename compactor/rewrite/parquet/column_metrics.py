@@ -52,6 +52,7 @@ from pyiceberg.types import (
 )
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 
 Entry = TypeVar("Entry", int, bytes)
 
@@ -150,7 +151,7 @@ def _has_rows(metrics: ColumnMetrics) -> bool:
         raise GiveUpError(
             f"a data file's manifest entry has record count {metrics.record_count}, so the merged file's is unknown; "
             "leave the file out of the group or rewrite it with an engine that reads rows",
-            reason="record_count_unknown",
+            reason=Reason.RECORD_COUNT_UNKNOWN,
         )
     return metrics.record_count > 0
 

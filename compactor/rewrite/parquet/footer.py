@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.rewrite.parquet.thrift import (
     BINARY,
     I16,
@@ -381,7 +382,7 @@ def read_footer(store: ByteStore, location: str, size: int) -> Footer:
     data = tail[-TAIL_BYTES - length : -TAIL_BYTES]
     try:
         tree, end = decode_struct(data)
-        footer = Footer(tree, length, size, trailing_bytes=length - end)
+        footer = Footer(tree=tree, length=length, file_size=size, trailing_bytes=length - end)
         _ = footer.num_rows, footer.row_groups, footer.leaves
     except ThriftError as error:
         raise ThriftError(f"The footer of {location} cannot be read: {error}") from error
@@ -391,14 +392,14 @@ def read_footer(store: ByteStore, location: str, size: int) -> Footer:
 def _footer_length(tail: bytes, location: str, size: int) -> int:
     magic = tail[-len(MAGIC) :]
     if magic == ENCRYPTED_MAGIC:
-        raise GiveUpError(f"{location} has an encrypted footer.", reason="encrypted")
+        raise GiveUpError(f"{location} has an encrypted footer.", reason=Reason.ENCRYPTED)
     if magic != MAGIC or size < len(MAGIC) + TAIL_BYTES:
         raise ThriftError(f"{location} is not a Parquet file of {size} bytes: it does not end in {MAGIC.decode()}.")
     length = int.from_bytes(tail[-TAIL_BYTES : -len(MAGIC)], "little")
     if length > size - TAIL_BYTES - len(MAGIC):
         raise ThriftError(f"{location} claims a footer of {length} bytes in a file of {size}.")
     if length > MAX_FOOTER_BYTES:
-        raise GiveUpError(f"{location} has a footer of {length} bytes.", reason="footer_too_large")
+        raise GiveUpError(f"{location} has a footer of {length} bytes.", reason=Reason.FOOTER_TOO_LARGE)
     return length
 
 

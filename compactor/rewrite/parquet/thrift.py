@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 
 BOOL_TRUE: Final = 1
 BOOL_FALSE: Final = 2
@@ -53,7 +54,7 @@ Field = tuple[int, Any]
 class ThriftError(GiveUpError):
     """Bytes that are not a compact-protocol struct, or a tree that cannot be written as one."""
 
-    reason = "unreadable_footer"
+    reason = Reason.UNREADABLE_FOOTER
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pyiceberg.table.name_mapping import MappedField
 
 from compactor.errors import GiveUpError, RetryError
+from compactor.reasons import Reason
 from compactor.rewrite.parquet.footer import ENCRYPTED_MAGIC, MAGIC, FileField, read_footer
 from compactor.rewrite.parquet.thrift import LIST, STRUCT, ThriftList, encode_struct
 from compactor.rewrite.reading.projection import Projection, projection
@@ -31,7 +32,7 @@ CHECKSUM_FAILED: Final = "CRC checksum verification failed"
 
 
 @contextmanager
-def named_errors(location: str, reason: str) -> Iterator[None]:
+def named_errors(location: str, reason: Reason) -> Iterator[None]:
     """Arrow's errors as firnline's: bytes that are no Parquet are given up on, what Arrow cannot do is refused.
 
     Raises:
@@ -44,10 +45,10 @@ def named_errors(location: str, reason: str) -> Iterator[None]:
     except MemoryError as error:
         raise RetryError(f"Not enough memory while reading {location}: {error}") from error
     except NotImplementedError as error:
-        raise refused("not_supported_by_arrow", f"Arrow cannot read {location}: {error}") from error
+        raise refused(Reason.NOT_SUPPORTED_BY_ARROW, f"Arrow cannot read {location}: {error}") from error
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         if CHECKSUM_FAILED in str(error):
-            raise GiveUpError(f"{location} is damaged: {error}", reason="corrupt_page") from error
+            raise GiveUpError(f"{location} is damaged: {error}", reason=Reason.CORRUPT_PAGE) from error
         raise GiveUpError(f"{location} cannot be read: {error}", reason=reason) from error
 
 
@@ -105,7 +106,7 @@ def open_parquet(
         "coerce_int96_timestamp_unit": "us",
         "page_checksum_verification": True,
     }
-    with named_errors(location, "unreadable_footer"):
+    with named_errors(location, Reason.UNREADABLE_FOOTER):
         try:
             return pq.ParquetFile(source, read_dictionary=list(dictionaries) or None, **options)
         except KeyError:  # a column to read as dictionary is not there
@@ -117,7 +118,7 @@ def _source(store: ByteStore, location: str, size: int) -> pa.NativeFile:
         return pa.PythonFile(_Ranges(store, location, size), mode="r")
     data = store.read(location, 0, size)
     if data.endswith(ENCRYPTED_MAGIC):
-        raise GiveUpError(f"{location} has an encrypted footer.", reason="encrypted")
+        raise GiveUpError(f"{location} has an encrypted footer.", reason=Reason.ENCRYPTED)
     return pa.BufferReader(data)
 
 
@@ -148,7 +149,7 @@ def tables(file: pq.ParquetFile, location: str, columns: Sequence[str] | None) -
     metadata = file.metadata
     stored = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
     wanted = None if columns is None else list(columns)
-    with named_errors(location, "unreadable_data"):
+    with named_errors(location, Reason.UNREADABLE_DATA):
         if metadata.num_rows <= TABLE_ROWS and stored <= TABLE_BYTES:
             yield file.read(columns=wanted, use_threads=False)
             return
@@ -209,11 +210,11 @@ class FileReader:
             file = open_parquet(self._store, location, size, as_stored=True)
             plan = self._plan(file, location, may_reopen=False)
         if plan.projection is None:
-            raise refused("type_not_supported", f"{location} has columns of types that Iceberg does not know")
+            raise refused(Reason.TYPE_NOT_SUPPORTED, f"{location} has columns of types that Iceberg does not know")
         return file, plan, plan.projection
 
     def _plan(self, file: pq.ParquetFile, location: str, *, may_reopen: bool) -> FilePlan:
-        with named_errors(location, "unreadable_footer"):
+        with named_errors(location, Reason.UNREADABLE_FOOTER):
             arrow, parquet = file.schema_arrow.remove_metadata(), file.schema
         for known in reversed(self._plans):
             if known.fits(arrow, parquet) and (may_reopen or known.projection is not None):
@@ -231,9 +232,9 @@ class FileReader:
             found = projection(kept, self._written, self._constants)
         except RefusedError:
             if may_reopen:
-                return FilePlan(arrow, parquet, as_stored=True, columns=None, projection=None)
+                return FilePlan(arrow=arrow, parquet=parquet, as_stored=True, columns=None, projection=None)
             raise
-        return FilePlan(arrow, parquet, as_stored=False, columns=columns, projection=found)
+        return FilePlan(arrow=arrow, parquet=parquet, as_stored=False, columns=columns, projection=found)
 
 
 def _wanted(

@@ -39,6 +39,7 @@ from pyiceberg.types import (
 )
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.rewrite.reading.schema import LINEAGE_IDS, UUID_WIDTH, WrittenSchema, arrow_type, refused
 from compactor.rewrite.reading.source_columns import FIXED_LENGTH, VARIABLE_LENGTH, SourceColumn, children_in_arrow
 
@@ -75,7 +76,7 @@ class ColumnPlan:
             except pa.ArrowInvalid as error:
                 raise GiveUpError(
                     f"A data file has a value in column {self.field.name} that cannot be kept: {error}",
-                    reason="value_out_of_range",
+                    reason=Reason.VALUE_OUT_OF_RANGE,
                 ) from error
             source = pa.chunked_array(chunks, self.field.type)
         if not self.field.nullable and source.null_count:
@@ -112,10 +113,10 @@ def projection(sources: Sequence[SourceColumn], written: WrittenSchema, constant
     for field, arrow in zip(written.iceberg.fields, written.arrow, strict=True):
         source = by_id.get(field.field_id)
         if source is None:
-            plans.append(ColumnPlan(arrow, None, None, _missing(field, constants)))
+            plans.append(ColumnPlan(field=arrow, position=None, convert=None, fill=_missing(field, constants)))
         else:
             convert = _converter(source, field.field_type, arrow.type, constants)
-            plans.append(ColumnPlan(arrow, positions[id(source)], convert, None))
+            plans.append(ColumnPlan(field=arrow, position=positions[id(source)], convert=convert, fill=None))
     return Projection(tuple(plans), written.arrow)
 
 
@@ -123,7 +124,7 @@ def _by_id(sources: Sequence[SourceColumn]) -> dict[int, SourceColumn]:
     found = [source for source in sources if source.field_id is not None]
     by_id = {source.field_id: source for source in found if source.field_id is not None}
     if len(by_id) < len(found):
-        raise refused("duplicate_field_ids", "a file has two columns with one field id")
+        raise refused(Reason.DUPLICATE_FIELD_IDS, "a file has two columns with one field id")
     return by_id
 
 
@@ -131,7 +132,7 @@ def _null_in_required(name: str) -> GiveUpError:
     return GiveUpError(
         f"A data file has nulls in field {name}, which the table's schema requires; repair the file or make the field "
         "optional.",
-        reason="null_in_required_field",
+        reason=Reason.NULL_IN_REQUIRED_FIELD,
     )
 
 
@@ -143,14 +144,18 @@ def _missing(field: NestedField, constants: Mapping[int, object]) -> pa.Scalar |
     value: Any = constants.get(field.field_id, field.initial_default)  # a null partition value is null, not the default
     if value is None:
         if field.required and field.field_id not in LINEAGE_IDS:
-            raise refused("required_field_missing", f"a file lacks the required field {field.name}")
+            raise refused(Reason.REQUIRED_FIELD_MISSING, f"a file lacks the required field {field.name}")
         return None
     if field.field_type.is_struct or not field.field_type.is_primitive:
-        raise refused("type_not_supported", f"the default of nested field {field.name} is left to Iceberg's reader")
+        raise refused(
+            Reason.TYPE_NOT_SUPPORTED, f"the default of nested field {field.name} is left to Iceberg's reader"
+        )
     try:
         return _scalar(value, arrow_type(field.field_type))
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise refused("type_not_supported", f"the value {value!r} for missing field {field.name}: {error}") from error
+        raise refused(
+            Reason.TYPE_NOT_SUPPORTED, f"the value {value!r} for missing field {field.name}: {error}"
+        ) from error
 
 
 def _scalar(value: Any, arrow: pa.DataType) -> pa.Scalar:
@@ -200,7 +205,7 @@ def _converter(
 
 def _mismatch(source: SourceColumn, target: IcebergType) -> Exception:
     found = f"{source.type} ({source.physical or 'group'})"
-    return refused("type_not_supported", f"column {source.name} is {found} in a file, {target} in the table")
+    return refused(Reason.TYPE_NOT_SUPPORTED, f"column {source.name} is {found} in a file, {target} in the table")
 
 
 def _same(source: SourceColumn, arrow: pa.DataType, converters: Sequence[Convert | None]) -> bool:
@@ -286,9 +291,9 @@ def _map_converter(
 
 def _check_id(child: SourceColumn, field: NestedField) -> None:
     if child.field_id is None:
-        raise refused("no_field_ids", f"{child.name} of a list or map in a file has no field id")
+        raise refused(Reason.NO_FIELD_IDS, f"{child.name} of a list or map in a file has no field id")
     if child.field_id != field.field_id:
-        raise refused("type_not_supported", f"{child.name} of a list or map has another field id in a file")
+        raise refused(Reason.TYPE_NOT_SUPPORTED, f"{child.name} of a list or map has another field id in a file")
 
 
 def _unsliced(array: pa.Array) -> pa.Array:

@@ -38,6 +38,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 
 FIELD_ID_KEY: Final = b"PARQUET:field_id"
@@ -77,7 +78,7 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-def refused(reason: str, sentence: str) -> RefusedError:
+def refused(reason: Reason, sentence: str) -> RefusedError:
     """The error that makes `encode` answer with this refusal."""
     return RefusedError(Refusal(reason, sentence))
 
@@ -136,14 +137,14 @@ def arrow_fields(fields: Sequence[NestedField]) -> list[pa.Field]:
     """The Arrow fields of a struct or schema, with names as Parquet spells them."""
     names = [parquet_name(field.name) for field in fields]
     if len(set(names)) < len(names):
-        raise refused("column_names_collide", f"two of the fields {names} would have one name in Parquet")
+        raise refused(Reason.COLUMN_NAMES_COLLIDE, f"two of the fields {names} would have one name in Parquet")
     return [_arrow_field(field, name) for field, name in zip(fields, names, strict=True)]
 
 
 def parquet_name(name: str) -> str:
     """A field's name as Iceberg's writers spell it in Parquet."""
     if not name:
-        raise refused("column_names_collide", "a field without a name cannot be written to Parquet")
+        raise refused(Reason.COLUMN_NAMES_COLLIDE, "a field without a name cannot be written to Parquet")
     return make_compatible_name(name)
 
 
@@ -151,7 +152,7 @@ def arrow_type(iceberg_type: IcebergType) -> pa.DataType:
     """The Arrow type that is written for an Iceberg type, field ids of nested fields included."""
     if isinstance(iceberg_type, StructType):
         if not iceberg_type.fields:
-            raise refused("type_not_supported", "Parquet has no struct without fields")
+            raise refused(Reason.TYPE_NOT_SUPPORTED, "Parquet has no struct without fields")
         return pa.struct(arrow_fields(iceberg_type.fields))
     if isinstance(iceberg_type, ListType):
         return pa.list_(_arrow_field(iceberg_type.element_field, "element"))
@@ -162,7 +163,7 @@ def arrow_type(iceberg_type: IcebergType) -> pa.DataType:
         )
     make = _ARROW_TYPES.get(type(iceberg_type))
     if make is None:
-        raise refused("type_not_supported", f"columns of type {iceberg_type} are left to Iceberg's own reader")
+        raise refused(Reason.TYPE_NOT_SUPPORTED, f"columns of type {iceberg_type} are left to Iceberg's own reader")
     return make(iceberg_type)
 
 
@@ -201,7 +202,9 @@ def _named_leaves(
         children = children_of(field.field_type)
         below = None if indexes is None else (*indexes, index)
         if not children:
-            yield WrittenLeaf(field, schema.find_column_name(field.field_id) or field.name, path, below)
+            yield WrittenLeaf(
+                field=field, name=schema.find_column_name(field.field_id) or field.name, path=path, indexes=below
+            )
             continue
         repeated = not isinstance(field.field_type, StructType)
         yield from _named_leaves(schema, children, path + ".", None if repeated else below)

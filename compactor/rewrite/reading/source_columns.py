@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.table.name_mapping import MappedField
 
+from compactor.reasons import Reason
 from compactor.rewrite.reading.schema import FIELD_ID_KEY, refused
 
 INT96: Final = "INT96"
@@ -64,11 +65,11 @@ def source_columns(
     leaves = iter([parquet.column(index) for index in range(len(parquet))])
     columns = tuple(_column(field, leaves) for field in arrow)
     if next(leaves, None) is not None:
-        raise refused("type_not_supported", "a file has columns that Arrow does not show")
+        raise refused(Reason.TYPE_NOT_SUPPORTED, "a file has columns that Arrow does not show")
     if _any_id(columns):
         return columns
     if mapping is None:
-        raise refused("no_field_ids", "a file has no field ids and the table has no name mapping")
+        raise refused(Reason.NO_FIELD_IDS, "a file has no field ids and the table has no name mapping")
     return tuple(_mapped(column, mapping) for column in columns)
 
 
@@ -89,9 +90,11 @@ def _column(field: pa.Field, leaves: Iterator[pq.ColumnSchema]) -> SourceColumn:
     if not children:
         leaf = next(leaves, None)
         if leaf is None:
-            raise refused("type_not_supported", f"column {field.name} of a file is not one Parquet column")
+            raise refused(Reason.TYPE_NOT_SUPPORTED, f"column {field.name} of a file is not one Parquet column")
         physical, length = leaf.physical_type, leaf.length or 0
-    return SourceColumn(_field_id(field), field.name, field.type, physical, length, children)
+    return SourceColumn(
+        field_id=_field_id(field), name=field.name, type=field.type, physical=physical, length=length, children=children
+    )
 
 
 def _field_id(field: pa.Field) -> int | None:

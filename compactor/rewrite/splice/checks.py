@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.parquet.footer import ChunkField, ColumnChunk, FileField, Footer
 from compactor.rewrite.parquet.thrift import Field, Struct, ThriftError, encode_struct
@@ -65,7 +66,7 @@ def refusal(footers: Sequence[Footer], limits: SpliceLimits, *, lineage: bool = 
         lineage: Whether row lineage is written anew; the files may then differ in their lineage columns.
     """
     if not footers:
-        return Refusal("no_inputs", "There is nothing to splice.")
+        return Refusal(Reason.NO_INPUTS, "There is nothing to splice.")
     try:
         found = wrong_row_count(footers)
         contributing = [footer for footer in footers if footer.filled_row_groups] or footers[:1]
@@ -82,7 +83,7 @@ def files_too_small(sizes: Sequence[int], limits: SpliceLimits) -> Refusal | Non
     average = sum(sizes) // max(1, len(sizes))
     if average >= limits.min_row_group_bytes:
         return None
-    return Refusal("row_groups_too_small", f"Files average {average} bytes: encode them anew.")
+    return Refusal(Reason.ROW_GROUPS_TOO_SMALL, f"Files average {average} bytes: encode them anew.")
 
 
 def _first(checks: Sequence[_Check], footers: Sequence[Footer], limits: SpliceLimits) -> Refusal | None:
@@ -101,13 +102,13 @@ def wrong_row_count(footers: Sequence[Footer]) -> Refusal | None:
         counts = [group.num_rows for group in footer.row_groups]
         if sum(counts) != footer.num_rows or min(counts, default=0) < 0:
             sentence = f"A file claims {footer.num_rows} rows, its row groups hold {sum(counts)}."
-            return Refusal("row_count_mismatch", sentence)
+            return Refusal(Reason.ROW_COUNT_MISMATCH, sentence)
     return None
 
 
 def _encrypted(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
     if any(footer.is_encrypted for footer in footers):
-        return Refusal("encrypted", "Columns or footers are encrypted or signed.")
+        return Refusal(Reason.ENCRYPTED, "Columns or footers are encrypted or signed.")
     if any(footer.trailing_bytes for footer in footers):
         return Refusal(ThriftError.reason, "A footer is followed by bytes that no specification names.")
     return None
@@ -115,27 +116,31 @@ def _encrypted(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | No
 
 def _external_columns(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
     if any(ChunkField.FILE_PATH in chunk.tree.fields for chunk in _chunks(footers)):
-        return Refusal("external_column_files", "Columns lie in other files.")
+        return Refusal(Reason.EXTERNAL_COLUMN_FILES, "Columns lie in other files.")
     return None
 
 
 def _schema(footers: Sequence[Footer], limits: SpliceLimits) -> Refusal | None:
     if any(footer.schema != footers[0].schema for footer in footers):
-        return Refusal("schema_differs", "The files' Parquet schemas are not identical.")
+        return Refusal(Reason.SCHEMA_DIFFERS, "The files' Parquet schemas are not identical.")
     without_id = [leaf for leaf in footers[0].leaves if leaf.field_id is None]
     if limits.require_field_ids and without_id:
         name = b".".join(without_id[0].path).decode(errors="replace")
-        return Refusal("no_field_ids", f"Column {name} has no field id, only the table's name mapping can tell it.")
+        return Refusal(
+            Reason.NO_FIELD_IDS, f"Column {name} has no field id, only the table's name mapping can tell it."
+        )
     return None
 
 
 def _writer(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
     first = footers[0].created_by
     if any(footer.created_by != first for footer in footers):
-        return Refusal("created_by_differs", "Different programs wrote the files; readers judge statistics by that.")
+        return Refusal(
+            Reason.CREATED_BY_DIFFERS, "Different programs wrote the files; readers judge statistics by that."
+        )
     found = _PARQUET_JAVA.match(first)
     if found and (found[1] is None or tuple(map(int, found.groups())) < _FIRST_SOUND_PARQUET_JAVA):
-        return Refusal("unsupported_writer", f"{first.decode(errors='replace')} wrote files that must stay apart.")
+        return Refusal(Reason.UNSUPPORTED_WRITER, f"{first.decode(errors='replace')} wrote files that must stay apart.")
     return None
 
 
@@ -143,10 +148,12 @@ def _metadata(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | Non
     if any(
         _field(footer, FileField.COLUMN_ORDERS) != _field(footers[0], FileField.COLUMN_ORDERS) for footer in footers
     ):
-        return Refusal("column_orders_differ", "The files order the values of a column differently.")
+        return Refusal(Reason.COLUMN_ORDERS_DIFFER, "The files order the values of a column differently.")
     first = _semantic_metadata(footers[0])
     if any(_semantic_metadata(footer) != first for footer in footers):
-        return Refusal("metadata_differs", "The files' key-value metadata differ where it may change how values read.")
+        return Refusal(
+            Reason.METADATA_DIFFERS, "The files' key-value metadata differ where it may change how values read."
+        )
     return None
 
 
@@ -170,32 +177,36 @@ def layout_fault(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | 
             chunks = group.chunks
             if not paths or [chunk.path for chunk in chunks] != paths:
                 return Refusal(
-                    "malformed_row_group", "A row group's columns are not those of the schema, in its order."
+                    Reason.MALFORMED_ROW_GROUP, "A row group's columns are not those of the schema, in its order."
                 )
             ranges += [chunk.pages for chunk in chunks]
             if not all(chunk.lies_within(footer.data_end) for chunk in chunks):
-                return Refusal("bad_offsets", "A column chunk's offsets point outside of it or of the file.")
+                return Refusal(Reason.BAD_OFFSETS, "A column chunk's offsets point outside of it or of the file.")
         ranges.sort(key=lambda pages: pages.offset)
         if any(before.end > after.offset for before, after in pairwise(ranges)):
-            return Refusal("bad_offsets", "Two column chunks claim the same bytes.")
+            return Refusal(Reason.BAD_OFFSETS, "Two column chunks claim the same bytes.")
     return None
 
 
 def _sizes(footers: Sequence[Footer], limits: SpliceLimits) -> Refusal | None:
     groups = sum(len(footer.filled_row_groups) for footer in footers)
     if groups > limits.max_row_groups:
-        return Refusal("too_many_row_groups", f"{groups} row groups; {limits.max_row_groups} is the most for one file.")
+        return Refusal(
+            Reason.TOO_MANY_ROW_GROUPS, f"{groups} row groups; {limits.max_row_groups} is the most for one file."
+        )
     if not groups:
         return None
     data_bytes = sum(chunk.compressed_size for chunk in _chunks(footers))
     chunk_bytes = data_bytes // (groups * len(footers[0].leaves))
     footer_bytes = _estimated_footer(footers)
     if data_bytes < groups * limits.min_row_group_bytes:
-        return Refusal("row_groups_too_small", f"Row groups average {data_bytes // groups} bytes: encode them anew.")
+        return Refusal(
+            Reason.ROW_GROUPS_TOO_SMALL, f"Row groups average {data_bytes // groups} bytes: encode them anew."
+        )
     if chunk_bytes < limits.min_chunk_bytes and data_bytes < groups * limits.full_row_group_bytes:
-        return Refusal("chunks_too_small", f"Column chunks average {chunk_bytes} bytes: encode them anew.")
+        return Refusal(Reason.CHUNKS_TOO_SMALL, f"Column chunks average {chunk_bytes} bytes: encode them anew.")
     if footer_bytes > min(limits.max_footer_bytes, limits.max_footer_fraction * data_bytes):
-        return Refusal("footer_too_large", f"The footer would take {footer_bytes} bytes for {data_bytes} of data.")
+        return Refusal(Reason.FOOTER_TOO_LARGE, f"The footer would take {footer_bytes} bytes for {data_bytes} of data.")
     return None
 
 

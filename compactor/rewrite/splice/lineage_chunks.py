@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.rewrite.parquet.footer import (
     MAGIC,
     TAIL_BYTES,
@@ -96,7 +97,7 @@ class MissingLineage:
         if self.first is None:
             return pa.nulls(self.rows, pa.int64())
         if not 0 <= self.first <= _MAX_LONG - self.rows:
-            raise GiveUpError(f"Row lineage cannot start at {self.first}.", reason="malformed_lineage")
+            raise GiveUpError(f"Row lineage cannot start at {self.first}.", reason=Reason.MALFORMED_LINEAGE)
         if self.field_id == ROW_ID:
             return pa.array(np.arange(self.first, self.first + self.rows, dtype=np.int64))
         return pa.array(np.full(self.rows, self.first, dtype=np.int64))
@@ -126,7 +127,7 @@ def group_lineages(footer: Footer, lineage: RowLineage) -> list[GroupLineage]:
             if chunk is not None and field_id in as_is and _is_complete(chunk, group.num_rows):
                 own[field_id] = chunk
             else:
-                own[field_id] = MissingLineage(field_id, group.num_rows, first, chunk)
+                own[field_id] = MissingLineage(field_id=field_id, rows=group.num_rows, first=first, chunk=chunk)
         found.append(own)
         position += group.num_rows
     return found
@@ -151,7 +152,7 @@ def read_lineage(store: ByteStore, location: str, footer: Footer, missing: Missi
     chunk, pages = missing.chunk, missing.chunk.pages
     element = lineage_element(footer, missing.field_id)
     if element is None:
-        raise GiveUpError(f"{location} has no column {missing.field_id}.", reason="malformed_lineage")
+        raise GiveUpError(f"{location} has no column {missing.field_id}.", reason=Reason.MALFORMED_LINEAGE)
     name = element.require(SchemaField.NAME, BINARY)
     # Readers of Iceberg take the integers as they are: annotations (DuckDB writes INT_64) are left out.
     leaf = Struct({number: element.fields[number] for number in (SchemaField.TYPE, SchemaField.REPETITION)})
@@ -183,7 +184,7 @@ def read_lineage(store: ByteStore, location: str, footer: Footer, missing: Missi
         return pc.coalesce(own, inherited)
     except (pa.ArrowException, OSError) as error:
         raise GiveUpError(
-            f"The row lineage of {location} cannot be read: {error}", reason="malformed_lineage"
+            f"The row lineage of {location} cannot be read: {error}", reason=Reason.MALFORMED_LINEAGE
         ) from error
 
 
@@ -233,8 +234,8 @@ def _made(file: bytes, chunk: ColumnChunk) -> MadeChunk:
     if column_index is None or offset_index is None:
         raise AssertionError("PyArrow was asked for page indexes")
     return MadeChunk(
-        chunk,
-        file[pages.offset : pages.end],
-        file[column_index.offset : column_index.end],
-        file[offset_index.offset : offset_index.end],
+        chunk=chunk,
+        data=file[pages.offset : pages.end],
+        column_index=file[column_index.offset : column_index.end],
+        offset_index=file[offset_index.offset : offset_index.end],
     )

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.parquet.footer import (
     ColumnChunk,
@@ -104,7 +105,9 @@ def misused_lineage(footer: Footer) -> Refusal | None:
         field_id, name = _field_id(element), element.require(SchemaField.NAME, BINARY)
         if field_id not in LINEAGE_ELEMENTS:
             if name.lower() in names:
-                return Refusal("reserved_column_name", f"Column {name.decode()} has a name that row lineage reserves.")
+                return Refusal(
+                    Reason.RESERVED_COLUMN_NAME, f"Column {name.decode()} has a name that row lineage reserves."
+                )
             continue
         repetition = element.get(SchemaField.REPETITION, I32)
         if (
@@ -112,11 +115,11 @@ def misused_lineage(footer: Footer) -> Refusal | None:
             or element.get(SchemaField.TYPE, I32) != INT64_TYPE
             or repetition not in {REQUIRED, OPTIONAL}
         ):
-            return Refusal("malformed_lineage", f"Field {field_id} is not one column of 64-bit integers.")
+            return Refusal(Reason.MALFORMED_LINEAGE, f"Field {field_id} is not one column of 64-bit integers.")
         seen.add(field_id)
     nested = sum(_field_id(element) in LINEAGE_ELEMENTS for element in footer.schema) - len(seen)
     if nested:
-        return Refusal("malformed_lineage", "A reserved field id of row lineage lies inside another column.")
+        return Refusal(Reason.MALFORMED_LINEAGE, "A reserved field id of row lineage lies inside another column.")
     return None
 
 

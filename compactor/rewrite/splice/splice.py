@@ -18,6 +18,7 @@ from itertools import groupby
 from typing import Final
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.parquet.footer import (
     MAGIC,
@@ -215,7 +216,7 @@ def carries_lineage(inputs: Sequence[SpliceInput]) -> bool:
     """
     carrying = sum(source.lineage is not None for source in inputs)
     if carrying not in {0, len(inputs)}:
-        raise GiveUpError(f"{carrying} of {len(inputs)} files carry row lineage.", reason="malformed_lineage")
+        raise GiveUpError(f"{carrying} of {len(inputs)} files carry row lineage.", reason=Reason.MALFORMED_LINEAGE)
     return carrying > 0
 
 
@@ -279,7 +280,10 @@ def _copy_pages(file: OutputFile, groups: Sequence[_Group]) -> tuple[list[list[_
                 lineage[-1][field_id] = _copied(copier, group.source, group.copied_lineage[field_id])
                 end = lineage[-1][field_id].pages.end
         placed.append(
-            [_Chunk(group.source, chunk, pages[column], offsets[column]) for column, chunk in enumerate(chunks)]
+            [
+                _Chunk(source=group.source, chunk=chunk, pages=pages[column], offset=offsets[column])
+                for column, chunk in enumerate(chunks)
+            ]
         )
     for group, found in zip(groups, lineage, strict=True):
         for field_id, chunk in sorted(group.copied_lineage.items(), key=lambda item: item[1].pages.offset):
@@ -291,7 +295,7 @@ def _copy_pages(file: OutputFile, groups: Sequence[_Group]) -> tuple[list[list[_
 
 def _copied(copier: _Copier, source: _Source, chunk: ColumnChunk) -> _Chunk:
     pages = chunk.pages
-    return _Chunk(source, chunk, pages, copier.append(source.location, pages))
+    return _Chunk(source=source, chunk=chunk, pages=pages, offset=copier.append(source.location, pages))
 
 
 def _make_lineage(store: ByteStore, file: OutputFile, groups: Sequence[_Group]) -> list[dict[int, _Chunk]]:
@@ -306,7 +310,9 @@ def _make_lineage(store: ByteStore, file: OutputFile, groups: Sequence[_Group]) 
             offset = file.position
             file.write(made.data)
             indexes = _Indexes(made.column_index, made.offset_index_at(offset))
-            placed[-1][field_id] = _Chunk(None, made.chunk, made.chunk.pages, offset, indexes)
+            placed[-1][field_id] = _Chunk(
+                source=None, chunk=made.chunk, pages=made.chunk.pages, offset=offset, indexes=indexes
+            )
     return placed
 
 
@@ -400,7 +406,7 @@ def _write_footer(file: OutputFile, head: Struct, rows: int, groups: Sequence[St
     written = Footer(decode_struct(data)[0], len(data), file.position)
     found = wrong_row_count([written]) or layout_fault([written], SpliceLimits())
     if found is None and written.data_end != data_end:
-        found = Refusal("bad_offsets", f"The footer lies at {data_end}, not at {written.data_end}.")
+        found = Refusal(Reason.BAD_OFFSETS, f"The footer lies at {data_end}, not at {written.data_end}.")
     if found:
         raise GiveUpError(f"The spliced file would be wrong: {found.sentence}", reason=found.reason)
     return written

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.encode.encode import EncodedFile, EncodeShare, encode, encode_refusal
 from compactor.rewrite.parquet.footer import Footer, read_footer
@@ -26,21 +27,21 @@ from compactor.storage.opening import byte_store_for
 # What speaks against copying row groups, not against decoding them. Other refusals are about damaged or foreign files.
 ENCODABLE = frozenset(
     {
-        "schema_differs",
-        "no_field_ids",
-        "created_by_differs",
-        "column_orders_differ",
-        "metadata_differs",
-        "row_groups_too_small",
-        "chunks_too_small",
-        "footer_too_large",
-        "too_many_row_groups",
+        Reason.SCHEMA_DIFFERS,
+        Reason.NO_FIELD_IDS,
+        Reason.CREATED_BY_DIFFERS,
+        Reason.COLUMN_ORDERS_DIFFER,
+        Reason.METADATA_DIFFERS,
+        Reason.ROW_GROUPS_TOO_SMALL,
+        Reason.CHUNKS_TOO_SMALL,
+        Reason.FOOTER_TOO_LARGE,
+        Reason.TOO_MANY_ROW_GROUPS,
     }
 )
-FOREIGN_FOOTER = frozenset({"footer_too_large", "unreadable_footer"})
+FOREIGN_FOOTER = frozenset({Reason.FOOTER_TOO_LARGE, Reason.UNREADABLE_FOOTER})
 # What another reader would read without a word, and write under sound checksums.
-DAMAGE = frozenset({"row_count_mismatch", "corrupt_page"})
-OUTPUT_EXISTS = "output_exists"
+DAMAGE = frozenset({Reason.ROW_COUNT_MISMATCH, Reason.CORRUPT_PAGE})
+OUTPUT_EXISTS = Reason.OUTPUT_EXISTS
 ENCODED_BY = f"parquet-cpp-arrow version {pa.__version__}".encode()  # `created_by` of what `encode` writes
 
 
@@ -103,7 +104,7 @@ def write_share(work: ShareWork) -> WrittenShare | Refusal:
             return WrittenShare(spliced, None, 0)
         refused = spliced
     if work.encode is None or (refused is not None and refused.reason not in ENCODABLE):
-        return refused or Refusal("no_engine", "Neither splice nor encode was asked for.")
+        return refused or Refusal(Reason.NO_ENGINE, "Neither splice nor encode was asked for.")
     try:
         mixed = _mixed(work, work.encode, refused)
         if mixed is not None:
@@ -148,7 +149,7 @@ def _spliced(share: SpliceShare) -> SplicedFile | Refusal:
     try:
         spliced = splice(store, share.inputs, share.output, share.limits, footers=footers)
     except GiveUpError as error:
-        if error.reason != "malformed_lineage":
+        if error.reason != Reason.MALFORMED_LINEAGE:
             raise
         return Refusal(error.reason, str(error))  # found while decoding; nothing is left at the output
     if isinstance(spliced, SplicedFile) and not spliced.rows:
@@ -224,7 +225,7 @@ def _lineage_of(inputs: Sequence[SpliceInput]) -> RowLineage | Refusal | None:
         return None
     without_ids = [each.first_row_id is None for each in lineages]
     if any(without_ids) and not all(without_ids):
-        return Refusal("row_lineage", "Some files have row ids, some have none.")
+        return Refusal(Reason.ROW_LINEAGE, "Some files have row ids, some have none.")
     return lineages[0] if without_ids[0] else RowLineage(0, 0)
 
 
@@ -244,10 +245,10 @@ def attempt_share(run: Callable[[ShareWork], WrittenShare | Refusal], work: Shar
     except FirnlineError as error:
         outcome = error
         if error.reason == OUTPUT_EXISTS:  # names are new for each run: an attempt that was taken for lost has written
-            outcome = RetryError(f"the task was lost and started again: {error}", reason="task_lost")
+            outcome = RetryError(f"the task was lost and started again: {error}", reason=Reason.TASK_LOST)
     except MemoryError as error:
-        outcome = RetryError(f"a rewrite task ran out of memory: {error}", reason="out_of_memory")
+        outcome = RetryError(f"a rewrite task ran out of memory: {error}", reason=Reason.OUT_OF_MEMORY)
     except Exception as error:  # noqa: BLE001 - raised here it would fail the shares of other groups too
-        outcome = GiveUpError(f"a rewrite task failed: {type(error).__name__}: {error}", reason="unexpected")
+        outcome = GiveUpError(f"a rewrite task failed: {type(error).__name__}: {error}", reason=Reason.UNEXPECTED)
     light_between_tasks()
     return ShareAttempt(outcome, time.monotonic() - started)

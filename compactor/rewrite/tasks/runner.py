@@ -19,6 +19,7 @@ from compactor.partitions import PartitionKey
 from compactor.planning.engine import Engine, EngineChoice, is_sorted
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.planning.spark_misreads import misread
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.encode.encode import EncodedFile
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes
@@ -165,16 +166,16 @@ class ShareRewriter:
             )
             outputs = self._table.files([output])
         return RewrittenShare(
-            engine,
-            self._table.tasks(inputs),
-            tuple(outputs),
-            len(share),
-            sum(each.size for each in share),
-            file.size if file.rows else 0,
-            encoded.rows_deleted if isinstance(encoded, EncodedFile) else 0,
-            file.rows,
-            seconds,
-            written.decoded_bytes,
+            engine=engine,
+            tasks=self._table.tasks(inputs),
+            outputs=tuple(outputs),
+            files_in=len(share),
+            bytes_in=sum(each.size for each in share),
+            bytes_out=file.size if file.rows else 0,
+            rows_deleted=encoded.rows_deleted if isinstance(encoded, EncodedFile) else 0,
+            rows_out=file.rows,
+            seconds=seconds,
+            bytes_decoded=written.decoded_bytes,
         )
 
     def _metrics_of(
@@ -194,7 +195,7 @@ class ShareRewriter:
         if metrics.record_count != spliced.rows:
             raise GiveUpError(
                 f"{self._outputs[place]} holds {spliced.rows} rows, the manifests promise {metrics.record_count}",
-                reason="row_count_mismatch",
+                reason=Reason.ROW_COUNT_MISMATCH,
             )
         return metrics
 
@@ -211,16 +212,16 @@ class ShareRewriter:
         for task in chosen:
             tasks.add(task)
         return RewrittenShare(
-            engine,
-            tasks,
-            written.outputs,
-            len(share),
-            sum(file.size for file in share),
-            written.bytes_out,
-            written.rows_deleted,
-            written.rows_out,
-            time.monotonic() - started,
-            sum(file.size for file in share),
+            engine=engine,
+            tasks=tasks,
+            outputs=written.outputs,
+            files_in=len(share),
+            bytes_in=sum(file.size for file in share),
+            bytes_out=written.bytes_out,
+            rows_deleted=written.rows_deleted,
+            rows_out=written.rows_out,
+            seconds=time.monotonic() - started,
+            bytes_decoded=sum(file.size for file in share),
         )
 
     def _check_for_spark(self, key: PartitionKey, share: Sequence[LiveFile]) -> None:

@@ -21,6 +21,7 @@ from pyiceberg.types import (
 
 from compactor.errors import GiveUpError
 from compactor.manifests.live_files import LiveFile
+from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.parquet.footer import Footer, SchemaField, read_footer
 from compactor.rewrite.parquet.thrift import I32, STRUCT, Struct
@@ -51,7 +52,7 @@ def misread_units(store: ByteStore, schema: Schema, files: Sequence[LiveFile]) -
             column = None if footer is None else _other_unit(footer, columns)
             if column is not None:
                 return Refusal(
-                    "timestamp_unit",
+                    Reason.TIMESTAMP_UNIT,
                     f"column {column} of {entry.path} is not counted in the table's unit of time: Spark reads it as if "
                     "it were",
                 )

@@ -14,6 +14,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 
 from compactor.errors import GiveUpError
+from compactor.reasons import Reason
 from compactor.spark.java_table import JavaTable
 
 STAGED_TASKS = "scan-task-set-id"
@@ -106,7 +107,12 @@ def rewrite_share(table: JavaTable, copy: Any, tasks: Sequence[Any], share_id: s
         coordinator.clearRewrite(copy, share_id)
     _check_partitions(table, tasks, outputs)
     rows_out = sum(int(file.recordCount()) for file in outputs)
-    return SparkRewritten(outputs, rows_out, sum(int(file.fileSizeInBytes()) for file in outputs), deleted)
+    return SparkRewritten(
+        outputs=outputs,
+        rows_out=rows_out,
+        bytes_out=sum(int(file.fileSizeInBytes()) for file in outputs),
+        rows_deleted=deleted,
+    )
 
 
 def _unsorted_label(table: JavaTable) -> dict[str, str]:
@@ -134,7 +140,7 @@ def _check_partitions(table: JavaTable, tasks: Sequence[Any], outputs: Sequence[
             raise GiveUpError(
                 f"Spark reads a row of {source.location()} as one of partition {output.partition().toString()}, the "
                 f"file is in {source.partition().toString()}; such files are left alone",
-                reason="partition_changed",
+                reason=Reason.PARTITION_CHANGED,
             )
 
 

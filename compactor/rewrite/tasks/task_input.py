@@ -67,13 +67,13 @@ def encode_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> E
     return EncodeShare(
         inputs=tuple(
             EncodeInput(
-                file.entry.path,
-                file.size,
-                file.entry.records,
-                file.entry.data_sequence_number,
-                file.entry.first_row_id,
-                tuple(each for each in applying(file) if isinstance(each, DeleteFile)),
-                tuple(each for each in applying(file) if isinstance(each, EqualityDelete)),
+                location=file.entry.path,
+                size=file.size,
+                records=file.entry.records,
+                data_sequence_number=file.entry.data_sequence_number,
+                first_row_id=file.entry.first_row_id,
+                position_deletes=tuple(each for each in applying(file) if isinstance(each, DeleteFile)),
+                equality_deletes=tuple(each for each in applying(file) if isinstance(each, EqualityDelete)),
             )
             for file in share
         ),
@@ -96,7 +96,11 @@ def _delete_files(share: tuple[LiveFile, ...]) -> dict[str, DeleteFile | Equalit
     """
     return {
         delete.path: EqualityDelete(
-            delete.path, delete.size, delete.data_sequence_number, delete.equality_ids, delete.file_format
+            location=delete.path,
+            size=delete.size,
+            sequence_number=delete.data_sequence_number,
+            field_ids=delete.equality_ids,
+            file_format=delete.file_format,
         )
         if delete.content is Content.EQUALITY_DELETES
         else DeleteFile(delete.path, delete.size, delete.file_format)

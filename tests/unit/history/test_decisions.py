@@ -29,8 +29,34 @@ from tests.unit.metrics.test_metrics_recorder import EXAMPLES
 TABLE = TableName("lake", ("db",), "t")
 KEY = PartitionKey(3, '["2024-01-15",7]')
 PARTITION = {"day": "2024-01-15", "id_bucket": 7}
-PLAN = GroupPlan(PARTITION, "6 small files, due from 5", "tiered", 41, "splice", "row_groups_copied", 6, 600, "audit")
-REWRITTEN = GroupRewritten("r1", TABLE, KEY, "encode", "tiny_row_groups", 6, 1, 600, 500, 60, 2, 58, 1.5, 590, PLAN)
+PLAN = GroupPlan(
+    partition=PARTITION,
+    why="6 small files, due from 5",
+    strategy="tiered",
+    snapshot_id=41,
+    engine="splice",
+    engine_reason="row_groups_copied",
+    files=6,
+    bytes=600,
+    branch="audit",
+)
+REWRITTEN = GroupRewritten(
+    run_id="r1",
+    table=TABLE,
+    key=KEY,
+    engine="encode",
+    reason="tiny_row_groups",
+    files_in=6,
+    files_out=1,
+    bytes_in=600,
+    bytes_out=500,
+    rows_in=60,
+    rows_deleted=2,
+    rows_out=58,
+    seconds=1.5,
+    bytes_decoded=590,
+    plan=PLAN,
+)
 
 
 def test_a_committed_group_is_done_with_all_its_figures() -> None:
@@ -67,11 +93,40 @@ def test_a_committed_group_is_done_with_all_its_figures() -> None:
 
 def test_a_group_is_not_done_before_its_commit() -> None:
     assert decisions_of(REWRITTEN, 0.0) == []
-    assert decisions_of(RunCommitted("r1", TABLE, 42, 1, 6, 1, 600, 500, 0, 0, 0), 0.0) == []
+    assert (
+        decisions_of(
+            RunCommitted(
+                run_id="r1",
+                table=TABLE,
+                snapshot_id=42,
+                groups=1,
+                files_in=6,
+                files_out=1,
+                bytes_in=600,
+                bytes_out=500,
+                plan_seconds=0,
+                rewrite_seconds=0,
+                commit_seconds=0,
+            ),
+            0.0,
+        )
+        == []
+    )
 
 
 def test_a_dropped_group_says_what_was_planned_and_what_stood_against_it() -> None:
-    (row,) = decisions_of(GroupDropped("r1", TABLE, KEY, "conflict", "replan", "a delete came first", PLAN), 5.0)
+    (row,) = decisions_of(
+        GroupDropped(
+            run_id="r1",
+            table=TABLE,
+            key=KEY,
+            reason="conflict",
+            reaction="replan",
+            message="a delete came first",
+            plan=PLAN,
+        ),
+        5.0,
+    )
     assert (row.decision, row.reason, row.why, row.run_id) == ("dropped", "conflict", "a delete came first", "r1")
     assert (row.partition, row.spec_id, row.engine) == ("day=2024-01-15, id_bucket=7", 3, "splice")
     assert (row.files_in, row.bytes_in, row.files_out, row.planned_snapshot_id) == (6, 600, None, 41)
@@ -81,11 +136,29 @@ def test_a_dropped_group_says_what_was_planned_and_what_stood_against_it() -> No
 @pytest.mark.parametrize(
     ("event", "decision", "reason", "why", "run_id"),
     [
-        (RunFailed("r1", TABLE, "commit", "conflict", "replan", "x"), "dropped", "conflict", "commit: x", "r1"),
-        (RunFailed("", TABLE, "plan", "table_unreadable", "retry", "x"), "skipped", "table_unreadable", "x", None),
+        (
+            RunFailed(run_id="r1", table=TABLE, stage="commit", reason="conflict", reaction="replan", message="x"),
+            "dropped",
+            "conflict",
+            "commit: x",
+            "r1",
+        ),
+        (
+            RunFailed(run_id="", table=TABLE, stage="plan", reason="table_unreadable", reaction="retry", message="x"),
+            "skipped",
+            "table_unreadable",
+            "x",
+            None,
+        ),
         (RunSkipped(TABLE, "switched_off"), "skipped", "switched_off", "", None),
         (PartitionsSkipped(TABLE, 9, "not_acted_on"), "skipped", "not_acted_on", "", None),
-        (ManifestsRewritten("r2", TABLE, 120, 3, 1.5), "done", "manifests", "120 manifests became 3", "r2"),
+        (
+            ManifestsRewritten(run_id="r2", table=TABLE, before=120, after=3, seconds=1.5),
+            "done",
+            "manifests",
+            "120 manifests became 3",
+            "r2",
+        ),
     ],
 )
 def test_a_decision_about_a_whole_table_names_no_partition(
@@ -97,16 +170,27 @@ def test_a_decision_about_a_whole_table_names_no_partition(
 
 
 def test_an_error_of_pages_is_cut() -> None:
-    (row,) = decisions_of(RunFailed("r1", TABLE, "commit", "conflict", "replan", "x" * 100_000), 5.0)
+    (row,) = decisions_of(
+        RunFailed(
+            run_id="r1", table=TABLE, stage="commit", reason="conflict", reaction="replan", message="x" * 100_000
+        ),
+        5.0,
+    )
     assert len(row.why) == MOST_OF_A_SENTENCE
 
 
 def test_each_partition_left_alone_is_a_row() -> None:
     skipped = tuple(
-        SkippedPartition(PartitionKey(0, f"[{value}]"), {"p": value}, f"{value} small files", value, value * 10)
+        SkippedPartition(
+            key=PartitionKey(0, f"[{value}]"),
+            partition={"p": value},
+            why=f"{value} small files",
+            files=value,
+            bytes=value * 10,
+        )
         for value in (1, 2)
     )
-    rows = decisions_of(PartitionsSkipped(TABLE, 9, "not_due", skipped), 5.0)
+    rows = decisions_of(PartitionsSkipped(table=TABLE, snapshot_id=9, reason="not_due", partitions=skipped), 5.0)
     assert [(row.partition, row.why, row.files_in, row.bytes_in) for row in rows] == [
         ("p=1", "1 small files", 1, 10),
         ("p=2", "2 small files", 2, 20),
@@ -116,7 +200,18 @@ def test_each_partition_left_alone_is_a_row() -> None:
 
 def test_an_unpartitioned_table_is_one_partition() -> None:
     plan = replace(PLAN, partition={})
-    (row,) = decisions_of(GroupDropped("r1", TABLE, PartitionKey(0, "[]"), "conflict", "replan", "x", plan), 0.0)
+    (row,) = decisions_of(
+        GroupDropped(
+            run_id="r1",
+            table=TABLE,
+            key=PartitionKey(0, "[]"),
+            reason="conflict",
+            reaction="replan",
+            message="x",
+            plan=plan,
+        ),
+        0.0,
+    )
     assert (row.partition, row.partition_json) == ("(unpartitioned)", "{}")
 
 

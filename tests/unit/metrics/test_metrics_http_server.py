@@ -313,26 +313,80 @@ def test_the_json_twin_holds_what_the_page_shows(serve):
 
 def test_recent_work_is_kept_from_events_and_bounded():
     work = RecentWork(lambda: 7.0)
-    work(RunPlanned("r", ORDERS, 2, 30, 4_000, 0.5))
+    work(RunPlanned(run_id="r", table=ORDERS, groups=2, files=30, bytes=4_000, seconds=0.5))
     assert work.running == (Running("r", ORDERS, 2, 30, 4_000, 7.0),)
     for engine in ("splice", "splice", "encode"):
-        work(GroupRewritten("r", ORDERS, PartitionKey(0, "[]"), engine, "why", 2, 1, 9, 9, 1, 0, 1, 0.1, 0))
-    work(RunCommitted("r", ORDERS, 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3))
+        work(
+            GroupRewritten(
+                run_id="r",
+                table=ORDERS,
+                key=PartitionKey(0, "[]"),
+                engine=engine,
+                reason="why",
+                files_in=2,
+                files_out=1,
+                bytes_in=9,
+                bytes_out=9,
+                rows_in=1,
+                rows_deleted=0,
+                rows_out=1,
+                seconds=0.1,
+                bytes_decoded=0,
+            )
+        )
+    work(
+        RunCommitted(
+            run_id="r",
+            table=ORDERS,
+            snapshot_id=777,
+            groups=1,
+            files_in=40,
+            files_out=2,
+            bytes_in=1_000,
+            bytes_out=5_432,
+            plan_seconds=0.1,
+            rewrite_seconds=0.2,
+            commit_seconds=0.3,
+        )
+    )
     assert work.running == ()
     assert work.finished[0].engines == {"splice: why": 2, "encode: why": 1}
-    work(RunPlanned("q", ORDERS, 2, 30, 4_000, 0.5))
-    work(RunFailed("q", ORDERS, "commit", "conflict", "replan", "somebody was faster"))
+    work(RunPlanned(run_id="q", table=ORDERS, groups=2, files=30, bytes=4_000, seconds=0.5))
+    work(
+        RunFailed(
+            run_id="q",
+            table=ORDERS,
+            stage="commit",
+            reason="conflict",
+            reaction="replan",
+            message="somebody was faster",
+        )
+    )
     assert work.running == ()
     assert work.finished[0].message == "commit: somebody was faster"
     for number in range(200):
-        work(RunCommitted(str(number), ORDERS, 777, 1, 40, 2, 1_000, 5_432, 0.1, 0.2, 0.3))
+        work(
+            RunCommitted(
+                run_id=str(number),
+                table=ORDERS,
+                snapshot_id=777,
+                groups=1,
+                files_in=40,
+                files_out=2,
+                bytes_in=1_000,
+                bytes_out=5_432,
+                plan_seconds=0.1,
+                rewrite_seconds=0.2,
+                commit_seconds=0.3,
+            )
+        )
     assert len(work.finished) == 50
     assert work.finished[0].run_id == "199"
 
 
 def test_a_run_that_found_nothing_left_to_do_is_not_shown_as_running():
     work = RecentWork(lambda: 7.0)
-    work(RunPlanned("r1", ORDERS, 0, 0, 0, 0.1))
+    work(RunPlanned(run_id="r1", table=ORDERS, groups=0, files=0, bytes=0, seconds=0.1))
     assert len(work.running) == 1
     work(RunSkipped(ORDERS, "nothing_due"))
     assert work.running == ()

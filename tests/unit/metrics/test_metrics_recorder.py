@@ -40,7 +40,14 @@ TABLE = TableName("lake", ("db",), "t")
 
 # Every number is another one, so that a metric fed from a wrong field shows.
 PLANNED = RunPlanned("r1", TABLE, groups=2, files=30, bytes=4_000, seconds=0.5)
-DROPPED = GroupDropped("run-1", TABLE, PartitionKey(0, "[1]"), "row_count_mismatch", "give_up", "10 rows in, 9 written")
+DROPPED = GroupDropped(
+    run_id="run-1",
+    table=TABLE,
+    key=PartitionKey(0, "[1]"),
+    reason="row_count_mismatch",
+    reaction="give_up",
+    message="10 rows in, 9 written",
+)
 SKIPPED = RunSkipped(TABLE, "backing_off")
 REWRITTEN = GroupRewritten(
     "r1",
@@ -80,12 +87,18 @@ WOULD = RunWouldRewrite(TABLE, groups=5, files=60, files_after=6, bytes=7_000)
 MANIFESTS = ManifestsRead(
     TABLE, hits=8, misses=2, bytes_read=512, seconds=0.125, disk_hits=3, prefetched=4, foreseen=5, unusual=6
 )
-LEDGER = LedgerUpdated(TABLE, 9, {"canonical": 4, "watcher": 1}, "snapshot_expired", 3.0)
+LEDGER = LedgerUpdated(
+    table=TABLE,
+    snapshot_id=9,
+    events_by_source={"canonical": 4, "watcher": 1},
+    recount_reason="snapshot_expired",
+    event_to_ledger_seconds=3.0,
+)
 UNREADABLE = TableUnreadable(TABLE, "not_found", "no such table")
 DEAD = DeadLettered("no_decoder", 6)
 BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13, state_rows=19)
-MERGED = ManifestsRewritten("r2", TABLE, 120, 3, 1.5)
-TOLD = HookFinished("0-trino", TABLE, 0.5, "no answer")
+MERGED = ManifestsRewritten(run_id="r2", table=TABLE, before=120, after=3, seconds=1.5)
+TOLD = HookFinished(hook="0-trino", table=TABLE, seconds=0.5, error="no answer")
 KEPT = HistoryWritten(rows=7, dropped=3, error="no answer")
 REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 

@@ -206,7 +206,13 @@ def test_listeners_hear_how_old_the_news_is() -> None:
     scene.apply(counted(1, small(1)))
     scene.apply(counted(1, small(1), oldest=2_000_000))
     assert [event.event_to_ledger_seconds for event in scene.told if isinstance(event, LedgerUpdated)] == [1.5, None, 0]
-    assert scene.told[0] == LedgerUpdated(TABLE, 1, {"canonical": 1}, "first_sight", 1.5)
+    assert scene.told[0] == LedgerUpdated(
+        table=TABLE,
+        snapshot_id=1,
+        events_by_source={"canonical": 1},
+        recount_reason="first_sight",
+        event_to_ledger_seconds=1.5,
+    )
 
 
 def test_listeners_hear_which_partitions_of_the_batch_are_left_and_why() -> None:
@@ -216,8 +222,18 @@ def test_listeners_hear_which_partitions_of_the_batch_are_left_and_why() -> None
     scene.apply(counted(2, small(9)), partition(4, small(4)))
     told = [event for event in scene.told if isinstance(event, PartitionsSkipped)]
     assert told == [
-        PartitionsSkipped(TABLE, 1, "not_due", (SkippedPartition(LAYOUT.key((1,)), {"p": 1}, "so it is", 1, 1),)),
-        PartitionsSkipped(TABLE, 2, "not_due", (SkippedPartition(LAYOUT.key((4,)), {"p": 4}, "so it is", 4, 4),)),
+        PartitionsSkipped(
+            table=TABLE,
+            snapshot_id=1,
+            reason="not_due",
+            partitions=(SkippedPartition(key=LAYOUT.key((1,)), partition={"p": 1}, why="so it is", files=1, bytes=1),),
+        ),
+        PartitionsSkipped(
+            table=TABLE,
+            snapshot_id=2,
+            reason="not_due",
+            partitions=(SkippedPartition(key=LAYOUT.key((4,)), partition={"p": 4}, why="so it is", files=4, bytes=4),),
+        ),
     ]
 
 

@@ -92,8 +92,18 @@ def test_every_event_is_at_most_one_line_and_with_verbose_one(event: Event, stde
 def test_what_goes_wrong_is_a_warning_with_its_reason(stderr: Callable[[], str]) -> None:
     set_up_logging(LogSettings(level="WARNING"))
     log_event(FAILED)
-    log_event(GroupDropped("r1", TABLE, KEY, "conflict", "replan", "a delete\ncame first", GroupPlan({"p": "é"})))
-    log_event(RunWouldRewrite(TABLE, 1, 6, 1, 600))
+    log_event(
+        GroupDropped(
+            run_id="r1",
+            table=TABLE,
+            key=KEY,
+            reason="conflict",
+            reaction="replan",
+            message="a delete\ncame first",
+            plan=GroupPlan({"p": "é"}),
+        )
+    )
+    log_event(RunWouldRewrite(table=TABLE, groups=1, files=6, files_after=1, bytes=600))
     failed, dropped = lines(stderr)
     assert (failed["level"], failed["run_id"], failed["reason"], failed["stage"]) == (
         "warning", "r1", "conflict", "commit",

@@ -30,7 +30,21 @@ OTHER = TableName("lake", ("db",), "other")
 
 
 def committed(table: TableName = TABLE, snapshot: int = 9) -> RunCommitted:
-    return RunCommitted("run-1", table, snapshot, 2, 30, 3, 4_000, 3_800, 0.5, 7.0, 0.25, None, 6)
+    return RunCommitted(
+        run_id="run-1",
+        table=table,
+        snapshot_id=snapshot,
+        groups=2,
+        files_in=30,
+        files_out=3,
+        bytes_in=4_000,
+        bytes_out=3_800,
+        plan_seconds=0.5,
+        rewrite_seconds=7.0,
+        commit_seconds=0.25,
+        event_to_compacted_seconds=None,
+        delete_files_removed=6,
+    )
 
 
 @pytest.mark.parametrize(
