@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from compactor.backoff import Backoff
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, LaterError, StoppedError
 from compactor.planning.budget import Grant, Spent
@@ -71,10 +72,10 @@ def waiting(
     return sorted(chosen, key=lambda debt: rank(debt, now))
 
 
-def after_failure(attempt: Attempt, now: float, first_backoff: float) -> Attempt:
-    """Back off: doubling from `first_backoff` seconds up to ten minutes."""
-    pause = min(LONGEST_BACKOFF_SECONDS, first_backoff * 2.0 ** min(attempt.failures, 10))
-    return replace(attempt, failures=attempt.failures + 1, not_before=now + pause)
+def after_failure(attempt: Attempt, now: float, backoff: Backoff) -> Attempt:
+    """One more failure: the table waits for its back-off."""
+    failures = attempt.failures + 1
+    return replace(attempt, failures=failures, not_before=now + backoff.seconds(failures))
 
 
 class Dispatcher:
@@ -93,7 +94,7 @@ class Dispatcher:
         self._board = board
         self._work = work
         self._limit = concurrent_runs
-        self._first_backoff = first_backoff_seconds
+        self._backoff = Backoff(first_backoff_seconds, LONGEST_BACKOFF_SECONDS)
         self._limits = limits
         self._finished: deque[Finished] = deque()
         self._reserved: dict[TableName, Finished] = {}
@@ -157,14 +158,14 @@ class Dispatcher:
                     at = self._clock()
                     self._note(Finished(debt.table, at, spent.bytes, spent.requests, spent.catalog_calls))
             except StoppedError:  # nothing is settled: switched on again, the same snapshot is due again
-                attempt = Attempt(not_before=self._clock() + self._first_backoff)
+                attempt = Attempt(not_before=self._clock() + self._backoff.seconds(1))
             except LaterError:
                 attempt = Attempt(not_before=self._clock() + LONGEST_BACKOFF_SECONDS)
             except FirnlineError:  # reported as an event by whoever raised it
-                attempt = after_failure(attempt, self._clock(), self._first_backoff)
+                attempt = after_failure(attempt, self._clock(), self._backoff)
             except Exception:
                 LOG.exception("%s: the run failed for a reason nobody foresaw", debt.table)
-                attempt = after_failure(attempt, self._clock(), self._first_backoff)
+                attempt = after_failure(attempt, self._clock(), self._backoff)
             finally:
                 self._end(debt.table, attempt)
 

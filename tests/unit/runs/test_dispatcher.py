@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from compactor.backoff import Backoff
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.errors import LaterError, RetryError, StoppedError
 from compactor.partitions import PartitionKey
@@ -85,12 +86,12 @@ def test_nothing_ready_is_forgotten_and_nobody_is_overtaken(
 def test_pauses_double_up_to_ten_minutes_and_success_forgets_them() -> None:
     attempt, pauses = Attempt(), []
     for _ in range(12):
-        attempt = after_failure(attempt, 1000, 10)
+        attempt = after_failure(attempt, 1000, Backoff(10, LONGEST_BACKOFF_SECONDS))
         pauses.append(attempt.not_before - 1000)
     assert pauses[:7] == [10, 20, 40, 80, 160, 320, LONGEST_BACKOFF_SECONDS]
     assert pauses[-1] == LONGEST_BACKOFF_SECONDS
     assert attempt.failures == 12
-    assert after_failure(Attempt(failures=10**6), 0, 0.5).not_before == 512
+    assert after_failure(Attempt(failures=10**6), 0, Backoff(0.5, LONGEST_BACKOFF_SECONDS)).not_before == LONGEST_BACKOFF_SECONDS
 
 
 # --- the threads ------------------------------------------------------------------------------------------------------
