@@ -1,14 +1,15 @@
-"""What running work needs of the settings: checks before the start, slots, in-flight records, cache, history."""
+"""From settings to the parts that do the work. `run` and `compact` build their parts here."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.commit.in_flight import InFlightRecords, Owner, sweep
 from compactor.errors import InputError
 from compactor.events import Listener, ignore
 from compactor.history.appender import History
@@ -17,8 +18,12 @@ from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
 from compactor.reasons import Reason
+from compactor.runs.rewriter import Rewriter
+from compactor.runs.table_planner import TablePlanner
+from compactor.runs.table_worker import Announce, ObserveWorker, RewriteWorker, TableWorker
 from compactor.settings.tree import Settings
 from compactor.spark.session import STATE_PARTITIONS
+from compactor.table_names import TableName
 from streaming.version import VERSION
 
 if TYPE_CHECKING:
@@ -54,6 +59,60 @@ def rewrite_slots(session: SparkSession, most: int | None = None, *, beside_stre
     cores = int(session.sparkContext.defaultParallelism)
     slots = max(1, cores - STATE_PARTITIONS) if beside_stream else cores
     return slots if most is None else min(slots, most)
+
+
+@dataclass(frozen=True)
+class Rewriting:
+    """What rewriting tables takes in one process."""
+
+    catalogs: Catalogs
+    cache: ManifestCache
+    records: InFlightRecords
+    rewriter: Rewriter
+    slots: int
+
+    def sweep(self, now: float, grace_seconds: float) -> Mapping[TableName, int]:
+        """Delete outputs of ended runs that no snapshot references; returns how many, by table.
+
+        Raises:
+            FirnlineError: the records, a catalog or a store does not answer; the next sweep goes on.
+        """
+        return sweep(self.records, self.catalogs, self.cache, now=now, grace_seconds=grace_seconds)
+
+
+def rewriting(
+    settings: Settings,
+    session: SparkSession,
+    catalogs: Catalogs,
+    cache: ManifestCache,
+    listener: Listener,
+    *,
+    checkpoint: str,
+    beside_stream: bool,
+    clock: Callable[[], float] = time.time,
+) -> Rewriting:
+    """Build what `run` and `compact` rewrite with. `beside_stream`: leave cores to the ledger's query."""
+    service = settings.service
+    slots = rewrite_slots(session, service.max_concurrent_file_group_rewrites, beside_stream=beside_stream)
+    records = in_flight_records(settings, checkpoint, clock)
+    rewriter = Rewriter(
+        session,
+        catalogs,
+        cache,
+        records,
+        slots=slots,
+        lease_seconds=service.lease_seconds,
+        check_seconds=service.switch_check_seconds,
+        commit=settings.commit,
+        listener=listener,
+        clock=clock,
+    )
+    return Rewriting(catalogs=catalogs, cache=cache, records=records, rewriter=rewriter, slots=slots)
+
+
+def table_worker(planner: TablePlanner, rewriting: Rewriting, announce: Announce, *, observe: bool) -> TableWorker:
+    """The worker that the dispatcher calls for each due table."""
+    return ObserveWorker(planner) if observe else RewriteWorker(planner, rewriting.rewriter, announce)
 
 
 def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:

@@ -1,4 +1,4 @@
-"""After a rewrite: of groups that failed, those whose files others had taken away are planned anew, not given up."""
+"""File groups that failed because a concurrent commit removed their inputs: conflicts, to be planned again."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from compactor.rewrite.tasks.output_task import DAMAGE
 from compactor.runs.results import DroppedGroup, overtaken
 
 
-def truly_failed(
+def reclassify_conflicts(
     plan: TablePlan, failed: Sequence[DroppedGroup], catalogs: Catalogs, cache: ManifestCache
 ) -> tuple[DroppedGroup, ...]:
-    """The same groups, those whose files others have taken away meanwhile with that for a reason.
+    """Reclassify groups whose inputs a concurrent commit removed as conflicts; return all of `failed`.
 
-    A file that is gone from the store is damage if the table still has it. If it went with a rollback, or with another
-    compactor and an expiry, there is nothing to give up: the table is planned anew. Rows that do not add up and damaged
-    pages are never others' doing.
+    A file that is missing from the store is damage if the table still lists it. If a rollback removed it, or another
+    compactor and an expiry, the group is planned again. Wrong row counts and damaged pages stay as they are: no
+    concurrent commit causes them.
     """
     mine = [drop for drop in failed if drop.error.reason in DAMAGE]
     others = [drop for drop in failed if drop.error.reason not in DAMAGE]
@@ -32,20 +32,20 @@ def truly_failed(
         changes = changes_since(now, snapshot_id, cache)
     except ReplanError as error:
         return (*mine, *(_planned_anew(drop, str(error), error.reason) for drop in others))
-    except FirnlineError:  # nobody knows what others have done
+    except FirnlineError:  # the other commits cannot be read
         return tuple(failed)
     if now.metadata.snapshot_by_id(snapshot_id) is None:
         what = f"the planned snapshot {snapshot_id} of {plan.table.name} expired, and its metadata with it"
         return (*mine, *(_planned_anew(drop, what, Reason.SNAPSHOT_EXPIRED) for drop in others))
     taken_away = [entry for entry in changes if entry.status is Status.DELETED]
     touched = touched_groups([drop.planned.group for drop in others], taken_away)
-    told = [
+    reclassified = [
         _planned_anew(drop, str(overtaken(drop.planned, plan.table.name, touched[index]).error), Reason.CONFLICT)
         if index in touched
         else drop
         for index, drop in enumerate(others)
     ]
-    return (*mine, *told)
+    return (*mine, *reclassified)
 
 
 def _planned_anew(drop: DroppedGroup, what: str, reason: Reason) -> DroppedGroup:

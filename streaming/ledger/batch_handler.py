@@ -15,17 +15,17 @@ from typing import Any, Protocol
 
 from pyspark.sql import DataFrame
 
-from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt, earliest
+from compactor.debt.board import DebtBoard, PartitionCounts, TableDebt, earliest
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.events import (
     DeadLettered,
     LedgerUpdated,
     Listener,
     PartitionsSkipped,
-    SkippedPartition,
     TableUnreadable,
 )
 from compactor.partitions import PartitionKey
+from compactor.runs.table_planner import skipped_partition
 from compactor.runs.work_order import commit_rate
 from compactor.settings.tree import Settings
 from compactor.table_names import TableName
@@ -201,13 +201,6 @@ class BatchHandler:
                 break  # each try may take seconds, and the batch must end
         for reason, count in Counter(body["reason"] for body, _ in dead).items():
             self._listener(DeadLettered(reason=reason, count=count))
-
-
-def skipped_partition(debt: PartitionDebt, why: str) -> SkippedPartition:
-    """What is told of a partition that is left alone."""
-    return SkippedPartition(
-        key=debt.key, partition=debt.partition, why=why, files=debt.counts.small_files, bytes=debt.counts.small_bytes
-    )
 
 
 def _seconds(event_ms: int | None) -> float | None:

@@ -23,7 +23,7 @@ from compactor.errors import FirnlineError, InputError
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
-from compactor.runs.rewriter import RunResult
+from compactor.runs.results import RunResult
 from tests.conftest import Lake
 from tests.correctness.file_truth import data_entries, known_paths, live_entries, wrong_in
 from tests.correctness.metadata_oracle import check_run

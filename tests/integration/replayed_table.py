@@ -20,18 +20,21 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, NestedField, StringType
 
+from compactor.debt.board import DebtBoard
 from compactor.events import Event, RunCommitted
 from compactor.iceberg.manifest_entries import Status
 from compactor.iceberg.tables import file_sizes
 from compactor.locations import plain_path
-from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import Grant
 from compactor.runs.dispatcher import waiting
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.table_planner import TablePlanner
+from compactor.runs.table_worker import RewriteWorker
 from compactor.settings.tree import Settings
 from streaming.commit_events.decoder import TableChanged
 from streaming.ledger.batch_handler import BatchHandler
-from streaming.service.service import Service
+from streaming.ledger.operator import DirectLedger, ledger_settings
+from streaming.wiring import manifest_cache
 from tests.conftest import Lake
 
 FIRST_MOMENT = 1_704_067_200.0
@@ -134,15 +137,21 @@ class FollowedTable:
     runs: list[RunCommitted] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        lake = self.clocked.lake
-        self.service = Service(self.settings, listener=self._hear, clock=lambda: self.now)
-        self.service._rewriter = Rewriter(
-            lake.session, lake.catalogs, self.service._cache, lake.in_flight(), slots=2, lease_seconds=60,
-            check_seconds=60, listener=self.service.tell, clock=lambda: self.now,
+        lake, clock = self.clocked.lake, lambda: self.now
+        self.board = DebtBoard()
+        self.cache = manifest_cache(self.settings)
+        rewriter = Rewriter(
+            lake.session, lake.catalogs, self.cache, lake.in_flight(), slots=2, lease_seconds=60, check_seconds=60,
+            listener=self._hear, clock=clock,
         )  # fmt: skip
+        planner = TablePlanner(
+            settings=self.settings, catalogs=lake.catalogs, cache=self.cache, board=self.board, listener=self._hear,
+            clock=clock, planned=lambda _: None,
+        )  # fmt: skip
+        self.worker = RewriteWorker(planner, rewriter, announce=lambda *_: None)
+        self.direct = DirectLedger(ledger_settings(self.settings, lake.catalogs), clock)
         self._handler = BatchHandler(
-            self.settings, self.service.board, NobodyAsked(), lambda _: None, lambda: None, self.service.tell,
-            lambda: self.now,
+            self.settings, self.board, NobodyAsked(), lambda _: None, lambda: None, self._hear, clock
         )  # fmt: skip
         self._name = lake.name(self.clocked.name)
 
@@ -168,21 +177,20 @@ class FollowedTable:
         """The ledger looks, and what is due is rewritten, until nothing is."""
         name = self._name
         changed = TableChanged("test", "", name.catalog, name.namespace, name.name, int(self.now * 1000), report=report)
-        self._handler.apply(self.service._direct.rows(name, changed))
-        for debt in waiting(self.service.board.tables(), {}, frozenset(), self.now):
+        self._handler.apply(self.direct.rows(name, changed))
+        for debt in waiting(self.board.tables(), {}, frozenset(), self.now):
             runs = len(self.runs)
-            self.service._rewrite(debt, lambda: False, Grant())
+            self.worker.work(debt, lambda: False, Grant())
             if len(self.runs) > runs:
                 self.clocked.stamp(self.now)
                 self._hear_of_table(report=False)
 
     def _count(self) -> int:
-        view = self.service._catalogs.load(self._name)
+        view = self.clocked.lake.catalogs.load(self._name)
         sizes = file_sizes(self.settings.policy.for_table(self._name), view.properties)
-        cache: ManifestCache = self.service._cache
         return sum(
             sizes.is_small(entry.size)
-            for entries in cache.read(view, view.manifests())
+            for entries in self.cache.read(view, view.manifests())
             for entry in entries
             if entry.status is not Status.DELETED
         )

@@ -13,7 +13,7 @@ from compactor.errors import GiveUpError, ReplanError
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.tasks.runner import ShareRewriter
-from compactor.runs.failed_groups import truly_failed
+from compactor.runs.failed_groups import reclassify_conflicts
 from compactor.runs.results import DroppedGroup
 from tests.conftest import Lake
 from tests.integration.table_kit import (
@@ -162,10 +162,10 @@ def test_damage_stays_damage_however_busy_the_table_is(lake: Lake, table_name: s
     cache = ManifestCache(1 << 24)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 5)")
     append(lake, table_name)
-    assert truly_failed(plan, drops, lake.catalogs, cache) == tuple(drops)
+    assert reclassify_conflicts(plan, drops, lake.catalogs, cache) == tuple(drops)
     first = lake.view(table_name).metadata.snapshots[0].snapshot_id
     java_table(lake, table_name).manageSnapshots().rollbackTo(first).commit()
-    told = truly_failed(plan, drops, lake.catalogs, cache)
+    told = reclassify_conflicts(plan, drops, lake.catalogs, cache)
     assert {each.error.reason for each in told} == {"history_gap" if reason == "unreadable_data" else reason}
     unknown = replace(plan, table=replace(plan.table, name=lake.name("db.nothing")))
-    assert truly_failed(unknown, drops, lake.catalogs, cache) == tuple(drops)
+    assert reclassify_conflicts(unknown, drops, lake.catalogs, cache) == tuple(drops)

@@ -143,8 +143,8 @@ MUTATIONS: Final = (
     Mutation(
         "13",
         "Puffin statistics stay with the old snapshot",
-        "compactor/runs/rewriter.py",
-        "            carry_statistics(java_table, committed.snapshot_id)\n",
+        "compactor/runs/run.py",
+        "            carry_statistics(table, committed.snapshot_id)\n",
         "            pass\n",
         f"{_GROUPS}::test_statistics_are_found_after_a_rewrite",
     ),
@@ -193,9 +193,9 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "outputs are deleted although nobody knows whether they were committed",
-        "compactor/runs/rewriter.py",
-        "self._records.save(replace(record, abandoned=True))  # the sweep",
-        "self._clean_up(record)  # the sweep",
+        "compactor/runs/output_record.py",
+        "self.records.save(replace(record, abandoned=True))  # the sweep",
+        "self.abandon(record)  # the sweep",
         f"{_STATE}::test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing",
     ),
     Mutation(
@@ -291,8 +291,8 @@ MUTATIONS: Final = (
     Mutation(
         "17",
         "the setting does not reach the commit",
-        "compactor/runs/rewriter.py",
-        "self._commit_settings.rolls_back(is_polaris=self._catalogs.is_polaris(table.catalog)),",
+        "compactor/runs/run.py",
+        "self._tools.commit.rolls_back(is_polaris=catalogs.is_polaris(name.catalog)),",
         "False,",
         f"{_GROUPS}::test_polaris_is_asked_to_let_writers_win[always-rollback]",
     ),

@@ -91,7 +91,8 @@ def test_pauses_double_up_to_ten_minutes_and_success_forgets_them() -> None:
     assert pauses[:7] == [10, 20, 40, 80, 160, 320, LONGEST_BACKOFF_SECONDS]
     assert pauses[-1] == LONGEST_BACKOFF_SECONDS
     assert attempt.failures == 12
-    assert after_failure(Attempt(failures=10**6), 0, Backoff(0.5, LONGEST_BACKOFF_SECONDS)).not_before == LONGEST_BACKOFF_SECONDS
+    endless = after_failure(Attempt(failures=10**6), 0, Backoff(0.5, LONGEST_BACKOFF_SECONDS))
+    assert endless.not_before == LONGEST_BACKOFF_SECONDS
 
 
 # --- the threads ------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Beside a run: renew its lease to the very end, and stop it while it may still be stopped."""
+"""Beside a run: renew its lease until it ends, and stop it while it may still be stopped."""
 
 from __future__ import annotations
 
@@ -14,8 +14,21 @@ from compactor.table_names import TableName
 
 
 @dataclass(frozen=True)
+class Switches:
+    """Whether a run may go on. `enabled`: the table's switch, one catalog call; `stopping`: the process is stopping."""
+
+    enabled: Callable[[], bool]
+    stopping: Callable[[], bool]
+
+    @property
+    def on(self) -> bool:
+        """Both asked now."""
+        return not self.stopping() and self.enabled()
+
+
+@dataclass(frozen=True)
 class RunWatch:
-    """How the work and the thread that watches over it talk. While `committing` is set the run cannot be stopped."""
+    """Shared by a run and its supervisor's thread. While `committing` is set the run cannot be stopped."""
 
     stopped: threading.Event
     committing: threading.Event
@@ -26,7 +39,7 @@ class RunWatch:
         """Around a commit, which is not interrupted.
 
         Raises:
-            StoppedError: the run has been stopped, or is not wanted any more.
+            StoppedError: the run was stopped, or its table was switched off.
         """
         if self.stopped.is_set() or not wanted:
             raise StoppedError(f"{table} was switched off before the commit; it was not sent")
@@ -38,8 +51,12 @@ class RunWatch:
 
 
 @dataclass(frozen=True)
-class Watchman:
-    """What the watching thread needs: the records, how to cancel, and how often (seconds) to renew and to look."""
+class RunSupervisor:
+    """Renews leases in `records`, and calls `cancel` when a run must stop.
+
+    A lease is renewed every third of `lease_seconds`. `Switches.stopping` is asked every second, `Switches.enabled`
+    every `check_seconds`.
+    """
 
     records: InFlightRecords
     cancel: Callable[[], None]
@@ -47,25 +64,19 @@ class Watchman:
     check_seconds: float
 
     @contextmanager
-    def over(self, record: Record, enabled: Callable[[], bool], stopping: Callable[[], bool]) -> Iterator[RunWatch]:
-        """Watch over the run of `record`. `stopping` is asked every second, `enabled` every `check_seconds`."""
-        watch = RunWatch(threading.Event(), threading.Event(), threading.Event())
-        watcher = threading.Thread(
-            target=self._serve,
-            args=(watch, record, enabled, stopping),
-            name=f"watch-{record.run_id[:8]}",
-            daemon=True,
-        )
-        watcher.start()
+    def watch(self, record: Record, switches: Switches) -> Iterator[RunWatch]:
+        """Watch the run of `record` from a thread while the block runs."""
+        watch = RunWatch(stopped=threading.Event(), committing=threading.Event(), finished=threading.Event())
+        name = f"watch-{record.run_id[:8]}"
+        thread = threading.Thread(target=self._serve, args=(watch, record, switches), name=name, daemon=True)
+        thread.start()
         try:
             yield watch
         finally:
             watch.finished.set()
-            watcher.join()
+            thread.join()
 
-    def _serve(
-        self, watch: RunWatch, record: Record, enabled: Callable[[], bool], stopping: Callable[[], bool]
-    ) -> None:
+    def _serve(self, watch: RunWatch, record: Record, switches: Switches) -> None:
         renewed = checked = time.monotonic()
         while not watch.finished.wait(1.0):
             now = time.monotonic()
@@ -75,10 +86,10 @@ class Watchman:
                     renewed = now
                 look = now - checked >= self.check_seconds
                 checked = now if look else checked
-                if not watch.committing.is_set() and (stopping() or (look and not enabled())):
+                if not watch.committing.is_set() and (switches.stopping() or (look and not switches.enabled())):
                     watch.stopped.set()
                     self.cancel()
             except StoppedError:
                 watch.stopped.set()
             except FirnlineError:
-                continue  # the state folder or the catalog is unwell: the work goes on, the next second asks again
+                continue  # the state folder or the catalog does not answer: the work goes on, ask again in a second

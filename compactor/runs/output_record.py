@@ -1,0 +1,61 @@
+"""The in-flight record of one run: opened before the first output byte, closed when every output is accounted for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from compactor.commit.in_flight import InFlightRecords, Record, delete_unreferenced
+from compactor.errors import CommitUnknownError, FirnlineError
+from compactor.iceberg.tables import Catalogs, TableView
+from compactor.manifests.cache import ManifestCache
+
+LOG = logging.getLogger("firnline")
+NO_HEAD = -1  # differs from every head: outputs that are certainly uncommitted need no waiting
+
+
+@dataclass(frozen=True)
+class OutputRecords:
+    """Opens the records of runs, and deletes outputs that no snapshot references."""
+
+    records: InFlightRecords
+    catalogs: Catalogs
+    cache: ManifestCache
+
+    @contextmanager
+    def around(self, run_id: str, table: TableView, files: Sequence[str], folders: Sequence[str]) -> Iterator[Record]:
+        """Keep a record while the block runs.
+
+        - The block raises CommitUnknownError: the record stays, and the sweep decides once the head has moved.
+        - The block raises anything else: outputs are deleted now; the record stays until a sweep finds none left.
+        - The block ends: the record is closed.
+        """
+        record = self.records.open(run_id, table, files, folders)
+        try:
+            yield record
+        except CommitUnknownError:
+            self.records.save(replace(record, abandoned=True))  # the sweep watches the head before it deletes
+            raise
+        except BaseException:
+            self.abandon(record)
+            raise
+
+    def close(self, record: Record) -> None:
+        """Every output is in a snapshot or deleted."""
+        self.records.close(record.run_id)
+
+    def abandon(self, record: Record) -> None:
+        """Delete outputs that are certainly uncommitted; leave the record to the sweep, for what is written late."""
+        with suppress(FirnlineError):
+            # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
+            self.records.save(replace(record, abandoned=True, seen_at=0.0, seen_head=NO_HEAD))
+        self.delete_unreferenced(record)
+
+    def delete_unreferenced(self, record: Record) -> None:
+        """Delete outputs that no snapshot references. A failure is logged: the outcome of the run counts."""
+        try:
+            delete_unreferenced(record, self.catalogs.load(record.table), self.cache)
+        except Exception as error:  # noqa: BLE001 - any store's error
+            LOG.warning("%s: unreferenced outputs could not be deleted: %s", record.table, error)

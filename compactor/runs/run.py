@@ -1,0 +1,275 @@
+"""One run of one table: note outputs → rewrite file groups → check rows → commit → clean up.
+
+The order is the safety: outputs are on record before the first byte, rows are checked before the commit, and a failure
+after the commit was sent deletes no output whose fate is unknown. A long run commits in parts.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from compactor.commit.in_flight import InFlightRecords, Record
+from compactor.commit.replace import Stamp
+from compactor.commit.statistics import carry_statistics
+from compactor.errors import FirnlineError, GiveUpError
+from compactor.events import GroupCommitted, GroupDropped, Listener
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.engine import Engine
+from compactor.planning.plan_table import TablePlan
+from compactor.planning.planner import batches
+from compactor.rewrite.tasks.runner import RewrittenShare, ShareRewriter
+from compactor.runs.commit_groups import Committed, commit_groups
+from compactor.runs.failed_groups import reclassify_conflicts
+from compactor.runs.output_record import OutputRecords
+from compactor.runs.results import (
+    DroppedGroup,
+    FinishedGroup,
+    GroupResult,
+    NoGroupLeftError,
+    RunResult,
+    as_event,
+    as_planned,
+    checked_result,
+)
+from compactor.runs.stray_deletes import without_strays
+from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches
+from compactor.runs.waves import OutputWaves
+from compactor.settings.tree import CommitSettings
+from compactor.spark.java_table import JavaTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Progress = Callable[[int, int, int], None]
+"""Called with (output tasks done, output tasks in all, input bytes done)."""
+
+
+@dataclass(frozen=True)
+class RunTools:
+    """What all runs of a process share.
+
+    Attributes:
+        slots: Output tasks at once. It never changes a result.
+        wave: Output tasks of one Spark job.
+        lease_seconds: How long an in-flight record protects outputs without being renewed.
+        check_seconds: Between two looks at the table's switch while a run works.
+        commit: When a long run commits in parts.
+    """
+
+    session: SparkSession
+    catalogs: Catalogs
+    cache: ManifestCache
+    records: InFlightRecords
+    slots: int
+    wave: int
+    lease_seconds: float
+    check_seconds: float
+    commit: CommitSettings
+    listener: Listener
+    clock: Callable[[], float]
+
+
+class Run:
+    """One run while it is under way. `stage` and `commits` say how far it is; `result` what it did so far."""
+
+    def __init__(
+        self, tools: RunTools, plan: TablePlan, run_id: str, switches: Switches, progress: Progress | None = None
+    ) -> None:
+        self.stage = "rewrite"
+        self.commits = 0
+        self._tools = tools
+        self._plan = plan
+        self._run_id = run_id
+        self._switches = switches
+        self._progress = progress
+        self._outputs = OutputRecords(tools.records, tools.catalogs, tools.cache)
+        self._snapshot_after: int | None = None
+        self._delete_files_removed = 0
+        self._rewrite_seconds = self._commit_seconds = 0.0
+        self._tasks_done = self._bytes_done = 0
+        self._results: list[GroupResult] = []
+        self._dropped: list[DroppedGroup] = []
+        self._lock = threading.Lock()
+
+    @property
+    def result(self) -> RunResult:
+        """What the run did so far."""
+        return RunResult(
+            run_id=self._run_id,
+            table=self._plan.table.name,
+            snapshot_before=self._plan.plan.snapshot_id,
+            snapshot_after=self._snapshot_after,
+            groups=tuple(self._results),
+            plan_seconds=self._plan.seconds,
+            rewrite_seconds=self._rewrite_seconds,
+            commit_seconds=self._commit_seconds,
+            dropped=tuple(self._dropped),
+            commits=self.commits,
+            delete_files_removed=self._delete_files_removed,
+        )
+
+    def carry_out(self, snapshot_id: int) -> RunResult:
+        """Rewrite and commit the plan, which was made at `snapshot_id`.
+
+        Raises:
+            FirnlineError: by class the reaction; `commits` says how many commits came before.
+        """
+        tools = self._tools
+        self._plan, strays = without_strays(self._plan, tools.cache)
+        self._drop(strays)
+        if strays and not self._plan.groups:
+            raise NoGroupLeftError(strays)
+        table = JavaTable.load(tools.session, self._plan.table, snapshot_id)
+        runner = ShareRewriter(tools.session, table, self._plan, self._run_id)
+        supervisor = RunSupervisor(tools.records, self._cancel, tools.lease_seconds, tools.check_seconds)
+        around = self._outputs.around(self._run_id, self._plan.table, runner.output_files, runner.output_folders)
+        with around as record, supervisor.watch(record, self._switches) as watch:
+            parts = self._parts()
+            for number, groups in enumerate(parts, 1):
+                finished = self._rewrite(runner, watch, groups) if groups else []
+                if finished or not groups:
+                    self._commit(table, record, watch, finished, f"{number}/{len(parts)}")
+            if self._dropped and self.commits == 0:
+                raise _nothing_committed(self._dropped)
+        self._clean_up(record)
+        return self.result
+
+    def _parts(self) -> list[Sequence[int]]:
+        """Numbers of the file groups of each commit; one commit without groups where only delete files are due."""
+        settings = self._tools.commit
+        groups = [planned.group for planned in self._plan.groups]
+        return list(batches(groups, settings.groups, settings.bytes, settings.max_commits)) or [()]
+
+    def _rewrite(
+        self, runner: ShareRewriter, watch: RunWatch, numbers: Sequence[int]
+    ) -> list[tuple[FinishedGroup, GroupResult]]:
+        """Rewrite these file groups. Returns those whose rows add up; the others are dropped."""
+        self.stage = "rewrite"
+        started = self._tools.clock()
+        waves = OutputWaves(
+            runner=runner,
+            plan=self._plan,
+            run_id=self._run_id,
+            slots=self._tools.slots,
+            wave=self._tools.wave,
+            stopped=watch.stopped,
+            cancel=self._cancel,
+            done=self._note,
+        )
+        sound = self._keep_sound(waves.rewrite(numbers))
+        self._rewrite_seconds += self._tools.clock() - started
+        return sound
+
+    def _keep_sound(self, finished: Sequence[FinishedGroup]) -> list[tuple[FinishedGroup, GroupResult]]:
+        kept: list[tuple[FinishedGroup, GroupResult]] = []
+        failed: list[DroppedGroup] = []
+        for group in finished:
+            error = group.error
+            if error is None:
+                try:
+                    result = checked_result(self._plan.table.name, group.planned, group.parts)
+                except GiveUpError as mismatch:
+                    error = mismatch
+                else:
+                    kept.append((group, result))
+                    self._tools.listener(as_event(self._run_id, self._plan, result))
+            if error is not None:
+                failed.append(DroppedGroup(group.planned, error))
+        if failed:
+            self._drop(reclassify_conflicts(self._plan, failed, self._tools.catalogs, self._tools.cache))
+        return kept
+
+    def _commit(
+        self,
+        table: JavaTable,
+        record: Record,
+        watch: RunWatch,
+        finished: Sequence[tuple[FinishedGroup, GroupResult]],
+        part: str,
+    ) -> None:
+        """Commit finished file groups, without those that another commit touched."""
+        started = self._tools.clock()
+        self._tools.records.renew(record)
+        self.stage = "commit"
+        with watch.commit(self._plan.table.name, wanted=self._switches.on):
+            committed = self._send(table, [group for group, _ in finished], part, record)
+        self._drop(committed.dropped)
+        results = {id(group): result for group, result in finished}
+        kept = [results[id(group)] for group in committed.kept]
+        self._results += kept
+        self._commit_seconds += self._tools.clock() - started
+        if committed.snapshot_id is None:
+            return
+        self.commits += 1
+        self._snapshot_after = committed.snapshot_id
+        self._delete_files_removed += committed.delete_files_removed
+        for result in kept:
+            event = as_event(self._run_id, self._plan, result)
+            self._tools.listener(
+                GroupCommitted(
+                    rewritten=event,
+                    snapshot_id=committed.snapshot_id,
+                    delete_files_removed=committed.delete_files_removed,
+                )
+            )
+
+    def _send(self, table: JavaTable, groups: Sequence[FinishedGroup], part: str, record: Record) -> Committed:
+        catalogs, name = self._tools.catalogs, self._plan.table.name
+        stamp = Stamp(
+            run_id=self._run_id,
+            engines=tuple(output.engine.engine.value for group in groups for output in group.parts),
+            part=part,
+            rollback_on_conflict=self._tools.commit.rolls_back(is_polaris=catalogs.is_polaris(name.catalog)),
+        )
+
+        def about_to_send() -> None:
+            self._tools.records.renew(record)
+
+        committed = commit_groups(table, self._plan, groups, stamp, catalogs, self._tools.cache, about_to_send)
+        if committed.snapshot_id is not None:
+            carry_statistics(table, committed.snapshot_id)
+        return committed
+
+    def _clean_up(self, record: Record) -> None:
+        if self._dropped:
+            self._outputs.abandon(record)  # outputs of dropped file groups are in no snapshot
+            return
+        if any(result.engine.engine is Engine.SPARK for result in self._results):
+            self._outputs.delete_unreferenced(record)  # a task that Spark ran twice may have left a file
+        self._outputs.close(record)
+
+    def _drop(self, dropped: Sequence[DroppedGroup]) -> None:
+        self._dropped += dropped
+        for drop in dropped:
+            self._tools.listener(
+                GroupDropped(
+                    run_id=self._run_id,
+                    table=self._plan.table.name,
+                    key=drop.planned.group.key,
+                    reason=drop.error.reason,
+                    reaction=drop.error.reaction,
+                    message=str(drop.error),
+                    plan=as_planned(self._plan, drop.planned),
+                )
+            )
+
+    def _note(self, output: RewrittenShare) -> None:
+        with self._lock:
+            self._tasks_done += 1
+            self._bytes_done += output.bytes_in
+            if self._progress:
+                tasks = sum(len(planned.group.shares) for planned in self._plan.groups)
+                self._progress(self._tasks_done, tasks, self._bytes_done)
+
+    def _cancel(self) -> None:
+        self._tools.session.sparkContext.cancelJobGroup(self._run_id)
+
+
+def _nothing_committed(dropped: Sequence[DroppedGroup]) -> FirnlineError:
+    """Why a run committed nothing: another attempt may help unless every file group was given up."""
+    others = [drop.error for drop in dropped if not isinstance(drop.error, GiveUpError)]
+    return others[0] if others else NoGroupLeftError(dropped)

@@ -1,0 +1,141 @@
+"""The first half of a table worker: load the table, ask its switches, plan, and decline what does not pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
+from compactor.errors import FirnlineError, GiveUpError, InputError, LaterError, StoppedError
+from compactor.events import Listener, PartitionsSkipped, RunFailed, RunSkipped, SkippedPartition
+from compactor.iceberg.other_compactors import other_compactors
+from compactor.iceberg.tables import Catalogs, TableView
+from compactor.manifests.cache import ManifestCache
+from compactor.partitions import PartitionKey
+from compactor.planning.budget import NO_GRANT, Grant
+from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
+from compactor.reasons import Reason
+from compactor.settings.tree import Settings
+from compactor.table_names import TableName
+
+
+@dataclass(frozen=True)
+class TablePlanner:
+    """Plans due tables from a fresh look. `planned` is called with each table that was planned."""
+
+    settings: Settings
+    catalogs: Catalogs
+    cache: ManifestCache
+    board: DebtBoard
+    listener: Listener
+    clock: Callable[[], float]
+    planned: Callable[[TableName], None]
+
+    def plan(self, debt: TableDebt, grant: Grant = NO_GRANT) -> TablePlan | None:
+        """A plan of the table as it is now; None (and published) when nothing is due.
+
+        The first open request of `debt` goes first: all small files that its filter selects, or of the whole table.
+
+        Raises:
+            StoppedError: the table is switched off; published.
+            LaterError: the table is left to another compactor; published.
+            FirnlineError: the table cannot be planned; published.
+        """
+        try:
+            plan = self._plan(self._load_enabled(debt), debt, grant)
+        except (InputError, StoppedError, LaterError):  # asked again, the answer would be the same
+            self.served(debt)
+            raise
+        if first_request(debt) is None:
+            self._decline(debt, plan)
+        if plan.has_work:
+            return plan
+        self.listener(RunSkipped(debt.table, Reason.NOTHING_DUE))
+        self.served(debt)
+        return None
+
+    def acts_on(self, table: TableView) -> bool:
+        """Whether settings and table property let the service rewrite this table."""
+        return self.settings.tables.acts_on(table.name, table.properties)
+
+    def is_left_to_another(self, table: TableView) -> bool:
+        """Whether another compactor works on the table, and the settings leave the table to it."""
+        leave = self.settings.tables.other_compactors == "leave"
+        return leave and bool(other_compactors(table.metadata, self.clock()))
+
+    def served(self, debt: TableDebt) -> None:
+        """The first open request was done, or cannot be done."""
+        requested = first_request(debt)
+        if requested is not None:
+            self.board.served(debt.table, requested)
+
+    def _load_enabled(self, debt: TableDebt) -> TableView:
+        try:
+            table = self.catalogs.load(debt.table)
+        except Exception as error:
+            raise self._failed(debt, error) from error
+        if not self.acts_on(table):
+            self.listener(RunSkipped(debt.table, Reason.SWITCHED_OFF))
+            raise StoppedError(f"{debt.table} is switched off")
+        if self.is_left_to_another(table):
+            self.listener(RunSkipped(debt.table, Reason.OTHER_COMPACTOR))
+            raise LaterError(f"{debt.table} is left to another compactor")
+        return table
+
+    def _plan(self, table: TableView, debt: TableDebt, grant: Grant) -> TablePlan:
+        request, requested = replace(AS_THE_SERVICE, grant=grant), first_request(debt)
+        if requested is not None:
+            request = replace(request, where=requested or None, force=True)
+        try:
+            policy = self.settings.policy.for_table(debt.table, table.properties)
+            plan = plan_table(table, policy, self.cache, request, wall_clock=self.clock)
+        except Exception as error:
+            raise self._failed(debt, error) from error
+        self.planned(debt.table)
+        return plan
+
+    def _failed(self, debt: TableDebt, error: Exception) -> FirnlineError:
+        """Publish the failure; returns the error to raise."""
+        failure = error
+        if not isinstance(failure, FirnlineError):
+            failure = GiveUpError(f"planning {debt.table} failed: {error}", reason=Reason.UNEXPECTED)
+        self.listener(
+            RunFailed(
+                run_id="",
+                table=debt.table,
+                stage="plan",
+                reason=failure.reason,
+                reaction=failure.reaction,
+                message=str(error),
+            )
+        )
+        return failure
+
+    def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
+        """Partitions that the plan leaves alone although their counts are due are not due again until they change."""
+        left = left_alone(debt, plan)
+        self.board.decline(debt, left)
+        skipped = tuple(skipped_partition(each, left[each.key]) for each in debt.due if each.key in left)
+        if skipped:
+            self.listener(
+                PartitionsSkipped(
+                    table=debt.table, snapshot_id=plan.plan.snapshot_id, reason="declined", partitions=skipped
+                )
+            )
+
+
+def first_request(debt: TableDebt) -> str | None:
+    """The filter of the first open request; empty for the whole table, None without a request."""
+    return debt.requested[0] if debt.requested else None
+
+
+def skipped_partition(debt: PartitionDebt, why: str) -> SkippedPartition:
+    """The event record of a partition that is left alone."""
+    return SkippedPartition(
+        key=debt.key, partition=debt.partition, why=why, files=debt.counts.small_files, bytes=debt.counts.small_bytes
+    )
+
+
+def left_alone(debt: TableDebt, plan: TablePlan) -> Mapping[PartitionKey, str]:
+    """Due partitions that are not in the plan, with the reason."""
+    return plan.left_alone(partition.key for partition in debt.due)

@@ -1,0 +1,21 @@
+"""The event bus: every typed event of the process passes here."""
+
+from __future__ import annotations
+
+from compactor.events import Event, Listener
+
+
+class EventBus:
+    """Publishes events to listeners, in the order in which they subscribed, from the publisher's thread."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def subscribe(self, listener: Listener) -> None:
+        """Publish later events to this listener too."""
+        self._listeners = (*self._listeners, listener)  # replaced, never changed: other threads publish
+
+    def publish(self, event: Event) -> None:
+        """Pass the event to every listener."""
+        for listener in self._listeners:
+            listener(event)
