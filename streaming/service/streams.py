@@ -73,7 +73,7 @@ class Streams:
                 stack.callback(query.stop)
 
     def finish_batches(self, until: float) -> None:
-        """Let running batches end, at most until this `time.monotonic()`: Spark logs stack traces of interrupted ones."""
+        """Let running batches end, at most until this `time.monotonic()`: an interrupted one logs stack traces."""
         for query in self.queries:
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
                 time.sleep(0.05)
