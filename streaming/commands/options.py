@@ -1,22 +1,68 @@
-"""Options that several commands share."""
+"""What several commands share: options, exit codes, how results and errors are printed."""
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
 from rich.markup import escape
 
-from compactor.errors import FirnlineError
+from compactor.errors import FirnlineError, InputError
+from compactor.iceberg.tables import MAIN
+from compactor.settings.spark_options import run_options
 
 PIPED_WIDTH = 160
+BAD_INPUT, FAILED_SAFELY = 2, 3
 
 OUTPUT = click.option(
     "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="For people or scripts."
 )
+
+
+WHERE = click.option(
+    "--where",
+    metavar="EXPR",
+    help="Only partitions that can hold matching rows, e.g. \"day = '2024-01-15' AND id IN (1, 2)\". Selects files, "
+    "never rows; docs/where.md lists what can be written.",
+)
+BRANCH = click.option("--branch", metavar="NAME", default=MAIN, show_default=True, help="The branch to look at.")
+FORCE = click.option("--force", is_flag=True, help="Merge every small file, whatever the thresholds.")
+ENGINE = click.option(
+    "--engine",
+    type=click.Choice(["auto", "splice", "encode", "spark"]),
+    default="auto",
+    show_default=True,
+    help="auto takes the cheapest that is safe: splice copies row groups, encode decodes and encodes Parquet once, "
+    "spark reads and writes through Iceberg's own code.",
+)
+STRATEGY = click.option(
+    "--strategy",
+    type=click.Choice(["threshold", "tiered"]),
+    default="threshold",
+    show_default=True,
+    help="threshold merges all small files once there are min_input_files, as Spark's action. tiered is what the "
+    "service does by default: fewer bytes over many runs.",
+)
+OPTION = click.option(
+    "--option",
+    "options",
+    metavar="NAME=VALUE",
+    multiple=True,
+    callback=lambda _context, _parameter, given: run_options(given),
+    help="An option of Spark's rewrite_data_files by its own name, e.g. min-input-files=3; docs/spark-options.md.",
+)
+
+
+def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that `plan` and `compact` share, in the order of their `--help`."""
+    for option in (OPTION, STRATEGY, ENGINE, FORCE, BRANCH, WHERE):
+        command = option(command)
+    return command
 
 
 def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str], tuple[Any, ...]]:
@@ -37,6 +83,22 @@ def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str
 def tell(error: FirnlineError) -> None:
     """The sentence of an error, on standard error."""
     Console(stderr=True).print(f"[bold red]firnline:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+
+
+def exit_code(error: FirnlineError) -> int:
+    """2 for bad input, 3 for all else: nothing is lost, another attempt may succeed."""
+    return BAD_INPUT if isinstance(error, InputError) else FAILED_SAFELY
+
+
+def fail(error: FirnlineError, code: int | None = None) -> NoReturn:
+    """Print the error and exit."""
+    tell(error)
+    sys.exit(exit_code(error) if code is None else code)
+
+
+def print_json(document: Any) -> None:
+    """A document on standard output."""
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def for_people() -> Console:

@@ -102,8 +102,8 @@ class _Followed(FollowedTable):
 
     groups: list[GroupRewritten] = field(default_factory=list)
 
-    def _hear(self, event: Event) -> None:
-        super()._hear(event)
+    def publish(self, event: Event) -> None:
+        super().publish(event)
         if isinstance(event, GroupCommitted):
             self.groups.append(event.rewritten)
 
@@ -146,7 +146,7 @@ class Hour:
 
         def decide(at: float) -> None:
             followed.now = FIRST_MOMENT + at
-            followed._hear_of_table(report=False)
+            followed.look(report=False)
 
         return decide
 

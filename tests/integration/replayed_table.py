@@ -142,20 +142,20 @@ class FollowedTable:
         self.cache = manifest_cache(self.settings)
         rewriter = Rewriter(
             lake.session, lake.catalogs, self.cache, lake.in_flight(), slots=2, lease_seconds=60, check_seconds=60,
-            listener=self._hear, clock=clock,
+            listener=self.publish, clock=clock,
         )  # fmt: skip
         planner = TablePlanner(
-            settings=self.settings, catalogs=lake.catalogs, cache=self.cache, board=self.board, listener=self._hear,
+            settings=self.settings, catalogs=lake.catalogs, cache=self.cache, board=self.board, listener=self.publish,
             clock=clock, planned=lambda _: None,
         )  # fmt: skip
         self.worker = RewriteWorker(planner, rewriter, announce=lambda *_: None)
         self.direct = DirectLedger(ledger_settings(self.settings, lake.catalogs), clock)
         self._handler = BatchHandler(
-            self.settings, self.board, NobodyAsked(), lambda _: None, lambda: None, self._hear, clock
+            self.settings, self.board, NobodyAsked(), lambda _: None, lambda: None, self.publish, clock
         )  # fmt: skip
         self._name = lake.name(self.clocked.name)
 
-    def _hear(self, event: Event) -> None:
+    def publish(self, event: Event) -> None:
         if isinstance(event, RunCommitted):
             self.runs.append(event)
 
@@ -165,15 +165,15 @@ class FollowedTable:
         for at, files in commits:
             while sweep_at < at:
                 self.now = sweep_at
-                self._hear_of_table(report=True)
+                self.look(report=True)
                 sweep_at += self.settings.service.sweep_seconds
             self.now = at
             self.clocked.add(files, at)
             self.bytes_in += sum(file.file_size_in_bytes for file in files)
-            self._hear_of_table(report=False)
+            self.look(report=False)
             self.small_files.append(self._count())
 
-    def _hear_of_table(self, *, report: bool) -> None:
+    def look(self, *, report: bool) -> None:
         """The ledger looks, and what is due is rewritten, until nothing is."""
         name = self._name
         changed = TableChanged("test", "", name.catalog, name.namespace, name.name, int(self.now * 1000), report=report)
@@ -183,7 +183,7 @@ class FollowedTable:
             self.worker.work(debt, lambda: False, Grant())
             if len(self.runs) > runs:
                 self.clocked.stamp(self.now)
-                self._hear_of_table(report=False)
+                self.look(report=False)
 
     def _count(self) -> int:
         view = self.clocked.lake.catalogs.load(self._name)

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, plan_table
 from compactor.settings.spark_options import run_options
-from streaming.cli import BAD_INPUT, main
+from streaming.cli import main
 from streaming.commands import reports
+from streaming.commands.options import BAD_INPUT
 from tests.conftest import Lake
 from tests.integration.table_kit import create, delete_by_equality, delete_by_position, insert, run
 
