@@ -1,8 +1,8 @@
-"""From rewritten groups to a commit: leave out what others have touched, commit the rest, once more after a lost race.
+"""Commit rewritten file groups without those that another commit touched; try again after a lost race.
 
-Groups are checked against the snapshots committed since the plan *before* the commit is sent; when Iceberg's own
-validation still finds a conflict, a commit came in between: the culprits are found the same way and the rest is sent
-again. Outputs are never written twice.
+Before the commit is sent, file groups are checked against the snapshots committed since the plan. If Iceberg's own
+validation still finds a conflict, another commit came in between: check again and send the rest. Outputs are never
+written twice.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from compactor.reasons import Reason
 from compactor.runs.results import DroppedGroup, FinishedGroup, overtaken
 from compactor.spark.java_table import JavaTable
 
-RACES = 5  # lost races in a row after which the run gives way: the table is too busy just now
+RACES = 5  # lost races in a row after which the run ends: the table is too busy at present
 
 
 @dataclass(frozen=True)
 class Committed:
-    """A commit that landed. `snapshot_id` is None when every group was dropped and nothing was sent."""
+    """The result of a commit. `snapshot_id` is None when nothing was sent, e.g. because every group was dropped."""
 
     snapshot_id: int | None
     kept: tuple[FinishedGroup, ...]
@@ -44,10 +44,10 @@ def commit_groups(
     cache: ManifestCache,
     about_to_send: Callable[[], None],
 ) -> Committed:
-    """Commit `groups` as one snapshot, without those that another commit has touched.
+    """Commit `groups` as one snapshot, without those that another commit touched.
 
-    Delete files that apply to nothing any more leave with them; without `groups` they are all that leaves.
-    `about_to_send` is called right before each attempt; what it raises ends the commit.
+    The same commit removes delete files that apply to no data file any more; without `groups` it removes only these.
+    `about_to_send` is called right before each attempt; an exception from it ends the commit.
 
     Raises:
         FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).

@@ -1,9 +1,8 @@
-"""The dispatcher: which due table is rewritten next. Bounded, fair, one commit lane per table, backs off on failure.
+"""The dispatcher: which due table is rewritten next. Bounded, fair, one run per table at a time, backs off on failure.
 
-`work` is told what it may cost and returns what it has; the limits of work_order.py go by that.
-
-`waiting` is pure; `Dispatcher` holds the threads. A table that was looked at is not looked at again before the board
-says something new of it (a newer snapshot, or other partitions due); a failed one waits for its back-off.
+`work` gets a grant, what it may cost, and returns what it did cost; the limits of work_order.py count with both.
+`waiting` is pure; `Dispatcher` holds the threads. After a run, a table waits until the debt board has news of it (a
+newer snapshot, or other due partitions); after a failure it waits for its back-off.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ NO_LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Attempt:
-    """What is remembered of a table's last run. `settled`: the debt for which nothing is left to do."""
+    """A table's last run. `settled`: the debt that the run left nothing to do for."""
 
     failures: int = 0
     not_before: float = 0.0
     settled: TableDebt | None = None
 
     def settles(self, debt: TableDebt) -> bool:
-        """Whether the board says nothing that the last run did not know."""
+        """Whether the last run knew all that the board says."""
         known = self.settled
         return known is not None and known.snapshot_id == debt.snapshot_id and known.due == debt.due
 
     def backs_off(self, now: float) -> bool:
-        """Whether the pause after a failure lasts; a clock that was set back does not make it longer."""
+        """Whether the back-off lasts; a clock that was set back does not make it longer."""
         return 0 < self.not_before - now <= LONGEST_BACKOFF_SECONDS
 
 
 @dataclass(frozen=True)
 class Work:
-    """The dispatcher at a glance."""
+    """The dispatcher's queue. `oldest_due_seconds`: how long the table that has waited longest is due."""
 
     queued: int
     running: int
@@ -57,7 +56,7 @@ class Work:
 def waiting(
     tables: tuple[TableDebt, ...], attempts: Mapping[TableName, Attempt], running: frozenset[TableName], now: float
 ) -> list[TableDebt]:
-    """Tables that are due or asked for, switched on, not running and not backing off; the first of `rank` first."""
+    """Tables that are due or requested, switched on, not running and not backing off, in the order of `rank`."""
 
     def ready(debt: TableDebt) -> bool:
         attempt = attempts.get(debt.table, Attempt())
@@ -113,7 +112,7 @@ class Dispatcher:
             self._threads.append(thread)
 
     def wake(self) -> None:
-        """The board has changed."""
+        """The board has changed: look again."""
         with self._changed:
             self._changed.notify_all()
 
@@ -129,9 +128,7 @@ class Dispatcher:
 
     @property
     def status(self) -> Work:
-        """Queue depth, running work, and how long the longest-waiting due table has waited: those that fail over and
-        over are among them, although they are backing off or running again most of the time.
-        """
+        """The queue now. Tables that fail repeatedly count as due, although most of the time they back off or run."""
         now, tables = self._clock(), self._board.tables()
         with self._changed:
             queued = len(waiting(tables, self._attempts, frozenset(self._running), now))
@@ -157,14 +154,14 @@ class Dispatcher:
                 if spent.bytes:
                     at = self._clock()
                     self._note(Finished(debt.table, at, spent.bytes, spent.requests, spent.catalog_calls))
-            except StoppedError:  # nothing is settled: switched on again, the same snapshot is due again
+            except StoppedError:  # not settled: once the table is switched on again, the same snapshot is due
                 attempt = Attempt(not_before=self._clock() + self._backoff.seconds(1))
             except LaterError:
                 attempt = Attempt(not_before=self._clock() + LONGEST_BACKOFF_SECONDS)
-            except FirnlineError:  # reported as an event by whoever raised it
+            except FirnlineError:  # the worker published it as an event
                 attempt = after_failure(attempt, self._clock(), self._backoff)
             except Exception:
-                LOG.exception("%s: the run failed for a reason nobody foresaw", debt.table)
+                LOG.exception("%s: the run failed with an unexpected error", debt.table)
                 attempt = after_failure(attempt, self._clock(), self._backoff)
             finally:
                 self._end(debt.table, attempt)
@@ -193,7 +190,7 @@ class Dispatcher:
             return None
 
     def _choose(self, now: float) -> tuple[TableDebt, Grant] | None:
-        """The first waiting table that the limits let start, from now on running with a grant; None: there is none."""
+        """The first waiting table that the limits let start, now marked as running, with its grant; else None."""
         usage = Usage.of([*self._finished, *(replace(run, at=now) for run in self._reserved.values())], now)
         tables = waiting(self._board.tables(), self._attempts, frozenset(self._running), now)
         allowed = next((debt for debt in tables if self._limits.allow(debt, usage, now)), None)

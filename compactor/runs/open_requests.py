@@ -1,6 +1,6 @@
-"""Rewrites that people have asked for and that are not done yet, in a file beside the checkpoint.
+"""Rewrites that people requested and that are not done yet, in a file beside the checkpoint.
 
-The stream has read the event of a request long before the rewrite: without this file, a restart would lose it.
+The stream reads a request's event long before the rewrite: without this file, a restart would lose the request.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from compactor.table_names import TableName
 LOG = logging.getLogger("firnline")
 NAME = "requests.json"
 Requests = Mapping[TableName, tuple[str, ...]]
-"""Filters by table, in the order in which they were asked for; an empty one selects everything."""
+"""Filters by table, in the order of the requests; an empty filter selects the whole table."""
 
 
 class OpenRequests:
-    """One JSON file with one writer, written aside and moved."""
+    """One JSON file with one writer; a new version is written beside it and moved into place."""
 
     def __init__(self, checkpoint: str) -> None:
         self._folder = StateFolder(checkpoint)
         self._path = self._folder.file(NAME)
 
     def load(self) -> Requests:
-        """What the last process left undone. A damaged file is moved aside and told.
+        """Requests that the last process left open. A damaged file is moved aside and logged.
 
         Raises:
             RetryError: the store does not answer.
@@ -39,7 +39,7 @@ class OpenRequests:
             try:
                 return dict(map(_request, json.loads(content)))
             except (ValueError, TypeError, KeyError) as error:
-                LOG.warning("%s is damaged, what it asked for has to be asked for again: %s", self._path, error)
+                LOG.warning("%s is damaged: its requests are lost, send them again: %s", self._path, error)
                 self._folder.rename(NAME, f"{NAME}.damaged")
                 return {}
         except FileNotFoundError:
@@ -51,7 +51,7 @@ class OpenRequests:
             ) from error
 
     def save(self, requests: Requests) -> None:
-        """All that is open now. Trouble is logged and stops nothing: the requests are done all the same."""
+        """Keep all open requests. A failure is logged and stops nothing: this process still serves them."""
         rows = [
             {"catalog": table.catalog, "namespace": table.namespace, "name": table.name, "filters": filters}
             for table, filters in requests.items()
@@ -59,7 +59,7 @@ class OpenRequests:
         try:
             self._folder.write(NAME, json.dumps(rows).encode())
         except Exception as error:  # noqa: BLE001 - whatever a store raises
-            LOG.warning("%s cannot be written, a restart would forget open requests: %s", self._path, error)
+            LOG.warning("%s cannot be written; a restart would lose the open requests: %s", self._path, error)
 
 
 def _request(row: Mapping[str, Any]) -> tuple[TableName, tuple[str, ...]]:

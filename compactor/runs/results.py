@@ -1,4 +1,4 @@
-"""What a rewrite run did, group by group, and the row check that every group must pass before it is committed."""
+"""What a run did, by file group, and the row check that every file group must pass before it is committed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compactor.table_names import TableName
 
 @dataclass(frozen=True)
 class GroupResult:
-    """What became of one group; sizes in bytes. `rows_in - rows_deleted == rows_out` has been checked.
+    """One rewritten file group; sizes in bytes. `rows_in - rows_deleted == rows_out` was checked.
 
     `bytes_decoded` of `bytes_in` were decoded, the others copied.
     """
@@ -36,7 +36,7 @@ class GroupResult:
 
 @dataclass(frozen=True)
 class DroppedGroup:
-    """A group that was not committed; the run went on without it and its files are as they were."""
+    """A file group that was not committed. The run went on without it; its files are unchanged."""
 
     planned: PlannedGroup
     error: FirnlineError
@@ -45,20 +45,20 @@ class DroppedGroup:
 def left_out(
     planned: PlannedGroup, table: TableName, why: str, error: type[FirnlineError], reason: Reason
 ) -> DroppedGroup:
-    """A group that is not rewritten; `error` names the reaction."""
+    """A file group that is not rewritten; the class of `error` names the reaction."""
     return DroppedGroup(
         planned, error(f"group {planned.group.partition} of {table} was left out: {why}", reason=reason)
     )
 
 
 def overtaken(planned: PlannedGroup, table: TableName, what: str) -> DroppedGroup:
-    """A group that another commit has touched; `what` says how."""
-    why = f"{what} while it was being rewritten; it is planned anew by the next run"
+    """A file group that another commit touched; `what` says how."""
+    why = f"{what} while it was rewritten; the next run plans it again"
     return left_out(planned, table, why, ReplanError, Reason.CONFLICT)
 
 
 class NoGroupLeftError(GiveUpError):
-    """Reaction: **give up**, as for each of the groups in `dropped`: none of the run's groups can be rewritten."""
+    """Reaction: **give up**, as for each file group in `dropped`: none of the run's file groups can be rewritten."""
 
     def __init__(self, dropped: Sequence[DroppedGroup]) -> None:
         first = dropped[0].error
@@ -68,7 +68,7 @@ class NoGroupLeftError(GiveUpError):
 
 @dataclass(frozen=True)
 class RunResult:
-    """What one run did. `snapshot_after` is None when there was nothing to do; `commits` is 1 but for long runs."""
+    """What one run did. `snapshot_after` is None when nothing was committed; long runs have several `commits`."""
 
     run_id: str
     table: TableName
@@ -90,7 +90,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class FinishedGroup:
-    """One group after its tasks: its shares' outputs, or the error that costs it its place in the commit."""
+    """A file group after its output tasks: their outputs, or the error that drops it from the commit."""
 
     planned: PlannedGroup
     error: FirnlineError | None
@@ -108,7 +108,7 @@ def checked_result(table: TableName, planned: PlannedGroup, parts: Sequence[Rewr
     if rows_in - rows_deleted != rows_out:
         raise GiveUpError(
             f"group {planned.group.partition} of {table}: {rows_in} rows in, {rows_deleted} deleted, but "
-            f"{rows_out} written; nothing is committed. Check that the table's record counts are right",
+            f"{rows_out} written; nothing is committed. Check the record counts in the table's manifests",
             reason=Reason.ROW_COUNT_MISMATCH,
         )
     return GroupResult(
@@ -127,7 +127,7 @@ def checked_result(table: TableName, planned: PlannedGroup, parts: Sequence[Rewr
 
 
 def as_event(run_id: str, plan: TablePlan, result: GroupResult) -> GroupRewritten:
-    """The event that tells a group's result."""
+    """The event of a rewritten file group."""
     return GroupRewritten(
         run_id=run_id,
         table=plan.table.name,
@@ -148,7 +148,7 @@ def as_event(run_id: str, plan: TablePlan, result: GroupResult) -> GroupRewritte
 
 
 def as_planned(plan: TablePlan, planned: PlannedGroup) -> GroupPlan:
-    """What events tell of a group's plan."""
+    """The planned file group, as events carry it."""
     group = planned.group
     return GroupPlan(
         partition=group.partition,

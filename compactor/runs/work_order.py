@@ -1,9 +1,9 @@
 """Which due table comes next, and whether it may start now. Pure.
 
-Order: files removed per byte rewritten, weighted by how long the debt is due and how often the table commits. A table
-that has been due for an hour goes before all that have not, the oldest first, so that none starves.
+Order: files removed per byte rewritten, weighted by how long the debt is due and how often the table commits. Tables
+that have been due for an hour go first, the oldest before the others, so that none starves.
 Limits: quiet hours; bytes, requests and catalog calls per hour over all tables; `replace` commits per table and hour.
-The last hour slides, and what is running counts with what it was granted, so that no hour has more than its cap.
+The hour slides, and a running run counts with its grant, so that no hour exceeds its cap.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ HOUR = 3600.0
 STARVING_SECONDS = HOUR
 MINUTE = 60.0
 LEAST_BYTES = 1024 * 1024
-"""A run costs about as much as rewriting this, however little it rewrites."""
+"""The fixed cost of a run, in bytes rewritten."""
 
 SHARE_OF_CAP = 0.1
-"""What a run is granted at least: what is due is known by estimate alone."""
+"""The least that a run is granted, as a share of the cap: what is due is an estimate."""
 
 
 NOTHING = Spent()
@@ -34,7 +34,7 @@ NOTHING = Spent()
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that has committed: when (seconds since the epoch), and what it cost; or one that is running, its grant."""
+    """A committed run: when (seconds since the epoch) and what it cost; or a running one, whose cost is its grant."""
 
     table: TableName
     at: float
@@ -45,14 +45,14 @@ class Finished:
 
 @dataclass(frozen=True)
 class Usage:
-    """What the runs of the last hour have cost together, and how many of them there were by table."""
+    """What the runs of the last hour cost together, and how many runs each table had."""
 
     spent: Spent = NOTHING
     commits: Counter[TableName] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, runs: Iterable[Finished], now: float) -> Usage:
-        """Of the runs given, those of the last hour."""
+        """The usage by those of `runs` that ended within the hour before `now`."""
         recent = [run for run in runs if run.at > now - HOUR]
         spent = Spent(
             sum(run.bytes for run in recent),
@@ -64,7 +64,7 @@ class Usage:
 
 @dataclass(frozen=True)
 class Limits:
-    """What the user caps; None or empty: no cap. `quiet_hours`: (from, until) in UTC; from > until spans midnight."""
+    """The user's caps; None or empty means no cap. `quiet_hours`: (from, until) in UTC; from > until spans midnight."""
 
     quiet_hours: tuple[tuple[time, time], ...] = ()
     bytes_per_hour: int | None = None
@@ -89,9 +89,9 @@ class Limits:
         return any(_within(moment, start, end) for start, end in self.quiet_hours)
 
     def allow(self, debt: TableDebt, usage: Usage, now: float) -> bool:
-        """Whether a run of this table may start now, given what the last hour has seen.
+        """Whether a run of this table may start now, given the usage of the last hour.
 
-        A table with more due than an hour may have starts once the hour is empty, and does as much as it is granted.
+        A table with more due than the cap of an hour starts once the hour has no usage, and does what its grant allows.
         """
         if self.is_quiet(now):
             return False
@@ -109,7 +109,7 @@ class Limits:
         )
 
     def grant(self, debt: TableDebt, usage: Usage) -> Grant:
-        """What a run that `allow` lets start may cost: about what it needs, and no more than the hour has left."""
+        """What a run may cost that `allow` lets start: about what it needs, at most what is left of the hour's cap."""
         need = needed(debt)
         return Grant(
             _granted(self.bytes_per_hour, usage.spent.bytes, need.bytes),
@@ -122,7 +122,7 @@ def _granted(cap: int | None, spent: int, need: int) -> int | None:
 
 
 def reserved(debt: TableDebt, grant: Grant, now: float) -> Finished:
-    """A running run as the limits see it."""
+    """A running run, as `Usage` counts it."""
     need = needed(debt)
     return Finished(
         debt.table,
@@ -138,21 +138,21 @@ def _within(moment: time, start: time, end: time) -> bool:
 
 
 def bytes_due(debt: TableDebt) -> int:
-    """About how many bytes a run would read."""
+    """Bytes that a run would read, estimated."""
     return sum(partition.counts.small_bytes for partition in debt.due)
 
 
 def needed(debt: TableDebt) -> Spent:
-    """About what a run of all that is due would cost."""
+    """What a run of everything due would cost, estimated."""
     size = bytes_due(debt)
     files = sum(partition.counts.small_files for partition in debt.due)
     return Spent(size, requests_of(files, len(debt.due), size), CATALOG_CALLS)
 
 
 def rank(debt: TableDebt, now: float) -> tuple[float, float, TableName]:
-    """Sort key: the table to be rewritten first has the least."""
+    """Sort key: the next table has the smallest."""
     if debt.requested:
-        return (-math.inf, -math.inf, debt.table)  # somebody is waiting
+        return (-math.inf, -math.inf, debt.table)  # a person is waiting
     age = max(0.0, now - (debt.due_since if debt.due_since is not None else now))
     if age >= STARVING_SECONDS:
         return (-math.inf, -age, debt.table)
@@ -162,7 +162,7 @@ def rank(debt: TableDebt, now: float) -> tuple[float, float, TableName]:
 
 
 def commit_rate(known: float, since_last: float | None) -> float:
-    """Commits per hour after one more commit, `since_last` seconds after the last; forgets within hours."""
+    """Commits per hour after one more commit, `since_last` seconds after the last one; old commits decay in an hour."""
     if since_last is None:
         return max(known, 1.0)
     return known * math.exp(-max(0.0, since_last) / HOUR) + 1.0
