@@ -74,7 +74,7 @@ def test_a_damaged_file_is_told_and_stops_nothing(
     file.write_text(content)
     with caplog.at_level(logging.WARNING):
         given_board = board(tmp_path)
-    assert "has to be asked for again" in caplog.text
+    assert "its requests are lost, send them again" in caplog.text
     assert file.with_name("requests.json.damaged").read_text() == content
     given_board.request(ONE, [""])
     assert asked(board(tmp_path), ONE) == ("",)
@@ -122,5 +122,5 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path, caplog: pytest.
     (tmp_path / "checkpoint").write_text("a file, no folder")
     with caplog.at_level(logging.WARNING):
         given_board.request(ONE, [""])
-    assert "a restart would forget" in caplog.text
+    assert "a restart would lose" in caplog.text
     assert asked(given_board, ONE) == ("",)
