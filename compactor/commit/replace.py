@@ -1,8 +1,8 @@
-"""One `replace` commit: data files out, outputs in, covered delete files out, through Iceberg's own RewriteFiles.
+"""One `replace` commit through Iceberg's RewriteFiles: remove input files and covered delete files, add outputs.
 
-The snapshot is made and validated by Iceberg (`apply`), looked at, and then sent once against the metadata it was made
-for. Iceberg's `commit()` would make it anew, unseen, whenever another commit comes first: then nobody could say what
-lands, nor when a commit of a dead process can no longer land.
+Iceberg makes and validates the snapshot (`apply`). The snapshot is then inspected and sent once, against the metadata
+for which it was made. Iceberg's own `commit()` makes a new snapshot, not inspected, whenever another commit comes
+first. Then it is unknown which snapshot lands, and until when the commit of a dead process can still land.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ENGINES = "firnline.engines"
 PART = "firnline.part"
 POLARIS_ROLLBACK = "polaris.internal.conflict-resolution.by-operation-type.replace"
 SETTLE_ATTEMPTS = 5
-FEWEST_ATTEMPTS = 10  # Iceberg's default of 4 retries is few beside a writer that commits every second
+FEWEST_ATTEMPTS = 10  # Iceberg's default (4 retries) is too few beside a writer that commits every second
 LONGEST_PAUSE_SECONDS = 10.0
 FIRST_LOGGED_ATTEMPT = 3  # one or two lost races are usual beside a writer
 CARRY_ATTEMPTS = 3
@@ -44,19 +44,19 @@ RETRIES = "commit.retry.num-retries"
 
 @dataclass(frozen=True)
 class Replacement:
-    """One group's share ready to be committed: Java scan tasks of the inputs, Java `DataFile`s of the outputs."""
+    """One output task's files to commit: Java scan tasks of the inputs, Java `DataFile`s of the outputs."""
 
-    tasks: Any
+    scan_tasks: Any
     outputs: tuple[Any, ...]
     files_in: int
 
 
 @dataclass(frozen=True)
-class Stamp:
-    """What a commit says of itself in the snapshot's summary.
+class CommitSummary:
+    """The properties that a commit adds to its snapshot's summary.
 
-    `part`: "2/3" is the second of three commits, a long run makes several. `rollback_on_conflict`: Apache Polaris rolls
-    our snapshot back when a writer's commit conflicts with it, instead of failing the writer.
+    `part`: "2/3" is the second of three commits; a long run makes several. `rollback_on_conflict`: when a writer's
+    commit conflicts with this snapshot, Apache Polaris rolls the snapshot back instead of failing the writer.
     """
 
     run_id: str
@@ -65,15 +65,15 @@ class Stamp:
     rollback_on_conflict: bool = False
 
     @property
-    def summary(self) -> dict[str, str]:
-        """The snapshot summary properties."""
+    def properties(self) -> dict[str, str]:
+        """The summary properties."""
         properties = {RUN_ID: self.run_id, ENGINES: ",".join(sorted(set(self.engines))), PART: self.part}
         if self.rollback_on_conflict:
             properties[POLARIS_ROLLBACK] = "rollback"
         return properties
 
-    def marks(self, summary: Mapping[str, str]) -> bool:
-        """Whether a snapshot with this summary is this very commit."""
+    def matches(self, summary: Mapping[str, str]) -> bool:
+        """Whether the snapshot with this summary was made by this commit."""
         return summary.get(RUN_ID) == self.run_id and summary.get(PART) == self.part
 
 
@@ -81,48 +81,48 @@ def commit_replacements(
     table: JavaTable,
     replacements: Sequence[Replacement],
     dangling: Sequence[FileEntry],
-    stamp: Stamp,
+    summary: CommitSummary,
     about_to_send: Callable[[], None] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Commit all replacements as one `replace` snapshot on the table's branch, and return its id.
+    """Commit all replacements as one `replace` snapshot on the table's branch; returns its id.
 
     Args:
         table: Loaded at the planned snapshot.
-        replacements: What goes and what comes.
-        dangling: Delete files that are covered entirely; they are removed by the same commit.
-        stamp: The snapshot's summary.
-        about_to_send: Called right before each attempt is sent; what it raises ends the commit, nothing is sent.
-        sleep: Waits between attempts, in seconds.
+        replacements: Files to remove and files to add.
+        dangling: Delete files without any row left to delete; the same commit removes them.
+        summary: Properties for the snapshot's summary.
+        about_to_send: Called before each attempt is sent. If it raises, the commit ends and nothing is sent.
+        sleep: Called between attempts with a number of seconds.
 
     Raises:
-        ReplanError: a file to be replaced is gone or was added again, a delete was committed against it, or the table
-            is not what it was (`check_unchanged`); nothing was committed.
-        RetryError: the catalog kept refusing; nothing was committed.
-        CommitUnknownError: nobody can say yet whether it was committed; delete nothing.
+        ReplanError: an input file was removed or added again, a delete was committed against it, or the table was
+            replaced (`check_unchanged`); nothing was committed.
+        RetryError: the catalog refused all attempts; nothing was committed.
+        CommitUnknownError: the outcome is unknown; delete nothing.
     """
     attempts = max(FEWEST_ATTEMPTS, 1 + _retries(table))
     covered = table.delete_files([delete_file(entry) for entry in dangling])
     for attempt in range(attempts):
         table.refresh()
-        snapshot = _prepared(table, replacements, covered, stamp)
+        snapshot = _prepared(table, replacements, covered, summary)
         try:
-            table.check_unchanged()  # preparing has refreshed the table: what is looked at here is what is sent against
-            _check_counts(snapshot.summary(), replacements, stamp)
+            table.check_unchanged()  # `_prepared` has refreshed the table: check the metadata that is sent against
+            _check_counts(snapshot, replacements, summary)
             about_to_send()
         except BaseException:
             _discard(table, snapshot)
             raise
-        if _sent(table, snapshot, stamp, sleep):
-            return _verified(table, replacements, stamp)
+        if _sent(table, snapshot, summary, sleep):
+            return _verified(table, replacements, summary)
         _discard(table, snapshot)
         pause = min(LONGEST_PAUSE_SECONDS, 0.1 * 2**attempt)
         if attempt + 1 >= FIRST_LOGGED_ATTEMPT:
-            lost = "%s: another commit came first in attempt %d of %d to commit run %s; next attempt in %.1f s"
-            LOG.info(lost, table.view.name, attempt + 1, attempts, stamp.run_id, pause)
+            message = "%s: another commit came first in attempt %d of %d to commit run %s; next attempt in %.1f s"
+            LOG.info(message, table.view.name, attempt + 1, attempts, summary.run_id, pause)
         sleep(pause)
     raise RetryError(
-        f"other commits came first {attempts} times while run {stamp.run_id} tried to commit",
+        f"run {summary.run_id} was not committed: other commits came first in all {attempts} attempts",
         reason=Reason.COMMIT_REFUSED,
     )
 
@@ -132,36 +132,40 @@ def _retries(table: JavaTable) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _prepared(table: JavaTable, replacements: Sequence[Replacement], dangling: Any, stamp: Stamp) -> Any:
-    """The snapshot to commit, validated by Iceberg and written, but not committed.
+def _prepared(table: JavaTable, replacements: Sequence[Replacement], dangling: Any, summary: CommitSummary) -> Any:
+    """The snapshot to commit: validated and written by Iceberg, but not committed.
 
-    Iceberg drops delete files that are older than every data file it sees, without seeing the outputs, which carry the
-    planned snapshot's number: an equality delete committed since would be lost and its rows come back (apache/iceberg
-    10312). Such a delete is put in again, with the number it had.
+    Iceberg drops delete files that are older than every data file it sees. It does not see the outputs, which have the
+    planned snapshot's sequence number: an equality delete committed since the plan would be lost and its rows would
+    come back (apache/iceberg 10312). Add such a delete again, with its own sequence number.
 
     Raises:
         ReplanError: validation failed.
-        RetryError: it cannot be written, e.g. a manifest cannot be read; nothing was sent.
+        RetryError: the snapshot cannot be written, e.g. a manifest cannot be read; nothing was sent.
     """
     carried: dict[str, Any] = {}
     for _ in range(CARRY_ATTEMPTS):
         try:
-            snapshot = _rewrite_files(table, replacements, dangling, list(carried.values()), stamp).apply()
+            snapshot = _rewrite_files(table, replacements, dangling, list(carried.values()), summary).apply()
             lost = _still_needed(table, snapshot, carried)
         except Py4JJavaError as error:
-            raise _not_sent(error, stamp) from error
+            raise _not_sent(error, summary) from error
         if not lost:
             return snapshot
         _discard(table, snapshot)
         carried.update(lost)
-    raise ReplanError(f"deletes kept arriving while run {stamp.run_id} was to be committed", reason=Reason.CONFLICT)
+    raise ReplanError(f"new deletes arrived in each attempt to commit run {summary.run_id}", reason=Reason.CONFLICT)
 
 
-def _not_sent(error: Py4JJavaError, stamp: Stamp) -> FirnlineError:
+def _not_sent(error: Py4JJavaError, summary: CommitSummary) -> FirnlineError:
     kind, message = exception_class(error), first_line(error)
     if kind == VALIDATION:
-        return ReplanError(f"another commit touched the files of run {stamp.run_id}: {message}", reason=Reason.CONFLICT)
-    return RetryError(f"the commit of run {stamp.run_id} could not be prepared: {message}", reason=Reason.COMMIT_FAILED)
+        return ReplanError(
+            f"another commit touched the files of run {summary.run_id}: {message}", reason=Reason.CONFLICT
+        )
+    return RetryError(
+        f"the commit of run {summary.run_id} could not be prepared: {message}", reason=Reason.COMMIT_FAILED
+    )
 
 
 def _rewrite_files(
@@ -169,7 +173,7 @@ def _rewrite_files(
     replacements: Sequence[Replacement],
     dangling: Any,
     carried: Sequence[Any],
-    stamp: Stamp,
+    summary: CommitSummary,
 ) -> Any:
     jvm = table.jvm
     rewrite = table.handle.newRewrite().validateFromSnapshot(table.snapshot_id)
@@ -185,13 +189,13 @@ def _rewrite_files(
         removed.add(file)
         rewrite.addFile(file, file.dataSequenceNumber())
     rewrite.rewriteFiles(nothing, removed, nothing, nothing)
-    for name, value in stamp.summary.items():
+    for name, value in summary.properties.items():
         rewrite.set(name, value)
     return rewrite.toBranch(table.view.ref)
 
 
 def _still_needed(table: JavaTable, snapshot: Any, carried: Mapping[str, Any]) -> dict[str, Any]:
-    """Equality deletes newer than the outputs that the snapshot drops without putting them in again, by location."""
+    """Equality deletes newer than the outputs that the snapshot would lose, by location."""
     found = {}
     if int(snapshot.summary().get("removed-delete-files") or 0):
         iterator = snapshot.removedDeleteFiles(table.handle.io()).iterator()
@@ -204,7 +208,7 @@ def _still_needed(table: JavaTable, snapshot: Any, carried: Mapping[str, Any]) -
 
 
 def _discard(table: JavaTable, snapshot: Any) -> None:
-    """Remove the metadata files of a snapshot that was certainly not committed; what stays behind harms nobody."""
+    """Remove the metadata files of a snapshot that was certainly not committed; files that stay do no harm."""
     with suppress(Py4JError):
         io = table.handle.io()
         for manifest in list(snapshot.allManifests(io)):
@@ -213,47 +217,48 @@ def _discard(table: JavaTable, snapshot: Any) -> None:
         io.deleteFile(snapshot.manifestListLocation())
 
 
-def _sent(table: JavaTable, snapshot: Any, stamp: Stamp, sleep: Callable[[float], None]) -> bool:
-    """Send the snapshot once. True: it has landed; False: another commit came first, it certainly has not.
+def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> bool:
+    """Send the snapshot once. True: committed; False: another commit came first, so it is certainly not committed.
 
     Raises:
-        ReplanError: it has landed and was rolled back.
+        ReplanError: it was committed and then rolled back.
         RetryError: it was refused.
-        CommitUnknownError: nobody can say.
+        CommitUnknownError: the outcome is unknown.
     """
-    run_id = stamp.run_id
+    run_id = summary.run_id
     try:
         operations = table.handle.operations()
         base = operations.current()
         builder = table.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
         operations.commit(base, builder.setBranchSnapshot(snapshot, table.view.ref).build())
     except Py4JJavaError as error:
-        return _landed(table, snapshot, error, stamp, sleep)
+        return _landed(table, snapshot, error, summary, sleep)
     except BaseException as error:  # an interrupt, a lost JVM: the request may be on its way
         raise CommitUnknownError(
-            f"the commit of run {run_id} was interrupted ({type(error).__name__}: {error}); nothing is deleted, the "
-            "sweep settles it"
+            f"the commit of run {run_id} was interrupted ({type(error).__name__}: {error}); nothing is deleted until "
+            "the sweep finds out"
         ) from error
     return True
 
 
-def _check_counts(summary: Mapping[str, str], replacements: Sequence[Replacement], stamp: Stamp) -> None:
-    """Iceberg names files by path: one that is listed twice would go twice.
+def _check_counts(snapshot: Any, replacements: Sequence[Replacement], summary: CommitSummary) -> None:
+    """Check that the snapshot replaces the planned number of files. Iceberg removes by path: a path listed twice in the
+    table would be removed twice.
 
     Raises:
-        ReplanError: the snapshot takes away or adds other files than planned; it was not sent.
+        ReplanError: the snapshot removes or adds other numbers of files than planned; it was not sent.
     """
-    found, planned = _counts(summary), _planned_counts(replacements)
+    found, planned = _counts(snapshot.summary()), _planned_counts(replacements)
     if found != planned:
         raise ReplanError(
-            f"the commit of run {stamp.run_id} would replace {found[0]} files by {found[1]}, planned were {planned[0]} "
-            f"by {planned[1]}: the table lists a file twice by now",
+            f"the commit of run {summary.run_id} would replace {found[0]} files by {found[1]}, but the plan replaces "
+            f"{planned[0]} by {planned[1]}: the table now lists a file twice",
             reason=Reason.CONFLICT,
         )
 
 
 def _counts(summary: Mapping[str, str]) -> tuple[int, int]:
-    """Data files that a snapshot took away and added."""
+    """Data files that a snapshot removed and added."""
     return int(summary.get("deleted-data-files") or 0), int(summary.get("added-data-files") or 0)
 
 
@@ -262,35 +267,35 @@ def _planned_counts(replacements: Sequence[Replacement]) -> tuple[int, int]:
 
 
 def _landed(
-    table: JavaTable, snapshot: Any, error: Py4JJavaError, stamp: Stamp, sleep: Callable[[float], None]
+    table: JavaTable, snapshot: Any, error: Py4JJavaError, summary: CommitSummary, sleep: Callable[[float], None]
 ) -> bool:
-    kind, message, run_id = exception_class(error), first_line(error), stamp.run_id
+    kind, message, run_id = exception_class(error), first_line(error), summary.run_id
     if not _may_have_landed(kind):
         raise RetryError(f"run {run_id} could not be committed: {message}", reason=Reason.COMMIT_FAILED) from error
     unknown = CommitUnknownError(
-        f"whether run {run_id} was committed is unknown ({message}); nothing is deleted, the sweep settles it"
+        f"whether run {run_id} was committed is unknown ({message}); nothing is deleted until the sweep finds out"
     )
     try:
-        # A conflict may be the answer to a retry of the HTTP client whose first request has landed: look once.
-        found = find_commit(table, stamp, sleep, attempts=1 if kind == COMMIT_FAILED else SETTLE_ATTEMPTS)
+        # A conflict may answer a retry of the HTTP client whose first request was committed: look once.
+        found = find_commit(table, summary, sleep, attempts=1 if kind == COMMIT_FAILED else SETTLE_ATTEMPTS)
     except BaseException as second:
         raise unknown from second
     if found is Search.UNANSWERED or (found is Search.MISSING and kind != COMMIT_FAILED):
         raise unknown from error
     if found is Search.MISSING and table.handle.snapshot(snapshot.snapshotId()) is not None:
         raise ReplanError(  # the table retains the snapshot: its metadata files must stay
-            f"the commit of run {run_id} has landed and was rolled back at once by another", reason=Reason.CONFLICT
+            f"run {run_id} was committed, and another commit rolled it back at once", reason=Reason.CONFLICT
         )
     return found is Search.FOUND
 
 
 def _may_have_landed(kind: str) -> bool:
-    """Only errors raised before the catalog is asked are known failures."""
+    """False only for errors that are raised before the request is sent."""
     return not kind.startswith(("java.lang.IllegalArgument", "org.apache.iceberg.exceptions.NoSuch"))
 
 
 class Search(Enum):
-    """What looking for a commit has shown."""
+    """Outcome of the search for a commit."""
 
     FOUND = "found"
     MISSING = "missing"
@@ -298,27 +303,30 @@ class Search(Enum):
 
 
 def find_commit(
-    table: JavaTable, stamp: Stamp, sleep: Callable[[float], None] = time.sleep, attempts: int = SETTLE_ATTEMPTS
+    table: JavaTable,
+    summary: CommitSummary,
+    sleep: Callable[[float], None] = time.sleep,
+    attempts: int = SETTLE_ATTEMPTS,
 ) -> Search:
-    """Look for the snapshot that carries the stamp, a few times: it may land yet, or the catalog be unwell."""
+    """Look for the snapshot with this summary, several times: it may land late, or the catalog may not answer."""
     seen = Search.UNANSWERED
     for attempt in range(attempts):
         try:
             table.refresh()
-            if _snapshot_of(table, stamp) is not None:
+            if _snapshot_of(table, summary) is not None:
                 return Search.FOUND
             seen = Search.MISSING
         except (Py4JError, RetryError, ReplanError):
-            seen = Search.UNANSWERED  # the catalog is still unwell, or the table is gone: ask again below
+            seen = Search.UNANSWERED  # the catalog does not answer, or the table is gone: try again
         if attempt + 1 < attempts:
             sleep(2**attempt / 4)
     return seen
 
 
 def _file_group(table: JavaTable, replacement: Replacement) -> Any:
-    """Iceberg's view of one replacement: it sorts out data files and deletion vectors without a call per file."""
+    """Iceberg's object for one replacement: it separates data files and deletion vectors without a call per file."""
     actions = table.jvm.org.apache.iceberg.actions
-    first = replacement.tasks.get(0).file()
+    first = replacement.scan_tasks.get(0).file()
     info = (
         actions.ImmutableRewriteDataFiles.FileGroupInfo.builder()
         .globalIndex(0)
@@ -326,9 +334,9 @@ def _file_group(table: JavaTable, replacement: Replacement) -> Any:
         .partition(first.partition())
         .build()
     )
-    unbounded = 1 << 50  # sizes steer Iceberg's own runner, which is not used here
+    unbounded = 1 << 50  # sizes matter only to Iceberg's own runner
     group = actions.RewriteFileGroup(
-        info, replacement.tasks, first.specId(), unbounded, unbounded, len(replacement.outputs)
+        info, replacement.scan_tasks, first.specId(), unbounded, unbounded, len(replacement.outputs)
     )
     outputs = table.jvm.java.util.HashSet()
     for output in replacement.outputs:
@@ -337,31 +345,35 @@ def _file_group(table: JavaTable, replacement: Replacement) -> Any:
     return group
 
 
-def _snapshot_of(table: JavaTable, stamp: Stamp) -> int | None:
+def _snapshot_of(table: JavaTable, summary: CommitSummary) -> int | None:
     snapshot = table.handle.snapshot(table.view.ref)
     while snapshot is not None and snapshot.snapshotId() != table.snapshot_id:
-        if stamp.marks(dict(snapshot.summary())):
+        if summary.matches(dict(snapshot.summary())):
             return int(snapshot.snapshotId())
         parent = snapshot.parentId()
         snapshot = table.handle.snapshot(parent) if parent is not None else None
     return None
 
 
-def _verified(table: JavaTable, replacements: Sequence[Replacement], stamp: Stamp) -> int:
-    """The committed snapshot must hold the run whole: "success" without a commit was seen (apache/iceberg 17202)."""
-    run_id = stamp.run_id
+def _verified(table: JavaTable, replacements: Sequence[Replacement], summary: CommitSummary) -> int:
+    """Read the table again and check that a snapshot holds the whole run: a catalog has reported success without a
+    commit (apache/iceberg 17202).
+    """
+    run_id = summary.run_id
     try:
         table.refresh()
-        snapshot_id = _snapshot_of(table, stamp)
+        snapshot_id = _snapshot_of(table, summary)
     except (Py4JError, RetryError, ReplanError) as error:
-        raise CommitUnknownError(f"run {run_id} was sent, reading it back failed: {first_line(error)}") from error
+        raise CommitUnknownError(
+            f"run {run_id} was sent, but the table cannot be read again: {first_line(error)}"
+        ) from error
     if snapshot_id is None:
-        raise CommitUnknownError(f"run {run_id} reported success, yet no snapshot carries it")
+        raise CommitUnknownError(f"the catalog reported success for run {run_id}, but no snapshot has its id")
     found, planned = _counts(table.handle.snapshot(snapshot_id).summary()), _planned_counts(replacements)
     if found != planned:
         raise FirnlineError(
-            f"snapshot {snapshot_id} of run {run_id} replaced {found[0]} files by {found[1]}, planned were "
-            f"{planned[0]} by {planned[1]}; roll the table back to {table.snapshot_id} and report this",
+            f"snapshot {snapshot_id} of run {run_id} replaced {found[0]} files by {found[1]}, but the plan replaces "
+            f"{planned[0]} by {planned[1]}; roll the table back to snapshot {table.snapshot_id} and report this",
             reason=Reason.COMMIT_DIFFERS,
         )
     return snapshot_id

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from compactor.commit.replace import Replacement, Stamp, commit_replacements
+from compactor.commit.replace import Replacement, CommitSummary, commit_replacements
 from compactor.errors import ReplanError
 from compactor.iceberg.manifest_entries import Status
 from compactor.iceberg.tables import Catalogs
@@ -39,7 +39,7 @@ def commit_groups(
     table: JavaTable,
     plan: TablePlan,
     groups: Sequence[FinishedGroup],
-    stamp: Stamp,
+    summary: CommitSummary,
     catalogs: Catalogs,
     cache: ManifestCache,
     about_to_send: Callable[[], None],
@@ -69,9 +69,9 @@ def commit_groups(
         if not kept and not dangling:
             return Committed(snapshot_id=None, kept=(), dropped=(), delete_files_removed=0)
         parts = [part for group in kept for part in group.parts]
-        replacements = [Replacement(part.tasks, part.outputs, part.files_in) for part in parts]
+        replacements = [Replacement(part.scan_tasks, part.outputs, part.files_in) for part in parts]
         try:
-            snapshot_id = commit_replacements(table, replacements, dangling, stamp, about_to_send)
+            snapshot_id = commit_replacements(table, replacements, dangling, summary, about_to_send)
         except ReplanError as error:
             if error.reason != Reason.CONFLICT or race == RACES:
                 raise

@@ -10,7 +10,7 @@ from compactor.events import GroupPlan, GroupRewritten
 from compactor.planning.engine import EngineChoice, costliest
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.reasons import Reason
-from compactor.rewrite.tasks.runner import RewrittenShare
+from compactor.rewrite.tasks.runner import WrittenOutput
 from compactor.table_names import TableName
 
 
@@ -94,10 +94,10 @@ class FinishedGroup:
 
     planned: PlannedGroup
     error: FirnlineError | None
-    parts: Sequence[RewrittenShare]
+    parts: Sequence[WrittenOutput]
 
 
-def checked_result(table: TableName, planned: PlannedGroup, parts: Sequence[RewrittenShare]) -> GroupResult:
+def checked_result(table: TableName, planned: PlannedGroup, parts: Sequence[WrittenOutput]) -> GroupResult:
     """The row check of invariant 1: rows in, rows deleted and rows out come from three different counts.
 
     Raises:

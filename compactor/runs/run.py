@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from compactor.commit.in_flight import InFlightRecords, Record
-from compactor.commit.replace import Stamp
+from compactor.commit.replace import CommitSummary
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import FirnlineError, GiveUpError
 from compactor.events import GroupCommitted, GroupDropped, Listener
@@ -21,7 +21,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
-from compactor.rewrite.tasks.runner import RewrittenShare, ShareRewriter
+from compactor.rewrite.tasks.runner import WrittenOutput, OutputTaskRunner
 from compactor.runs.commit_groups import Committed, commit_groups
 from compactor.runs.failed_groups import reclassify_conflicts
 from compactor.runs.output_record import OutputRecords
@@ -124,7 +124,7 @@ class Run:
         if strays and not self._plan.groups:
             raise NoGroupLeftError(strays)
         table = JavaTable.load(tools.session, self._plan.table, snapshot_id)
-        runner = ShareRewriter(tools.session, table, self._plan, self._run_id)
+        runner = OutputTaskRunner(tools.session, table, self._plan, self._run_id)
         supervisor = RunSupervisor(tools.records, self._cancel, tools.lease_seconds, tools.check_seconds)
         around = self._outputs.around(self._run_id, self._plan.table, runner.output_files, runner.output_folders)
         with around as record, supervisor.watch(record, self._switches) as watch:
@@ -145,7 +145,7 @@ class Run:
         return list(batches(groups, settings.groups, settings.bytes, settings.max_commits)) or [()]
 
     def _rewrite(
-        self, runner: ShareRewriter, watch: RunWatch, numbers: Sequence[int]
+        self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]
     ) -> list[tuple[FinishedGroup, GroupResult]]:
         """Rewrite these file groups. Returns those whose rows add up; the others are dropped."""
         self.stage = "rewrite"
@@ -219,7 +219,7 @@ class Run:
 
     def _send(self, table: JavaTable, groups: Sequence[FinishedGroup], part: str, record: Record) -> Committed:
         catalogs, name = self._tools.catalogs, self._plan.table.name
-        stamp = Stamp(
+        summary = CommitSummary(
             run_id=self._run_id,
             engines=tuple(output.engine.engine.value for group in groups for output in group.parts),
             part=part,
@@ -229,7 +229,7 @@ class Run:
         def about_to_send() -> None:
             self._tools.records.renew(record)
 
-        committed = commit_groups(table, self._plan, groups, stamp, catalogs, self._tools.cache, about_to_send)
+        committed = commit_groups(table, self._plan, groups, summary, catalogs, self._tools.cache, about_to_send)
         if committed.snapshot_id is not None:
             carry_statistics(table, committed.snapshot_id)
         return committed
@@ -257,7 +257,7 @@ class Run:
                 )
             )
 
-    def _note(self, output: RewrittenShare) -> None:
+    def _note(self, output: WrittenOutput) -> None:
         with self._lock:
             self._tasks_done += 1
             self._bytes_done += output.bytes_in

@@ -12,7 +12,8 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from compactor.errors import FirnlineError, GiveUpError, StoppedError
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
-from compactor.rewrite.tasks.runner import Place, RewrittenShare, ShareRewriter
+from compactor.rewrite.tasks.input_metrics import TaskId
+from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.runs.results import FinishedGroup
 from compactor.spark.java_table import exception_class, first_line
 
@@ -30,15 +31,15 @@ class OutputWaves:
         done: Called after each output task, from its thread.
     """
 
-    runner: ShareRewriter
+    runner: OutputTaskRunner
     plan: TablePlan
     run_id: str
     slots: int
     wave: int
     stopped: threading.Event
     cancel: Callable[[], object]
-    done: Callable[[RewrittenShare], None]
-    _written: dict[Place, RewrittenShare] = field(default_factory=dict)
+    done: Callable[[WrittenOutput], None]
+    _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
     _failed: dict[int, FirnlineError] = field(default_factory=dict)
 
     def rewrite(self, numbers: Sequence[int]) -> list[FinishedGroup]:
@@ -53,26 +54,26 @@ class OutputWaves:
         """
         self._written.clear()
         groups = self.plan.groups
-        self._run_all([(number, index) for number in numbers for index in range(len(groups[number].group.shares))])
+        self._run_all([TaskId(number, index) for number in numbers for index in range(len(groups[number].group.shares))])
         parts = sorted(self._written.items())
         return [
             FinishedGroup(
                 planned=groups[number],
                 error=self._failed.get(number),
-                parts=[part for (owner, _), part in parts if owner == number],
+                parts=[output for task, output in parts if task.group == number],
             )
             for number in numbers
         ]
 
-    def _run_all(self, places: Sequence[Place]) -> None:
+    def _run_all(self, tasks: Sequence[TaskId]) -> None:
         by_request = False
-        with ThreadPoolExecutor(min(self.slots, len(places)), thread_name_prefix="rewrite") as pool:
+        with ThreadPoolExecutor(min(self.slots, len(tasks)), thread_name_prefix="rewrite") as pool:
             try:
-                for first in range(0, len(places), self.wave):
-                    wave = places[first : first + self.wave]
+                for first in range(0, len(tasks), self.wave):
+                    wave = tasks[first : first + self.wave]
                     if not self.stopped.is_set():
                         self.runner.write_ahead(wave)
-                    for future in [pool.submit(self._run_one, place) for place in wave]:
+                    for future in [pool.submit(self._run_one, task) for task in wave]:
                         future.result()
                 by_request = self.stopped.is_set()
             except BaseException as error:
@@ -85,18 +86,17 @@ class OutputWaves:
         if by_request:
             raise self._stopped()
 
-    def _run_one(self, place: Place) -> None:
-        number, index = place
-        if self.stopped.is_set() or number in self._failed:
+    def _run_one(self, task: TaskId) -> None:
+        if self.stopped.is_set() or task.group in self._failed:
             return
         try:
-            written = self.runner.rewrite(self.plan.groups[number], number, index)
+            written = self.runner.rewrite(task)
         except Exception as error:
             if self.stopped.is_set() or not _costs_its_group(error):
                 raise
-            self._failed.setdefault(number, _as_firnline_error(self.plan, error))
+            self._failed.setdefault(task.group, _as_firnline_error(self.plan, error))
             return
-        self._written[place] = written
+        self._written[task] = written
         self.done(written)
 
     def _stopped(self) -> StoppedError:

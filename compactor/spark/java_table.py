@@ -123,7 +123,7 @@ class JavaTable:
             for (key, name), file in zip(names, files, strict=True)
         ]
 
-    def tasks(self, data_files: Sequence[Mapping[str, Any]]) -> Any:
+    def scan_tasks(self, data_files: Sequence[Mapping[str, Any]]) -> Any:
         """A Java list of file scan tasks from content-file JSON (REST spec: FetchScanTasksResult)."""
         iceberg = self.jvm.org.apache.iceberg
         document = {
@@ -136,7 +136,7 @@ class JavaTable:
 
     def files(self, data_files: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Java `DataFile`s from content-file JSON."""
-        return [task.file() for task in self.tasks(data_files)]
+        return [task.file() for task in self.scan_tasks(data_files)]
 
     def delete_files(self, delete_files: Sequence[Mapping[str, Any]]) -> Any:
         """A Java list of `DeleteFile`s from content-file JSON, made in one call: there may be thousands."""
@@ -146,7 +146,7 @@ class JavaTable:
         node = iceberg.util.JsonUtil.mapper().readTree(json.dumps({"delete-files": list(delete_files)}))
         return iceberg.rest.TableScanResponseParser.parseDeleteFiles(node, self.handle.specs())
 
-    def planned_tasks(self, paths: Iterable[str]) -> dict[str, Any]:
+    def planned_scan_tasks(self, paths: Iterable[str]) -> dict[str, Any]:
         """Java's own scan tasks of the given data files at the planned snapshot, deletes and row lineage included.
 
         Raises:

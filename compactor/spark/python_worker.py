@@ -12,7 +12,7 @@ import sys
 import zipimport
 
 
-def light_between_tasks() -> None:
+def reduce_task_overhead() -> None:
     """Called by a task when its modules are imported. Costs next to nothing, however often it is called."""
     for path, finder in [*sys.path_importer_cache.items()]:
         if isinstance(finder, zipimport.zipimporter):  # a cache: who imports from the archive has it made again

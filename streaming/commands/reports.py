@@ -42,14 +42,14 @@ COMMITS_LOOKED_AT = 200  # of the newest snapshots, to say why files are small
 def with_footers_read(plan: TablePlan) -> TablePlan:
     """The plan with the engines that the footers allow, as `compact` will find them."""
     from compactor.rewrite.tasks.output_task import foreseen  # noqa: PLC0415 - imports pyarrow
-    from compactor.rewrite.tasks.task_input import share_work  # noqa: PLC0415
+    from compactor.rewrite.tasks.task_input import build_task_input  # noqa: PLC0415
 
     def settle(planned: PlannedGroup) -> PlannedGroup:
         settled = planned
         if planned.engine.engine is Engine.SPARK:
             return planned
         for index, share in enumerate(planned.group.shares):
-            not_spliced, not_encoded = foreseen(share_work(plan, planned, index, share[0].entry.path))
+            not_spliced, not_encoded = foreseen(build_task_input(plan, planned, index, share[0].entry.path))
             if not_encoded is not None:
                 return with_engine(planned, Engine.SPARK, not_encoded.reason, not_encoded.sentence)
             if not_spliced is not None:

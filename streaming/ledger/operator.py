@@ -27,7 +27,7 @@ from compactor.planning.policy import Policy
 from compactor.planning.tiered_policy import policy_of
 from compactor.settings.policy import PolicySettings, refused_properties
 from compactor.settings.tree import ManifestSettings, Settings, TableRules
-from compactor.spark.python_worker import light_between_tasks
+from compactor.spark.python_worker import reduce_task_overhead
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import TableChanged
 from streaming.ledger.rows import COLUMNS, partition_row, table_row, unknown_event_row
@@ -100,7 +100,7 @@ class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no t
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         """Called by Spark once per task."""
-        light_between_tasks()
+        reduce_task_overhead()
         self._head = handle.getValueState("head", "json string")
         self._slots = handle.getMapState("slots", "number int", "packed binary")
 

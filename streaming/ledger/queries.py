@@ -18,7 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from compactor.debt.ledger import STATE_VERSION
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import KafkaSettings, Settings
-from compactor.spark.python_worker import light_between_tasks
+from compactor.spark.python_worker import reduce_task_overhead
 from streaming.commit_events.decoder import (
     REASONS,
     TIMESTAMP_MS_MAX,
@@ -50,14 +50,14 @@ class EventReader:
 
     def changed(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Kafka records in, one row per usable event out."""
-        light_between_tasks()
+        reduce_task_overhead()
         for frame in frames:
             rows = [row for row in map(self._changed_row, frame.itertuples(index=False)) if row is not None]
             yield pd.DataFrame(rows, columns=[column.split()[0] for column in CHANGED_SCHEMA.split(", ")])
 
     def dead(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Kafka records in, one dead letter per unusable event out."""
-        light_between_tasks()
+        reduce_task_overhead()
         for frame in frames:
             rows = [row for row in map(self._dead_row, frame.itertuples(index=False)) if row is not None]
             yield pd.DataFrame(rows, columns=["reason", "key", "value", "headers"])

@@ -37,7 +37,7 @@ from pyiceberg.types import (
 from rich.console import Console
 from rich.table import Table
 
-from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeShare, encode
+from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeTask, encode
 from compactor.rewrite.reading.schema import written_schema
 from tests.benchmarks.machine import description
 
@@ -99,7 +99,7 @@ def make_files(folder: Path, files: int) -> list[Path]:
 
 def by_encode(paths: list[Path], output: Path) -> None:
     inputs = tuple(EncodeInput(str(path), path.stat().st_size, ROWS) for path in paths)
-    result = encode(EncodeShare(inputs, str(output), SCHEMA.model_dump_json()))
+    result = encode(EncodeTask(inputs, str(output), SCHEMA.model_dump_json()))
     assert isinstance(result, EncodedFile), result
 
 
@@ -220,7 +220,7 @@ def encode_wide(paths: list[Path], output: Path, row_group: int) -> tuple[int, i
     inputs = tuple(EncodeInput(str(path), path.stat().st_size, n) for path, n in zip(paths, rows, strict=True))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     properties = (("write.parquet.row-group-size-bytes", str(row_group)),)
-    result = encode(EncodeShare(inputs, str(output), wide_schema().model_dump_json(), properties=properties))
+    result = encode(EncodeTask(inputs, str(output), wide_schema().model_dump_json(), properties=properties))
     assert isinstance(result, EncodedFile), result
     return before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, result.row_groups, result.size
 

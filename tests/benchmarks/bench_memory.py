@@ -36,10 +36,10 @@ def peak():
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmHWM"))
 bare = peak()
 import pickle
-from compactor.rewrite.tasks.output_task import write_share
+from compactor.rewrite.tasks.output_task import run_task
 work = pickle.load(open(sys.argv[1], "rb"))
 loaded = peak()
-written = write_share(work)
+written = run_task(work)
 print(json.dumps({"bare": bare, "loaded": loaded, "peak": peak(), "outcome": repr(written)[:300]}))
 """
 
@@ -96,10 +96,10 @@ def report(console: Console, what: str, found: dict[str, float | str], row_group
 
 
 def main() -> None:
-    from compactor.rewrite.encode.encode import EncodeInput, EncodeShare  # noqa: PLC0415
+    from compactor.rewrite.encode.encode import EncodeInput, EncodeTask  # noqa: PLC0415
     from compactor.rewrite.splice.checks import SpliceLimits  # noqa: PLC0415
     from compactor.rewrite.splice.splice import SpliceInput  # noqa: PLC0415
-    from compactor.rewrite.tasks.output_task import ShareWork, SpliceShare  # noqa: PLC0415
+    from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput  # noqa: PLC0415
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--row-groups", type=int, default=80)
@@ -120,8 +120,8 @@ def main() -> None:
             name = folder / f"input-{number}.parquet"
             os.link(first, name)
             inputs.append(SpliceInput(f"file://{name}", size))
-        splice = SpliceShare(tuple(inputs), f"file://{folder}/spliced.parquet", SpliceLimits(), ())
-        found = run_worker(ShareWork(splice, None), folder)
+        splice = SpliceTask(tuple(inputs), f"file://{folder}/spliced.parquet", SpliceLimits(), ())
+        found = run_worker(TaskInput(splice, None), folder)
         console.print(f"{options.row_groups} inputs of {size / MEGABYTE:.0f} MB, {COLUMNS} columns", highlight=False)
         report(console, "splice", found, size / MEGABYTE)
         console.print(f"  output {(folder / 'spliced.parquet').stat().st_size / 1e9:.1f} GB", highlight=False)
@@ -132,13 +132,13 @@ def main() -> None:
         named = [folder / f"tiny-{number}.parquet" for number in range(options.encode_files)]
         for name in named:
             os.link(tiny, name)
-        encode = EncodeShare(
+        encode = EncodeTask(
             tuple(EncodeInput(f"file://{name}", tiny.stat().st_size, rows) for name in named),
             f"file://{folder}/encoded.parquet",
             table_schema().model_dump_json(),
             properties=(("write.parquet.row-group-size-bytes", str(row_group)),),
         )
-        found = run_worker(ShareWork(None, encode), folder)
+        found = run_worker(TaskInput(None, encode), folder)
         console.print(f"{options.encode_files} inputs of {tiny.stat().st_size / MEGABYTE:.0f} MB in tiny row groups")
         report(console, "encode", found, row_group / MEGABYTE)
         written = pq.read_metadata(folder / "encoded.parquet")

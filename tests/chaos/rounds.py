@@ -12,7 +12,7 @@ from compactor.errors import FirnlineError, ReplanError
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, plan_table
-from compactor.rewrite.tasks.runner import ShareRewriter
+from compactor.rewrite.tasks.runner import OutputTaskRunner
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
 from compactor.settings.tree import CommitSettings
@@ -194,17 +194,17 @@ def _difference(left: list[Any], right: list[Any]) -> list[Any]:
 
 @contextmanager
 def _visits_while_writing(visit: Callable[[], None]) -> Iterator[None]:
-    real = ShareRewriter.write_ahead
+    real = OutputTaskRunner.write_ahead
 
-    def write_ahead(self: Any, places: Any) -> None:
+    def write_ahead(self: Any, wave: Any) -> None:
         visit()
-        real(self, places)
+        real(self, wave)
 
-    ShareRewriter.write_ahead = write_ahead  # type: ignore[method-assign]
+    OutputTaskRunner.write_ahead = write_ahead  # type: ignore[method-assign]
     try:
         yield
     finally:
-        ShareRewriter.write_ahead = real  # type: ignore[method-assign]
+        OutputTaskRunner.write_ahead = real  # type: ignore[method-assign]
 
 
 @contextmanager

@@ -30,16 +30,16 @@ NAMESPACE = "db"
 def any_size_splices() -> Iterator[None]:
     """Row groups of test files are tiny: nothing but their size would speak against a splice."""
     module: Any = importlib.import_module(LIMITS_ARE_SET_IN)
-    real = module.splice_share
+    real = module.splice_task
 
     def without_size_limits(*arguments: Any, **more: Any) -> Any:
         return replace(real(*arguments, **more), limits=ANY_SIZE)
 
-    module.splice_share = without_size_limits
+    module.splice_task = without_size_limits
     try:
         yield
     finally:
-        module.splice_share = real
+        module.splice_task = real
 
 
 @dataclass

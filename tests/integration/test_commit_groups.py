@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from compactor.commit.replace import POLARIS_ROLLBACK, Replacement, Stamp, commit_replacements
+from compactor.commit.replace import POLARIS_ROLLBACK, CommitSummary, Replacement, commit_replacements
 from compactor.errors import GiveUpError, InputError, ReplanError, StoppedError
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
-from compactor.rewrite.tasks.runner import ShareRewriter
+from compactor.rewrite.tasks.input_metrics import TaskId
+from compactor.rewrite.tasks.runner import OutputTaskRunner
 from compactor.runs import commit_groups as commit_groups_module
 from compactor.runs.results import RunResult
 from compactor.settings.tree import CommitSettings
@@ -349,11 +350,11 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
         if len(asked) == 1:
             append(lake, table_name)
 
-    shares = ShareRewriter(lake.session, java, plan, "run-of-test")
-    part = shares.rewrite(plan.groups[0], 0, 0)
-    replacement = Replacement(part.tasks, part.outputs, part.files_in)
+    runner = OutputTaskRunner(lake.session, java, plan, "run-of-test")
+    part = runner.rewrite(TaskId(0, 0))
+    replacement = Replacement(part.scan_tasks, part.outputs, part.files_in)
     metadata_before = files_below(lake, table_name, "metadata")
-    committed = commit_replacements(java, [replacement], (), Stamp("run-of-test"), about_to_send)
+    committed = commit_replacements(java, [replacement], (), CommitSummary("run-of-test"), about_to_send)
     assert len(asked) == 2
     assert asked[0] != asked[1]
     assert lake.view(table_name).snapshot.snapshot_id == committed
@@ -380,14 +381,14 @@ def test_commits_that_keep_losing_are_logged_from_the_third_attempt(
             append(lake, table_name)
 
     plan = planned(lake, table_name)
-    part = ShareRewriter(lake.session, java, plan, "run-of-test").rewrite(plan.groups[0], 0, 0)
+    part = OutputTaskRunner(lake.session, java, plan, "run-of-test").rewrite(TaskId(0, 0))
     pauses: list[float] = []
     with caplog.at_level("INFO", logger="firnline"):
         commit_replacements(
             java,
-            [Replacement(part.tasks, part.outputs, part.files_in)],
+            [Replacement(part.scan_tasks, part.outputs, part.files_in)],
             (),
-            Stamp("run-of-test"),
+            CommitSummary("run-of-test"),
             about_to_send,
             pauses.append,
         )

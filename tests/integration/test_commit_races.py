@@ -12,7 +12,7 @@ from compactor.commit import replace as commit_module
 from compactor.errors import GiveUpError, ReplanError
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
-from compactor.rewrite.tasks.runner import ShareRewriter
+from compactor.rewrite.tasks.runner import OutputTaskRunner
 from compactor.runs.failed_groups import reclassify_conflicts
 from compactor.runs.results import DroppedGroup
 from tests.conftest import Lake
@@ -138,13 +138,13 @@ def test_a_snapshot_that_expires_while_spark_is_to_read_it_is_no_damage(
 ) -> None:
     create(lake, table_name)
     insert(lake, table_name, 3)
-    plan, real = planned(lake, table_name, engine="spark"), ShareRewriter.write_ahead
+    plan, real = planned(lake, table_name, engine="spark"), OutputTaskRunner.write_ahead
 
     def late(*arguments: Any) -> None:
         expire(lake, table_name)
         real(*arguments)
 
-    monkeypatch.setattr(ShareRewriter, "write_ahead", late)
+    monkeypatch.setattr(OutputTaskRunner, "write_ahead", late)
     with pytest.raises(ReplanError) as error:
         run(lake, plan)
     assert error.value.reason == "snapshot_expired"

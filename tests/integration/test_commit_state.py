@@ -210,8 +210,8 @@ def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
     insert(lake, table_name, 3)
     rows, real = lake.rows(table_name), commit_module._sent
 
-    def answered_by_an_error(table: Any, snapshot: Any, stamp: Any, sleep: Any) -> bool:
-        assert real(table, snapshot, stamp, sleep)
+    def answered_by_an_error(table: Any, snapshot: Any, summary: Any, sleep: Any) -> bool:
+        assert real(table, snapshot, summary, sleep)
         jvm = table.jvm
         cause = jvm.java.lang.RuntimeException("the answer is lost")
         if kind == "CommitStateUnknownException":
@@ -219,7 +219,7 @@ def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
         else:
             nothing = lake.session.sparkContext._gateway.new_array(jvm.java.lang.Object, 0)
             error = jvm.org.apache.iceberg.exceptions.CommitFailedException(cause, "conflict", nothing)
-        return commit_module._landed(table, snapshot, Py4JJavaError("commit", error), stamp, lambda _: None)
+        return commit_module._landed(table, snapshot, Py4JJavaError("commit", error), summary, lambda _: None)
 
     monkeypatch.setattr(commit_module, "_sent", answered_by_an_error)
     result = run(lake, planned(lake, table_name))

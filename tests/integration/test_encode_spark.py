@@ -24,15 +24,15 @@ from pyiceberg.types import (
 )
 
 from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeShare, encode
+from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeTask, encode
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
 from tests.conftest import Lake
 
 pytestmark = pytest.mark.spark
 
 
-def share_of(table: Table) -> tuple[EncodeShare, list[DataFile]]:
-    """Everything in the table as one share, and the files it replaces."""
+def task_of(table: Table) -> tuple[EncodeTask, list[DataFile]]:
+    """Everything in the table as one output task, and the files it replaces."""
     tasks = list(table.scan().plan_files())
     inputs = tuple(
         EncodeInput(
@@ -46,21 +46,21 @@ def share_of(table: Table) -> tuple[EncodeShare, list[DataFile]]:
         )
         for task in sorted(tasks, key=lambda task: task.file.file_path)
     )
-    share = EncodeShare(
+    task = EncodeTask(
         inputs,
         f"{table.location()}/data/encoded-{table.metadata.current_snapshot_id}.parquet",
         table.schema().model_dump_json(),
         properties=tuple(table.properties.items()),
         storage=tuple(table.io.properties.items()),
     )
-    return share, [task.file for task in tasks]
+    return task, [each.file for each in tasks]
 
 
-def swap(table: Table, share: EncodeShare, encoded: EncodedFile, old: Sequence[DataFile]) -> None:
+def swap(table: Table, task: EncodeTask, encoded: EncodedFile, old: Sequence[DataFile]) -> None:
     metrics = encoded.metrics
     new = DataFile.from_args(
         content=DataFileContent.DATA,
-        file_path=share.output,
+        file_path=task.output,
         file_format=FileFormat.PARQUET,
         partition=Record(),
         record_count=encoded.rows,
@@ -84,11 +84,11 @@ def swap(table: Table, share: EncodeShare, encoded: EncodedFile, old: Sequence[D
 
 def encode_all(lake: Lake, name: str) -> EncodedFile:
     table = lake.catalog.load_table(name)
-    share, old = share_of(table)
-    encoded = encode(share)
+    task, old = task_of(table)
+    encoded = encode(task)
     assert isinstance(encoded, EncodedFile), encoded
-    swap(table, share, encoded, old)
-    assert [task.file.file_path for task in table.refresh().scan().plan_files()] == [share.output]
+    swap(table, task, encoded, old)
+    assert [task.file.file_path for task in table.refresh().scan().plan_files()] == [task.output]
     return encoded
 
 
@@ -118,7 +118,7 @@ def test_every_type_of_spark_and_its_metrics(lake: Lake, table_name: str) -> Non
     lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ * FROM VALUES {ROWS}")
     before = lake.rows(table_name)
     matched = {predicate: matching(lake, table_name, predicate) for predicate in PREDICATES}
-    spark_metrics = ColumnMetrics.from_data_file(next(iter(share_of(lake.catalog.load_table(table_name))[1])))
+    spark_metrics = ColumnMetrics.from_data_file(next(iter(task_of(lake.catalog.load_table(table_name))[1])))
     encoded = encode_all(lake, table_name)
     assert rows_now(lake, table_name) == repr(before)
     metrics = encoded.metrics

@@ -26,7 +26,8 @@ from compactor.iceberg.tables import file_sizes
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
-from compactor.rewrite.tasks.runner import RewrittenShare, ShareRewriter
+from compactor.rewrite.tasks.input_metrics import TaskId
+from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.spark.java_table import JavaTable
 from deploy.generate.dashboards import DASHBOARDS
 from streaming.commit_events import canonical
@@ -348,7 +349,7 @@ def assert_counts_are_exact(place: Site, service: ServiceProcess, table: str) ->
 
 
 MANY = {"commits": 5, "parts": 16}
-"""80 files into 16: one rewrite slot takes the shares one by one, so there is a middle to hit."""
+"""80 files into 16: one rewrite slot runs the output tasks one by one, so there is a middle to hit."""
 
 
 @pytest.fixture
@@ -451,16 +452,16 @@ class LateCommit:
         policy = lake.settings.policy.for_table(view.name)
         self.plan: TablePlan = plan_table(view, policy, ManifestCache(1 << 20), Request())
         self.base = JavaTable.load(lake.session, view, self.plan.plan.snapshot_id)
-        shares = ShareRewriter(lake.session, self.base, self.plan, self.run_id)
-        self.record: Record = self.records.open(self.run_id, view, shares.output_files, shares.output_folders)
-        self.done: list[RewrittenShare] = [
-            shares.rewrite(group, number, index)
+        runner = OutputTaskRunner(lake.session, self.base, self.plan, self.run_id)
+        self.record: Record = self.records.open(self.run_id, view, runner.output_files, runner.output_folders)
+        self.done: list[WrittenOutput] = [
+            runner.rewrite(TaskId(number, index))
             for number, group in enumerate(self.plan.groups)
             for index in range(len(group.group.shares))
         ]
         self.outputs = [Path(plain_path(path)) for path in self.record.files if not path.endswith("-part.parquet")]
         assert self.outputs
-        assert all(path.exists() for path in self.outputs), [share.engine for share in self.done]
+        assert all(path.exists() for path in self.outputs), [output.engine for output in self.done]
 
     def sweep(self, after_seconds: float = 15.0) -> int:
         self.now += after_seconds
@@ -471,10 +472,10 @@ class LateCommit:
     def lands(self) -> None:
         """What the catalog does with a request that was sent from `base`: no refresh, no retry."""
         operation = self.base.handle.newRewrite().validateFromSnapshot(self.base.snapshot_id)
-        for share in self.done:
-            for index in range(share.tasks.size()):
-                operation.deleteFile(share.tasks.get(index).file())
-            for output in share.outputs:
+        for written in self.done:
+            for index in range(written.scan_tasks.size()):
+                operation.deleteFile(written.scan_tasks.get(index).file())
+            for output in written.outputs:
                 operation.addFile(output)
         operation.commit()
 

@@ -23,9 +23,8 @@ from pyiceberg.types import FixedType, LongType, NestedField, TimeType, UUIDType
 
 from compactor.errors import GiveUpError, InputError, ReplanError
 from compactor.locations import plain_path
-from compactor.rewrite.tasks import runner as share_rewriter
-from compactor.rewrite.tasks import spark_scan
-from compactor.rewrite.tasks.output_task import write_share
+from compactor.rewrite.tasks import runner, spark_scan
+from compactor.rewrite.tasks.output_task import run_task
 from compactor.runs.results import RunResult
 from tests.conftest import Lake
 from tests.correctness.stage import any_size_splices
@@ -739,18 +738,18 @@ def test_a_failed_row_check_commits_nothing(
     create(lake, table_name)
     insert(lake, table_name, 2)
     head = lake.view(table_name).snapshot.snapshot_id
-    real = share_rewriter.rewrite_share
+    real = runner.rewrite_with_spark
 
     def one_row_less(work: Any) -> Any:
-        written = write_share(work)
+        written = run_task(work)
         return replace(written, file=replace(written.file, rows=written.file.rows - 1))
 
     def one_deleted_row_more(*arguments: Any, **more: Any) -> Any:
         written = real(*arguments, **more)
         return replace(written, rows_deleted=written.rows_deleted + 1)
 
-    monkeypatch.setattr(share_rewriter, "write_share", one_row_less)
-    monkeypatch.setattr(share_rewriter, "rewrite_share", one_deleted_row_more)
+    monkeypatch.setattr(runner, "run_task", one_row_less)
+    monkeypatch.setattr(runner, "rewrite_with_spark", one_deleted_row_more)
     with pytest.raises(GiveUpError) as raised:
         lake.compact(table_name, force=True, engine=engine)
     assert raised.value.reason == "row_count_mismatch"

@@ -45,8 +45,8 @@ MUTATIONS: Final = (
         "1",
         "success without a commit is believed (apache/iceberg 17202)",
         "compactor/commit/replace.py",
-        "return _verified(table, replacements, stamp)",
-        "return _snapshot_of(table, stamp) or table.snapshot_id",
+        "return _verified(table, replacements, summary)",
+        "return _snapshot_of(table, summary) or table.snapshot_id",
         f"{_STATE}::test_success_without_a_commit_is_not_believed",
     ),
     Mutation(
@@ -61,7 +61,7 @@ MUTATIONS: Final = (
         "8",
         "nobody looks at the snapshot before it is sent: a file that was appended again meanwhile goes twice",
         "compactor/commit/replace.py",
-        "            _check_counts(snapshot.summary(), replacements, stamp)\n",
+        "            _check_counts(snapshot, replacements, summary)\n",
         "",
         f"{_RACES}::test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice",
     ),
@@ -94,8 +94,8 @@ MUTATIONS: Final = (
         "6",
         "a table that is upgraded while the commit is made is committed to",
         "compactor/commit/replace.py",
-        "            table.check_unchanged()  # preparing",
-        "            # preparing",
+        "            table.check_unchanged()  # `_prepared`",
+        "            # `_prepared`",
         f"{_RACES}::test_a_table_that_is_upgraded_while_the_commit_is_made_is_planned_anew",
     ),
     # --- 12 branches and tags ---
@@ -301,8 +301,8 @@ MUTATIONS: Final = (
         "state",
         "a commit expires the snapshots that carry it",
         "compactor/commit/replace.py",
-        "            return _verified(table, replacements, stamp)\n",
-        "            made = _verified(table, replacements, stamp)\n"
+        "            return _verified(table, replacements, summary)\n",
+        "            made = _verified(table, replacements, summary)\n"
         "            table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()\n"
         "            return made\n",
         f"{_GROUPS}::test_state_that_writers_keep_in_summaries_is_found_as_before",

@@ -12,7 +12,7 @@ _LEAVES: Final = f"{_DECISIONS}::test_a_delete_file_leaves_when_and_only_when_no
 _TOUCHED: Final = f"{_DECISIONS}::test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows"
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
 _KINDS: Final = "tests/integration/test_table_kinds.py"
-_SHARES: Final = "tests/unit/rewrite/test_share_job.py"
+_SHARES: Final = "tests/unit/rewrite/test_output_task.py"
 _ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _BY_VALUE: Final = (
     "tests/unit/rewrite/test_equality_deletes.py::test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer"

@@ -104,7 +104,7 @@ LINEAGE: Final = (
         "compactor/planning/engine.py",
         "return given and any(file.entry.first_row_id is None for file in files)",
         "return given and all(file.entry.first_row_id is None for file in files)",
-        "tests/unit/rewrite/test_share_job.py::test_a_file_whose_row_ids_are_unknown_is_not_copied",
+        "tests/unit/rewrite/test_output_task.py::test_a_file_whose_row_ids_are_unknown_is_not_copied",
     ),
 )
 

@@ -10,7 +10,7 @@ _KINDS: Final = "tests/integration/test_table_kinds.py"
 _ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _PLANNER: Final = "tests/properties/test_planner_properties.py"
 _SETTINGS: Final = "tests/unit/settings/test_settings.py"
-_SHARES: Final = "tests/unit/rewrite/test_share_job.py"
+_SHARES: Final = "tests/unit/rewrite/test_output_task.py"
 _SPLICE: Final = "tests/unit/rewrite/test_splice.py"
 
 MUTATIONS: Final = (

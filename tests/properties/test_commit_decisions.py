@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
 
-from compactor.commit.replace import POLARIS_ROLLBACK, Stamp
+from compactor.commit.replace import POLARIS_ROLLBACK, CommitSummary
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.columns import EntryColumns
 from compactor.manifests.live_files import DeleteIndex, LiveFile, LiveRows
@@ -262,10 +262,10 @@ def test_batches_keep_the_order_and_their_bounds(sizes: list[int], most_groups: 
 
 
 def test_a_commit_is_known_again_by_its_run_and_its_part() -> None:
-    stamp = Stamp("run", ("splice", "encode", "splice"), "2/3")
-    assert stamp.summary == {"firnline.run-id": "run", "firnline.engines": "encode,splice", "firnline.part": "2/3"}
-    assert replace(stamp, rollback_on_conflict=True).summary[POLARIS_ROLLBACK] == "rollback"
-    assert stamp.marks({**stamp.summary, "added-data-files": "1"})
-    assert not stamp.marks({})
-    assert not stamp.marks(replace(stamp, run_id="another run").summary)
-    assert not stamp.marks(replace(stamp, part="1/3").summary)
+    summary = CommitSummary("run", ("splice", "encode", "splice"), "2/3")
+    assert summary.properties == {"firnline.run-id": "run", "firnline.engines": "encode,splice", "firnline.part": "2/3"}
+    assert replace(summary, rollback_on_conflict=True).properties[POLARIS_ROLLBACK] == "rollback"
+    assert summary.matches({**summary.properties, "added-data-files": "1"})
+    assert not summary.matches({})
+    assert not summary.matches(replace(summary, run_id="another run").summary)
+    assert not summary.matches(replace(summary, part="1/3").summary)

@@ -1,4 +1,4 @@
-"""The `encode` rewrite: the data files of one share → one Parquet file of full row groups, decoded and encoded once.
+"""The `encode` rewrite: the data files of one task → one Parquet file of full row groups, decoded and encoded once.
 
 Plain values in, plain values out, no Spark and no Java: it runs inside a Spark task on one core. Rows keep their order,
 columns are matched by field id, deletes of every kind are applied, V3 row lineage is carried. What cannot be done
@@ -75,7 +75,7 @@ class EncodeInput:
 
 
 @dataclass(frozen=True, slots=True)
-class EncodeShare:
+class EncodeTask:
     """What becomes one file.
 
     Attributes:
@@ -129,27 +129,27 @@ class EncodedFile:
     uncompressed_bytes: int
 
 
-def encode_refusal(share: EncodeShare) -> Refusal | None:
-    """Why the share cannot be encoded, as far as schema and delete files' formats tell; no byte is read.
+def encode_refusal(task: EncodeTask) -> Refusal | None:
+    """Why the task cannot be encoded, as far as schema and delete files' formats tell; no byte is read.
 
     Reasons: `type_not_supported`, `column_names_collide`, `delete_file_format`, `equality_deletes` (of columns that are
     not compared here), `row_lineage_unknown` (lineage asked for below format version 3), `duplicate_inputs`.
     """
-    if share.keep_row_lineage and share.format_version < ROW_LINEAGE_VERSION:
-        return Refusal(Reason.ROW_LINEAGE_UNKNOWN, f"format version {share.format_version} has no row lineage")
-    if len({each.location for each in share.inputs}) < len(share.inputs):
+    if task.keep_row_lineage and task.format_version < ROW_LINEAGE_VERSION:
+        return Refusal(Reason.ROW_LINEAGE_UNKNOWN, f"format version {task.format_version} has no row lineage")
+    if len({each.location for each in task.inputs}) < len(task.inputs):
         return Refusal(Reason.DUPLICATE_INPUTS, "a data file is named twice, its rows would be doubled")
     try:
-        _written(share)
+        _written(task)
     except RefusedError as error:
         return error.refusal
-    by_position = (file for each in share.inputs for file in each.position_deletes)
-    by_equality = (file for each in share.inputs for file in each.equality_deletes)
-    return delete_refusal(by_position) or equality_refusal(_schema(share), by_equality)
+    by_position = (file for each in task.inputs for file in each.position_deletes)
+    by_equality = (file for each in task.inputs for file in each.equality_deletes)
+    return delete_refusal(by_position) or equality_refusal(_schema(task), by_equality)
 
 
-def encode(share: EncodeShare) -> EncodedFile | Refusal:
-    """Write the share's one file.
+def encode(task: EncodeTask) -> EncodedFile | Refusal:
+    """Write the task's one file.
 
     Returns:
         What was written, or why nothing was: the reasons of `encode_refusal`, and of the files: `no_field_ids`,
@@ -161,19 +161,19 @@ def encode(share: EncodeShare) -> EncodedFile | Refusal:
             store raises.
         RetryError: the store does not answer, or memory ran out.
     """
-    refusal = encode_refusal(share)
+    refusal = encode_refusal(task)
     if refusal is not None:
         return refusal
-    store = byte_store_for(share.output, dict(share.storage))
+    store = byte_store_for(task.output, dict(task.storage))
     try:
-        return _Encoding(share, store, _deleted(share, store)).run()
+        return _Encoding(task, store, _deleted(task, store)).run()
     except RefusedError as error:
         return error.refusal
 
 
-def _deleted(share: EncodeShare, store: ByteStore) -> dict[str, Positions]:
+def _deleted(task: EncodeTask, store: ByteStore) -> dict[str, Positions]:
     """The positions that any delete drops from each input."""
-    deleted = deleted_positions(store, {each.location: each.position_deletes for each in share.inputs})
+    deleted = deleted_positions(store, {each.location: each.position_deletes for each in task.inputs})
     files = [
         DeletedFrom(
             location=each.location,
@@ -181,47 +181,47 @@ def _deleted(share: EncodeShare, store: ByteStore) -> dict[str, Positions]:
             sequence_number=each.data_sequence_number,
             deletes=each.equality_deletes,
         )
-        for each in share.inputs
+        for each in task.inputs
     ]
     deletes = {delete: None for file in files for delete in file.deletes}
     if deletes:
-        schema = _schema(share)
+        schema = _schema(task)
         by_value = EqualityDeletes(store, schema, deletes)
         compared = written_schema(compared_schema(schema, by_value.field_ids), with_lineage=False)
-        reader = FileReader(store, compared, dict(share.partition_constants), _mapping(share))
+        reader = FileReader(store, compared, dict(task.partition_constants), _mapping(task))
         for location, positions in positions_by_equality(reader, files, by_value).items():
             deleted[location] = np.union1d(deleted.get(location, NO_POSITIONS), positions)
     return deleted
 
 
-def _written(share: EncodeShare) -> WrittenSchema:
-    return written_schema(_schema(share), with_lineage=share.keep_row_lineage)
+def _written(task: EncodeTask) -> WrittenSchema:
+    return written_schema(_schema(task), with_lineage=task.keep_row_lineage)
 
 
-def _schema(share: EncodeShare) -> Schema:
+def _schema(task: EncodeTask) -> Schema:
     try:
-        return Schema.model_validate_json(share.schema_json)
+        return Schema.model_validate_json(task.schema_json)
     except ValueError as error:
         raise refused(Reason.TYPE_NOT_SUPPORTED, f"PyIceberg does not know this table's schema: {error}") from error
 
 
 class _Encoding:
-    """One share being encoded."""
+    """One task being encoded."""
 
-    def __init__(self, share: EncodeShare, store: ByteStore, deleted: dict[str, Positions]) -> None:
-        self._share = share
+    def __init__(self, task: EncodeTask, store: ByteStore, deleted: dict[str, Positions]) -> None:
+        self._task = task
         self._store = store
         self._deleted = deleted
-        self._written = _written(share)
-        self._reader = FileReader(store, self._written, dict(share.partition_constants), _mapping(share))
+        self._written = _written(task)
+        self._reader = FileReader(store, self._written, dict(task.partition_constants), _mapping(task))
         self._rows_read = 0
         self._rows_deleted = 0
 
     def run(self) -> EncodedFile:
         properties = self._properties()
-        options = writer_options(self._written, properties, sum(each.records for each in self._share.inputs))
-        modes = metrics_modes(_schema(self._share), self._written.leaves, properties, self._share.sorted_field_ids)
-        output = self._store.create(self._share.output)
+        options = writer_options(self._written, properties, sum(each.records for each in self._task.inputs))
+        modes = metrics_modes(_schema(self._task), self._written.leaves, properties, self._task.sorted_field_ids)
+        output = self._store.create(self._task.output)
         try:
             writer = RowGroupWriter(output, self._written, options, modes)
         except BaseException:
@@ -249,17 +249,17 @@ class _Encoding:
 
         A file that has it shows that they did.
         """
-        properties = dict(self._share.properties)
-        if codec_of(properties) != BROTLI or not self._share.inputs:
+        properties = dict(self._task.properties)
+        if codec_of(properties) != BROTLI or not self._task.inputs:
             return properties
-        first = self._share.inputs[0]
+        first = self._task.inputs[0]
         metadata = open_parquet(self._store, first.location, first.size).metadata
         has_it = metadata.num_row_groups and metadata.row_group(0).column(0).compression.lower() == BROTLI
         return properties if has_it else {**properties, CODEC_KEY: DEFAULT_CODEC}
 
     def _write(self, writer: RowGroupWriter) -> WrittenFile:
-        remaining = float(sum(each.size for each in self._share.inputs))
-        for each in self._share.inputs:
+        remaining = float(sum(each.size for each in self._task.inputs))
+        for each in self._task.inputs:
             remaining -= each.size
             for table, stored, of_this_file in self._tables(each):
                 writer.add(table, stored, remaining + of_this_file)
@@ -276,7 +276,7 @@ class _Encoding:
         position = 0
         for read in tables(file, source.location, plan.columns):
             table = projection.apply(read)
-            if self._share.keep_row_lineage:
+            if self._task.keep_row_lineage:
                 table = _with_lineage(table, source, position)
             kept = kept_rows(positions, position, table.num_rows)
             position += table.num_rows
@@ -290,14 +290,14 @@ class _Encoding:
     def _check(self, written: WrittenFile) -> None:
         if written.rows != self._rows_read - self._rows_deleted:
             raise GiveUpError(
-                f"{self._share.output}: {self._rows_read} rows were read, {self._rows_deleted} of them deleted, but "
+                f"{self._task.output}: {self._rows_read} rows were read, {self._rows_deleted} of them deleted, but "
                 f"{written.rows} written",
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
 
 
-def _mapping(share: EncodeShare) -> list[MappedField] | None:
-    return None if share.name_mapping_json is None else list(parse_mapping_from_json(share.name_mapping_json))
+def _mapping(task: EncodeTask) -> list[MappedField] | None:
+    return None if task.name_mapping_json is None else list(parse_mapping_from_json(task.name_mapping_json))
 
 
 def _miscounted(source: EncodeInput, found: int) -> GiveUpError:

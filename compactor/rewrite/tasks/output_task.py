@@ -1,7 +1,8 @@
-"""One share as one Spark task: spliced where the footers allow it, else encoded. Plain values in, plain values out.
+"""One output task: splice its input files into one output file where the footers allow it, else encode them.
 
-Decode once: of a share that cannot be spliced whole, files that an earlier encode has made keep their row groups; only
-the others are decoded, into a file aside that is spliced behind them.
+A Spark task runs it: plain values in, plain values out. Decode once: when a task cannot be spliced as a whole, input
+files that an earlier encode wrote keep their row groups. Only the other files are decoded, into a temporary file
+(`aside`) that is then spliced together with them.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ import pyarrow as pa
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.reasons import Reason
 from compactor.refusal import Refusal
-from compactor.rewrite.encode.encode import EncodedFile, EncodeShare, encode, encode_refusal
+from compactor.rewrite.encode.encode import EncodedFile, EncodeTask, encode, encode_refusal
 from compactor.rewrite.parquet.footer import Footer, read_footer
 from compactor.rewrite.splice.checks import SpliceLimits, files_too_small, refusal
 from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.splice import SplicedFile, SpliceInput, carries_lineage, splice
-from compactor.spark.python_worker import light_between_tasks
+from compactor.spark.python_worker import reduce_task_overhead
 from compactor.storage.byte_store import ByteStore
 from compactor.storage.opening import byte_store_for
 
-# What speaks against copying row groups, not against decoding them. Other refusals are about damaged or foreign files.
+# Reasons against copying row groups that do not forbid decoding them. All other reasons mean damaged or foreign files.
 ENCODABLE = frozenset(
     {
         Reason.SCHEMA_DIFFERS,
@@ -39,15 +40,14 @@ ENCODABLE = frozenset(
     }
 )
 FOREIGN_FOOTER = frozenset({Reason.FOOTER_TOO_LARGE, Reason.UNREADABLE_FOOTER})
-# What another reader would read without a word, and write under sound checksums.
+# Damage that another reader would not notice: it would write the wrong rows under correct checksums.
 DAMAGE = frozenset({Reason.ROW_COUNT_MISMATCH, Reason.CORRUPT_PAGE})
-OUTPUT_EXISTS = Reason.OUTPUT_EXISTS
-ENCODED_BY = f"parquet-cpp-arrow version {pa.__version__}".encode()  # `created_by` of what `encode` writes
+ENCODED_BY = f"parquet-cpp-arrow version {pa.__version__}".encode()  # `created_by` of the files that `encode` writes
 
 
 @dataclass(frozen=True)
-class SpliceShare:
-    """Input files in arrival order, the output's location, and how to reach the store."""
+class SpliceTask:
+    """Splice `inputs` (in arrival order) into the file `output`; `storage` holds the FileIO properties."""
 
     inputs: tuple[SpliceInput, ...]
     output: str
@@ -56,25 +56,42 @@ class SpliceShare:
 
 
 @dataclass(frozen=True)
-class ShareWork:
-    """What may be tried on one share, the cheapest first; None: not to be tried. Both hold the same inputs.
+class TaskInput:
+    """The rewrites that one output task may try, the cheapest first. Both have the same inputs; None: do not try.
 
-    `aside` is where the decoded part of a share may be put for a moment; None: a share is never taken apart.
+    `aside`: location of the temporary file for the decoded inputs; None: decode all inputs or none.
     """
 
-    splice: SpliceShare | None
-    encode: EncodeShare | None
+    splice: SpliceTask | None
+    encode: EncodeTask | None
     aside: str | None = None
 
     @property
     def has_deletes(self) -> bool:
-        """Whether rows have to be left out of some input."""
+        """Whether deletes apply to some input."""
         return self.encode is not None and any(each.has_deletes for each in self.encode.inputs)
+
+    @property
+    def may_copy_all(self) -> bool:
+        """Whether row groups of all inputs may be copied, as far as deletes and file sizes tell."""
+        return self.splice is not None and not self.has_deletes and _sizes_refused(self.splice) is None
+
+    @property
+    def may_keep(self) -> tuple[int, ...]:
+        """Indexes of the inputs whose row groups may be copied while the other inputs are decoded."""
+        if self.splice is None or self.encode is None or self.aside is None:
+            return ()
+        smallest = self.splice.limits.min_row_group_bytes
+        return tuple(
+            index
+            for index, source in enumerate(self.encode.inputs)
+            if not source.has_deletes and source.size >= smallest
+        )
 
 
 @dataclass(frozen=True)
 class MixedFile:
-    """Row groups of the `kept` inputs (their indexes) copied, the other inputs decoded into new ones."""
+    """An output with copied row groups of the inputs at the indexes `kept`, and new row groups of the other inputs."""
 
     spliced: SplicedFile
     encoded: EncodedFile
@@ -82,45 +99,45 @@ class MixedFile:
 
 
 @dataclass(frozen=True)
-class WrittenShare:
-    """What was written, why it was not spliced (None: it was, or nobody tried), and input bytes that were decoded."""
+class TaskResult:
+    """The output file, why it was not spliced (None: it was, or no splice was tried), and the input bytes decoded."""
 
     file: SplicedFile | EncodedFile | MixedFile
     not_spliced: Refusal | None
     decoded_bytes: int
 
 
-def write_share(work: ShareWork) -> WrittenShare | Refusal:
-    """Splice or encode one share, or say why neither can be done. Runs on an executor.
+def run_task(work: TaskInput) -> TaskResult | Refusal:
+    """Splice or encode the inputs, or return why neither is possible. Runs on an executor.
 
     Raises:
-        GiveUpError: the files are not what their manifest entries say, or damaged.
+        GiveUpError: the files are damaged, or contradict their manifest entries.
         RetryError: the store does not answer.
     """
     refused: Refusal | None = None
     if work.splice is not None and not work.has_deletes:
         spliced = _spliced(work.splice)
         if isinstance(spliced, SplicedFile):
-            return WrittenShare(spliced, None, 0)
+            return TaskResult(spliced, None, 0)
         refused = spliced
     if work.encode is None or (refused is not None and refused.reason not in ENCODABLE):
-        return refused or Refusal(Reason.NO_ENGINE, "Neither splice nor encode was asked for.")
+        return refused or Refusal(Reason.NO_ENGINE, "Neither splice nor encode was requested.")
     try:
         mixed = _mixed(work, work.encode, refused)
         if mixed is not None:
             return mixed
         encoded = encode(work.encode)
     except GiveUpError as error:
-        if error.reason in DAMAGE or error.reason == OUTPUT_EXISTS:
+        if error.reason in DAMAGE or error.reason == Reason.OUTPUT_EXISTS:
             raise
-        return Refusal(error.reason, str(error))  # what Arrow cannot read, Iceberg's own reader may
+        return Refusal(error.reason, str(error))  # Iceberg's own reader may read what Arrow cannot
     if isinstance(encoded, Refusal):
         return encoded
-    return WrittenShare(encoded, refused, sum(each.size for each in work.encode.inputs))
+    return TaskResult(encoded, refused, sum(each.size for each in work.encode.inputs))
 
 
-def foreseen(work: ShareWork) -> tuple[Refusal | None, Refusal | None]:
-    """Why `write_share` would not splice, and why it would not encode either; nothing is written (used by `plan`).
+def foreseen(work: TaskInput) -> tuple[Refusal | None, Refusal | None]:
+    """Return why `run_task` would not splice, and why it would not encode either. Writes nothing; `plan` uses it.
 
     Raises:
         GiveUpError: a footer is damaged.
@@ -141,44 +158,51 @@ def _footers(store: ByteStore, inputs: Sequence[SpliceInput]) -> list[Footer]:
     return [read_footer(store, file.location, file.size) for file in inputs]
 
 
-def _spliced(share: SpliceShare) -> SplicedFile | Refusal:
-    footers = _judged(share)
+def _spliced(task: SpliceTask) -> SplicedFile | Refusal:
+    footers = _judged(task)
     if isinstance(footers, Refusal):
         return footers
-    store = byte_store_for(share.output, dict(share.storage))
+    store = byte_store_for(task.output, dict(task.storage))
     try:
-        spliced = splice(store, share.inputs, share.output, share.limits, footers=footers)
+        spliced = splice(store, task.inputs, task.output, task.limits, footers=footers)
     except GiveUpError as error:
         if error.reason != Reason.MALFORMED_LINEAGE:
             raise
-        return Refusal(error.reason, str(error))  # found while decoding; nothing is left at the output
+        return Refusal(error.reason, str(error))  # found while decoding; the output was removed
     if isinstance(spliced, SplicedFile) and not spliced.rows:
-        store.delete(share.output)  # a file without rows is not committed, so that nobody would ever delete it
+        store.delete(task.output)  # a file without rows is never committed: remove it now
     return spliced
 
 
-def _judged(share: SpliceShare) -> list[Footer] | Refusal:
-    """The inputs' footers, or why they are not to be spliced."""
-    refused = files_too_small([each.size for each in share.inputs], share.limits)
+def _judged(task: SpliceTask) -> list[Footer] | Refusal:
+    """Return the inputs' footers, or why the inputs must not be spliced."""
+    refused = _sizes_refused(task)
     if refused is not None:
         return refused
     try:
-        footers = _footers(byte_store_for(share.output, dict(share.storage)), share.inputs)
+        footers = _footers(byte_store_for(task.output, dict(task.storage)), task.inputs)
     except GiveUpError as error:
         if error.reason not in FOREIGN_FOOTER:
             raise
         return Refusal(error.reason, str(error))  # Arrow, or Iceberg's own reader, may read it
-    return refusal(footers, share.limits, lineage=carries_lineage(share.inputs)) or footers
+    return refusal(footers, task.limits, lineage=carries_lineage(task.inputs)) or footers
 
 
-def _mixed(work: ShareWork, everything: EncodeShare, refused: Refusal | None) -> WrittenShare | None:
-    """Decode only what has to be decoded; None where that is nothing, everything, or does not fit the rest."""
+def _sizes_refused(task: SpliceTask) -> Refusal | None:
+    return files_too_small([each.size for each in task.inputs], task.limits)
+
+
+def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None) -> TaskResult | None:
+    """Decode only the inputs that must be decoded.
+
+    None: that is all of them or none, or the decoded part cannot be spliced together with the others.
+    """
     if work.splice is None or work.aside is None or encode_refusal(everything) is not None:
         return None
-    share, store = work.splice, byte_store_for(work.splice.output, dict(work.splice.storage))
-    kept = _worth_keeping(store, share, everything)
-    rest = tuple(index for index in range(len(share.inputs)) if index not in kept)
-    lineage = _lineage_of([share.inputs[index] for index in rest])
+    task, store = work.splice, byte_store_for(work.splice.output, dict(work.splice.storage))
+    kept = _worth_keeping(store, task, work.may_keep)
+    rest = tuple(index for index in range(len(task.inputs)) if index not in kept)
+    lineage = _lineage_of([task.inputs[index] for index in rest])
     if not kept or not rest or isinstance(lineage, Refusal):
         return None
     part = replace(everything, inputs=tuple(everything.inputs[index] for index in rest), output=work.aside)
@@ -186,40 +210,38 @@ def _mixed(work: ShareWork, everything: EncodeShare, refused: Refusal | None) ->
     if isinstance(encoded, Refusal):
         return None
     try:
-        inputs: list[tuple[int, SpliceInput]] = [(index, share.inputs[index]) for index in kept]
+        inputs: list[tuple[int, SpliceInput]] = [(index, task.inputs[index]) for index in kept]
         if encoded.rows:
             inputs.append((rest[0], SpliceInput(work.aside, encoded.size, lineage)))
         inputs.sort(key=lambda each: each[0])
-        joined = replace(share, inputs=tuple(each for _, each in inputs))
+        joined = replace(task, inputs=tuple(each for _, each in inputs))
         spliced = _spliced(joined)
     finally:
         if encoded.rows:
             store.delete(work.aside)
     if isinstance(spliced, Refusal):
         return None
-    return WrittenShare(MixedFile(spliced, encoded, kept), refused, sum(each.size for each in part.inputs))
+    return TaskResult(MixedFile(spliced, encoded, kept), refused, sum(each.size for each in part.inputs))
 
 
-def _worth_keeping(store: ByteStore, share: SpliceShare, everything: EncodeShare) -> tuple[int, ...]:
-    """Inputs without deletes whose own row groups are large enough, and that `encode` may have written."""
-    lineage = carries_lineage(share.inputs)
-    large = [
-        index
-        for index, source in enumerate(everything.inputs)
-        if not source.has_deletes and source.size >= share.limits.min_row_group_bytes
-    ]
-    footers = _footers(store, [share.inputs[index] for index in large])
+def _worth_keeping(store: ByteStore, task: SpliceTask, candidates: Sequence[int]) -> tuple[int, ...]:
+    """The `candidates` whose own row groups are large enough, and that `encode` may have written."""
+    lineage = carries_lineage(task.inputs)
+    footers = _footers(store, [task.inputs[index] for index in candidates])
     return tuple(
         index
-        for index, footer in zip(large, footers, strict=True)
+        for index, footer in zip(candidates, footers, strict=True)
         if footer.filled_row_groups
         and footer.created_by.startswith(ENCODED_BY)
-        and refusal([footer], share.limits, lineage=lineage) is None
+        and refusal([footer], task.limits, lineage=lineage) is None
     )
 
 
 def _lineage_of(inputs: Sequence[SpliceInput]) -> RowLineage | Refusal | None:
-    """What the decoded part inherits: nothing, since `encode` writes every row's lineage, if its files have any."""
+    """Row lineage for splicing the decoded part; None where the table keeps none.
+
+    `encode` writes the lineage of every row, so the part inherits no values of its own.
+    """
     lineages = [each.lineage for each in inputs if each.lineage is not None]
     if not lineages:
         return None
@@ -230,25 +252,27 @@ def _lineage_of(inputs: Sequence[SpliceInput]) -> RowLineage | Refusal | None:
 
 
 @dataclass(frozen=True)
-class ShareAttempt:
-    """What came of one share, and the seconds it took. An error is a value: it must not fail the job's other shares."""
+class TaskAttempt:
+    """Outcome of one output task and its duration in seconds. Errors are values: one must not fail the Spark job."""
 
-    outcome: WrittenShare | Refusal | FirnlineError
+    outcome: TaskResult | Refusal | FirnlineError
     seconds: float
 
 
-def attempt_share(run: Callable[[ShareWork], WrittenShare | Refusal], work: ShareWork) -> ShareAttempt:
-    """Run one share, whatever becomes of it. Runs on an executor."""
+def attempt_task(run: Callable[[TaskInput], TaskResult | Refusal], work: TaskInput) -> TaskAttempt:
+    """Run one output task and return its outcome, errors included. Runs on an executor."""
     started = time.monotonic()
     try:
-        outcome: WrittenShare | Refusal | FirnlineError = run(work)
+        outcome: TaskResult | Refusal | FirnlineError = run(work)
     except FirnlineError as error:
         outcome = error
-        if error.reason == OUTPUT_EXISTS:  # names are new for each run: an attempt that was taken for lost has written
-            outcome = RetryError(f"the task was lost and started again: {error}", reason=Reason.TASK_LOST)
+        if (
+            error.reason == Reason.OUTPUT_EXISTS
+        ):  # output names are new in each run: an earlier attempt of this task wrote it
+            outcome = RetryError(f"Spark lost the task and started it again: {error}", reason=Reason.TASK_LOST)
     except MemoryError as error:
         outcome = RetryError(f"a rewrite task ran out of memory: {error}", reason=Reason.OUT_OF_MEMORY)
-    except Exception as error:  # noqa: BLE001 - raised here it would fail the shares of other groups too
+    except Exception as error:  # noqa: BLE001 - an exception would fail the output tasks of other file groups too
         outcome = GiveUpError(f"a rewrite task failed: {type(error).__name__}: {error}", reason=Reason.UNEXPECTED)
-    light_between_tasks()
-    return ShareAttempt(outcome, time.monotonic() - started)
+    reduce_task_overhead()
+    return TaskAttempt(outcome, time.monotonic() - started)

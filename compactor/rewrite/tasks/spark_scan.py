@@ -1,8 +1,8 @@
 """The `spark` engine: Iceberg's own reader and writer over staged scan tasks; the commit stays with us.
 
-The tasks are Java's own, planned at the pinned snapshot, so deletes are applied and row lineage is carried. The table
-handed to Spark is a frozen copy whose data location is specific to the run: file names hold Spark's query id, which
-nobody knows beforehand, so the folder is what the in-flight record names.
+Java plans the scan tasks at the pinned snapshot, so deletes are applied and row lineage is kept. Spark gets a frozen
+copy of the table whose data location is specific to the run: file names contain Spark's query id, which is not known
+in advance, so the in-flight record names the folder.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ STAGED_TASKS = "scan-task-set-id"
 REWRITTEN_TASKS = "rewritten-file-scan-task-set-id"
 ONE_SPLIT = str(1 << 50)
 ROW_BY_ROW = {"vectorization-enabled": "false"}
-"""Iceberg 1.11's vectorized reader takes milliseconds in a dictionary for microseconds, so that 2020 becomes 1970
-(apache/iceberg 17135), reads some INT96 wrongly (13485), and never frees a vector of row ids (17296), which is a
-gigabyte of direct memory for every 45 million rows.
+"""Iceberg 1.11's vectorized reader reads milliseconds in a dictionary as microseconds, so 2020 becomes 1970
+(apache/iceberg 17135). It also misreads some INT96 values (13485) and never frees vectors of row ids (17296): 1 GB of
+direct memory for every 45 million rows.
 """
-DELETED_ROWS_METRIC = "numDeletes"  # Iceberg's Spark reader: rows that deletes took away
+DELETED_ROWS_METRIC = "numDeletes"  # metric of Iceberg's Spark reader: rows that deletes removed
 
 
 @dataclass(frozen=True)
 class SparkRewritten:
-    """What Spark wrote for one share. `rows_deleted` is counted by Iceberg's reader, not from the output."""
+    """Output of one output task. `rows_deleted` is counted by Iceberg's reader, not derived from the output."""
 
     outputs: tuple[Any, ...]
     rows_out: int
@@ -39,12 +39,12 @@ class SparkRewritten:
 
 
 def run_folder(table: JavaTable, run_id: str) -> str:
-    """The folder that holds everything the `spark` engine writes in one run."""
+    """Folder of all files that the `spark` engine writes in one run."""
     return f"{table.data_folder()}/firnline-{run_id}"
 
 
 def frozen_copy(table: JavaTable, folder: str) -> Any:
-    """The Java table at its present metadata, never refreshed, writing its data below `folder`."""
+    """A copy of the Java table at its current metadata. It never refreshes and writes data files below `folder`."""
     iceberg = table.jvm.org.apache.iceberg
     current = table.handle.operations().current()
     moved = table.jvm.java.util.HashMap()
@@ -62,50 +62,47 @@ def frozen_copy(table: JavaTable, folder: str) -> Any:
     return iceberg.BaseTable(operations, table.handle.name())
 
 
-def rewrite_share(table: JavaTable, copy: Any, tasks: Sequence[Any], share_id: str, *, ordered: bool) -> SparkRewritten:
-    """Rewrite one share's tasks into one file. `ordered`: sort its rows by the table's sort order.
+def rewrite_with_spark(table: JavaTable, copy: Any, scan_tasks: Any, scan_id: str, *, ordered: bool) -> SparkRewritten:
+    """Rewrite the files of `scan_tasks` (a Java list) into one file. `ordered`: sort rows by the table's sort order.
 
     Raises:
-        GiveUpError: an output is in another partition than its inputs, or nothing could be checked.
+        GiveUpError: an output is in another partition than its inputs, or the reader did not count deleted rows.
     """
     jvm, session = table.jvm, table.session
     manager = jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
     coordinator = jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
     cache = _table_cache(table)
-    staged = jvm.java.util.ArrayList()
-    for task in tasks:
-        staged.add(task)
-    has_deletes = any(not task.deletes().isEmpty() for task in tasks)
-    cache.add(share_id, copy)
+    has_deletes = any(not task.deletes().isEmpty() for task in scan_tasks)
+    cache.add(scan_id, copy)
     try:
-        manager.stageTasks(copy, share_id, staged)
+        manager.stageTasks(copy, scan_id, scan_tasks)
         rows = (
             session.read.format("iceberg")
-            .option(STAGED_TASKS, share_id)
+            .option(STAGED_TASKS, scan_id)
             .option("split-size", ONE_SPLIT)
             .option("file-open-cost", "0")
             .options(**ROW_BY_ROW)
-            .load(share_id)
+            .load(scan_id)
         )
-        spec_id = tasks[0].file().specId()
+        spec_id = scan_tasks[0].file().specId()
         target = (
             session.read.format("iceberg")
-            .option(REWRITTEN_TASKS, share_id)
+            .option(REWRITTEN_TASKS, scan_id)
             .option("target-file-size-bytes", ONE_SPLIT)
             .option("use-table-distribution-and-ordering", "true" if ordered else "false")
             .option("distribution-mode", "none")
             .option("output-spec-id", str(spec_id))
             .options(**_unsorted_label(table))
-            .load(share_id)
+            .load(scan_id)
         )
         written = _append(table, rows, target)
         deleted = _deleted_rows(written) if has_deletes else 0
-        outputs = tuple(coordinator.fetchNewFiles(copy, share_id))
+        outputs = tuple(coordinator.fetchNewFiles(copy, scan_id))
     finally:
-        cache.remove(share_id)
-        manager.removeTasks(copy, share_id)
-        coordinator.clearRewrite(copy, share_id)
-    _check_partitions(table, tasks, outputs)
+        cache.remove(scan_id)
+        manager.removeTasks(copy, scan_id)
+        coordinator.clearRewrite(copy, scan_id)
+    _check_partitions(table, scan_tasks, outputs)
     rows_out = sum(int(file.recordCount()) for file in outputs)
     return SparkRewritten(
         outputs=outputs,
@@ -116,21 +113,21 @@ def rewrite_share(table: JavaTable, copy: Any, tasks: Sequence[Any], share_id: s
 
 
 def _unsorted_label(table: JavaTable) -> dict[str, str]:
-    """Spark sorts by the table's *present* partition fields first, so a file of another spec is not in the sort order.
+    """Label the output as unsorted: a wrong sort label makes readers lose rows, a missing one costs nothing.
 
-    A file that is sorted and does not say so costs a reader nothing; the other way round it costs rows.
+    Spark sorts by the table's *current* partition fields first, so a file of another spec is not in the sort order.
     """
     return {"output-sort-order-id": "0"} if table.handle.sortOrders().containsKey(0) else {}
 
 
-def _check_partitions(table: JavaTable, tasks: Sequence[Any], outputs: Sequence[Any]) -> None:
-    """The writer computes partitions anew from the rows it has read.
+def _check_partitions(table: JavaTable, scan_tasks: Any, outputs: Sequence[Any]) -> None:
+    """Check that each output is in its inputs' partition: Spark's writer computes it from the rows that it has read.
 
     Raises:
-        GiveUpError: a row was read as another one than was written: Iceberg's ORC reader, for one, reads fractions of a
-            second before 1970 a second late.
+        GiveUpError: a row was misread. Example: Iceberg's ORC reader reads fractions of a second before 1970 one second
+            late.
     """
-    source = tasks[0].file()
+    source = scan_tasks[0].file()
     wrapper = table.jvm.org.apache.iceberg.util.StructLikeWrapper
     partition_type = table.handle.specs()[source.specId()].partitionType()
     expected = wrapper.forType(partition_type).set(source.partition())
@@ -138,16 +135,16 @@ def _check_partitions(table: JavaTable, tasks: Sequence[Any], outputs: Sequence[
         found = wrapper.forType(partition_type).set(output.partition())
         if output.specId() != source.specId() or not found.equals(expected):
             raise GiveUpError(
-                f"Spark reads a row of {source.location()} as one of partition {output.partition().toString()}, the "
-                f"file is in {source.partition().toString()}; such files are left alone",
+                f"Spark reads a row of {source.location()} as part of partition {output.partition().toString()}, but "
+                f"the file is in {source.partition().toString()}; such files are not rewritten",
                 reason=Reason.PARTITION_CHANGED,
             )
 
 
 def _append(table: JavaTable, rows: DataFrame, target: DataFrame) -> Any:
-    """Write `rows` to the table and with the options of `target`, and return the executed plan.
+    """Write `rows` to the table of `target`, with its options, and return the executed plan.
 
-    What `DataFrameWriter.save` does, which keeps the plan, and with it the reader's metrics, to itself.
+    `DataFrameWriter.save` does the same but does not return the plan, which holds the reader's metrics.
     """
     jvm, session = table.jvm, table.session._jsparkSession  # noqa: SLF001 - no public way to the plan of a write
     relation, query = (frame._jdf.queryExecution().analyzed() for frame in (target, rows))  # noqa: SLF001
@@ -158,10 +155,10 @@ def _append(table: JavaTable, rows: DataFrame, target: DataFrame) -> Any:
 
 
 def _deleted_rows(written: Any) -> int:
-    """Rows that the deletes took away, by the reader's own metric.
+    """Rows that deletes removed, from the reader's own metric.
 
     Raises:
-        GiveUpError: the plan shows no such metric, so nothing could be checked.
+        GiveUpError: the plan has no such metric, so the rewrite cannot be checked.
     """
     leaves = written.collectLeaves()
     total, scans = 0, 0
@@ -170,12 +167,12 @@ def _deleted_rows(written: Any) -> int:
         if metric.isDefined():
             total, scans = total + int(metric.get().value()), scans + 1
     if scans == 0:
-        raise GiveUpError("Iceberg's reader reported no count of deleted rows; the rewrite cannot be checked")
+        raise GiveUpError("Iceberg's reader did not report how many rows were deleted; the rewrite cannot be checked")
     return total
 
 
 def _table_cache(table: JavaTable) -> Any:
-    """`SparkTableCache.get()`, which Py4J cannot call: the class also has an instance method of that name."""
+    """`SparkTableCache.get()` by reflection: Py4J cannot call it, because an instance method has the same name."""
     loader = table.handle.getClass().getClassLoader()
     field = loader.loadClass("org.apache.iceberg.spark.SparkTableCache").getDeclaredField("INSTANCE")
     field.setAccessible(True)

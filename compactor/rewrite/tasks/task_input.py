@@ -1,4 +1,4 @@
-"""What a task needs to know to write one share: plain values out of the plan."""
+"""The plan → the input of one output task: plain values that a Spark task can carry."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.deletes.equality_deletes import EqualityDelete
 from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode.encode import EncodeInput, EncodeShare
+from compactor.rewrite.encode.encode import EncodeInput, EncodeTask
 from compactor.rewrite.splice.checks import SpliceLimits
 from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.splice import SpliceInput
-from compactor.rewrite.tasks.output_task import ShareWork, SpliceShare
+from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput
 from compactor.storage.s3_client import with_table_tags
 
 NAME_MAPPING = "schema.name-mapping.default"
 
 
-def share_work(plan: TablePlan, planned: PlannedGroup, index: int, output: str) -> ShareWork:
-    """The work on share `index` of a group that is not `spark`'s, written to `output`.
+def build_task_input(plan: TablePlan, planned: PlannedGroup, index: int, output: str) -> TaskInput:
+    """The input of output task `index` of a file group that `splice` or `encode` rewrites into the file `output`.
 
-    `auto` may splice, and encode where the footers speak against it; an engine that was asked for is the only one.
+    With engine `auto` the task tries to splice, then to encode. An engine that was requested is the only one tried.
     """
-    share = planned.group.shares[index]
+    files = planned.group.shares[index]
     if plan.requested_engine == "splice":
-        return ShareWork(splice_share(plan, share, output), None)
+        return TaskInput(splice_task(plan, files, output), None)
     if plan.requested_engine == "encode":
-        return ShareWork(None, encode_share(plan, share, output))
-    return ShareWork(splice_share(plan, share, output), encode_share(plan, share, output), aside(output))
+        return TaskInput(None, encode_task(plan, files, output))
+    return TaskInput(splice_task(plan, files, output), encode_task(plan, files, output), aside(output))
 
 
 def aside(output: str) -> str:
-    """Where the decoded part of a share is put until it is spliced into `output`."""
+    """Location of the temporary file that holds the decoded inputs until they are spliced into `output`."""
     return f"{output.removesuffix('.parquet')}-part.parquet"
 
 
-def splice_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> SpliceShare:
-    """The share as a splice."""
+def splice_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> SpliceTask:
+    """Splice `files` into `output`."""
     lineage = plan.table.keeps_row_lineage
-    return SpliceShare(
+    return SpliceTask(
         inputs=tuple(
             SpliceInput(
                 file.entry.path,
                 file.size,
                 RowLineage(file.entry.first_row_id, file.entry.data_sequence_number) if lineage else None,
             )
-            for file in share
+            for file in files
         ),
         output=output,
         limits=SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size),
@@ -56,15 +56,15 @@ def splice_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> S
     )
 
 
-def encode_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> EncodeShare:
-    """The share as an encode."""
+def encode_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> EncodeTask:
+    """Encode `files` into `output`."""
     table = plan.table
-    delete_files = _delete_files(share)
+    delete_files = _delete_files(files)
 
     def applying(file: LiveFile) -> list[DeleteFile | EqualityDelete]:
         return [delete_files[delete.path] for delete in file.deletes]
 
-    return EncodeShare(
+    return EncodeTask(
         inputs=tuple(
             EncodeInput(
                 location=file.entry.path,
@@ -75,11 +75,11 @@ def encode_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> E
                 position_deletes=tuple(each for each in applying(file) if isinstance(each, DeleteFile)),
                 equality_deletes=tuple(each for each in applying(file) if isinstance(each, EqualityDelete)),
             )
-            for file in share
+            for file in files
         ),
         output=output,
         schema_json=table.metadata.schema().model_dump_json(),
-        partition_constants=_constants(table, share[0]),
+        partition_constants=_constants(table, files[0]),
         name_mapping_json=table.properties.get(NAME_MAPPING),
         properties=tuple(sorted(table.properties.items())),
         storage=_storage(table),
@@ -89,10 +89,10 @@ def encode_share(plan: TablePlan, share: tuple[LiveFile, ...], output: str) -> E
     )
 
 
-def _delete_files(share: tuple[LiveFile, ...]) -> dict[str, DeleteFile | EqualityDelete]:
-    """What a task is told of each delete file, by path: one object however many data files it applies to.
+def _delete_files(files: tuple[LiveFile, ...]) -> dict[str, DeleteFile | EqualityDelete]:
+    """The delete files as a task needs them, by path: one object each, however many data files it applies to.
 
-    The work is pickled for its task, and an object only once: 500 files below 500 deletes are not 250,000 objects.
+    Pickling writes an object only once, so 500 data files with the same 500 deletes do not become 250,000 objects.
     """
     return {
         delete.path: EqualityDelete(
@@ -104,12 +104,12 @@ def _delete_files(share: tuple[LiveFile, ...]) -> dict[str, DeleteFile | Equalit
         )
         if delete.content is Content.EQUALITY_DELETES
         else DeleteFile(delete.path, delete.size, delete.file_format)
-        for delete in deletes_of(share)
+        for delete in deletes_of(files)
     }
 
 
 def storage_of(table: TableView) -> dict[str, str]:
-    """How to reach the table's files: its FileIO's properties, and what outputs are tagged with."""
+    """Properties of the table's FileIO, with the tags for its output files."""
     return with_table_tags(table.io.properties, table.name.namespace, table.name.name)
 
 
@@ -118,7 +118,7 @@ def _storage(table: TableView) -> tuple[tuple[str, str], ...]:
 
 
 def _constants(table: TableView, file: LiveFile) -> tuple[tuple[int, object], ...]:
-    """Values of identity partition fields: what a file that lacks the column holds (spec: column projection)."""
+    """Values of identity partition fields, for files that lack the column (spec: column projection)."""
     fields = table.spec(file.entry.key.spec_id).fields
     return tuple(
         (field.source_id, value)
@@ -128,7 +128,7 @@ def _constants(table: TableView, file: LiveFile) -> tuple[tuple[int, object], ..
 
 
 def _sorted_field_ids(table: TableView) -> tuple[int, ...]:
-    """Sort columns that get bounds whatever the default metrics mode (Iceberg's MetricsConfig)."""
+    """Sort columns; they get bounds in every default metrics mode (Iceberg's MetricsConfig)."""
     without_order = (BucketTransform, VoidTransform, UnknownTransform)
     return tuple(
         field.source_id

@@ -1,4 +1,4 @@
-"""What the tests of `encode` share: Parquet files with field ids, shares, and reading back."""
+"""Helpers of the tests of `encode`: Parquet files with field ids, output tasks, and reading back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyiceberg.types import LongType, NestedField
 
 from compactor.refusal import Refusal
 from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeShare, encode
+from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeTask, encode
 
 FIELD_ID = b"PARQUET:field_id"
 IDS = Schema(NestedField(1, "id", LongType(), required=True))
@@ -47,14 +47,14 @@ def deletes(path: Path, rows: Sequence[tuple[str, int]], **options: Any) -> Dele
     return DeleteFile(str(path), path.stat().st_size)
 
 
-def share(folder: Path, schema: Schema, inputs: Sequence[EncodeInput], **details: Any) -> EncodeShare:
-    return EncodeShare(
+def encode_task(folder: Path, schema: Schema, inputs: Sequence[EncodeInput], **details: Any) -> EncodeTask:
+    return EncodeTask(
         **{"inputs": tuple(inputs), "output": str(folder / "out.parquet"), "schema_json": schema.model_dump_json()}
         | details
     )
 
 
-def encoded(work: EncodeShare) -> tuple[EncodedFile, pa.Table]:
+def encoded(work: EncodeTask) -> tuple[EncodedFile, pa.Table]:
     result = encode(work)
     assert isinstance(result, EncodedFile), result
     table = pq.ParquetFile(work.output).read()

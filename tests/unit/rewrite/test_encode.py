@@ -44,14 +44,14 @@ from compactor.rewrite.encode.encode import EncodeInput, encode, encode_refusal
 from compactor.rewrite.reading.projection import projection
 from compactor.rewrite.reading.schema import written_schema
 from compactor.rewrite.reading.source_columns import source_columns
-from tests.unit.rewrite.encode_support import IDS, as_input, column, encoded, ids_file, refused, share, write
+from tests.unit.rewrite.encode_support import IDS, as_input, column, encode_task, encoded, ids_file, refused, write
 
 # --- columns by field id ----------------------------------------------------------------------------------------------
 
 
 def test_rows_of_all_inputs_in_arrival_order(tmp_path: Path) -> None:
     inputs = [ids_file(tmp_path / f"{n}.parquet", n * 10, 10) for n in (3, 1, 2)]
-    result, table = encoded(share(tmp_path, IDS, inputs))
+    result, table = encoded(encode_task(tmp_path, IDS, inputs))
     assert table["id"].to_pylist() == [*range(30, 40), *range(10, 20), *range(20, 30)]
     assert (result.rows_read, result.rows_deleted, result.rows, result.row_groups) == (30, 0, 30, 1)
     assert result.size == (tmp_path / "out.parquet").stat().st_size
@@ -66,7 +66,7 @@ def test_columns_are_matched_by_id_whatever_their_names_and_order(tmp_path: Path
         write(tmp_path / "2.parquet", pa.table([[2], ["y"]], schema=swapped)),
     ]
     schema = Schema(NestedField(2, "text", StringType()), NestedField(1, "number", LongType()))
-    _, table = encoded(share(tmp_path, schema, inputs))
+    _, table = encoded(encode_task(tmp_path, schema, inputs))
     assert table.to_pylist() == [{"text": "x", "number": 1}, {"text": "y", "number": 2}]
 
 
@@ -74,7 +74,7 @@ def test_a_column_dropped_and_added_again_under_its_name_is_another_column(tmp_p
     old = pa.schema([column("id", pa.int64(), 1), column("note", pa.string(), 2)])
     source = write(tmp_path / "1.parquet", pa.table([[1], ["old"]], schema=old))
     schema = Schema(NestedField(1, "id", LongType()), NestedField(3, "note", StringType()))
-    _, table = encoded(share(tmp_path, schema, [source]))
+    _, table = encoded(encode_task(tmp_path, schema, [source]))
     assert table.to_pylist() == [{"id": 1, "note": None}]
 
 
@@ -83,7 +83,7 @@ def test_a_column_without_an_id_in_a_file_with_ids_is_nobodys(tmp_path: Path) ->
     source = write(tmp_path / "1.parquet", pa.table([[1], ["stray"]], schema=old))
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "note", StringType()))
     mapping = json.dumps([{"field-id": 2, "names": ["note"]}])
-    _, table = encoded(share(tmp_path, schema, [source], name_mapping_json=mapping))
+    _, table = encoded(encode_task(tmp_path, schema, [source], name_mapping_json=mapping))
     assert table.to_pylist() == [{"id": 1, "note": None}]
 
 
@@ -111,7 +111,7 @@ def test_nested_evolution(tmp_path: Path) -> None:
         NestedField(2, "s", new_struct),
         NestedField(5, "l", ListType(6, new_struct, element_required=False)),
     )
-    result, table = encoded(share(tmp_path, schema, [source]))
+    result, table = encoded(encode_task(tmp_path, schema, [source]))
     assert table.to_pylist() == [
         {
             "m": [("k", 1.5), ("n", None)],
@@ -143,7 +143,7 @@ def test_nested_columns_that_swapped_names(tmp_path: Path) -> None:
         NestedField(5, "l", ListType(6, pair, element_required=False)),
         NestedField(10, "m", MapType(11, StringType(), 12, pair, value_required=False)),
     )
-    _, table = encoded(share(tmp_path, schema, [source]))
+    _, table = encoded(encode_task(tmp_path, schema, [source]))
     right = {"a": 3, "b": 4}
     assert table.to_pylist() == [{"s": {"t": right}, "l": [right], "m": [("k", right)]}]
 
@@ -173,7 +173,7 @@ def test_files_of_equal_types_and_names_but_other_ids_do_not_share_a_plan(tmp_pa
     schemas = [pa.schema([column("a", pa.int64(), n), column("b", pa.int64(), 3 - n)]) for n in (1, 2)]
     inputs = [write(tmp_path / f"{n}.parquet", pa.table([[1], [2]], schema=each)) for n, each in enumerate(schemas)]
     schema = Schema(NestedField(1, "a", LongType()), NestedField(2, "b", LongType()))
-    _, table = encoded(share(tmp_path, schema, inputs))
+    _, table = encoded(encode_task(tmp_path, schema, inputs))
     assert table.to_pylist() == [{"a": 1, "b": 2}, {"a": 2, "b": 1}]
 
 
@@ -186,7 +186,7 @@ def test_a_required_child_of_a_null_struct_needs_no_value(tmp_path: Path) -> Non
         for n, (schema, stored) in enumerate([(plain, True), (plain, False), (optional, False)])
     ]
     schema = Schema(NestedField(2, "s", StructType(NestedField(3, "x", IntegerType(), required=True))))
-    _, table = encoded(share(tmp_path, schema, inputs))
+    _, table = encoded(encode_task(tmp_path, schema, inputs))
     assert table.to_pylist() == rows * 3
 
 
@@ -198,7 +198,7 @@ def test_a_null_where_the_table_requires_a_value(tmp_path: Path, nested: bool) -
     source = write(tmp_path / "1.parquet", pa.Table.from_pylist([row], schema=arrow))
     required = NestedField(3, "x", IntegerType(), required=True)
     schema = Schema(NestedField(2, "s", StructType(required)) if nested else required)
-    work = share(tmp_path, schema, [source])
+    work = encode_task(tmp_path, schema, [source])
     with pytest.raises(GiveUpError) as error:
         encode(work)
     assert error.value.reason == "null_in_required_field"
@@ -215,7 +215,7 @@ def test_missing_columns_constant_default_null(tmp_path: Path) -> None:
         NestedField(3, "price", DecimalType(9, 2), required=True, initial_default=Decimal("1.50")),
         NestedField(4, "note", StringType()),
     )
-    _, table = encoded(share(tmp_path, schema, inputs, partition_constants=((2, "eu"),)))
+    _, table = encoded(encode_task(tmp_path, schema, inputs, partition_constants=((2, "eu"),)))
     price = Decimal("1.50")
     assert table.to_pylist() == [
         {"id": 0, "region": "eu", "price": price, "note": None},
@@ -227,7 +227,7 @@ def test_missing_columns_constant_default_null(tmp_path: Path) -> None:
 def test_a_null_partition_value_is_null_whatever_the_default(tmp_path: Path) -> None:
     schema = Schema(*IDS.fields, NestedField(2, "region", StringType(), initial_default="nowhere"))
     source = ids_file(tmp_path / "1.parquet", 0, 1)
-    _, table = encoded(share(tmp_path, schema, [source], partition_constants=((2, None),)))
+    _, table = encoded(encode_task(tmp_path, schema, [source], partition_constants=((2, None),)))
     assert table["region"].to_pylist() == [None]
 
 
@@ -253,7 +253,7 @@ def test_constants_of_every_type(tmp_path: Path) -> None:
     schema = Schema(*IDS.fields, *[NestedField(n, f"c{n}", kind) for n, (kind, _, _) in enumerate(constants, 2)])
     values = tuple((n, value) for n, (_, value, _) in enumerate(constants, 2))
     source = ids_file(tmp_path / "1.parquet", 0, 1)
-    _, table = encoded(share(tmp_path, schema, [source], partition_constants=values))
+    _, table = encoded(encode_task(tmp_path, schema, [source], partition_constants=values))
     for n, (_, _, expected) in enumerate(constants, 2):
         scalar = table.column(f"c{n}")[0]
         found = scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
@@ -264,7 +264,7 @@ def test_constants_of_every_type(tmp_path: Path) -> None:
 def test_a_required_column_without_a_default_is_refused(tmp_path: Path) -> None:
     source = ids_file(tmp_path / "1.parquet", 0, 1)
     schema = Schema(*IDS.fields, NestedField(2, "must", LongType(), required=True))
-    assert refused(share(tmp_path, schema, [source])) == "required_field_missing"
+    assert refused(encode_task(tmp_path, schema, [source])) == "required_field_missing"
 
 
 def test_files_without_ids_need_a_name_mapping(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ def test_files_without_ids_need_a_name_mapping(tmp_path: Path) -> None:
         NestedField(4, "l", ListType(5, StructType(NestedField(6, "x", LongType())), element_required=False)),
         NestedField(7, "m", MapType(8, StringType(), 9, LongType(), value_required=False)),
     )
-    assert refused(share(tmp_path, schema, [source])) == "no_field_ids"
+    assert refused(encode_task(tmp_path, schema, [source])) == "no_field_ids"
     mapping = [
         {"field-id": 1, "names": ["id", "ident"]},
         {"field-id": 2, "names": ["s"], "fields": [{"field-id": 3, "names": ["x", "y"]}]},
@@ -301,33 +301,33 @@ def test_files_without_ids_need_a_name_mapping(tmp_path: Path) -> None:
             "fields": [{"field-id": 8, "names": ["key"]}, {"field-id": 9, "names": ["value"]}],
         },
     ]
-    _, table = encoded(share(tmp_path, schema, [source], name_mapping_json=json.dumps(mapping)))
+    _, table = encoded(encode_task(tmp_path, schema, [source], name_mapping_json=json.dumps(mapping)))
     assert table.to_pylist() == [{"id": 5, "s": {"x": 6}, "l": [{"x": 7}], "m": [("k", 8)]}]
 
 
 def test_two_columns_with_one_id_are_refused(tmp_path: Path) -> None:
     arrow = pa.schema([column("a", pa.int64(), 1), column("b", pa.int64(), 1)])
     source = write(tmp_path / "1.parquet", pa.table([[1], [2]], schema=arrow))
-    assert refused(share(tmp_path, Schema(NestedField(1, "id", LongType())), [source])) == "duplicate_field_ids"
+    assert refused(encode_task(tmp_path, Schema(NestedField(1, "id", LongType())), [source])) == "duplicate_field_ids"
 
 
 def test_a_refusal_by_a_late_file_leaves_nothing_behind(tmp_path: Path) -> None:
     first = ids_file(tmp_path / "1.parquet", 0, 1000)
     late = write(tmp_path / "2.parquet", pa.table([["x"]], schema=pa.schema([column("id", pa.string(), 1)])))
-    work = share(tmp_path, IDS, [first, late], properties=(("write.parquet.row-group-size-bytes", "1"),))
+    work = encode_task(tmp_path, IDS, [first, late], properties=(("write.parquet.row-group-size-bytes", "1"),))
     assert refused(work) == "type_not_supported"
 
 
 @pytest.mark.parametrize("arrow", [pa.uint64(), pa.float32(), pa.string(), pa.timestamp("us"), pa.decimal128(9, 2)])
 def test_types_that_do_not_widen_to_long_are_refused(tmp_path: Path, arrow: pa.DataType) -> None:
     source = write(tmp_path / "1.parquet", pa.table([pa.nulls(1, arrow)], schema=pa.schema([column("id", arrow, 1)])))
-    assert refused(share(tmp_path, Schema(NestedField(1, "id", LongType())), [source])) == "type_not_supported"
+    assert refused(encode_task(tmp_path, Schema(NestedField(1, "id", LongType())), [source])) == "type_not_supported"
 
 
 def test_unsigned_numbers_of_32_bits_are_long(tmp_path: Path) -> None:
     arrow = pa.schema([column("id", pa.uint32(), 1)])
     source = write(tmp_path / "1.parquet", pa.table([pa.array([0, 2**32 - 1, None], pa.uint32())], schema=arrow))
-    result, table = encoded(share(tmp_path, Schema(NestedField(1, "id", LongType())), [source]))
+    result, table = encoded(encode_task(tmp_path, Schema(NestedField(1, "id", LongType())), [source]))
     assert table["id"].to_pylist() == [0, 2**32 - 1, None]
     assert int.from_bytes(result.metrics.upper_bounds[1], "little") == 2**32 - 1
 
@@ -348,12 +348,12 @@ def test_unsigned_numbers_of_32_bits_are_long(tmp_path: Path) -> None:
 )
 def test_types_that_would_lose_something_are_refused(tmp_path: Path, kind: Any, arrow: pa.DataType) -> None:
     source = write(tmp_path / "1.parquet", pa.table([pa.nulls(1, arrow)], schema=pa.schema([column("x", arrow, 1)])))
-    assert refused(share(tmp_path, Schema(NestedField(1, "x", kind)), [source])) == "type_not_supported"
+    assert refused(encode_task(tmp_path, Schema(NestedField(1, "x", kind)), [source])) == "type_not_supported"
 
 
 @pytest.mark.parametrize("kind", [UnknownType(), StructType()])
 def test_types_without_a_parquet_form_are_refused_before_any_byte(tmp_path: Path, kind: Any) -> None:
-    work = share(tmp_path, Schema(NestedField(1, "x", kind)), [EncodeInput("/nowhere", 1, 1)])
+    work = encode_task(tmp_path, Schema(NestedField(1, "x", kind)), [EncodeInput("/nowhere", 1, 1)])
     found = encode_refusal(work)
     assert found is not None
     assert found.reason == "type_not_supported"
@@ -361,13 +361,13 @@ def test_types_without_a_parquet_form_are_refused_before_any_byte(tmp_path: Path
 
 
 def test_types_that_pyiceberg_does_not_know_are_refused(tmp_path: Path) -> None:
-    work = replace(share(tmp_path, IDS, []), schema_json=IDS.model_dump_json().replace('"long"', '"variant"'))
+    work = replace(encode_task(tmp_path, IDS, []), schema_json=IDS.model_dump_json().replace('"long"', '"variant"'))
     assert refused(work) == "type_not_supported"
 
 
 def test_a_file_named_twice_is_refused(tmp_path: Path) -> None:
     source = ids_file(tmp_path / "1.parquet", 0, 1)
-    assert refused(share(tmp_path, IDS, [source, source])) == "duplicate_inputs"
+    assert refused(encode_task(tmp_path, IDS, [source, source])) == "duplicate_inputs"
 
 
 # --- bits that must survive -------------------------------------------------------------------------------------------
@@ -394,7 +394,7 @@ def test_nan_payloads_signed_zeros_and_invalid_text_survive(tmp_path: Path, repe
         NestedField(4, "r", StringType()),  # bytes that the writer did not call text
         NestedField(5, "b", BinaryType()),
     )
-    _, found = encoded(share(tmp_path, schema, inputs))
+    _, found = encoded(encode_task(tmp_path, schema, inputs))
     assert found["d"].combine_chunks().view(pa.uint64()).to_pylist() == DOUBLE_BITS * repeat * 2
     assert found["f"].combine_chunks().view(pa.uint32()).to_pylist() == FLOAT_BITS * repeat * 2
     for name in ("t", "r", "b"):
@@ -418,7 +418,7 @@ def test_int96_timestamps_beyond_the_range_of_nanoseconds(tmp_path: Path) -> Non
         data = data.replace(placeholder, struct.pack("<qi", of_day * 1000, julian_day + days))
     path.write_bytes(data)
     for kind in (TimestampType(), TimestamptzType()):
-        work = share(tmp_path, Schema(NestedField(1, "at", kind)), [as_input(path)])
+        work = encode_task(tmp_path, Schema(NestedField(1, "at", kind)), [as_input(path)])
         _, table = encoded(work)
         assert table["at"].combine_chunks().view(pa.int64()).to_pylist() == micros
         Path(work.output).unlink()
@@ -432,7 +432,7 @@ def test_decimals_of_every_physical_type(tmp_path: Path) -> None:
         table = pa.table([[Decimal(text) for text in texts]], schema=arrow)
         inputs.append(write(tmp_path / f"{n}.parquet", table, store_decimal_as_integer=as_integer))
     schema = Schema(NestedField(1, "d", DecimalType(20, 2)))
-    _, table = encoded(share(tmp_path, schema, inputs))
+    _, table = encoded(encode_task(tmp_path, schema, inputs))
     assert table["d"].to_pylist() == [Decimal(text) for text in texts] * 4
 
 
@@ -447,7 +447,7 @@ def test_a_decimal_with_more_digits_than_its_type_is_not_cut(tmp_path: Path, pre
     assert data.count(b"\x15\x4c") >= 1
     path.write_bytes(data.replace(b"\x15\x4c", bytes([0x15, precision * 2])))
     assert pq.ParquetFile(path).schema_arrow.field("d").type.precision == precision
-    work = share(tmp_path, Schema(NestedField(1, "d", DecimalType(precision, 2))), [as_input(path)])
+    work = encode_task(tmp_path, Schema(NestedField(1, "d", DecimalType(precision, 2))), [as_input(path)])
     with pytest.raises(GiveUpError):
         encode(work)
     assert not Path(work.output).exists()
@@ -474,7 +474,7 @@ def test_arrow_types_that_only_a_stored_arrow_schema_asks_for(tmp_path: Path) ->
         NestedField(6, "v", StringType()),
         NestedField(7, "s", TimestampType()),
     )
-    _, table = encoded(share(tmp_path, schema, [source]))
+    _, table = encoded(encode_task(tmp_path, schema, [source]))
     assert (
         table.select(["d", "n", "l", "v"]).to_pylist()
         == [{"d": "x", "n": 5, "l": ["a", None], "v": "long enough not to be inlined"}] * 2
@@ -495,7 +495,7 @@ def test_strings_of_one_schema_in_every_encoding(tmp_path: Path) -> None:
     inputs = [
         write(tmp_path / f"{n}.parquet", pa.table([text], schema=arrow), **each) for n, each in enumerate(options)
     ]
-    _, found = encoded(share(tmp_path, Schema(NestedField(1, "t", StringType())), inputs))
+    _, found = encoded(encode_task(tmp_path, Schema(NestedField(1, "t", StringType())), inputs))
     assert found["t"].to_pylist() == text * len(options)
 
 
@@ -509,6 +509,6 @@ def test_files_of_other_writers(tmp_path: Path) -> None:
     inputs = [as_input(tmp_path / "polars.parquet"), as_input(tmp_path / "duckdb.parquet")]
     mapping = json.dumps([{"field-id": 1, "names": ["id"]}, {"field-id": 2, "names": ["text"]}])
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "text", StringType()))
-    work = share(tmp_path, schema, inputs, name_mapping_json=mapping)
+    work = encode_task(tmp_path, schema, inputs, name_mapping_json=mapping)
     encoded(work)
     assert duckdb.sql(f"SELECT id, text FROM '{work.output}'").fetchall() == [(1, "a"), (2, None), (3, "c")]

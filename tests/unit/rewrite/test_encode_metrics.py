@@ -50,7 +50,7 @@ from compactor.rewrite.encode.written_metrics import (
 )
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
 from compactor.rewrite.reading.schema import arrow_type, written_schema
-from tests.unit.rewrite.encode_support import column, encoded, share, write
+from tests.unit.rewrite.encode_support import column, encode_task, encoded, write
 
 COMMON = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 
@@ -296,7 +296,7 @@ def test_counts_and_sizes_of_nested_columns(tmp_path: Path) -> None:
     rows = [{("a_x20b" if name == "a b" else name): value for name, value in row.items()} for row in rows]
     source = write(tmp_path / "1.parquet", pa.Table.from_pylist(rows, schema=arrow))
     properties = (("write.metadata.metrics.column.a b", "none"),)
-    result, _ = encoded(share(tmp_path, NESTED, [source], properties=properties))
+    result, _ = encoded(encode_task(tmp_path, NESTED, [source], properties=properties))
     metrics = result.metrics
     assert set(metrics.column_sizes) == {2, 4, 5, 7, 8}
     assert metrics.value_counts == {4: 3, 5: 3}
@@ -311,7 +311,7 @@ def test_lineage_columns_have_no_metrics(tmp_path: Path) -> None:
     source = write(tmp_path / "1.parquet", pa.table([np.arange(3)], schema=arrow))
     schema = Schema(NestedField(1, "id", LongType()))
     properties = (("write.metadata.metrics.default", "full"),)
-    work = share(tmp_path, schema, [source], format_version=3, keep_row_lineage=True, properties=properties)
+    work = encode_task(tmp_path, schema, [source], format_version=3, keep_row_lineage=True, properties=properties)
     result, _ = encoded(work)
     assert set(result.metrics.column_sizes) == set(result.metrics.value_counts) == {1}
 
@@ -343,6 +343,6 @@ def test_all_types_written_and_read_back_keep_their_bits() -> None:
     columns = [array_of(kind, [*edges[n], None]) for n, (kind, _) in enumerate(TYPES)]
     with tempfile.TemporaryDirectory() as folder:
         source = write(Path(folder) / "1.parquet", pa.table(columns, schema=arrow), store_decimal_as_integer=True)
-        _, table = encoded(share(Path(folder), schema, [source]))
+        _, table = encoded(encode_task(Path(folder), schema, [source]))
     for n, expected in enumerate(columns):
         assert table.column(n).combine_chunks().equals(expected), TYPES[n][0]

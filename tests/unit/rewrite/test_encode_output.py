@@ -26,10 +26,10 @@ from compactor.rewrite.encode.encode import EncodeInput, encode, encode_refusal
 from compactor.rewrite.parquet.footer import read_footer
 from compactor.rewrite.reading.schema import LAST_UPDATED_SEQUENCE_NUMBER, ROW_ID
 from compactor.rewrite.splice.splice import SpliceInput, SpliceLimits, refusal, splice
-from compactor.rewrite.tasks.output_task import ShareWork, write_share
+from compactor.rewrite.tasks.output_task import TaskInput, run_task
 from compactor.storage.local_store import LocalByteStore
 from compactor.storage.opening import byte_store_for
-from tests.unit.rewrite.encode_support import IDS, column, deletes, encoded, ids_file, share, write
+from tests.unit.rewrite.encode_support import IDS, column, deletes, encode_task, encoded, ids_file, write
 
 # --- position deletes -------------------------------------------------------------------------------------------------
 
@@ -41,7 +41,7 @@ def test_position_deletes_are_applied_and_counted(tmp_path: Path) -> None:
         [(first.location, 0), (first.location, 9), (first.location, 9), (first.location, 10), (second.location, 3)],
     )
     inputs = [replace(first, position_deletes=(file,)), second]  # the delete file does not apply to the second
-    result, table = encoded(share(tmp_path, IDS, inputs))
+    result, table = encoded(encode_task(tmp_path, IDS, inputs))
     assert table["id"].to_pylist() == [*range(1, 9), *range(10, 20)]
     assert (result.rows_read, result.rows_deleted, result.rows) == (20, 2, 18)
     assert result.metrics.value_counts == {1: 18}
@@ -53,7 +53,7 @@ def test_deleted_rows_are_counted_from_the_deletes_not_from_what_is_left(
     """A delete that is not applied, or a row too many that is dropped, must not look as if it had been meant."""
     source = ids_file(tmp_path / "1.parquet", 0, 10)
     file = deletes(tmp_path / "d.parquet", [(source.location, 3)])
-    work = share(tmp_path, IDS, [replace(source, position_deletes=(file,))])
+    work = encode_task(tmp_path, IDS, [replace(source, position_deletes=(file,))])
     for kept in (None, pa.array([False] * 2 + [True] * 8)):
         monkeypatch.setattr("compactor.rewrite.encode.encode.kept_rows", lambda *_, kept=kept: kept)
         with pytest.raises(GiveUpError) as raised:
@@ -69,7 +69,7 @@ def test_positions_count_from_the_start_of_a_file_of_many_batches(
     source = ids_file(tmp_path / "1.parquet", 0, 100, row_group_size=30)
     gone = [0, 6, 7, 13, 29, 30, 31, 63, 99]
     file = deletes(tmp_path / "d.parquet", [(source.location, position) for position in gone])
-    work = share(
+    work = encode_task(
         tmp_path,
         IDS,
         [replace(source, position_deletes=(file,), first_row_id=1000, data_sequence_number=4)],
@@ -85,7 +85,7 @@ def test_positions_count_from_the_start_of_a_file_of_many_batches(
 def test_when_every_row_is_deleted_there_is_no_file(tmp_path: Path) -> None:
     source = ids_file(tmp_path / "1.parquet", 0, 3)
     file = deletes(tmp_path / "d.parquet", [(source.location, n) for n in range(3)])
-    work = share(tmp_path, IDS, [replace(source, position_deletes=(file,))])
+    work = encode_task(tmp_path, IDS, [replace(source, position_deletes=(file,))])
     result = encode(work)
     assert (result.rows, result.rows_deleted, result.size, result.split_offsets) == (0, 3, 0, ())  # type: ignore[union-attr]
     assert not Path(work.output).exists()
@@ -94,7 +94,7 @@ def test_when_every_row_is_deleted_there_is_no_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file_format", ["ORC", "avro"])
 def test_delete_files_of_other_formats_are_refused(tmp_path: Path, file_format: str) -> None:
     source = EncodeInput("/nowhere", 1, 1, position_deletes=(DeleteFile("/nowhere", 1, file_format),))
-    found = encode_refusal(share(tmp_path, IDS, [source]))
+    found = encode_refusal(encode_task(tmp_path, IDS, [source]))
     assert found is not None
     assert found.reason == "delete_file_format"
 
@@ -114,7 +114,7 @@ def test_row_lineage_is_completed_as_readers_do(tmp_path: Path) -> None:
     table = pa.table([[2, 3], [5, None], [None, 50]], schema=arrow)
     carried = replace(write(tmp_path / "2.parquet", table), first_row_id=200, data_sequence_number=8)
     unknown = replace(write(tmp_path / "3.parquet", table), first_row_id=None)
-    _, found = encoded(share(tmp_path, IDS, [plain, carried, unknown], format_version=3, keep_row_lineage=True))
+    _, found = encoded(encode_task(tmp_path, IDS, [plain, carried, unknown], format_version=3, keep_row_lineage=True))
     assert [tuple(row.values()) for row in found.to_pylist()] == [
         (0, 100, 7),
         (1, 101, 7),
@@ -127,7 +127,7 @@ def test_row_lineage_is_completed_as_readers_do(tmp_path: Path) -> None:
 
 
 def test_lineage_below_format_version_3_is_refused(tmp_path: Path) -> None:
-    found = encode_refusal(share(tmp_path, IDS, [], keep_row_lineage=True))
+    found = encode_refusal(encode_task(tmp_path, IDS, [], keep_row_lineage=True))
     assert found is not None
     assert found.reason == "row_lineage_unknown"
 
@@ -139,7 +139,7 @@ def test_two_outputs_can_be_spliced(tmp_path: Path) -> None:
     works = []
     for n in range(2):
         source = ids_file(tmp_path / f"{n}.parquet", n * 10_000, 10_000)
-        works.append(share(tmp_path, IDS, [source], output=str(tmp_path / f"out{n}.parquet")))
+        works.append(encode_task(tmp_path, IDS, [source], output=str(tmp_path / f"out{n}.parquet")))
     outputs = [SpliceInput(work.output, encoded(work)[0].size) for work in works]
     store = byte_store_for("/", {})
     footers = [read_footer(store, file.location, file.size) for file in outputs]
@@ -159,7 +159,7 @@ def test_row_groups_are_closed_by_measured_bytes(tmp_path: Path) -> None:
         write(tmp_path / f"{n}.parquet", pa.table([rng.integers(0, 1 << 60, 5000)], schema=arrow)) for n in range(40)
     ]
     target = 400_000
-    work = share(tmp_path, IDS, inputs, properties=(("write.parquet.row-group-size-bytes", str(target)),))
+    work = encode_task(tmp_path, IDS, inputs, properties=(("write.parquet.row-group-size-bytes", str(target)),))
     result, _ = encoded(work)
     metadata = pq.ParquetFile(work.output).metadata
     sizes = [metadata.row_group(n).column(0).total_compressed_size for n in range(metadata.num_row_groups)]
@@ -176,7 +176,9 @@ def test_a_small_rest_joins_the_last_row_group(tmp_path: Path) -> None:
         write(tmp_path / f"{n}.parquet", pa.table([rng.integers(0, 1 << 60, 5000)], schema=arrow)) for n in range(21)
     ]
     target = sum(each.size for each in inputs[:19])
-    result, _ = encoded(share(tmp_path, IDS, inputs, properties=(("write.parquet.row-group-size-bytes", str(target)),)))
+    result, _ = encoded(
+        encode_task(tmp_path, IDS, inputs, properties=(("write.parquet.row-group-size-bytes", str(target)),))
+    )
     assert result.row_groups == 1
 
 
@@ -187,7 +189,7 @@ def test_rows_that_grow_in_memory_close_a_row_group_too(tmp_path: Path) -> None:
     schema = Schema(NestedField(1, "t", StringType()))
     limit = 20_000_000
     result, _ = encoded(
-        share(tmp_path, schema, inputs, properties=(("write.parquet.row-group-size-bytes", str(limit)),))
+        encode_task(tmp_path, schema, inputs, properties=(("write.parquet.row-group-size-bytes", str(limit)),))
     )
     assert result.row_groups == 4
 
@@ -207,7 +209,7 @@ def test_write_properties(tmp_path: Path) -> None:
     rows = [{"id": n % 7, "s": {"x": n % 7}} for n in range(1000)]
     source = write(tmp_path / "1.parquet", pa.Table.from_pylist(rows, schema=arrow))
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "s", StructType(NestedField(3, "x", LongType()))))
-    work = share(tmp_path, schema, [source], properties=tuple(PROPERTIES.items()))
+    work = encode_task(tmp_path, schema, [source], properties=tuple(PROPERTIES.items()))
     encoded(work)
     identifier, x = (pq.ParquetFile(work.output).metadata.row_group(0).column(n) for n in range(2))
     assert identifier.compression == x.compression == "GZIP"
@@ -230,7 +232,7 @@ def test_columns_of_values_that_hardly_repeat_get_no_dictionary_unless_asked_for
     arrow = pa.schema([column(name, pa.int64(), n) for n, name in enumerate(["unique", "asked", "few", "none"], 1)])
     table = pa.table([np.arange(3000), np.arange(3000), np.arange(3000) // 2, pa.nulls(3000, pa.int64())], schema=arrow)
     schema = Schema(*[NestedField(n, name, LongType()) for n, name in enumerate(arrow.names, 1)])
-    work = share(
+    work = encode_task(
         tmp_path,
         schema,
         [write(tmp_path / "1.parquet", table)],
@@ -247,7 +249,7 @@ def test_every_codec_and_any_level_can_be_written(tmp_path: Path, codec: str, le
     own = {"compression": codec} if codec == "brotli" else {}
     source = ids_file(tmp_path / "1.parquet", 0, 100, **own)
     properties = (("write.parquet.compression-codec", codec), ("write.parquet.compression-level", level))
-    work = share(tmp_path, IDS, [source], properties=properties)
+    work = encode_task(tmp_path, IDS, [source], properties=properties)
     encoded(work)
     expected = {"lz4": "LZ4", "lzo": "ZSTD"}.get(codec, codec.upper())
     assert pq.ParquetFile(work.output).metadata.row_group(0).column(0).compression == expected
@@ -255,7 +257,7 @@ def test_every_codec_and_any_level_can_be_written(tmp_path: Path, codec: str, le
 
 def test_brotli_is_written_only_where_readers_have_shown_to_know_it(tmp_path: Path) -> None:
     files = [ids_file(tmp_path / f"{number}.parquet", 0, 100, compression="snappy") for number in range(2)]
-    work = share(tmp_path, IDS, files, properties=(("write.parquet.compression-codec", "brotli"),))
+    work = encode_task(tmp_path, IDS, files, properties=(("write.parquet.compression-codec", "brotli"),))
     encoded(work)
     assert pq.ParquetFile(work.output).metadata.row_group(0).column(0).compression == "ZSTD"
 
@@ -268,7 +270,7 @@ def test_the_default_level_is_that_of_icebergs_java_writer(tmp_path: Path, codec
     found = []
     for chosen in (None, level, 1):
         own = {} if chosen is None else {"write.parquet.compression-level": str(chosen)}
-        work = share(tmp_path, IDS, [source], properties=tuple((properties | own).items()))
+        work = encode_task(tmp_path, IDS, [source], properties=tuple((properties | own).items()))
         encoded(work)
         found.append(Path(work.output).read_bytes())
         Path(work.output).unlink()
@@ -286,7 +288,7 @@ def test_nonsense_in_properties_does_not_stop_a_rewrite(tmp_path: Path) -> None:
         properties += [("write.metadata.metrics.default", value), ("write.metadata.metrics.column.id", value)]
         properties += [("write.metadata.metrics.max-inferred-column-defaults", value)]
         properties += [("write.parquet.bloom-filter-enabled.column.id", "true")]
-        work = share(tmp_path, IDS, [ids_file(tmp_path / "1.parquet", 0, 10)], properties=tuple(properties))
+        work = encode_task(tmp_path, IDS, [ids_file(tmp_path / "1.parquet", 0, 10)], properties=tuple(properties))
         encoded(work)
         Path(work.output).unlink()
 
@@ -294,10 +296,10 @@ def test_nonsense_in_properties_does_not_stop_a_rewrite(tmp_path: Path) -> None:
 def test_names_are_spelled_as_iceberg_does(tmp_path: Path) -> None:
     source = ids_file(tmp_path / "1.parquet", 0, 1)
     schema = Schema(NestedField(1, "9 lives.a", LongType()), NestedField(2, "ok", LongType()))
-    _, table = encoded(share(tmp_path, schema, [source]))
+    _, table = encoded(encode_task(tmp_path, schema, [source]))
     assert table.column_names == ["_9_x20lives_x2Ea", "ok"]
     colliding = Schema(NestedField(1, "a b", LongType()), NestedField(2, "a_x20b", LongType()))
-    found = encode_refusal(share(tmp_path, colliding, [source]))
+    found = encode_refusal(encode_task(tmp_path, colliding, [source]))
     assert found is not None
     assert found.reason == "column_names_collide"
 
@@ -306,7 +308,7 @@ def test_names_are_spelled_as_iceberg_does(tmp_path: Path) -> None:
 
 
 def test_an_existing_output_is_not_touched(tmp_path: Path) -> None:
-    work = share(tmp_path, IDS, [ids_file(tmp_path / "1.parquet", 0, 1)])
+    work = encode_task(tmp_path, IDS, [ids_file(tmp_path / "1.parquet", 0, 1)])
     Path(work.output).write_text("mine")
     with pytest.raises(GiveUpError) as error:
         encode(work)
@@ -326,7 +328,7 @@ def test_an_existing_output_is_not_touched(tmp_path: Path) -> None:
 def test_inputs_that_are_not_what_the_manifest_says(tmp_path: Path, change: dict[str, Any], reason: str) -> None:
     good = ids_file(tmp_path / "1.parquet", 0, 10)
     bad = replace(ids_file(tmp_path / "2.parquet", 10, 10), **change)
-    work = share(tmp_path, IDS, [good, bad])
+    work = encode_task(tmp_path, IDS, [good, bad])
     with pytest.raises(GiveUpError) as error:
         encode(work)
     assert error.value.reason == reason
@@ -341,27 +343,27 @@ def test_a_flipped_bit_in_a_page_is_noticed(tmp_path: Path, whole: bool, monkeyp
     source = ids_file(
         path, 0, 1000, write_page_checksum=True, compression="none", use_dictionary=False, write_statistics=False
     )
-    encoded(share(tmp_path, IDS, [source], output=str(tmp_path / "good.parquet")))
+    encoded(encode_task(tmp_path, IDS, [source], output=str(tmp_path / "good.parquet")))
     data = bytearray(path.read_bytes())
     data[data.index((500).to_bytes(8, "little"))] ^= 1
     path.write_bytes(data)
-    work = share(tmp_path, IDS, [source])
+    work = encode_task(tmp_path, IDS, [source])
     with pytest.raises(GiveUpError) as error:
         encode(work)
     assert error.value.reason == "corrupt_page"
     with pytest.raises(GiveUpError, match="damaged"):  # Spark would read it without a word
-        write_share(ShareWork(None, work))
+        run_task(TaskInput(None, work))
     assert not Path(work.output).exists()
 
 
 def test_large_files_are_read_by_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("compactor.rewrite.reading.files.WHOLE_FILE_BYTES", 0)
     inputs = [ids_file(tmp_path / f"{n}.parquet", n * 100, 100) for n in range(2)]
-    _, table = encoded(share(tmp_path, IDS, inputs))
+    _, table = encoded(encode_task(tmp_path, IDS, inputs))
     assert table["id"].to_pylist() == list(range(200))
     missing = replace(inputs[0], location="/nowhere/x.parquet")
     with pytest.raises(GiveUpError) as error:
-        encode(share(tmp_path, IDS, [missing], output=str(tmp_path / "other.parquet")))
+        encode(encode_task(tmp_path, IDS, [missing], output=str(tmp_path / "other.parquet")))
     assert error.value.reason == "input_missing"
 
 
@@ -378,7 +380,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, bytes_before: int, mo
 
     monkeypatch.setattr(local_store.os, "pwrite", full)
     monkeypatch.setattr(encode_write, "SINK_BUFFER_BYTES", 10)
-    work = share(tmp_path, IDS, [ids_file(tmp_path / "1.parquet", 0, 10_000)])
+    work = encode_task(tmp_path, IDS, [ids_file(tmp_path / "1.parquet", 0, 10_000)])
     with pytest.raises(RetryError) as error:
         encode(work)
     assert error.value.reason == "no_space"

@@ -38,7 +38,7 @@ from pyiceberg.types import (
 )
 
 from compactor.rewrite.encode.encode import EncodeInput
-from tests.unit.rewrite.encode_support import column, deletes, encoded, share, write
+from tests.unit.rewrite.encode_support import column, deletes, encode_task, encoded, write
 
 PRIMITIVES: list[IcebergType] = [
     BooleanType(), IntegerType(), LongType(), FloatType(), DoubleType(), StringType(), BinaryType(), TimestampType(),
@@ -200,7 +200,7 @@ def test_rows_are_what_the_model_says(data: st.DataObject) -> None:
         file = deletes(folder / "deletes.parquet", draw.of(st.permutations(doomed)))
         inputs = [replace(each, position_deletes=(file,)) for each in inputs]
         target = draw.of(st.sampled_from(["1", "200", "134217728"]))
-        work = share(folder, schema, inputs, properties=(("write.parquet.row-group-size-bytes", target),))
+        work = encode_task(folder, schema, inputs, properties=(("write.parquet.row-group-size-bytes", target),))
         if not expected:
             return
         result, table = encoded(work)
@@ -231,7 +231,7 @@ def test_the_table_schema_is_in_the_footer() -> None:
     schema = Schema(NestedField(1, "a", LongType()))
     with tempfile.TemporaryDirectory() as name:
         source = write(Path(name) / "1.parquet", pa.table([[1]], schema=pa.schema([column("a", pa.int64(), 1)])))
-        work = share(Path(name), schema, [source])
+        work = encode_task(Path(name), schema, [source])
         encoded(work)
         found = pq.ParquetFile(work.output).metadata.metadata
     assert json.loads(found[b"iceberg.schema"])["fields"] == [{"id": 1, "name": "a", "type": "long", "required": False}]

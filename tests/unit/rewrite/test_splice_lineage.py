@@ -28,7 +28,7 @@ from compactor.rewrite.splice.checks import refusal
 from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.lineage_schema import LAST_UPDATED, LINEAGE_ELEMENTS, ROW_ID, without_lineage
 from compactor.rewrite.splice.splice import SplicedFile, SpliceInput
-from compactor.rewrite.tasks.output_task import ShareWork, SpliceShare, WrittenShare, foreseen, write_share
+from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput, TaskResult, foreseen, run_task
 from tests.unit.rewrite.lineage_files import (
     ANY_SIZE,
     COMPLETE,
@@ -275,14 +275,14 @@ def test_lineage_that_cannot_be_decoded(tmp_path: Path, damage: str) -> None:
 def test_a_task_looks_at_lineage_too(tmp_path: Path) -> None:
     parts = [(write(tmp_path / "a", PLAIN), PLAIN.inherited), (write(tmp_path / "b", MERGED), MERGED.inherited)]
     inputs = tuple(SpliceInput(str(path), path.stat().st_size, lineage) for path, lineage in parts)
-    share = SpliceShare(inputs, str(tmp_path / "out"), ANY_SIZE, ())
-    assert foreseen(ShareWork(share, None)) == (None, None)
-    result = write_share(ShareWork(share, None))
-    assert isinstance(result, WrittenShare)
+    task = SpliceTask(inputs, str(tmp_path / "out"), ANY_SIZE, ())
+    assert foreseen(TaskInput(task, None)) == (None, None)
+    result = run_task(TaskInput(task, None))
+    assert isinstance(result, TaskResult)
     assert isinstance(result.file, SplicedFile)
     assert result.file.lineage_bytes > 0
     assert lineage_of(tmp_path / "out") == PLAIN.expected + MERGED.expected
-    bare = replace(share, inputs=tuple(replace(source, lineage=None) for source in inputs))
-    found, _ = foreseen(ShareWork(bare, None))
+    bare = replace(task, inputs=tuple(replace(source, lineage=None) for source in inputs))
+    found, _ = foreseen(TaskInput(bare, None))
     assert found is not None
     assert found.reason == "schema_differs"

@@ -17,16 +17,16 @@ SCRIPT = """
     sys.path.insert(0, sys.argv[1])
     import first
     assert archives(), "nothing to be forgotten"
-    from compactor.spark.python_worker import light_between_tasks
+    from compactor.spark.python_worker import reduce_task_overhead
 
-    light_between_tasks()
+    reduce_task_overhead()
     frozen = gc.get_freeze_count()
     assert archives() == []
     assert frozen > 0
     importlib.invalidate_caches()
     import second  # still found
     assert (first.VALUE, second.VALUE) == (1, 2)
-    light_between_tasks()
+    reduce_task_overhead()
     assert archives() == []
     assert gc.get_freeze_count() == frozen, "what came later is to be collected"
 """

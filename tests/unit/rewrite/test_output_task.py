@@ -1,4 +1,4 @@
-"""Which engine writes a share, what it copies and what it decodes, and the row check at the end."""
+"""Which engine writes an output task, what it copies and what it decodes, and the row check at the end."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from compactor.planning.plan_table import PlannedGroup
 from compactor.planning.planner import Group
 from compactor.refusal import Refusal
 from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeShare, encode
+from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeTask, encode
 from compactor.rewrite.parquet import footer as parquet_footer
 from compactor.rewrite.splice.checks import SpliceLimits
 from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.splice import SplicedFile, SpliceInput
 from compactor.rewrite.tasks.output_task import (
     MixedFile,
-    ShareWork,
-    SpliceShare,
-    WrittenShare,
-    attempt_share,
+    SpliceTask,
+    TaskInput,
+    TaskResult,
+    attempt_task,
     foreseen,
-    write_share,
+    run_task,
 )
-from compactor.rewrite.tasks.runner import RewrittenShare
+from compactor.rewrite.tasks.runner import WrittenOutput
 from compactor.runs.results import checked_result
 from compactor.table_names import TableName
 
@@ -63,7 +63,7 @@ LIMITS = SpliceLimits(min_row_group_bytes=8000, min_chunk_bytes=0, max_footer_fr
 
 
 class Files:
-    """Inputs of one share, in arrival order."""
+    """Inputs of one output task, in arrival order."""
 
     def __init__(self, folder: Path, *, lineage: bool = False) -> None:
         self.folder = folder
@@ -80,10 +80,10 @@ class Files:
         pq.write_table(table, path, compression="none", use_dictionary=False)
         made = EncodeInput(f"file://{path}", path.stat().st_size, rows, number + 1, first_row_id)
         if encoded:
-            share = self.encode([made], f"file://{self.folder}/{number}-encoded.parquet")
-            written = encode(share)
+            task = self.encode([made], f"file://{self.folder}/{number}-encoded.parquet")
+            written = encode(task)
             assert isinstance(written, EncodedFile)
-            made = replace(made, location=share.output, size=written.size)
+            made = replace(made, location=task.output, size=written.size)
         self.inputs.append(made)
         return made
 
@@ -98,8 +98,8 @@ class Files:
             self.inputs[number], position_deletes=(DeleteFile(f"file://{path}", path.stat().st_size),)
         )
 
-    def encode(self, inputs: list[EncodeInput], output: str) -> EncodeShare:
-        return EncodeShare(
+    def encode(self, inputs: list[EncodeInput], output: str) -> EncodeTask:
+        return EncodeTask(
             tuple(inputs),
             output,
             SCHEMA.model_dump_json(),
@@ -108,9 +108,9 @@ class Files:
             keep_row_lineage=self.lineage,
         )
 
-    def work(self) -> ShareWork:
+    def work(self) -> TaskInput:
         output = f"file://{self.folder}/output.parquet"
-        splice = SpliceShare(
+        splice = SpliceTask(
             tuple(
                 SpliceInput(
                     each.location,
@@ -123,11 +123,11 @@ class Files:
             LIMITS,
             (),
         )
-        return ShareWork(splice, self.encode(self.inputs, output), f"file://{self.folder}/aside.parquet")
+        return TaskInput(splice, self.encode(self.inputs, output), f"file://{self.folder}/aside.parquet")
 
-    def write(self) -> WrittenShare:
-        written = write_share(self.work())
-        assert isinstance(written, WrittenShare)
+    def write(self) -> TaskResult:
+        written = run_task(self.work())
+        assert isinstance(written, TaskResult)
         assert not (self.folder / "aside.parquet").exists()
         return written
 
@@ -194,8 +194,8 @@ def test_everything_is_decoded_where_the_parts_would_not_fit_together(tmp_path: 
     wider = Schema(*SCHEMA.fields, NestedField(3, "n", LongType(), required=False))
     work = files.work()
     assert work.encode is not None
-    written = write_share(replace(work, encode=replace(work.encode, schema_json=wider.model_dump_json())))
-    assert isinstance(written, WrittenShare)
+    written = run_task(replace(work, encode=replace(work.encode, schema_json=wider.model_dump_json())))
+    assert isinstance(written, TaskResult)
     assert isinstance(written.file, EncodedFile)
     assert not (tmp_path / "aside.parquet").exists()
     assert files.output["id"].to_pylist() == files.rows
@@ -220,8 +220,8 @@ def test_files_without_rows_leave_no_output(tmp_path: Path) -> None:
     work = files.work()
     assert work.splice is not None
     for tried in (replace(work, splice=replace(work.splice, limits=SpliceLimits(0, 0))), replace(work, splice=None)):
-        written = write_share(tried)
-        assert isinstance(written, WrittenShare)
+        written = run_task(tried)
+        assert isinstance(written, TaskResult)
         assert isinstance(written.file, SplicedFile if tried.splice else EncodedFile)
         assert not (tmp_path / "output.parquet").exists()
 
@@ -232,8 +232,8 @@ def test_a_footer_that_is_too_large_to_splice_is_decoded(tmp_path: Path, monkeyp
     files.add(LARGE)
     files.add(LARGE)
     monkeypatch.setattr(parquet_footer, "MAX_FOOTER_BYTES", 10)
-    written = write_share(replace(files.work(), aside=None))
-    assert isinstance(written, WrittenShare)
+    written = run_task(replace(files.work(), aside=None))
+    assert isinstance(written, TaskResult)
     assert isinstance(written.file, EncodedFile)
     assert written.not_spliced is not None
     assert written.not_spliced.reason == "footer_too_large"
@@ -245,7 +245,7 @@ def test_an_output_of_an_attempt_that_was_taken_for_lost_is_tried_again_elsewher
     files.add(LARGE)
     (tmp_path / "output.parquet").write_bytes(b"half of it")
     for work in (files.work(), replace(files.work(), splice=None, aside=None)):
-        outcome = attempt_share(write_share, work).outcome
+        outcome = attempt_task(run_task, work).outcome
         assert isinstance(outcome, RetryError)
         assert outcome.reason == "task_lost"
     assert (tmp_path / "output.parquet").read_bytes() == b"half of it"
@@ -287,10 +287,10 @@ def test_an_engine_that_was_asked_for_is_the_only_one(tmp_path: Path) -> None:
     files.add(LARGE, encoded=True)
     files.add(100)
     work = files.work()
-    refused = write_share(replace(work, encode=None))
+    refused = run_task(replace(work, encode=None))
     assert isinstance(refused, Refusal)
-    written = write_share(replace(work, splice=None, aside=None))
-    assert isinstance(written, WrittenShare)
+    written = run_task(replace(work, splice=None, aside=None))
+    assert isinstance(written, TaskResult)
     assert isinstance(written.file, EncodedFile)
 
 
@@ -396,7 +396,7 @@ def test_a_group_is_sound_when_three_separate_counts_add_up(
     shares = ((LiveFile(entry()),), (LiveFile(entry(path="b")), LiveFile(entry(path="c"))))
     planned = PlannedGroup(Group(KEY, {}, None, shares, "due"), choice)
     parts = [
-        RewrittenShare(choice, None, (object(),), 1, 1, 1, gone, rows, 1.0, 1)
+        WrittenOutput(choice, None, (object(),), 1, 1, 1, gone, rows, 1.0, 1)
         for gone, rows in zip(deleted, written, strict=True)
     ]
     if sound:
