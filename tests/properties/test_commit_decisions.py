@@ -267,5 +267,5 @@ def test_a_commit_is_known_again_by_its_run_and_its_part() -> None:
     assert replace(summary, rollback_on_conflict=True).properties[POLARIS_ROLLBACK] == "rollback"
     assert summary.matches({**summary.properties, "added-data-files": "1"})
     assert not summary.matches({})
-    assert not summary.matches(replace(summary, run_id="another run").summary)
-    assert not summary.matches(replace(summary, part="1/3").summary)
+    assert not summary.matches(replace(summary, run_id="another run").properties)
+    assert not summary.matches(replace(summary, part="1/3").properties)
