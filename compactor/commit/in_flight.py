@@ -1,9 +1,9 @@
-"""In-flight records: every output is noted before its first byte, so that a crash leaves nothing unaccounted for.
+"""In-flight records: every output is recorded before its first byte, so that a crash leaves no unknown files.
 
-A record lives beside the stream's checkpoint, one JSON file per run. It is removed after the commit, or by the sweep:
-once the owner is gone, the sweep first notes the table's head; outputs go only when no retained snapshot references
-them and the head has moved since (a commit sent before the crash can then no longer land, its base is not the head)
-or the grace period has passed. A record goes when a second sweep finds nothing left to do.
+Each run has one record, a JSON file beside the stream's checkpoint. It is removed after the commit, or by the sweep.
+When the owner is dead, the sweep first notes the table's head. Later it deletes outputs that no retained snapshot
+references, once the head has moved (a commit sent before the crash can then no longer land, because its base is not the
+head) or the grace period has passed. The record is removed when a second sweep finds no outputs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SUFFIX = ".json"
 
 @dataclass(frozen=True)
 class Owner:
-    """A process, told apart from every other: host, boot, pid namespace, pid and its start time."""
+    """Identity of a process: host, boot, pid namespace, pid and start time."""
 
     host: str
     boot: str
@@ -51,11 +51,11 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> Owner:
-        """The owner of what this process writes."""
+        """The identity of this process."""
         return cls(socket.gethostname(), *_boot_and_namespace(), os.getpid(), _start_time(os.getpid()) or "")
 
     def is_dead(self) -> bool | None:
-        """True or False where this machine can tell, None where only the lease can (another host or container)."""
+        """Whether the process is dead; None if only the lease can tell (another host or container)."""
         here = (socket.gethostname(), *_boot_and_namespace())
         if (self.host, self.boot, self.namespace) != here or not self.boot or not self.started:
             return None
@@ -70,7 +70,7 @@ def _boot_and_namespace() -> tuple[str, str]:
 
 
 def _start_time(pid: int) -> str | None:
-    """The process's start in clock ticks since boot (proc(5), stat field 22); None when there is no such process."""
+    """The process's start in clock ticks since boot (proc(5), stat field 22); None if the process does not exist."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -80,10 +80,10 @@ def _start_time(pid: int) -> str | None:
 
 @dataclass(frozen=True)
 class Record:
-    """What one run is about to write. Times are seconds since the epoch; `prefixes` are run-specific folders.
+    """The outputs of one run. Times are seconds since the epoch; `prefixes` are folders of this run only.
 
-    `abandoned`: the owner has ended this run itself, alive as it may be. `seen_head`, `seen_at`: the table's head when
-    a sweep first found the owner gone. `swept`: outputs were looked for once already.
+    `abandoned`: the owner has ended this run, although it may be alive. `seen_head`, `seen_at`: the table's head when a
+    sweep first found the owner dead. `swept`: a sweep has already deleted outputs.
     """
 
     run_id: str
@@ -106,12 +106,12 @@ class Record:
 
     @property
     def table(self) -> TableName:
-        """The table being rewritten."""
+        """The rewritten table."""
         return TableName(self.catalog, self.namespace, self.name)
 
 
 class Verdict(Enum):
-    """What a sweep does with a record."""
+    """The action of a sweep for a record."""
 
     LEAVE = "leave"
     NOTE_HEAD = "note_head"
@@ -119,7 +119,7 @@ class Verdict(Enum):
 
 
 def judge(record: Record, *, owner_dead: bool | None, head: int | None, now: float, grace_seconds: float) -> Verdict:
-    """Pure: may the outputs of `record` be deleted (where unreferenced)?"""
+    """Decide whether the unreferenced outputs of `record` may be deleted. Pure."""
     alive = record.lease_until > now if owner_dead is None else not owner_dead
     if alive and not record.abandoned:
         return Verdict.LEAVE
@@ -131,14 +131,14 @@ def judge(record: Record, *, owner_dead: bool | None, head: int | None, now: flo
 
 
 class InFlightRecords:
-    """The folder of records. Writes are atomic (write aside, then rename)."""
+    """The folder of records. Writes are atomic: a temporary file is renamed."""
 
     def __init__(self, folder_uri: str, owner: Owner, lease_seconds: float, clock: Callable[[], float]) -> None:
         self._folder = StateFolder(folder_uri)
         self._owner = owner
         self._lease = lease_seconds
         self._clock = clock
-        self._lock = threading.RLock()  # a run's lease is renewed by its watch, and before its commit
+        self._lock = threading.RLock()  # both a run's watch and its commit renew the lease
 
     @property
     def location(self) -> str:
@@ -146,10 +146,10 @@ class InFlightRecords:
         return self._folder.path
 
     def probe(self) -> None:
-        """Write, move, read and remove a file as a record is, so that trouble shows before there is work.
+        """Write, move, read and remove a test file, so that a problem shows before the first run.
 
         Raises:
-            OSError: one of these cannot be done.
+            OSError: one of these operations failed.
         """
         name = f"probe-{uuid.uuid4().hex}"
         self._folder.write(name, b"{}")
@@ -157,7 +157,7 @@ class InFlightRecords:
         self._folder.remove(name)
 
     def open(self, run_id: str, table: TableView, files: Sequence[str], prefixes: Sequence[str] = ()) -> Record:
-        """Note a run's outputs before anything is written."""
+        """Record a run's outputs, before anything is written."""
         snapshot = table.snapshot
         record = Record(
             run_id=run_id,
@@ -178,11 +178,11 @@ class InFlightRecords:
         return record
 
     def renew(self, record: Record) -> Record:
-        """Extend the lease; called while the run works, and once more right before its commit.
+        """Extend the lease. Called regularly during the run and before each attempt to commit.
 
         Raises:
-            StoppedError: a sweep has taken the run for dead (this process was suspended beyond its lease): what it
-                wrote may be gone.
+            StoppedError: a sweep considers the run dead, because this process was suspended beyond its lease: its
+                outputs may be deleted.
         """
         with self._lock:
             known = self._read(_name(record.run_id))
@@ -193,7 +193,7 @@ class InFlightRecords:
         return renewed
 
     def save(self, record: Record) -> None:
-        """Write a record whole."""
+        """Write a record."""
         try:
             with self._lock:
                 self._folder.write(_name(record.run_id), json.dumps(asdict(record)).encode())
@@ -205,15 +205,15 @@ class InFlightRecords:
             ) from error
 
     def close(self, run_id: str) -> None:
-        """Forget a run: it is committed, or its outputs are gone. A record that cannot be removed is swept later."""
+        """Remove the record of a run that is committed or cleaned up. If that fails, a later sweep removes it."""
         with suppress(OSError):
             self._folder.remove(_name(run_id))
 
     def all(self) -> list[Record]:
-        """Every record there is, oldest first."""
+        """All records, oldest first."""
         records = []
         for name in self._folder.names():
-            with suppress(RetryError):  # read at the next sweep
+            with suppress(RetryError):  # the next sweep reads it
                 records.append(self._read(name) if name.endswith(SUFFIX) else None)
         return sorted((record for record in records if record), key=lambda record: record.created)
 
@@ -224,10 +224,10 @@ class InFlightRecords:
                 tree[key] = tuple(tree[key])
             return Record(**{**tree, "owner": Owner(**tree["owner"])})
         except FileNotFoundError:
-            return None  # removed meanwhile
+            return None  # another process has removed it
         except (ValueError, TypeError, KeyError) as error:
             LOG.warning(
-                "%s is no in-flight record, what it noted is not cleaned up: %s", self._folder.file(name), error
+                "%s is not a valid in-flight record; its outputs are not cleaned up: %s", self._folder.file(name), error
             )
             return None
         except OSError as error:
@@ -249,13 +249,16 @@ def sweep(
     now: float,
     grace_seconds: float,
 ) -> dict[TableName, int]:
-    """Look at every record whose run has ended; returns files deleted per table. One bad table stops no other."""
+    """Clean up after runs of dead or ended owners; returns the number of deleted files per table.
+
+    An error for one record is logged and does not stop the others.
+    """
     removed: dict[TableName, int] = {}
     for record in records.all():
         try:
             count = _sweep_one(records, record, catalogs, cache, now, grace_seconds)
-        except Exception as error:  # noqa: BLE001 - whatever a catalog or a store raises: the record stays
-            LOG.warning("in-flight record of run %s could not be swept yet: %s", record.run_id, error)
+        except Exception as error:  # noqa: BLE001 - on any error of a catalog or a store the record stays
+            LOG.warning("the sweep of run %s failed and is tried again later: %s", record.run_id, error)
             continue
         if count:
             removed[record.table] = removed.get(record.table, 0) + count
@@ -269,12 +272,12 @@ def _sweep_one(
         table = catalogs.load(record.table)
     except TableMissingError:
         if now - record.created > grace:
-            records.close(record.run_id)  # a dropped table: its files are the catalog's business
+            records.close(record.run_id)  # the table was dropped: the catalog owns its files
         return 0
     snapshot = head_of(table.metadata, record.ref)
     head = snapshot.snapshot_id if snapshot else None
     if was_committed(table, record.run_id) and record.owner.is_dead():
-        verdict = Verdict.CLEAN  # it has landed and cannot land again: what is unreferenced now stays so
+        verdict = Verdict.CLEAN  # committed, and cannot be committed again: unreferenced files stay unreferenced
     else:
         verdict = judge(record, owner_dead=record.owner.is_dead(), head=head, now=now, grace_seconds=grace)
     if verdict is Verdict.NOTE_HEAD:
@@ -290,13 +293,13 @@ def _sweep_one(
 
 
 def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) -> int:
-    """Delete the record's outputs that no retained snapshot references; returns how many were there.
+    """Delete the record's outputs that no retained snapshot references; returns the number of deleted files.
 
     Raises:
-        RetryError: the references could not be read: nothing is deleted.
+        RetryError: the references cannot be read; nothing was deleted.
     """
     if table.uuid != record.table_uuid:
-        return 0  # another table lives under the name; its files are not ours to judge
+        return 0  # another table has this name now: do not touch its files
     io = table.io
     candidates = set(record.files)
     for location in (*record.files, *(f"{prefix.rstrip('/')}/" for prefix in record.prefixes)):
@@ -314,7 +317,7 @@ def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) 
 
 
 def referenced_paths(table: TableView, record: Record, cache: ManifestCache) -> set[str]:
-    """Data files of all retained snapshots that can hold the run's outputs: manifests newer than the run's parent."""
+    """Data files of all retained snapshots that may list the run's outputs, from manifests newer than its parent."""
     manifests = {
         manifest.manifest_path: manifest
         for snapshot in table.metadata.snapshots
@@ -326,7 +329,7 @@ def referenced_paths(table: TableView, record: Record, cache: ManifestCache) -> 
 
 
 def was_committed(table: TableView, run_id: str) -> bool:
-    """Whether a retained snapshot is the run's last commit. False proves nothing: the snapshot may have expired."""
+    """Whether a retained snapshot is the run's last commit. False is no proof: the snapshot may have expired."""
     summaries: Iterable[Mapping[str, str]] = (
         snapshot.summary.additional_properties for snapshot in table.metadata.snapshots if snapshot.summary
     )

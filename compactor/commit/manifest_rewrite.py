@@ -1,8 +1,8 @@
-"""Rewriting manifests by Iceberg's own code: fewer of them, where that can be done ordered by partition.
+"""Rewrite manifests by Iceberg's own code into fewer manifests.
 
-Up to V2 it is the Spark action, which orders entries by partition. On V3 that action (Iceberg 1.11) gives every row a
-new `_row_id`: it writes entries without the ids they had inherited. Iceberg's core `RewriteManifests` keeps them; it
-merges in the order there is, and leaves delete manifests as they are.
+Up to V2 the Spark action does it, ordered by partition. On V3 that action (Iceberg 1.11) gives every row a new
+`_row_id`, because it writes entries without the ids that they inherit. Iceberg's core `RewriteManifests` keeps the ids.
+It merges manifests in their present order and does not change delete manifests.
 """
 
 from __future__ import annotations
@@ -20,13 +20,6 @@ from compactor.iceberg.tables import TableView
 from compactor.reasons import Reason
 from compactor.spark.java_table import COMMIT_STATE_UNKNOWN, VALIDATION, JavaTable, exception_class, first_line
 
-ONE_CLUSTER = """
-public class OneCluster implements java.util.function.Function {
-  public Object apply(Object file) { return ""; }
-}
-"""
-"""A Java function that Py4J cannot make without calling back for every file; Spark brings the compiler along."""
-
 
 def rewrite_manifests(
     session: SparkSession,
@@ -37,13 +30,13 @@ def rewrite_manifests(
 ) -> ManifestsRewritten:
     """Rewrite the manifests of the given partition specs, at most one commit a spec. No data file is touched.
 
-    Iceberg validates each commit: what others added meanwhile stays, and if they replaced what is being replaced here,
-    nothing is committed.
+    Iceberg validates each commit: manifests that another commit added stay, and nothing is committed if another commit
+    replaced the same manifests.
 
     Raises:
-        RetryError: the catalog or the store does not answer, or nobody knows whether a commit has landed; a later run
-            finds the table as it is then.
-        ReplanError: the table is another one by now, or its manifests were replaced by somebody else.
+        RetryError: the catalog or the store does not answer, or it is unknown whether a commit has landed; a later run
+            starts from the table's state at that time.
+        ReplanError: the table was replaced, or another commit replaced its manifests.
     """
     started = clock()
     snapshot = table.snapshot
@@ -58,7 +51,7 @@ def rewrite_manifests(
         else:
             for spec_id in specs:
                 java.refresh()
-                java.check_unchanged()  # after an upgrade to V3 this action would give every row a new id
+                java.check_unchanged()  # after an upgrade to V3 the action would give every row a new id
                 _order_and_merge(java, spec_id, run_id)
         java.refresh()
         after = len(_manifests(java))
@@ -78,17 +71,15 @@ def _order_and_merge(java: JavaTable, spec_id: int, run_id: str) -> None:
 
 
 def _merge(java: JavaTable, run_id: str) -> None:
-    """All specs in one commit; the one cluster is split at the table's target size, and by spec."""
-    compiler = java.jvm.org.codehaus.janino.SimpleCompiler()
-    compiler.cook(ONE_CLUSTER)
-    one_cluster = compiler.getClassLoader().loadClass("OneCluster").newInstance()
+    """Merge the manifests of all specs in one commit, as one cluster; Iceberg splits it by target size and by spec."""
+    one_cluster = java.jvm.com.google.common.base.Functions.constant("")  # Spark ships Guava
     java.handle.rewriteManifests().clusterBy(one_cluster).set(RUN_ID, run_id).commit()
 
 
 def _failure(table: TableView, error: Py4JJavaError) -> RetryError | ReplanError:
-    kind, what = exception_class(error), f"manifests of {table.name} were not rewritten: {first_line(error)}"
+    kind, message = exception_class(error), f"manifests of {table.name} were not rewritten: {first_line(error)}"
     if kind == VALIDATION:
-        return ReplanError(what, reason=Reason.CONFLICT)
+        return ReplanError(message, reason=Reason.CONFLICT)
     if kind == COMMIT_STATE_UNKNOWN:
-        return RetryError(what, reason=Reason.COMMIT_STATE_UNKNOWN)
-    return RetryError(what, reason=Reason.MANIFEST_REWRITE_FAILED)
+        return RetryError(message, reason=Reason.COMMIT_STATE_UNKNOWN)
+    return RetryError(message, reason=Reason.MANIFEST_REWRITE_FAILED)

@@ -1,7 +1,7 @@
-"""Table statistics (Puffin sketches) belong to a snapshot id: a rewrite would put them out of reach.
+"""Keep table statistics (Puffin sketches) after a rewrite: they belong to a snapshot id.
 
 The rows are the same after a rewrite, so the same file is registered for the new snapshot (spec: table statistics; the
-blobs keep the snapshot they were computed from). Partition statistics count files and are not carried over.
+blobs keep the id of the snapshot that they were computed from). Partition statistics count files and are not kept.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ LOG = logging.getLogger("firnline")
 
 
 def carry_statistics(table: JavaTable, snapshot_id: int) -> bool:
-    """Register the parent snapshot's statistics file for `snapshot_id` too; False when there is none, or it fails.
+    """Register the parent snapshot's statistics file for `snapshot_id` too; False if there is none, or on failure.
 
-    A failure costs readers an estimate, never a row: it is logged, and the rewrite stays done.
+    A failure costs readers an estimate, never a row, so it is only logged.
     """
     try:
         table.refresh()
@@ -34,6 +34,8 @@ def carry_statistics(table: JavaTable, snapshot_id: int) -> bool:
         )
         handle.updateStatistics().setStatistics(carried).commit()
     except (Py4JError, FirnlineError) as error:
-        LOG.warning("%s: statistics could not be kept for the new snapshot: %s", table.view.name, first_line(error))
+        LOG.warning(
+            "%s: table statistics could not be registered for the new snapshot: %s", table.view.name, first_line(error)
+        )
         return False
     return True

@@ -1,1 +1,1 @@
-"""Where bytes move: the rewrite engines and what they need to write a correct file."""
+"""Rewrite data files: the engines `splice`, `encode` and `spark`, and all they need to write a correct file."""

@@ -1,4 +1,4 @@
-"""PyIceberg catalog properties → Spark catalog configuration: the one place where the two vocabularies meet."""
+"""PyIceberg catalog properties → Spark catalog configuration. No other module translates between them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from compactor.spark.java import AWS_JARS, JarSet
 
 SPARK_CATALOG = "org.apache.iceberg.spark.SparkCatalog"
 ACCESS_DELEGATION = "header.X-Iceberg-Access-Delegation"
-PASSED_ON_AS_THEY_ARE = (
+PASSED_UNCHANGED = (
     "header.",
     "rest.",
     "oauth2-",
@@ -26,7 +26,7 @@ PASSED_ON_AS_THEY_ARE = (
     "client.",
     "http-client.",
 )
-_PYICEBERG_CREDENTIALS_OF_GLUE = ("glue.access-key-id", "client.access-key-id")
+_GLUE_ACCESS_KEYS = ("glue.access-key-id", "client.access-key-id")
 _WITHOUT_COUNTERPART = {
     "nessie": "PyIceberg has no such type; Nessie serves Iceberg's REST protocol: use type rest and a uri that ends "
     "with /iceberg",
@@ -36,7 +36,7 @@ _WITHOUT_COUNTERPART = {
 def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, str]:
     """Spark configuration entries of one catalog.
 
-    Keys that start with `spark.` in the catalog's properties are Spark's own and win (without that prefix).
+    Properties that start with `spark.` are passed to Spark without that prefix and take precedence.
 
     Raises:
         InputError: the catalog type has no counterpart in Spark.
@@ -54,12 +54,12 @@ def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, st
     if properties.get("warehouse"):
         conf["warehouse"] = properties["warehouse"]
     conf["cache-enabled"] = "false"  # a cached table would pin plan and commit to different snapshots
-    conf.update({key: value for key, value in properties.items() if key.startswith(PASSED_ON_AS_THEY_ARE)})
+    conf.update({key: value for key, value in properties.items() if key.startswith(PASSED_UNCHANGED)})
     if kind == "glue":
         conf = _glue(name, properties) | conf
     conf = file_io_conf(properties) | conf
     if kind == "rest" and ACCESS_DELEGATION.lower() not in {key.lower() for key in conf}:
-        conf[ACCESS_DELEGATION] = "vended-credentials"  # PyIceberg always asks for them, Java only if told
+        conf[ACCESS_DELEGATION] = "vended-credentials"  # PyIceberg always requests them, Java only if configured
     conf.update({key.removeprefix("spark."): value for key, value in properties.items() if key.startswith("spark.")})
     prefix = f"spark.sql.catalog.{name}"
     return {prefix: SPARK_CATALOG, **{f"{prefix}.{key}": value for key, value in conf.items()}}
@@ -68,7 +68,8 @@ def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, st
 def bundles(properties: Mapping[str, str]) -> tuple[JarSet, ...]:
     """Iceberg's bundles of store clients that Spark needs for this catalog.
 
-    Where a REST catalog's warehouse is a name, its server tells where tables are: S3, unless properties say otherwise.
+    If a REST catalog's warehouse is a name, its server knows the tables' locations: assume S3, unless other properties
+    name a store.
     """
     stores = stores_of(properties)
     warehouse = properties.get("warehouse", "")
@@ -80,7 +81,7 @@ def bundles(properties: Mapping[str, str]) -> tuple[JarSet, ...]:
 
 
 def aws_profile(catalogs: Mapping[str, Mapping[str, str]]) -> str | None:
-    """The profile of the AWS configuration files that the catalogs name; the JVM can have but one.
+    """The AWS profile that the catalogs name; the JVM can have only one.
 
     Raises:
         InputError: two catalogs name different profiles.
@@ -94,7 +95,7 @@ def aws_profile(catalogs: Mapping[str, Mapping[str, str]]) -> str | None:
     found = sorted(profile for profile in named if profile)
     if len(found) > 1:
         raise InputError(
-            f"s3.profile-name: {' and '.join(found)} cannot be used in one process; give each its own firnline",
+            f"s3.profile-name: {' and '.join(found)} cannot be used in one process; run one firnline process for each",
             reason=Reason.BAD_SETTING,
         )
     return found[0] if found else None
@@ -112,7 +113,7 @@ def _kind(properties: Mapping[str, str]) -> str:
 
 
 def _sql(properties: Mapping[str, str]) -> dict[str, str]:
-    """SQLAlchemy URL → Iceberg's JdbcCatalog, schema version V1 as PyIceberg creates it."""
+    """SQLAlchemy URL → Iceberg's JdbcCatalog with schema version V1, which PyIceberg creates."""
     uri = properties.get("uri", "")
     conf = {"type": "jdbc", "jdbc.schema-version": "V1"}
     if uri.startswith("sqlite:"):
@@ -132,9 +133,9 @@ def _sql(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _glue(name: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Iceberg's Java Glue client has a region and an endpoint as properties, but no keys."""
+    """Properties of Iceberg's Java Glue client, which accepts region and endpoint, but no keys."""
     theirs = "client.credentials-provider"
-    given = [key for key in _PYICEBERG_CREDENTIALS_OF_GLUE if properties.get(key)]
+    given = [key for key in _GLUE_ACCESS_KEYS if properties.get(key)]
     if given and not (properties.get(theirs) or properties.get(f"spark.{theirs}")):
         raise InputError(
             f"catalogs.{name}.{given[0]}: Iceberg's Java client of Glue takes no keys from properties; set "

@@ -13,7 +13,7 @@ S3_FILE_IO = "org.apache.iceberg.aws.s3.S3FileIO"
 RESOLVING_FILE_IO = "org.apache.iceberg.io.ResolvingFileIO"
 AWS_CREDENTIALS = "software.amazon.awssdk.auth.credentials"
 ASSUME_ROLE_FACTORY = "org.apache.iceberg.aws.AssumeRoleAwsClientFactory"
-# PyIceberg's name → the name of Iceberg's Java FileIO, where the value stays the same.
+# PyIceberg's name → the name in Iceberg's Java FileIO; the value stays the same.
 _RENAMED_ON_S3 = {
     "s3.region": "client.region",
     "client.access-key-id": "s3.access-key-id",
@@ -44,7 +44,7 @@ _AZURE_VARIABLES = {
 
 @dataclass(frozen=True)
 class Store:
-    """A kind of object store: its locations, the properties that are about it, Iceberg's class and jars for it."""
+    """A kind of object store: URI schemes, prefix of its properties, Iceberg's FileIO class and jars."""
 
     schemes: tuple[str, ...]
     prefix: str
@@ -64,7 +64,7 @@ STORES = (S3, GCS, ADLS)
 
 
 def stores_of(properties: Mapping[str, str]) -> tuple[Store, ...]:
-    """The stores that the catalog's files are known to live on: by its warehouse and by what it says of a store."""
+    """The stores of the catalog's files, by its warehouse and by its properties for a store."""
     warehouse = properties.get("warehouse", "")
     return tuple(
         store
@@ -74,10 +74,10 @@ def stores_of(properties: Mapping[str, str]) -> tuple[Store, ...]:
 
 
 def file_io_conf(properties: Mapping[str, str]) -> dict[str, str]:
-    """Java's properties of the catalog's files; Java's own names among the catalog's properties win.
+    """Java FileIO properties for the catalog's files; Java's own names in the catalog's properties take precedence.
 
     Raises:
-        InputError: a property has a value or a kind that Iceberg's Java FileIO cannot be given.
+        InputError: Iceberg's Java FileIO has no counterpart for a property or its value.
     """
     stores = stores_of(properties)
     conf = {name: value for name, value in properties.items() if name.startswith(tuple(each.prefix for each in STORES))}
@@ -95,7 +95,7 @@ def file_io_conf(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _s3_in_java(properties: Mapping[str, str]) -> dict[str, str]:
-    """What PyIceberg names differently, in the words of Iceberg's Java S3FileIO and AWS client factories."""
+    """Properties that have other names in Iceberg's Java S3FileIO and AWS client factories."""
     given = {name: value for name, value in properties.items() if value}
     conf = {theirs: given[ours] for ours, theirs in reversed(_RENAMED_ON_S3.items()) if ours in given}
     conf |= {theirs: _milliseconds(ours, given[ours]) for ours, theirs in _SECONDS_TO_MS.items() if ours in given}
@@ -114,17 +114,17 @@ def _s3_in_java(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def _adls_in_java(properties: Mapping[str, str]) -> dict[str, str]:
-    """Iceberg's ADLSFileIO takes an account's key, a token per account, a bearer token, else Azure's default chain."""
+    """Properties of Iceberg's ADLSFileIO: account key, token per account, bearer token, else Azure's default chain."""
     given = {name: value for name, value in properties.items() if value}
     for name, variable in _AZURE_VARIABLES.items():
         if name in given and "adls.token-credential-provider" not in given:
             raise InputError(
                 f"{name}: Iceberg's Java client of Azure takes no service principal from properties; set {variable} in "
-                "the environment instead, which both sides read",
+                "the environment instead: PyIceberg and Java both read it",
                 reason=Reason.BAD_SETTING,
             )
     conf = {}
-    if "adls.account-key" in given:  # Java refuses one without the other
+    if "adls.account-key" in given:  # Java requires the account name and its key together
         conf = {theirs: given[ours] for ours, theirs in _RENAMED_ON_ADLS.items() if ours in given}
     if "adls.sas-token" in given:
         if "adls.account-name" not in given:

@@ -1,7 +1,7 @@
-"""Java and jars: the one place that names both.
+"""Versions of Java and of all jars. No other module names them.
 
-Versions here resolve together and are what the tests run on: the Spark 4.0 line with Iceberg 1.11. Newer patch
-releases of Spark's Kafka token-provider module do not resolve everywhere; 4.0.0 works with every 4.0.x.
+These versions resolve together, and the tests run on them: Spark 4.0 with Iceberg 1.11. Newer patch releases of Spark's
+Kafka token-provider module are not in every repository; 4.0.0 works with every 4.0.x.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class JarSet:
 
     Attributes:
         name: Part of the folder's name.
-        coordinates: `group:artifact:version`, or `group:artifact:version:classifier` for that one jar alone.
-        transitive: Whether the jars that these need come along. A module named only by a classifier brings none.
+        coordinates: `group:artifact:version`, or `group:artifact:version:classifier` for that jar alone.
+        transitive: Whether to fetch their dependencies too. A coordinate with a classifier brings none.
     """
 
     name: str
@@ -56,8 +56,8 @@ AZURE_JARS = JarSet("azure", ("org.apache.iceberg:iceberg-azure-bundle:1.11.0",)
 KAFKA_BROKER_JARS = JarSet(
     "kafka-broker", ("org.apache.kafka:kafka_2.13:4.1.1", "org.slf4j:slf4j-simple:1.7.36"), transitive=True
 )
-# What the tests and `firnline demo --on rest-s3` run on. The catalog also needs Hadoop's client jars, which pyspark
-# ships (`pyspark_jars`).
+# For the tests and `firnline demo --on rest-s3`. The catalog also needs Hadoop's client jars, which pyspark ships
+# (`pyspark_jars`).
 S3PROXY_JARS = JarSet("s3proxy", ("org.gaul:s3proxy:4.1.0:jar-with-dependencies",), transitive=False)
 REST_CATALOG_JARS = JarSet(
     "rest-catalog",
@@ -80,16 +80,16 @@ JAR_SETS = (SPARK_JARS, AWS_JARS, GCP_JARS, AZURE_JARS, KAFKA_BROKER_JARS, S3PRO
 
 
 def java_home() -> Path:
-    """A Java 17 or 21: `JAVA_HOME`, else `java` on the path, else the usual folders.
+    """Home folder of Java 17 or 21: `JAVA_HOME`, else `java` on the path, else the usual folders.
 
     Raises:
-        InputError: none is installed; the message says what to install.
+        InputError: none is installed; the message says how to install it.
     """
     for home in _candidate_homes():
         if _major_version(home) in SUPPORTED_JAVA:
             return home
     raise InputError(
-        "Java 17 or 21 is needed (Spark 4.0 runs on these) and none was found: install one "
+        "Spark 4.0 needs Java 17 or 21, and none was found: install one "
         "(Debian/Ubuntu: apt-get install openjdk-17-jre-headless; Fedora: dnf install java-21-openjdk-headless; "
         "macOS: brew install openjdk@21) or set JAVA_HOME",
         reason=Reason.NO_JAVA,
@@ -125,7 +125,7 @@ def _major_version(home: Path) -> int | None:
 
 
 def jars_folder(jar_set: JarSet) -> Path:
-    """Where a jar set is kept: in the Python environment when it is writable, else in the user's cache."""
+    """Folder of a jar set: in the Python environment if that is writable, else in the user's cache."""
     digest = hashlib.sha256(" ".join(jar_set.coordinates).encode()).hexdigest()[:12]
     name = f"{jar_set.name}-{digest}"
     inside = Path(sys.prefix) / "share" / "firnline" / "jars"
@@ -136,10 +136,10 @@ def jars_folder(jar_set: JarSet) -> Path:
 
 
 def fetch_jars(jar_set: JarSet) -> list[Path]:
-    """The jars of a set, fetched once through the Ivy that ships inside pyspark; no network on later calls.
+    """The jars of a set. The first call fetches them with the Ivy that pyspark ships; later calls use no network.
 
     Raises:
-        GiveUpError: the repository did not deliver; the message holds Ivy's last words.
+        GiveUpError: the jars could not be fetched; the message has the last lines of Ivy's output.
     """
     folder = jars_folder(jar_set)
     if not folder.is_dir():
@@ -149,20 +149,20 @@ def fetch_jars(jar_set: JarSet) -> list[Path]:
             try:
                 (Path(scratch) / "jars").rename(folder)
             except OSError:
-                if not folder.is_dir():  # else another process fetched the same set at the same time
+                if not folder.is_dir():  # another process has fetched the same set
                     raise
     return sorted(folder.glob("*.jar"))
 
 
 def pyspark_jars() -> Path:
-    """The folder of the jars that pyspark ships: Ivy, Hadoop's clients, Spark itself."""
-    import pyspark  # noqa: PLC0415 - only its folder is wanted, and only when something must be fetched or started
+    """Folder of the jars that pyspark ships: Ivy, Hadoop's clients, Spark."""
+    import pyspark  # noqa: PLC0415 - slow to import, and needed only to fetch jars or start a process
 
     return Path(pyspark.__file__).parent / "jars"
 
 
 def _ivy_module(jar_set: JarSet) -> str:
-    """The set as an Ivy module file: one dependency a module, its artifacts named where one carries a classifier."""
+    """The set as an Ivy module file: one dependency per module, with named artifacts where one has a classifier."""
     classifiers: dict[tuple[str, str, str], list[str]] = {}
     for coordinate in jar_set.coordinates:
         group, artifact, version, *classifier = coordinate.split(":")

@@ -1,4 +1,4 @@
-"""Iceberg's Java table behind Py4J: pinned to the planned snapshot, few calls, files handed over as JSON."""
+"""Iceberg's Java table through Py4J: pinned to the planned snapshot; files are passed as JSON to save calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLE_DATA_LOCATIONS = ("write.data.path", "write.folder-storage.path")
 
 @dataclass(frozen=True)
 class JavaTable:
-    """A loaded `org.apache.iceberg.Table`, checked to be the same table at the same point as the PyIceberg view."""
+    """A loaded `org.apache.iceberg.Table`; `load` has checked that it is the table of the PyIceberg view."""
 
     session: SparkSession
     handle: Any
@@ -37,13 +37,13 @@ class JavaTable:
         """Load the table through Spark's catalog.
 
         Raises:
-            RetryError: Spark's catalog does not deliver it.
-            ReplanError: it is another table by now, its format version changed, or the planned snapshot is gone.
+            RetryError: Spark's catalog cannot load it.
+            ReplanError: the table was replaced, its format version changed, or the planned snapshot expired.
         """
         spark3_util = session._jvm.org.apache.iceberg.spark.Spark3Util  # noqa: SLF001 - PySpark's documented gateway
         try:
             activate(session)
-            # Spark3Util takes a catalog that fails to load for a namespace; asking for it first tells the cause.
+            # Spark3Util treats a catalog that fails to load as a namespace. Load it first, for an error with the cause.
             session._jsparkSession.sessionState().catalogManager().catalog(view.name.catalog)  # noqa: SLF001
             handle = spark3_util.loadIcebergTable(session._jsparkSession, view.name.spark)  # noqa: SLF001
         except Py4JJavaError as error:
@@ -61,23 +61,23 @@ class JavaTable:
 
     @property
     def sequence_number(self) -> int:
-        """The planned snapshot's sequence number, which the outputs will carry; 0 in format version 1."""
+        """The planned snapshot's sequence number, which the outputs get; 0 in format version 1."""
         snapshot = self.view.metadata.snapshot_by_id(self.snapshot_id)
         return (snapshot.sequence_number or 0) if snapshot else 0
 
     def check_unchanged(self) -> None:
-        """Refuse to go on when the table is not the one that was planned. The planned snapshot may have expired:
-        Iceberg validates a commit from the snapshots after it.
+        """Check that this is still the planned table. The planned snapshot may have expired: Iceberg validates a commit
+        against the snapshots after it.
 
         Raises:
-            ReplanError: UUID or format version differ, or the branch is gone.
+            ReplanError: UUID or format version differ, or the branch was dropped.
         """
         name = self.view.name
         if self.handle.uuid().toString() != self.view.uuid:
             raise ReplanError(f"{name} was replaced by another table since planning", reason=Reason.TABLE_REPLACED)
         metadata = self.handle.operations().current()
         version = metadata.formatVersion()
-        if metadata.ref(self.view.ref) is None:  # a commit would make the branch again
+        if metadata.ref(self.view.ref) is None:  # a commit would create the branch again
             raise ReplanError(
                 f"branch {self.view.ref} of {name} was dropped since planning", reason=Reason.BRANCH_DROPPED
             )
@@ -90,16 +90,16 @@ class JavaTable:
         """Read the table's newest metadata.
 
         Raises:
-            ReplanError: the table was dropped, or replaced by another one under its name.
+            ReplanError: the table was dropped, or replaced by another table of the same name.
             RetryError: the catalog or the store does not answer.
         """
         try:
             self.handle.refresh()
         except Py4JJavaError as error:
-            what = f"{self.view.name} cannot be read again: {first_line(error)}"
-            if exception_class(error) == NO_SUCH_TABLE or "UUID does not match" in what:
-                raise ReplanError(what, reason=Reason.TABLE_REPLACED) from error
-            raise RetryError(what, reason=Reason.TABLE_UNREADABLE) from error
+            message = f"{self.view.name} cannot be read again: {first_line(error)}"
+            if exception_class(error) == NO_SUCH_TABLE or "UUID does not match" in message:
+                raise ReplanError(message, reason=Reason.TABLE_REPLACED) from error
+            raise RetryError(message, reason=Reason.TABLE_UNREADABLE) from error
 
     @property
     def jvm(self) -> Any:
@@ -107,7 +107,7 @@ class JavaTable:
         return self.session._jvm  # noqa: SLF001
 
     def new_data_locations(self, names: Sequence[tuple[PartitionKey, str]]) -> list[str]:
-        """Where the table's own writers would put these files: its location provider decides."""
+        """Locations for new files with these names, from the table's location provider, as its own writers use it."""
         if not names:
             return []
         provider = self.handle.locationProvider()
@@ -139,7 +139,7 @@ class JavaTable:
         return [task.file() for task in self.scan_tasks(data_files)]
 
     def delete_files(self, delete_files: Sequence[Mapping[str, Any]]) -> Any:
-        """A Java list of `DeleteFile`s from content-file JSON, made in one call: there may be thousands."""
+        """A Java list of `DeleteFile`s from content-file JSON, in one call: there may be thousands."""
         if not delete_files:
             return self.jvm.java.util.ArrayList()
         iceberg = self.jvm.org.apache.iceberg
@@ -150,7 +150,7 @@ class JavaTable:
         """Java's own scan tasks of the given data files at the planned snapshot, deletes and row lineage included.
 
         Raises:
-            GiveUpError: Java's plan does not hold a file that the inventory holds.
+            GiveUpError: Java's plan lacks a file of the inventory.
             ReplanError: the planned snapshot has expired.
         """
         wanted = set(paths)
@@ -182,7 +182,7 @@ class JavaTable:
 
 
 def data_folder(view: TableView) -> str:
-    """Where Iceberg's writers put a table's data files, without a trailing slash."""
+    """The folder where Iceberg's writers put a table's data files, without a trailing slash."""
     for key in TABLE_DATA_LOCATIONS:
         if view.properties.get(key):
             return view.properties[key].rstrip("/")
@@ -190,14 +190,14 @@ def data_folder(view: TableView) -> str:
 
 
 def activate(session: SparkSession) -> None:
-    """Make `session` the calling thread's: Spark looks catalogs up in the active session's configuration."""
+    """Make `session` the calling thread's active session: Spark finds catalogs in its configuration."""
     session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)  # noqa: SLF001
 
 
 def content_file(
     key: PartitionKey, path: str, file_format: str, size: int, metrics: Mapping[str, Any], **more: Any
 ) -> dict[str, Any]:
-    """One data file in the REST spec's content-file JSON. `metrics` must hold `record-count`."""
+    """One data file as content-file JSON (REST spec). `metrics` must contain `record-count`."""
     return {
         "spec-id": key.spec_id,
         "content": "data",
@@ -211,7 +211,7 @@ def content_file(
 
 
 def delete_file(entry: FileEntry) -> dict[str, Any]:
-    """A delete file or deletion vector in the REST spec's content-file JSON: enough to name it in a commit."""
+    """A delete file or deletion vector as content-file JSON (REST spec), enough to identify it in a commit."""
     more: dict[str, Any] = {"content": entry.content.value}
     if entry.content is Content.EQUALITY_DELETES:
         more["equality-ids"] = list(entry.equality_ids)
@@ -228,7 +228,7 @@ def exception_class(error: Py4JJavaError) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's own message, for people."""
+    """The first line of an error's message."""
     if isinstance(error, Py4JJavaError):
         message = str(error.java_exception.getMessage() or exception_class(error))
     else:

@@ -1,4 +1,4 @@
-"""The Spark session: jars, catalogs and the state store, set so that nothing is downloaded or guessed at run time."""
+"""The Spark session: jars, catalogs and state store, configured so that Spark downloads nothing at run time."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ LOG_AS_JSON = Path(__file__).with_name("log4j2-json.properties")
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 SMALL_BUFFERS = "-Djdk.nio.maxCachedBufferSize=1048576"
 WORKER_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}
-"""Of Spark's Python workers. An encode holds 2.6 row groups at its peak with jemalloc, 3.3 with Arrow's own choice, at
-the same speed; where Arrow was built without it, it says so and takes its own choice.
+"""Environment of Spark's Python workers. With jemalloc an encode holds 2.6 row groups at its peak, with Arrow's default
+allocator 3.3, at the same speed. If Arrow was built without jemalloc, it logs that and uses its default.
 """
 STATE_PARTITIONS = 1
-"""Shuffle partitions of the ledger: a warm batch takes 1.2 s at 1, 1.9 s at 4. Part of the checkpoint's path."""
+"""Shuffle partitions of the ledger: a warm batch takes 1.2 s with 1, 1.9 s with 4. Part of the checkpoint's path."""
 
 
 def spark_session(settings: Settings, application: str = "firnline") -> SparkSession:
-    """Start (or join) the session that runs the stream and the rewrite tasks."""
+    """Start (or reuse) the session that runs the stream and the output tasks."""
     os.environ["JAVA_HOME"] = str(java_home())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors must run this environment's interpreter
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors must use the interpreter of this environment
     builder = SparkSession.builder.appName(application).master(settings.spark.master)
     for key, value in session_conf(settings).items():
         builder = builder.config(key, value)
@@ -41,36 +41,35 @@ def spark_session(settings: Settings, application: str = "firnline") -> SparkSes
 
 
 def jar_sets(settings: Settings) -> tuple[JarSet, ...]:
-    """What Spark needs for the catalogs of the settings."""
+    """The jar sets that Spark needs for the catalogs in the settings."""
     needed = (jar_set for properties in settings.catalogs.values() for jar_set in bundles(properties))
     return tuple(dict.fromkeys((SPARK_JARS, *needed)))
 
 
 def session_conf(settings: Settings) -> dict[str, str]:
-    """The whole Spark configuration; keys of `spark.conf` in the settings win."""
+    """The complete Spark configuration; keys in the setting `spark.conf` take precedence."""
     as_json = settings.logging.as_json(terminal=sys.stderr.isatty())
     log_option = f"-Dlog4j2.configurationFile={(LOG_AS_JSON if as_json else LOG_FOR_PEOPLE).as_uri()}"
     conf = {
         "spark.sql.extensions": EXTENSIONS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.scheduler.mode": "FAIR",  # a long rewrite must not hold up the stream's small batches
+        "spark.scheduler.mode": "FAIR",  # a long rewrite must not delay the small batches of the stream
         "spark.sql.shuffle.partitions": str(STATE_PARTITIONS),
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB_PROVIDER,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        # A deep stack for Spark's own handling of a stopped stream's error text; its log looks as ours does.
-        # Threads that rewrite would each keep the direct buffers of their largest reads and writes for good.
-        # Spark adds the user's extraJavaOptions to them.
+        # -Xss4m: Spark needs a deep stack to handle the error text of a stopped stream. SMALL_BUFFERS: otherwise each
+        # rewriting thread keeps the direct buffers of its largest reads and writes. Spark appends extraJavaOptions.
         "spark.driver.defaultJavaOptions": f"-Xss4m {SMALL_BUFFERS} {log_option}",
         "spark.executor.defaultJavaOptions": SMALL_BUFFERS,
-        # Where direct memory is short, Hadoop's asynchronous reads of local files are lost and waited for, 5 min each.
+        # When direct memory is short, Hadoop loses asynchronous reads of local files and waits 5 min for each.
         "spark.hadoop.parquet.hadoop.vectored.io.enabled": "false",
-        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # else damage is read, and written as if sound
-        # Deletes that one query has read would serve the next, also where that one reads other columns: deleted rows
-        # come back then (apache/iceberg 15039).
+        "spark.hadoop.parquet.page.verify-checksum.enabled": "true",  # otherwise damaged pages are read and rewritten
+        # The cache reuses the deletes of one query in a query that reads other columns: deleted rows come back
+        # (apache/iceberg 15039).
         "spark.sql.iceberg.executor-cache.enabled": "false",
         **{f"spark.executorEnv.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         "spark.driver.host": "127.0.0.1" if settings.spark.master.startswith("local") else "",
@@ -78,7 +77,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
     if not ({"spark.jars", "spark.jars.packages"} & set(settings.spark.conf)):
         conf["spark.jars"] = ",".join(str(jar) for jar_set in jar_sets(settings) for jar in fetch_jars(jar_set))
     profile = aws_profile(settings.catalogs)
-    if profile:  # Iceberg's Java client has no property for it
+    if profile:  # Iceberg's Java client has no property for the profile
         for side in ("driver", "executor"):
             conf[f"spark.{side}.defaultJavaOptions"] += f" -Daws.profile={profile}"
     if as_json and settings.spark.master.startswith("k8s"):  # executors run this image (deploy/docker/entrypoint.sh)

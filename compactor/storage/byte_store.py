@@ -1,13 +1,13 @@
 """The contract of a byte store: read a range, write a new file once, copy a range without decoding it.
 
-A location is the URI or path that Iceberg metadata holds. Three stores implement the contract: `LocalByteStore` lets
-the kernel copy, `S3ByteStore` lets S3 copy, `FileIOByteStore` streams through PyIceberg's FileIO. They pickle, so that
-Spark tasks can carry them. `opening.byte_store_for` chooses one.
+A location is the URI or path in Iceberg metadata. Three stores implement the contract: in `LocalByteStore` the kernel
+copies, in `S3ByteStore` S3 copies, and `FileIOByteStore` streams through PyIceberg's FileIO. Stores can be pickled for
+Spark tasks. `opening.byte_store_for` chooses a store.
 
-Errors a caller sees: GiveUpError with reason `input_missing` (no such file), `input_truncated` (the file ends before
+Errors: GiveUpError with reason `input_missing` (no such file), `input_truncated` (the file ends before
 the range does), `output_exists`, `output_closed`, `access_denied`, `unsupported_location`; RetryError with reason
-`no_space`, or `unavailable` for every other failure of the store. S3 adds GiveUpError `store_refuses` (a request that
-it never accepts), `unsupported_encryption`, `too_many_parts`, and RetryError `input_changed` (a file was replaced).
+`no_space`, or `unavailable` for every other failure of the store. S3 adds GiveUpError `store_refuses` (it never
+accepts the request), `unsupported_encryption`, `too_many_parts`, and RetryError `input_changed` (a file was replaced).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from compactor.reasons import Reason
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
 
-_READ_GAP: Final = 64 * 1024  # cheaper to read through than to ask twice
+_READ_GAP: Final = 64 * 1024  # reading this many bytes is cheaper than a second request
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _DENIED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
@@ -42,7 +42,7 @@ class ByteRange:
 
 
 class OutputFile(Protocol):
-    """A file being written, front to back, once. Nothing is promised to exist before `finish` returns."""
+    """A new file, written once from front to back. It may not exist before `finish` returns."""
 
     @property
     def position(self) -> int:
@@ -50,24 +50,24 @@ class OutputFile(Protocol):
         ...
 
     def write(self, data: bytes) -> None:
-        """Append these bytes."""
+        """Append `data`."""
         ...
 
     def copy_range(self, source_location: str, offset: int, length: int) -> None:
-        """Append `length` bytes of another file; GiveUpError `input_truncated` when it has fewer."""
+        """Append `length` bytes of another file; GiveUpError `input_truncated` if it is too short."""
         ...
 
     def finish(self) -> int:
-        """Make the file durable under its name and return its size in bytes."""
+        """Make the file durable under its name; returns its size in bytes."""
         ...
 
     def abort(self) -> None:
-        """Remove what was written, also after a `finish` that failed. Calling it twice is fine."""
+        """Remove the file, also after a failed `finish`. Can be called twice."""
         ...
 
 
 class ByteStore(Protocol):
-    """Where files are. Every method may raise the errors named on top of this module."""
+    """Reads, writes and removes files. Every method may raise the errors listed at the top of this module."""
 
     def size(self, location: str) -> int:
         """Bytes in the file."""
@@ -78,20 +78,20 @@ class ByteStore(Protocol):
         ...
 
     def create(self, location: str) -> OutputFile:
-        """A new file, its parent directories made where the store has any; it must not exist yet."""
+        """Create a new file, with its parent directories where the store has any; the file must not exist."""
         ...
 
     def delete(self, location: str) -> None:
-        """Remove the file; a missing one is no error."""
+        """Remove the file; no error if it is missing."""
         ...
 
     def exists(self, location: str) -> bool:
-        """Whether the file is there."""
+        """Whether the file exists."""
         ...
 
 
 def read_ranges(store: ByteStore, location: str, wanted: Iterable[ByteRange]) -> dict[ByteRange, bytes]:
-    """The bytes of many small ranges of one file; neighbours (up to 64 KiB apart, 8 MiB in all) come in one read."""
+    """The bytes of many small ranges of one file; one read for ranges up to 64 KiB apart, at most 8 MiB together."""
     data: dict[ByteRange, bytes] = {}
     batch: list[ByteRange] = []
     for part in [*sorted(wanted, key=lambda part: part.offset), None]:
@@ -115,11 +115,11 @@ def translated(error: Exception, location: str, action: str) -> FirnlineError:
         return GiveUpError(f"{location} does not exist any more ({action} it).", reason=Reason.INPUT_MISSING)
     if isinstance(error, FileExistsError):
         return GiveUpError(
-            f"{location} exists already; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
+            f"{location} already exists; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
         )
     if number in _NO_SPACE:
         return RetryError(
-            f"No space left while {action} {location}: free some, it is tried again.", reason=Reason.NO_SPACE
+            f"No space left while {action} {location}: free some space; the run is tried again.", reason=Reason.NO_SPACE
         )
     if isinstance(error, PermissionError) or number in _DENIED:
         return GiveUpError(f"Access denied while {action} {location}: {error}", reason=Reason.ACCESS_DENIED)
@@ -128,7 +128,7 @@ def translated(error: Exception, location: str, action: str) -> FirnlineError:
 
 @contextmanager
 def errors_named(location: str, action: str) -> Iterator[None]:
-    """Raise what the operating system or a FileIO raises as an error of this project."""
+    """Translate errors of the operating system or a FileIO into errors of this project."""
     try:
         yield
     except FirnlineError:
@@ -138,7 +138,7 @@ def errors_named(location: str, action: str) -> Iterator[None]:
 
 
 def truncated(location: str, offset: int, length: int, got: int) -> GiveUpError:
-    """What to raise when a file gave `got` of `length` bytes from `offset` and then ended."""
+    """The error for a file that ended after `got` of `length` bytes from `offset`."""
     return GiveUpError(
         f"{location} ends {length - got} bytes before offset {offset + length}: it is shorter than its metadata says.",
         reason=Reason.INPUT_TRUNCATED,
@@ -146,6 +146,8 @@ def truncated(location: str, offset: int, length: int, got: int) -> GiveUpError:
 
 
 def check_range(location: str, offset: int, length: int) -> None:
-    """GiveUpError `input_truncated` for a range that no file can have."""
+    """Raise GiveUpError `input_truncated` for a negative offset or length."""
     if offset < 0 or length < 0:
-        raise GiveUpError(f"Impossible byte range {offset}+{length} of {location}.", reason=Reason.INPUT_TRUNCATED)
+        raise GiveUpError(
+            f"Impossible byte range of {location}: {length} bytes from offset {offset}.", reason=Reason.INPUT_TRUNCATED
+        )

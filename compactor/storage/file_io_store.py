@@ -1,4 +1,4 @@
-"""Files behind PyIceberg's FileIO: every byte passes through here. For stores that have no way of their own."""
+"""Files behind PyIceberg's FileIO: all bytes pass through this process. For all stores but local files and S3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compactor.storage.byte_store import BUFFER_BYTES, OutputFile, check_range, 
 class FileIOByteStore:
     """Files behind PyIceberg's FileIO, configured by the table's or catalog's properties.
 
-    Connections are opened on first use and stay with this process: pickling carries the properties only.
+    Connections open on first use and stay in this process: pickling keeps the properties only.
     """
 
     def __init__(self, properties: dict[str, str]) -> None:
@@ -32,7 +32,7 @@ class FileIOByteStore:
         self._file_ios = {}
 
     def file_io(self, location: str) -> FileIO:
-        """The FileIO that serves this location's scheme."""
+        """The FileIO for this location's scheme."""
         _check_parsable(location)
         scheme = location.partition(":")[0] if ":" in location else ""
         if scheme not in self._file_ios:
@@ -58,7 +58,7 @@ class FileIOByteStore:
             return b"".join(pieces)
 
     def seek(self, stream: InputStream, location: str, offset: int, length: int) -> None:
-        """Go to `offset`; not every stream can be sent beyond its end, to find nothing there."""
+        """Go to `offset`. Some streams refuse an offset beyond their end: raise `input_truncated` then."""
         try:
             stream.seek(offset)
         except OSError:
@@ -67,10 +67,10 @@ class FileIOByteStore:
             raise truncated(location, offset, length, 0) from None
 
     def create(self, location: str) -> OutputFile:
-        """As the contract says; a task that Spark has started again does not get so far.
+        """Create a new file, as the contract says, but not in a task that Spark has started again.
 
-        These stores cannot keep an attempt that Spark has given up for lost from writing, or removing, what a later one
-        has written to the same place; a run planned anew writes elsewhere.
+        Spark may start a task again while the first attempt still runs. These stores cannot stop that attempt from
+        overwriting or removing the new file. A new run writes to other locations.
         """
         task = TaskContext.get()
         if task is not None and task.attemptNumber() > 0:
@@ -91,14 +91,14 @@ class FileIOByteStore:
 
 
 def _check_parsable(location: str) -> None:
-    """PyIceberg finds the object key with urlparse, which would cut the name off at these characters, unnoticed."""
+    """Refuse locations that PyIceberg would shorten silently: it finds the object key with urlparse."""
     parsed = urlparse(location)
     if location != f"{parsed.scheme}://{parsed.netloc}{parsed.path}" and location not in {
         f"{parsed.scheme}:{parsed.path}",
         parsed.path,
     }:
         raise GiveUpError(
-            f"{location!r} holds a character (? # ; or a control character) that PyIceberg's FileIO cannot address.",
+            f"{location!r} contains a character (? # ; or a control character) that PyIceberg's FileIO cannot address.",
             reason=Reason.UNSUPPORTED_LOCATION,
         )
 
@@ -149,7 +149,7 @@ class _FileIOOutputFile:
         with suppress(Exception):
             self._close_source()
         if self._stream is not None:
-            # There is no "discard" in the FileIO interface: closing settles the upload, so that it can be deleted.
+            # The FileIO interface has no "discard": close the stream to end the upload, then delete the file.
             stream, self._stream = self._stream, None
             with suppress(Exception):
                 stream.close()
@@ -157,7 +157,7 @@ class _FileIOOutputFile:
 
     def _open_stream(self) -> OutputStream:
         if self._stream is None:
-            raise GiveUpError(f"{self.location} is closed already.", reason=Reason.OUTPUT_CLOSED)
+            raise GiveUpError(f"{self.location} is already closed.", reason=Reason.OUTPUT_CLOSED)
         return self._stream
 
     def _open_source(self, location: str) -> InputStream:

@@ -12,7 +12,7 @@ from compactor.errors import GiveUpError
 from compactor.reasons import Reason
 from compactor.storage.byte_store import BUFFER_BYTES, OutputFile, check_range, errors_named, translated, truncated
 
-# What copy_file_range answers where the file systems, the kernel or a sandbox cannot do it.
+# Errors of copy_file_range where the file systems, the kernel or a sandbox do not support it.
 _COPY_REFUSED: Final = frozenset({errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
 
 
@@ -20,7 +20,7 @@ def local_path(location: str) -> Path:
     """The path behind `/a`, `file:/a`, `file:///a` or `file://localhost/a`, taken literally: `%20` is three characters.
 
     Raises:
-        GiveUpError: reason `unsupported_location`; it names another host, is relative or is not a local file.
+        GiveUpError: reason `unsupported_location`; the location names another host, is relative or is not local.
     """
     path = location.removeprefix("file:")
     if path != location and path.startswith("//"):
@@ -32,7 +32,7 @@ def local_path(location: str) -> Path:
 
 
 class LocalByteStore:
-    """Files of this machine (or a mount). It has no state."""
+    """Files of this machine, or of a mount. The store has no state."""
 
     def size(self, location: str) -> int:
         with errors_named(location, "looking at"):
@@ -76,7 +76,7 @@ def _read_exactly(descriptor: int, location: str, offset: int, length: int) -> b
 
 
 def _make_parents(path: Path) -> list[Path]:
-    """Create missing parent directories; return those that hold a new entry and so must be synced, deepest first."""
+    """Create missing parent directories; returns the directories with a new entry, to be synced, deepest first."""
     missing = [path.parent]
     while not missing[-1].exists():
         missing.append(missing[-1].parent)
@@ -139,7 +139,7 @@ class _LocalOutputFile:
             self._path.unlink(missing_ok=True)
 
     def _copy_some(self, source: int, source_location: str, offset: int, length: int) -> int:
-        """Copy at most `length` bytes, by the kernel if it will; 0 means that the source has ended."""
+        """Copy at most `length` bytes, by the kernel if possible; 0 means that the source has ended."""
         if self._kernel_copies:
             try:
                 copied = os.copy_file_range(source, self._open_descriptor(), length, offset, self._position)
@@ -150,24 +150,24 @@ class _LocalOutputFile:
             if copied:
                 self._advance(copied)
                 return copied
-            self._kernel_copies = False  # some kernels answer 0 where they cannot copy: let a plain read decide
+            self._kernel_copies = False  # some kernels return 0 if they cannot copy: a plain read finds out
         with errors_named(source_location, "reading"):
             data = os.pread(source, min(length, BUFFER_BYTES), offset)
         self.write(data)
         return len(data)
 
     def _advance(self, written: int) -> None:
-        """Have the disk begin with what was written, so that it is not idle until the end: a quarter of the time."""
+        """Start writing back to disk before the end of the file: saves a quarter of the time."""
         self._position += written
         waiting = self._position - self._sent_to_disk
         if waiting >= BUFFER_BYTES and hasattr(os, "posix_fadvise"):
-            with suppress(OSError):  # advice; dirty pages are written, and stay cached
+            with suppress(OSError):  # only advice: the kernel starts writing dirty pages and keeps them cached
                 os.posix_fadvise(self._open_descriptor(), self._sent_to_disk, waiting, os.POSIX_FADV_DONTNEED)
             self._sent_to_disk = self._position
 
     def _open_descriptor(self) -> int:
         if self._descriptor is None:
-            raise GiveUpError(f"{self.location} is closed already.", reason=Reason.OUTPUT_CLOSED)
+            raise GiveUpError(f"{self.location} is already closed.", reason=Reason.OUTPUT_CLOSED)
         return self._descriptor
 
     def _open_source(self, location: str) -> int:

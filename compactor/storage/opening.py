@@ -1,4 +1,4 @@
-"""Which byte store reaches a location: the kernel, S3, or PyIceberg's FileIO."""
+"""Choose the byte store for a location: local files, S3, or PyIceberg's FileIO."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from compactor.storage.s3_store import S3ByteStore
 
 
 def byte_store_for(location: str, properties: Mapping[str, str]) -> ByteStore:
-    """The store that reaches `location`: the kernel, S3, else PyIceberg's FileIO with these properties."""
+    """The store for `location`: local files, S3, else PyIceberg's FileIO with these properties."""
     if is_local(location):
         return LocalByteStore()
     if location.startswith(S3_SCHEMES) and needs_file_io(properties) is None:
@@ -22,13 +22,13 @@ def byte_store_for(location: str, properties: Mapping[str, str]) -> ByteStore:
 
 
 def abort_uploads(location: str, properties: Mapping[str, str]) -> int:
-    """End every unfinished upload to `location`, or below it when it ends in `/`; returns how many there were.
+    """Abort all unfinished uploads to `location`, or below it if it ends in `/`; returns their number.
 
-    For what a writer that died has left: its unfinished uploads are no objects, yet they are stored and billed. Only S3
-    has them; for every other store the answer is 0.
+    A dead writer leaves unfinished uploads. They are not visible as objects, but they are stored and billed. Only S3
+    has them; other stores return 0.
 
     Raises:
-        FirnlineError: the store does not answer or does not let us.
+        FirnlineError: the store does not answer, or denies access.
     """
     store = byte_store_for(location, properties)
     return store.abort_uploads(location) if isinstance(store, S3ByteStore) else 0

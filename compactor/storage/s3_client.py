@@ -1,8 +1,8 @@
-"""A table's S3 properties → a boto3 client, and the request parameters that its own writers would send.
+"""A table's S3 properties → a boto3 client, and the request parameters that the table's own writers would send.
 
-Both vocabularies are understood: Iceberg's Java S3FileIO (S3FileIOProperties, AwsClientProperties) and PyIceberg's
-(pyiceberg/io/__init__.py). Where they differ in what they assume, PyIceberg's view wins, since its FileIO reads the
-same table's metadata in the same process: an endpoint of one's own means path-style addresses.
+The property names of Iceberg's Java S3FileIO (S3FileIOProperties, AwsClientProperties) and of PyIceberg
+(pyiceberg/io/__init__.py) are both known. Where their defaults differ, PyIceberg's apply, because its FileIO reads the
+metadata of the same table in the same process. Example: a custom endpoint means path-style addresses.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from compactor.errors import GiveUpError
 from compactor.reasons import Reason
 
 S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
-CLIENTS_KEPT: Final = 16  # of one process; vended credentials make new ones all the time
+CLIENTS_KEPT: Final = 16  # vended credentials need a new client whenever they change
 THREADS_MAX: Final = 16
 _THREADS: Final = 8
 _TAGS: Final = "s3.write.tags."
 _ACCESS_POINTS: Final = "s3.access-points."
 _OWN_FILE_IOS: Final = frozenset({"pyiceberg.io.pyarrow.PyArrowFileIO", "pyiceberg.io.fsspec.FsspecFileIO"})
-# Iceberg's S3URI and PyIceberg cut locations off at the first two; URL parsers drop control characters.
+# Iceberg's S3URI and PyIceberg end locations at the first two; URL parsers drop control characters.
 _NEVER_IN_KEYS: Final = frozenset("?#\x7f") | frozenset(map(chr, range(32)))
 
 
@@ -49,14 +49,14 @@ def s3_object(location: str, properties: Mapping[str, str]) -> S3Object:
         raise GiveUpError(f"{location!r} is not an object of an S3 bucket.", reason=Reason.UNSUPPORTED_LOCATION)
     if not _NEVER_IN_KEYS.isdisjoint(rest):
         raise GiveUpError(
-            f"{location!r} holds a character (? # or a control character) at which Iceberg cuts locations off.",
+            f"{location!r} contains a character (? # or a control character) that Iceberg cannot read in a key.",
             reason=Reason.UNSUPPORTED_LOCATION,
         )
     return S3Object(properties.get(f"{_ACCESS_POINTS}{bucket}", bucket), key)
 
 
 def needs_file_io(properties: Mapping[str, str]) -> str | None:
-    """Why these properties leave S3 to PyIceberg's FileIO; None where a client of our own can do all it can."""
+    """Why these properties require PyIceberg's FileIO; None where the boto3 client can do the same."""
     if _true(properties, "s3.remote-signing-enabled") or properties.get("s3.signer"):
         return "requests are signed by the catalog"
     file_io = properties.get("py-io-impl")
@@ -66,13 +66,13 @@ def needs_file_io(properties: Mapping[str, str]) -> str | None:
 
 
 def takes_equal_parts_only(properties: Mapping[str, str]) -> bool:
-    """Whether the store is known to take parts of equal size only, so that ranges of any length cannot be copied."""
+    """Whether the store accepts only parts of equal size, so that it cannot copy ranges of any length."""
     host = urlsplit(properties.get("s3.endpoint", "")).hostname or ""
     return host.endswith(".r2.cloudflarestorage.com")
 
 
 def upload_threads(properties: Mapping[str, str]) -> int:
-    """Requests at the same time for one output: `s3.multipart.num-threads`, else 8."""
+    """Concurrent requests for one output: `s3.multipart.num-threads`, else 8; at most 16."""
     text = properties.get("s3.multipart.num-threads", "")
     return min(int(text), THREADS_MAX) if text.isdigit() and int(text) else _THREADS
 
@@ -86,9 +86,7 @@ def checks_content(properties: Mapping[str, str]) -> bool:
 
 
 def attribute_parameters(properties: Mapping[str, str]) -> dict[str, str]:
-    """What makes a new object one of the table's: encryption, ACL, storage class, tags.
-
-    For CreateMultipartUpload and PutObject.
+    """Encryption, ACL, storage class and tags of a new object, for CreateMultipartUpload and PutObject.
 
     Raises:
         GiveUpError: reason `unsupported_encryption`.
@@ -105,7 +103,7 @@ def attribute_parameters(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_table_tags(properties: Mapping[str, str], namespace: Sequence[str], table: str) -> dict[str, str]:
-    """A table's properties with the tags that Iceberg's Java GlueCatalog, and no other, adds for each table."""
+    """A table's properties with the tags that Iceberg's Java GlueCatalog adds for each table; no other catalog does."""
     found = dict(properties)
     if found.get("type", "").lower() == "glue":
         if _true(found, "s3.write.table-tag-enabled"):
@@ -126,20 +124,20 @@ def _encryption(properties: Mapping[str, str]) -> dict[str, str]:
     elif kind in {"s3", "kms", "dsse-kms"}:
         found = {"ServerSideEncryption": {"s3": "AES256", "kms": "aws:kms", "dsse-kms": "aws:kms:dsse"}[kind]}
     else:
-        raise GiveUpError(f"s3.sse.type {kind!r} is not known.", reason=Reason.UNSUPPORTED_ENCRYPTION)
+        raise GiveUpError(f"s3.sse.type {kind!r} is unknown.", reason=Reason.UNSUPPORTED_ENCRYPTION)
     if key and found["ServerSideEncryption"] != "AES256":
         found["SSEKMSKeyId"] = key
     return found
 
 
 def customer_key(properties: Mapping[str, str], prefix: str = "") -> dict[str, str]:
-    """The key of SSE-C (`s3.sse.type=custom`); every request that touches an object's bytes must carry it.
+    """The key of SSE-C (`s3.sse.type=custom`), which every request for an object's bytes must contain.
 
-    All objects of a table have the same one: a FileIO knows no other. So ranges are copied inside the store with it.
+    All objects of a table have the same key, so the store can copy ranges between them.
 
     Args:
         properties: The table's.
-        prefix: `CopySource` for the object that is copied from.
+        prefix: `CopySource` for the source object of a copy.
     """
     if properties.get("s3.sse.type", "").lower() != "custom":
         return {}
@@ -157,7 +155,7 @@ def customer_key(properties: Mapping[str, str], prefix: str = "") -> dict[str, s
 
 
 def request_payer(properties: Mapping[str, str]) -> dict[str, str]:
-    """Consent to pay for requests, `s3.requester-pays=true` (Trino's name; neither Iceberg nor PyIceberg has one)."""
+    """Consent to pay for requests: `s3.requester-pays=true` (Trino's name; Iceberg and PyIceberg have none)."""
     return {"RequestPayer": "requester"} if _true(properties, "s3.requester-pays") else {}
 
 
@@ -166,10 +164,10 @@ def request_payer(properties: Mapping[str, str]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """What a client is made of; equal settings share one client.
+    """Settings of a client; equal settings share one client.
 
-    `anonymous`: requests are not signed. `connect_timeout`, `read_timeout`: seconds, None for boto's default (60).
-    `addressing`: `path`, `virtual` or `auto`. `attempts`: of each request, the first one included.
+    `anonymous`: do not sign requests. `connect_timeout`, `read_timeout`: seconds, None for boto's default (60).
+    `addressing`: `path`, `virtual` or `auto`. `attempts`: of each request, including the first.
     """
 
     endpoint: str | None
@@ -192,7 +190,11 @@ class ClientSettings:
 
 
 def client_settings(properties: Mapping[str, str]) -> ClientSettings:
-    """Pure translation of a table's or catalog's properties."""
+    """The client settings in a table's or catalog's properties. Pure.
+
+    Raises:
+        GiveUpError: reason `bad_setting`; a timeout is not a number.
+    """
     endpoint = properties.get("s3.endpoint") or None
     if endpoint and "://" not in endpoint:
         endpoint = f"https://{endpoint}"
@@ -228,28 +230,48 @@ def _addressing(properties: Mapping[str, str], endpoint: str | None) -> str:
     return "path" if endpoint else "auto"
 
 
-_clients: OrderedDict[tuple[int, ClientSettings], Any] = OrderedDict()
-_clients_lock = threading.Lock()
+class S3Connections:
+    """The S3 clients that stores share, and which stores can copy ranges. Thread-safe, as the clients are.
 
-
-def s3_client(properties: Mapping[str, str]) -> Any:
-    """The client for these properties, made once in a process. Clients are thread-safe.
-
-    Raises:
-        GiveUpError: reason `access_denied`; no such profile.
+    `clients_kept`: the least recently used clients above this number are dropped.
     """
-    key = (os.getpid(), client_settings(properties))  # a forked child must not share its parent's connections
-    with _clients_lock:
-        if key not in _clients:
-            _clients[key] = _new_client(key[1])
-        _clients.move_to_end(key)
-        while len(_clients) > CLIENTS_KEPT:
-            _clients.popitem(last=False)
-        return _clients[key]
+
+    def __init__(self, clients_kept: int = CLIENTS_KEPT) -> None:
+        self._clients_kept = clients_kept
+        self._clients: OrderedDict[tuple[int, ClientSettings], Any] = OrderedDict()
+        self._copies: dict[ClientSettings, bool] = {}
+        self._lock = threading.Lock()
+
+    def client(self, properties: Mapping[str, str]) -> Any:
+        """The boto3 client for these properties.
+
+        Raises:
+            GiveUpError: reason `access_denied`; the profile does not exist.
+        """
+        key = (os.getpid(), client_settings(properties))  # a forked child must not share its parent's connections
+        with self._lock:
+            if key not in self._clients:
+                self._clients[key] = _new_client(key[1])
+            self._clients.move_to_end(key)
+            while len(self._clients) > self._clients_kept:
+                self._clients.popitem(last=False)
+            return self._clients[key]
+
+    def can_copy(self, properties: Mapping[str, str]) -> bool | None:
+        """Whether this store can copy ranges; None before the first attempt."""
+        return self._copies.get(client_settings(properties))
+
+    def note_copying(self, properties: Mapping[str, str], *, possible: bool) -> None:
+        """Remember whether this store can copy ranges."""
+        self._copies[client_settings(properties)] = possible
+
+
+PROCESS_CONNECTIONS: Final = S3Connections()
+"""Shared by all stores of this process that are not given their own: Spark runs many tasks in one Python worker."""
 
 
 def _new_client(settings: ClientSettings) -> Any:
-    import boto3  # noqa: PLC0415 - costs a third of a second, and only tables on S3 need it
+    import boto3  # noqa: PLC0415 - takes 0.3 s, and only tables on S3 need it
     from botocore import UNSIGNED  # noqa: PLC0415
     from botocore.config import Config  # noqa: PLC0415
     from botocore.exceptions import ProfileNotFound  # noqa: PLC0415
@@ -263,7 +285,7 @@ def _new_client(settings: ClientSettings) -> Any:
         },
         retries={"mode": "standard", "total_max_attempts": settings.attempts},
         max_pool_connections=2 * THREADS_MAX,
-        # Checksums that are new in this client are unknown to many stores that speak S3.
+        # Many S3-compatible stores do not know the checksums that newer boto versions send by default.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         **({"use_dualstack_endpoint": True} if settings.dualstack else {}),
@@ -275,7 +297,7 @@ def _new_client(settings: ClientSettings) -> Any:
         session = boto3.Session(profile_name=settings.profile, region_name=settings.region)
     except ProfileNotFound as error:
         raise GiveUpError(
-            f"{error}: check s3.profile-name and the AWS configuration files of the machine that rewrites.",
+            f"{error}: check s3.profile-name and the AWS configuration files of the machine that runs firnline.",
             reason=Reason.ACCESS_DENIED,
         ) from error
     keys = {
@@ -289,7 +311,7 @@ def _new_client(settings: ClientSettings) -> Any:
 
 
 def _assumed(session: Any, keys: dict[str, str | None], settings: ClientSettings) -> Any:
-    """A session whose credentials are those of the role, asked for when needed and renewed before they expire."""
+    """A session with the role's credentials, which are requested when needed and renewed before they expire."""
     import boto3  # noqa: PLC0415
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials  # noqa: PLC0415
     from botocore.session import get_session  # noqa: PLC0415
@@ -306,7 +328,7 @@ def _assumed(session: Any, keys: dict[str, str | None], settings: ClientSettings
         extra_args={"RoleSessionName": settings.role_session} if settings.role_session else None,
     )
     inner = get_session()
-    inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001 - botocore has no public way to hand these in
+    inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001 - botocore has no public way to set them
         fetcher.fetch_credentials, method="assume-role"
     )
     return boto3.Session(botocore_session=inner, region_name=settings.region or session.region_name)

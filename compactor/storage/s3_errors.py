@@ -1,4 +1,4 @@
-"""What S3 answers → errors of this project, with the reason of byte_store.py and the remedy."""
+"""Errors of S3 → errors of this project, with a reason of byte_store.py and the remedy."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _REMEDY: Final = (
     "there (and kms:Decrypt, kms:GenerateDataKey where a KMS key is used)"
 )
 _DENIED_CODES: Final = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AllAccessDisabled"})
-_PASSING_CODES: Final = frozenset(  # answers of class 4xx that another attempt may not get
+_PASSING_CODES: Final = frozenset(  # errors of class 4xx that may not occur again when the request is repeated
     {
-        "400",  # what is left of any of these in the answer to HEAD, which has no body
+        "400",  # any of these in response to HEAD, which has no body
         "BadDigest",
         "ConditionalRequestConflict",
         "ExpiredToken",
@@ -51,14 +51,14 @@ _SENTENCES: Final = {
     Reason.INPUT_MISSING: "{location} does not exist any more ({action} it).",
     Reason.INPUT_CHANGED: "{location} was replaced while it was in use.",
     Reason.INPUT_TRUNCATED: "{location} is shorter than its metadata says ({action} it).",
-    Reason.NO_SPACE: "No space left while {action} {location}: free some, it is tried again.",
+    Reason.NO_SPACE: "No space left while {action} {location}: free some space; the run is tried again.",
     Reason.STORE_REFUSES: "S3 refuses {action} {location}: {error}",
     Reason.UNAVAILABLE: "S3 failed while {action} {location}: {kind}: {error}",
 }
 
 
 def error_code(error: Exception) -> tuple[int, str]:
-    """HTTP status and error code of what S3 answered; (0, "") where it did not answer."""
+    """HTTP status and error code of S3's response; (0, "") without a response."""
     response: Mapping[str, Any] = getattr(error, "response", None) or {}
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     return int(status), str(response.get("Error", {}).get("Code", ""))
@@ -73,20 +73,20 @@ def translated(error: Exception, location: str, action: str) -> GiveUpError | Re
 
 
 def _reason(status: int, code: str) -> Reason:
-    """The reason of byte_store.py for an answer of S3; `unavailable` when there was none, or one of class 5xx."""
+    """The reason of byte_store.py for an error response; `unavailable` for class 5xx and without a response."""
     if code in _PASSING_CODES or status in _PASSING:
         return Reason.UNAVAILABLE
     if code in _DENIED_CODES or code.startswith("KMS."):
         return Reason.ACCESS_DENIED
     if code in _FULL_CODES:
         return Reason.NO_SPACE
-    refused = status in _NOT_IMPLEMENTED or 300 <= status < 500  # noqa: PLR2004 - redirections and requests at fault
+    refused = status in _NOT_IMPLEMENTED or 300 <= status < 500  # noqa: PLR2004 - redirects and bad requests
     return _REASONS.get(status, Reason.STORE_REFUSES if refused else Reason.UNAVAILABLE)
 
 
 @contextmanager
 def errors_named(location: str, action: str) -> Iterator[None]:
-    """Raise what boto raises as an error of this project."""
+    """Translate boto's errors into errors of this project."""
     try:
         yield
     except (BotoCoreError, ClientError, OSError) as error:
@@ -94,6 +94,6 @@ def errors_named(location: str, action: str) -> Iterator[None]:
 
 
 def is_not_implemented(error: Exception) -> bool:
-    """Whether S3 said that it has no such operation."""
+    """Whether S3 responded that it does not support the operation."""
     status, code = error_code(error)
     return status in _NOT_IMPLEMENTED or code in {"NotImplemented", "MethodNotAllowed"}

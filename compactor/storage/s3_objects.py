@@ -1,13 +1,12 @@
-"""Objects of S3: requests, reads, and what is known of each object.
+"""Objects of S3: requests, reads, and the known state of each object.
 
-What was read of an object, or asked about it, is remembered by its ETag: an object that is replaced between its footer
-and its data is an error, never a mixture.
+The first request for an object remembers its ETag. If the object is replaced between the read of its footer and of its
+data, the later read is an error, never a mixture of both.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Final
@@ -17,10 +16,17 @@ from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, Inc
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
 from compactor.storage.byte_store import check_range, truncated
-from compactor.storage.s3_client import S3Object, client_settings, customer_key, request_payer, s3_client, s3_object
+from compactor.storage.s3_client import (
+    PROCESS_CONNECTIONS,
+    S3Connections,
+    S3Object,
+    customer_key,
+    request_payer,
+    s3_object,
+)
 from compactor.storage.s3_errors import NOT_FOUND, error_code, errors_named, translated
 
-_READ_ATTEMPTS: Final = 3  # boto repeats requests, not bodies that break off
+_READ_ATTEMPTS: Final = 3  # boto repeats requests, but not bodies that end early
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,7 @@ class Transferred:
 
 @dataclass(frozen=True, slots=True)
 class ObjectState:
-    """Size in bytes and ETag of an object when it was first looked at; no ETag where the store gives none."""
+    """Size in bytes and ETag of an object at the first request; the ETag is empty where the store sends none."""
 
     size: int
     etag: str
@@ -45,23 +51,21 @@ class ObjectState:
 
 @dataclass(frozen=True, slots=True)
 class OpenUpload:
-    """A multipart upload that was neither completed nor aborted."""
+    """A multipart upload that is neither completed nor aborted."""
 
     location: str
     upload_id: str
 
 
 class S3Objects:
-    """Objects of S3 and of stores that speak its language. Clients are shared by the whole process.
+    """Objects of S3 and of S3-compatible stores.
 
-    Pickling carries the properties only: neither connections nor what is known of objects.
+    Pickling keeps the properties only. An unpickled store uses the connections of its process.
     """
 
-    def __init__(self, properties: dict[str, str]) -> None:
+    def __init__(self, properties: dict[str, str], connections: S3Connections = PROCESS_CONNECTIONS) -> None:
         self.properties = properties
-        self._start()
-
-    def _start(self) -> None:
+        self._connections = connections
         self._known: dict[str, ObjectState] = {}
         self._transferred = Transferred()
         self._lock = threading.Lock()
@@ -70,17 +74,25 @@ class S3Objects:
         return {"properties": self.properties}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.properties = state["properties"]
-        self._start()
+        S3Objects.__init__(self, state["properties"])
 
     @property
     def client(self) -> Any:
         """The boto3 client."""
-        return s3_client(self.properties)
+        return self._connections.client(self.properties)
+
+    @property
+    def can_copy(self) -> bool | None:
+        """Whether this store can copy ranges; None before the first attempt of this process."""
+        return self._connections.can_copy(self.properties)
+
+    def note_copying(self, *, possible: bool) -> None:
+        """Remember for the life of the process whether this store can copy ranges."""
+        self._connections.note_copying(self.properties, possible=possible)
 
     @property
     def transferred(self) -> Transferred:
-        """What went through this store so far."""
+        """Bytes transferred by this store object so far."""
         return self._transferred
 
     def count(self, more: Transferred) -> None:
@@ -93,18 +105,18 @@ class S3Objects:
         return s3_object(location, self.properties)
 
     def request(self, location: str, action: str, operation: str, **parameters: Any) -> Any:
-        """One request about the object at `location`; boto repeats it where that may help."""
+        """Send one request for the object at `location`; boto repeats it where that may help."""
         with errors_named(location, action):
             return self.raw_request(location, operation, **parameters)
 
     def raw_request(self, location: str, operation: str, **parameters: Any) -> Any:
-        """The same, raising what boto raises."""
+        """Send one request; raises boto's own errors."""
         place = self.object(location)
         payer = request_payer(self.properties)
         return getattr(self.client, operation)(Bucket=place.bucket, Key=place.key, **payer, **parameters)
 
     def state(self, location: str) -> ObjectState:
-        """Size and ETag as first seen; S3 is asked only once."""
+        """Size and ETag at the first request; S3 is asked only once."""
         known = self._known.get(location)
         return known if known is not None else self._look(location)
 
@@ -126,7 +138,7 @@ class S3Objects:
         try:
             self.request(location, "deleting", "delete_object")
         except GiveUpError as error:
-            if error.reason != Reason.INPUT_MISSING:  # S3 itself never says so
+            if error.reason != Reason.INPUT_MISSING:  # some stores say so, S3 does not
                 raise
 
     def read(self, location: str, offset: int, length: int) -> bytes:
@@ -160,7 +172,7 @@ class S3Objects:
         return self._remember(location, ObjectState(int(answer["ContentLength"]), answer.get("ETag", "")))
 
     def _remember(self, location: str, state: ObjectState) -> ObjectState:
-        """The first state seen is the one that counts for copies and reads; what is there now is returned."""
+        """Keep the first state, which copies and reads must match; return the current state."""
         with self._lock:
             self._known.setdefault(location, state)
         return state
@@ -180,26 +192,13 @@ class S3Objects:
             total = str(answer.get("ContentRange", "")).rpartition("/")[2]
             if not total.isdigit():
                 raise GiveUpError(
-                    f"S3 answers a range of {location} with the whole object.", reason=Reason.STORE_REFUSES
+                    f"S3 returned the whole object for a range of {location}.", reason=Reason.STORE_REFUSES
                 )
             self._remember(location, ObjectState(int(total), answer.get("ETag", "")))
-            if given < length:  # before the body: an absurd length must not fetch a whole object
+            if given < length:  # check before the body is read: a wrong length must not fetch the whole object
                 raise truncated(location, offset, length, given)
             data: bytes = body.read(length)
             if len(data) < length:
                 raise IncompleteReadError(actual_bytes=len(data), expected_bytes=length)
         self.count(Transferred(read=len(data)))
         return data
-
-
-_copies: dict[Any, bool] = {}
-
-
-def can_copy(properties: Mapping[str, str]) -> bool | None:
-    """Whether this store has shown that it can copy ranges, or that it cannot; None before the first try."""
-    return _copies.get(client_settings(properties))
-
-
-def note_copying(properties: Mapping[str, str], *, possible: bool) -> None:
-    """Remember for the life of the process whether this store copies ranges."""
-    _copies[client_settings(properties)] = possible

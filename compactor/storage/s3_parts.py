@@ -1,8 +1,8 @@
-"""Which parts a multipart upload is made of, so that as few bytes as possible leave the store. Pure.
+"""Plan the parts of a multipart upload so that as few bytes as possible leave the store. Pure.
 
-S3's rules: every part but the last holds 5 MiB or more, no part more than 5 GiB, and a part is either sent, or one
-range of one object larger than 5 MiB that is copied inside the store. So a short piece between two large ranges (a
-magic number, a small file) must borrow from its neighbours what it lacks of 5 MiB; only these bytes are read and sent.
+S3's rules: each part but the last has at least 5 MiB, no part has more than 5 GiB, and a part is either sent, or a
+range of one object larger than 5 MiB that S3 copies. So a short piece between two large ranges (a magic number, a small
+file) borrows the bytes that it lacks of 5 MiB from its neighbours. Only these bytes are read and sent.
 
 Source: Amazon S3 User Guide, "Amazon S3 multipart upload limits".
 """
@@ -47,12 +47,12 @@ class CopiedRange:
 
 
 Piece: TypeAlias = "bytes | CopiedRange"
-"""What an output is made of: bytes at hand, or a range of an object."""
+"""Bytes in memory, or a range of an object."""
 
 
 @dataclass(frozen=True, slots=True)
 class CopyPart:
-    """A part that the store copies: one range, nothing else."""
+    """A part that S3 copies: one range."""
 
     range: CopiedRange
 
@@ -64,7 +64,7 @@ class CopyPart:
 
 @dataclass(frozen=True, slots=True)
 class SentPart:
-    """A part that is put together here and sent."""
+    """A part that this process assembles and sends."""
 
     pieces: tuple[Piece, ...]
 
@@ -82,9 +82,9 @@ class PartSizes:
     """Sizes of parts, in bytes.
 
     Attributes:
-        minimum: What a part other than the last must hold.
-        sent: Size of sent parts where there is enough to send; one takes less than twice this in memory.
-        copied: A longer range is copied in several parts, so that they are copied at the same time.
+        minimum: Least size of a part other than the last.
+        sent: Usual size of sent parts; each takes less than twice this in memory.
+        copied: Longer ranges are split into several parts, which S3 copies concurrently.
     """
 
     minimum: int = MINIMUM_PART_BYTES
@@ -104,13 +104,13 @@ def piece_size(piece: Piece) -> int:
 class PartPlanner:
     """Pieces in, parts out, in the same order: the parts' bytes are the pieces' bytes.
 
-    Each call returns the parts that later pieces cannot change any more. Held back are one large range, because a
-    short successor may borrow its tail, and less than two sent parts of short pieces.
+    Each call returns the parts that later pieces cannot change. The planner holds back one large range, because a short
+    piece after it may borrow its tail, and short pieces of less than two sent parts.
 
     Args:
         sizes: How large parts are.
-        copying: False where the store cannot copy ranges: all parts are sent, and all but the last are equal in size
-            (some stores, such as Cloudflare R2, insist on that).
+        copying: False where the store cannot copy ranges: all parts are sent, and all but the last have equal sizes
+            (some stores, such as Cloudflare R2, require it).
     """
 
     def __init__(self, sizes: PartSizes, *, copying: bool = True) -> None:
@@ -141,7 +141,7 @@ class PartPlanner:
         return self._overflow()
 
     def stop_copying(self) -> None:
-        """From here on everything is sent: the store turned out to be unable to copy."""
+        """Send all further parts: the store cannot copy."""
         if self._held is not None:
             self._gap.appendleft(self._held)
             self._gap_size += self._held.length
@@ -161,10 +161,10 @@ class PartPlanner:
         self._gap_size += piece_size(piece)
 
     def _large(self, piece: CopiedRange) -> list[Part]:
-        """A range that can be a part of its own: close the gap before it, by borrowing as little as possible."""
+        """Add a range that is large enough for a part: fill up the gap before it with as few bytes as possible."""
         lacking = max(0, self._sizes.minimum - self._gap_size) if self._gap else 0
         spare = self._held.length - self._sizes.minimum if self._held else 0
-        tail = min(lacking, spare)  # from the range before first: what follows `piece` may need its spare bytes
+        tail = min(lacking, spare)  # prefer the range before: the next piece may need the spare bytes of `piece`
         head = lacking - tail
         if piece.length - head >= self._sizes.minimum:
             if self._held and tail:
@@ -176,7 +176,9 @@ class PartPlanner:
             parts = self._close_gap()
             self._held = piece.without_first(head)
             return parts
-        if self._held and self._held.length < piece.length:  # neither can spare enough: the shorter one is sent whole
+        if (
+            self._held and self._held.length < piece.length
+        ):  # neither has enough spare bytes: send the shorter one as a whole
             self._gap.appendleft(self._held)
             self._gap_size += self._held.length
             self._held = None
@@ -193,7 +195,7 @@ class PartPlanner:
         return parts
 
     def _overflow(self) -> list[Part]:
-        """Sent parts as soon as there is enough for one, and for another one after it."""
+        """Sent parts, as soon as there are bytes for one and for another one after it."""
         size = self._sizes.sent
         enough = 2 * size if self._copying else size
         parts: list[Part] = []
@@ -235,14 +237,14 @@ def split(piece: Piece, length: int) -> tuple[Piece, Piece]:
 
 
 def sent_instead(part: CopyPart, sizes: PartSizes) -> list[SentPart]:
-    """The same bytes in parts that are sent, for a store that cannot copy; each is large enough to be followed."""
+    """The same bytes as parts to send, for a store that cannot copy. No part is below the minimum."""
     count = max(1, part.size // sizes.sent)
     cuts = [part.size * number // count for number in range(count + 1)]
     return [SentPart((part.range.without_first(start).first(end - start),)) for start, end in pairwise(cuts)]
 
 
 def bytes_moved(parts: Iterable[Part]) -> int:
-    """Bytes of objects that must be read and sent back to make these parts."""
+    """Bytes of objects that must be read and sent again for these parts."""
     return sum(
         piece.length
         for part in parts

@@ -1,4 +1,4 @@
-"""The byte store of S3: ranges are copied inside the store, so that they do not pass through this process."""
+"""The byte store of S3: S3 copies ranges itself, so their bytes do not pass through this process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from compactor.storage.s3_upload import S3Upload
 
 
 class S3ByteStore(S3Objects):
-    """Files in S3, written once by multipart uploads, and the uploads that a writer left unfinished."""
+    """Files in S3, each written once by a multipart upload, and the unfinished uploads of dead writers."""
 
     def create(self, location: str) -> OutputFile:
         if self.exists(location):
             raise GiveUpError(
-                f"{location} exists already; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
+                f"{location} already exists; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
             )
         with suppress(KeyError):
             del self._known[location]
@@ -28,7 +28,7 @@ class S3ByteStore(S3Objects):
     def open_uploads(self, prefix: str) -> list[OpenUpload]:
         """Unfinished uploads whose location begins with `prefix`; none where the store cannot list them.
 
-        Some stores (MinIO) list them for a whole key only.
+        Some stores (MinIO) list uploads of one whole key only.
         """
         place = self.object(prefix)
         scheme = prefix.partition("://")[0]
@@ -52,7 +52,7 @@ class S3ByteStore(S3Objects):
             markers |= {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
     def abort_uploads(self, location: str) -> int:
-        """Abort every unfinished upload to this location (below it, when it ends in `/`); returns how many."""
+        """Abort all unfinished uploads to this location (below it, when it ends in `/`); returns their number."""
         count = 0
         for upload in self.open_uploads(location):
             if upload.location == location or location.endswith("/"):

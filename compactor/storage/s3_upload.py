@@ -1,7 +1,7 @@
-"""A new object of S3, made by a multipart upload whose parts are copied inside the store wherever that is possible.
+"""A new object of S3: a multipart upload whose parts S3 copies itself wherever that is possible.
 
-Nothing is visible before the upload is completed, and completing it never overwrites an object. While it is open it can
-be found (`S3ByteStore.open_uploads`) and aborted by anybody.
+The object becomes visible when the upload is completed, and completing never overwrites an object. Another process can
+find an open upload (`S3ByteStore.open_uploads`) and abort it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from compactor.storage.s3_client import (
     upload_threads,
 )
 from compactor.storage.s3_errors import error_code, is_not_implemented, translated
-from compactor.storage.s3_objects import OpenUpload, S3Objects, Transferred, can_copy, note_copying
+from compactor.storage.s3_objects import OpenUpload, S3Objects, Transferred
 from compactor.storage.s3_parts import (
     MAXIMUM_PARTS,
     CopiedRange,
@@ -41,25 +41,25 @@ from compactor.storage.s3_parts import (
 
 PART_SIZES: Final = PartSizes()
 _SENT_AT_ONCE: Final = 2  # parts in memory, each less than twice PART_SIZES.sent
-_OPENING_BYTES: Final = 16  # a file's magic number is shorter
+_OPENING_BYTES: Final = 16  # longer than the magic number of any file format
 _PRECONDITION: Final = 412
 
 
 class S3Upload:
-    """An OutputFile. Parts are made by threads of its own, a bounded number at a time; used from one thread."""
+    """An OutputFile, used from one thread. Its own threads make the parts, a bounded number at a time."""
 
     def __init__(self, store: S3Objects, location: str) -> None:
         self.location = location
         self._store = store
         self._properties = store.properties
-        copying = can_copy(self._properties) is not False and not takes_equal_parts_only(self._properties)
+        copying = store.can_copy is not False and not takes_equal_parts_only(self._properties)
         self._planner = PartPlanner(PART_SIZES, copying=copying)
         self._opening = b""
         self._position = 0
         self._closed = False
         self._upload_id = ""
-        self._finishing = False  # completing was tried: the object may be there
-        self._foreign = False  # an object is there, and it is not ours
+        self._finishing = False  # a request to complete was sent: the object may exist
+        self._foreign = False  # an object of another writer exists
         self._threads: ThreadPoolExecutor | None = None
         self._free = threading.BoundedSemaphore(upload_threads(self._properties))
         self._free_to_send = threading.BoundedSemaphore(_SENT_AT_ONCE)
@@ -119,16 +119,16 @@ class S3Upload:
         ours = self._finishing and not self._foreign
         if self._upload_id:
             aborted = self._store.abort_upload(OpenUpload(self.location, self._upload_id))
-            ours = ours and not aborted  # an upload that could still be aborted was never completed
+            ours = ours and not aborted  # an upload that can be aborted was never completed
         if ours:
             self._store.delete(self.location)
 
     # --- parts ---
 
     def _stands_before(self, piece: CopiedRange) -> bool:
-        """Whether what was written first also lies right before the range: then it is copied along, not sent.
+        """Whether the bytes before the range equal the bytes written first: then they are copied together.
 
-        All Parquet files begin with the same four bytes; without them in a copy, 5 MiB would have to be read and sent.
+        All Parquet files begin with the same 4 bytes. Sent on their own they would need 5 MiB of data read and sent.
         """
         before = len(self._opening)
         return piece.offset >= before and self._store.read(piece.source, piece.offset - before, before) == self._opening
@@ -142,25 +142,25 @@ class S3Upload:
         for part in parts:
             if self._failures:
                 raise self._failures[0]
-            if isinstance(part, CopyPart) and can_copy(self._properties) is None:
+            if isinstance(part, CopyPart) and self._store.can_copy is None:
                 self._try_copying(part)
-            elif isinstance(part, CopyPart) and can_copy(self._properties) is False:
+            elif isinstance(part, CopyPart) and self._store.can_copy is False:
                 self._send_instead(part)
             else:
                 self._start(part)
 
     def _try_copying(self, part: CopyPart) -> None:
-        """The first copy in this store by this process: wait for it, since it decides how the others are made."""
+        """Make the first copy of this process in this store and wait: it decides how all other parts are made."""
         number = self._next_number()
         try:
             etag = self._copy(number, part)
         except GiveUpError as error:
             if error.reason != Reason.STORE_REFUSES:
                 raise
-            note_copying(self._properties, possible=False)
+            self._store.note_copying(possible=False)
             self._send_instead(part)
             return
-        note_copying(self._properties, possible=True)
+        self._store.note_copying(possible=True)
         done: Future[str] = Future()
         done.set_result(etag)
         self._parts.append(done)
@@ -171,7 +171,7 @@ class S3Upload:
             self._start(sent)
 
     def _start(self, part: Part) -> None:
-        """Have a part made by a thread, as soon as one is free."""
+        """Make a part in a thread, as soon as one is free."""
         number = self._next_number()
         if self._threads is None:
             self._threads = ThreadPoolExecutor(upload_threads(self._properties), thread_name_prefix="s3-part")
@@ -193,7 +193,7 @@ class S3Upload:
     def _next_number(self) -> int:
         if len(self._parts) >= MAXIMUM_PARTS:
             raise GiveUpError(
-                f"{self.location} would take more than {MAXIMUM_PARTS} parts; lower the target file size.",
+                f"{self.location} needs more than {MAXIMUM_PARTS} parts; lower the target file size.",
                 reason=Reason.TOO_MANY_PARTS,
             )
         if not self._upload_id:
@@ -205,7 +205,7 @@ class S3Upload:
         return self._copy(number, part) if isinstance(part, CopyPart) else self._send(number, part)
 
     def _copy(self, number: int, part: CopyPart) -> str:
-        """Copy a range inside the store; returns the part's ETag."""
+        """Have S3 copy a range; returns the part's ETag."""
         piece = part.range
         source, etag = self._store.object(piece.source), self._store.state(piece.source).etag
         try:
@@ -223,13 +223,15 @@ class S3Upload:
         except (BotoCoreError, ClientError) as error:
             raise translated(error, piece.source, f"copying into {self.location} from") from error
         made: str = answer.get("CopyPartResult", {}).get("ETag", "")
-        if not made:  # a store that took the request for an empty upload
-            raise GiveUpError(f"S3 does not say what it copied into {self.location}.", reason=Reason.STORE_REFUSES)
+        if not made:  # the store read the request as an empty upload
+            raise GiveUpError(
+                f"S3 did not confirm that it copied a range into {self.location}.", reason=Reason.STORE_REFUSES
+            )
         self._store.count(Transferred(copied=piece.length))
         return made
 
     def _send(self, number: int, part: SentPart) -> str:
-        """Put a part together and send it; returns its ETag."""
+        """Assemble a part and send it; returns its ETag."""
         data = b"".join(map(self._bytes_of, part.pieces))
         answer = self._store.request(
             self.location,
@@ -251,9 +253,9 @@ class S3Upload:
     # --- the end ---
 
     def _complete(self, etags: list[str]) -> None:
-        """Make the object of its parts, unless one is there already.
+        """Make the object from its parts, unless an object already exists.
 
-        A repeated request may find that the first one did its work: so what counts is whether the upload is gone.
+        boto may repeat a request that S3 has carried out. So an error counts only if the upload still exists.
         """
         self._finishing = True
         parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
@@ -266,7 +268,7 @@ class S3Upload:
             raise self._not_finished(error) from error
 
     def _put(self, data: bytes) -> None:
-        """A small object, in one request."""
+        """Write a small object in one request."""
         self._finishing = True
         try:
             self._unless_it_exists("put_object", Body=data, **self._digest(data), **self._attributes())
@@ -282,12 +284,12 @@ class S3Upload:
         except ClientError as error:
             if not is_not_implemented(error):
                 raise
-            if self._store.exists(self.location):  # the store has no conditional writes: look first
+            if self._store.exists(self.location):  # the store has no conditional writes: check before
                 raise self._exists_already() from error
             self._store.raw_request(self.location, operation, **parameters)
 
     def _is_consumed(self) -> bool:
-        """Whether the upload, which had parts, has none any more or is gone: it was completed."""
+        """Whether the upload was completed: it no longer exists, or has no parts any more."""
         try:
             answer = self._store.raw_request(
                 self.location, "list_parts", UploadId=self._upload_id, MaxParts=1, **customer_key(self._properties)
@@ -309,7 +311,7 @@ class S3Upload:
     def _exists_already(self) -> GiveUpError:
         self._foreign = True
         return GiveUpError(
-            f"{self.location} exists already; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
+            f"{self.location} already exists; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
         )
 
     def _attributes(self) -> dict[str, str]:
@@ -327,4 +329,4 @@ class S3Upload:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise GiveUpError(f"{self.location} is closed already.", reason=Reason.OUTPUT_CLOSED)
+            raise GiveUpError(f"{self.location} is already closed.", reason=Reason.OUTPUT_CLOSED)

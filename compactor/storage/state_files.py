@@ -1,4 +1,4 @@
-"""Small files beside the checkpoint: in-flight records, open requests. Each appears whole or not at all."""
+"""Small files beside the checkpoint: in-flight records, pending requests. Each appears as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from compactor.locations import plain_path
 
 
 class StateFolder:
-    """A folder of a checkpoint's file system. Files are written aside and moved; every method raises OSError."""
+    """A folder in the checkpoint's file system. Every method raises OSError."""
 
     def __init__(self, uri: str) -> None:
         self._fs, self.path = _file_system(uri)
 
     def file(self, name: str) -> str:
-        """The path of one of its files."""
+        """The path of a file in the folder."""
         return f"{self.path}/{name}"
 
     def write(self, name: str, content: bytes) -> None:
-        """One file whole; the folder is made if need be."""
+        """Write a file: under a temporary name, then moved. Creates the folder if it is missing."""
         self._fs.create_dir(self.path, recursive=True)
         aside = self.file(f"{name}-{uuid.uuid4().hex}.tmp")
         try:
@@ -34,21 +34,21 @@ class StateFolder:
             raise
 
     def read(self, name: str) -> bytes:
-        """One file whole."""
+        """The content of a file."""
         with self._fs.open_input_stream(self.file(name)) as stream:
             content: bytes = stream.readall()
         return content
 
     def rename(self, name: str, to: str) -> None:
-        """One file; another of the new name is replaced."""
+        """Rename a file; replaces a file that has the new name."""
         self._fs.move(self.file(name), self.file(to))
 
     def remove(self, name: str) -> None:
-        """One file."""
+        """Remove a file."""
         self._fs.delete_file(self.file(name))
 
     def names(self) -> list[str]:
-        """Those there are, in no order; none where the folder is not there."""
+        """Names of all files, in no order; none if the folder does not exist."""
         found = self._fs.get_file_info(fs.FileSelector(self.path, allow_not_found=True))
         return [info.base_name for info in found if info.type == fs.FileType.File]
 

@@ -11,11 +11,12 @@ import pytest
 from pyspark import TaskContext
 
 from compactor.errors import GiveUpError, RetryError
-from compactor.storage import byte_store, file_io_store, local_store, s3_objects
+from compactor.storage import byte_store, file_io_store, local_store
 from compactor.storage.byte_store import ByteRange, ByteStore, read_ranges
 from compactor.storage.file_io_store import FileIOByteStore
 from compactor.storage.local_store import LocalByteStore, local_path
 from compactor.storage.opening import abort_uploads, byte_store_for
+from compactor.storage.s3_client import S3Connections
 from compactor.storage.s3_store import S3ByteStore
 from tests.services.s3_server import S3Server
 
@@ -88,10 +89,9 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
         if "file io" in request.param:
             monkeypatch.setattr(file_io_store, "BUFFER_BYTES", 1_000_000)
             return Bucket(FileIOByteStore(server.properties), server)
-        monkeypatch.setattr(s3_objects, "_copies", {})
-        store = S3ByteStore(server.properties)
+        store = S3ByteStore(server.properties, S3Connections())
         if "cannot" in request.param:
-            s3_objects.note_copying(server.properties, possible=False)
+            store.note_copying(possible=False)
         return Bucket(store, server)
     if request.param == "file io":
         return Folder(FileIOByteStore({}), tmp_path)

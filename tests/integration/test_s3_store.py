@@ -10,9 +10,10 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
-from compactor.storage import s3_errors, s3_objects, s3_upload
+from compactor.storage import s3_errors, s3_upload
 from compactor.storage.byte_store import OutputFile
 from compactor.storage.opening import abort_uploads
+from compactor.storage.s3_client import S3Connections
 from compactor.storage.s3_objects import Transferred
 from compactor.storage.s3_store import S3ByteStore
 from tests.services import answers
@@ -31,9 +32,8 @@ def folder(s3_server: S3Server) -> str:
 
 
 @pytest.fixture
-def store(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3ByteStore:
-    monkeypatch.setattr(s3_objects, "_copies", {})
-    return S3ByteStore(s3_server.properties | QUICK)
+def store(s3_server: S3Server) -> S3ByteStore:
+    return S3ByteStore(s3_server.properties | QUICK, S3Connections())
 
 
 @pytest.fixture

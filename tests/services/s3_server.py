@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from compactor.storage.s3_client import s3_client
+from compactor.storage.s3_client import S3Connections
 from streaming.demo.local_process import free_port
 from streaming.demo.object_store import BUCKET, ObjectStore, answers, s3proxy
 from tests.services.containers import container, image_is_here
@@ -40,7 +40,7 @@ class S3Server(ObjectStore):
     @cached_property
     def client(self) -> Any:
         """For what a test arranges and checks."""
-        return s3_client(self.properties)
+        return S3Connections().client(self.properties)
 
     def folder(self) -> str:
         """A location nobody else uses, without a slash at its end."""

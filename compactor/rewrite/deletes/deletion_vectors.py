@@ -1,7 +1,7 @@
-"""V3 deletion vectors → the positions to drop from each data file.
+"""V3 deletion vectors → the positions to remove from each data file.
 
-A Puffin file holds the vectors of many data files; only those asked for are read. Unlike a position delete file it must
-have a vector for every data file that it is listed for: that one is missing never means that nothing was deleted.
+A Puffin file holds the vectors of many data files; only the requested ones are read. It must have a vector for each
+data file that its manifest entries list. Unlike in a position delete file, a missing vector is an error.
 
 Source: Puffin spec, file structure and blob type `deletion-vector-v1`; Iceberg's BitmapPositionDeleteIndex (Java).
 """
@@ -36,17 +36,17 @@ _COMPRESSED_FOOTER: Final = 1
 def vector_positions(
     store: ByteStore, location: str, size: int, paths: Sequence[str]
 ) -> Iterable[tuple[str, npt.NDArray[np.int64]]]:
-    """(path, ascending positions) for each of `paths`, out of one Puffin file of `size` bytes.
+    """(path, ascending positions) for each of `paths`, from one Puffin file of `size` bytes.
 
     Raises:
-        GiveUpError: `unreadable_delete_file`: no Puffin, damaged, without exactly one vector for each path, or with
-            another number of positions than it says; or what the store raises.
+        GiveUpError: `unreadable_delete_file`: not a Puffin file, damaged, not exactly one vector for each path, or a
+            vector with another number of positions than its footer says; or an error of the store.
     """
     whole = store.read(location, 0, size) if size <= WHOLE_FILE_BYTES else None
 
     def read(offset: int, length: int) -> bytes:
         if offset < 0 or length < 0 or offset + length > size:
-            raise _unreadable(location, "it ends too early")
+            raise _unreadable(location, "the file is too short")
         return store.read(location, offset, length) if whole is None else whole[offset : offset + length]
 
     tail = read(size - _TAIL, _TAIL)
@@ -62,11 +62,11 @@ def vector_positions(
 
 
 def _vectors(location: str, payload: bytes) -> Mapping[str | None, list[PuffinBlobMetadata]]:
-    """The deletion vectors that a footer tells of, by data file; there may be thousands."""
+    """The deletion vectors in a footer, by data file; there may be thousands."""
     try:
         blobs = Footer.model_validate_json(payload).blobs
     except ValueError as error:
-        raise _unreadable(location, f"its footer makes no sense: {error}") from error
+        raise _unreadable(location, f"its footer is invalid: {error}") from error
     found: dict[str | None, list[PuffinBlobMetadata]] = defaultdict(list)
     for blob in blobs:
         if blob.type == VECTOR_TYPE:
@@ -77,7 +77,7 @@ def _vectors(location: str, payload: bytes) -> Mapping[str | None, list[PuffinBl
 def _positions(location: str, blob: PuffinBlobMetadata, data: bytes) -> npt.NDArray[np.int64]:
     body = data[4:-_CHECKSUM]
     sound = (
-        blob.compression_codec is None  # as the spec wants it
+        blob.compression_codec is None  # as the spec requires
         and len(data) >= _HEAD + _CHECKSUM
         and int.from_bytes(data[:4], "big") == len(body)
         and body.startswith(VECTOR_MAGIC)
@@ -88,9 +88,9 @@ def _positions(location: str, blob: PuffinBlobMetadata, data: bytes) -> npt.NDAr
     try:
         found = np.asarray(BitMap64.deserialize(body[len(VECTOR_MAGIC) :]).to_array(), dtype=np.uint64)
     except ValueError as error:
-        raise _unreadable(location, f"a deletion vector is no bitmap: {error}") from error
+        raise _unreadable(location, f"a deletion vector is not a bitmap: {error}") from error
     if blob.properties.get("cardinality", str(len(found))) != str(len(found)):
-        raise _unreadable(location, f"a deletion vector has {len(found)} positions, not as many as it says")
+        raise _unreadable(location, f"a deletion vector has {len(found)} positions, but its footer says otherwise")
     return found.astype(np.int64)
 
 

@@ -1,9 +1,9 @@
-"""Equality delete files in Parquet → the positions to drop from each data file.
+"""Equality delete files in Parquet → the positions to remove from each data file.
 
-Only the compared columns of the data files are read. A row is deleted when a delete file with a higher data sequence
-number than its file's holds a row with the same values in the compared columns, null being equal to null (Iceberg spec,
-"Equality Delete Files" and "Scan Planning"). Floating-point columns are left to Iceberg's own reader: NaN and the sign
-of zero are compared there as Java compares them.
+Only the compared columns of the data files are read. A row is deleted if a delete file with a higher data sequence
+number than the row's file has a row with the same values in the compared columns; null equals null (Iceberg spec,
+"Equality Delete Files" and "Scan Planning"). Floating-point columns are refused: Iceberg's own reader compares NaN and
+the sign of zero as Java does.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from compactor.rewrite.reading.schema import refused, written_schema
 from compactor.storage.byte_store import ByteStore
 
 LOOKUP_ROWS: Final = 1024 * 1024
-"""Rows of data files that are looked up at once. Each look-up costs a pass over the deletes."""
+"""Rows of data files per look-up. Each look-up costs a pass over the deletes."""
 
-_REPLACEMENT: Final = "\ufffd"  # what Java reads for bytes that are no UTF-8
+_REPLACEMENT: Final = "\ufffd"  # Java decodes bytes that are not UTF-8 to this
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class EqualityDelete:
-    """An equality delete file: where it is, its bytes, the data sequence number of its entry, the compared columns."""
+    """An equality delete file: location, bytes, data sequence number of its entry, compared columns."""
 
     location: str
     size: int
@@ -59,10 +59,10 @@ class DeletedFrom:
 
 
 def equality_refusal(schema: Schema, deletes: Iterable[EqualityDelete]) -> Refusal | None:
-    """Why these delete files cannot be applied here: `delete_file_format`, `equality_deletes`, or None."""
+    """Why `encode` cannot apply these delete files: `delete_file_format`, `equality_deletes`, or None."""
     for delete in deletes:
         if delete.file_format.lower() != PARQUET:
-            sentence = f"equality deletes in {delete.file_format} are left to Iceberg's own reader"
+            sentence = f"only Iceberg's own reader applies equality deletes in {delete.file_format}"
             return Refusal(Reason.DELETE_FILE_FORMAT, sentence)
         obstacle = not_compared(schema, delete.field_ids)
         if obstacle is not None:
@@ -71,13 +71,13 @@ def equality_refusal(schema: Schema, deletes: Iterable[EqualityDelete]) -> Refus
 
 
 class EqualityDeletes:
-    """The equality deletes of some data files of one partition: read once, each key with its newest number."""
+    """The equality deletes of data files of one partition: read once, each key with its newest sequence number."""
 
     def __init__(self, store: ByteStore, schema: Schema, deletes: Iterable[EqualityDelete]) -> None:
         """Read the delete files.
 
         Raises:
-            RefusedError: `equality_deletes`: a delete file lacks a compared column, or holds text that is no UTF-8.
+            RefusedError: `equality_deletes`: a delete file lacks a compared column, or has text that is not UTF-8.
             GiveUpError: a delete file is unreadable.
         """
         by_columns: dict[tuple[int, ...], list[EqualityDelete]] = {}
@@ -91,11 +91,11 @@ class EqualityDeletes:
         return frozenset(field_id for keys in self._keys for field_id in keys.field_ids)
 
     def deleted(self, rows: pa.Table, sequence_numbers: Numbers) -> npt.NDArray[np.bool_]:
-        """Which rows are deleted.
+        """A mask of the deleted rows.
 
         Args:
             rows: The compared columns, named by their field ids.
-            sequence_numbers: Of each row's file.
+            sequence_numbers: Data sequence number of each row's file.
         """
         found = np.zeros(rows.num_rows, dtype=np.bool_)
         for keys in self._keys:
@@ -106,22 +106,24 @@ class EqualityDeletes:
 def positions_by_equality(
     reader: FileReader, files: Sequence[DeletedFrom], deletes: EqualityDeletes
 ) -> dict[str, Positions]:
-    """Positions that equality deletes drop from each data file, ascending; files that lose none are left out.
+    """Positions that equality deletes remove from each data file, ascending; files that lose none are left out.
 
     Args:
         reader: Reads exactly the compared columns, named by their field ids.
-        files: The data files, all of one partition: each must have every delete of the partition that is newer.
+        files: Data files of one partition. Each must list all newer equality deletes of the partition.
         deletes: The deletes of all of them.
 
     Raises:
-        RefusedError: `equality_deletes`: a file lacks a newer delete that another one has.
+        RefusedError: `equality_deletes`: a file lacks a newer delete that another file lists.
         GiveUpError: a data file is unreadable.
     """
     every = {delete for file in files for delete in file.deletes}
     for file in files:
         newer = {delete.location for delete in every if delete.sequence_number > file.sequence_number}
         if {delete.location for delete in file.deletes} != newer:
-            raise refused(Reason.EQUALITY_DELETES, f"{file.location} has other equality deletes than its neighbours")
+            raise refused(
+                Reason.EQUALITY_DELETES, f"{file.location} lacks equality deletes that apply to its partition"
+            )
     found: dict[str, Positions] = {}
     for part in _parts(reader, [file for file in files if file.deletes]):
         numbers = np.concatenate([np.full(rows.num_rows, file.sequence_number) for file, _, rows in part])
@@ -136,11 +138,11 @@ def positions_by_equality(
 
 
 _Piece = tuple[DeletedFrom, int, pa.Table]
-"""A data file, the position of the first row, and the rows' compared columns."""
+"""A data file, the position of the first row, and the compared columns of some rows."""
 
 
 def _parts(reader: FileReader, files: Sequence[DeletedFrom]) -> Iterator[list[_Piece]]:
-    """The compared columns of all files, in pieces that together have about `LOOKUP_ROWS`."""
+    """The compared columns of all files, in lists of pieces with about `LOOKUP_ROWS` rows together."""
     part: list[_Piece] = []
     waiting = 0
     for file in files:
@@ -158,7 +160,7 @@ def _parts(reader: FileReader, files: Sequence[DeletedFrom]) -> Iterator[list[_P
 
 
 def compared_schema(schema: Schema, field_ids: Iterable[int]) -> Schema:
-    """The compared columns alone, named by their ids and optional: deletes may hold nulls where data does not."""
+    """Only the compared columns, named by their ids and optional: deletes may have nulls where data has none."""
     wanted = set(field_ids)
     return Schema(
         *(
@@ -174,22 +176,22 @@ def compared_schema(schema: Schema, field_ids: Iterable[int]) -> Schema:
 
 @dataclass(frozen=True)
 class _Column:
-    """A compared column: its distinct values among the deletes, by which each gets a number."""
+    """A compared column: its distinct values in the deletes, each with a number."""
 
     name: str
     values: pa.Array
 
     def numbers(self, rows: pa.Table) -> pa.Array:
-        """The number of each row's value; null for values that no delete has."""
+        """The number of each row's value; null for values that are not in the deletes."""
         return _whole(pc.index_in(_storage(rows.column(self.name)), value_set=self.values)).cast(pa.int64())
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """Distinct rows of delete files over the same columns, as one number each, with the newest sequence number.
+    """Distinct rows of delete files with the same columns: a number for each, with the newest sequence number.
 
-    Column by column, the number of the row so far and that of the value make a pair, and each distinct pair gets a
-    number: so numbers stay below the count of deletes, and a product of two of them within 64 bits.
+    Column by column, the number of the row so far and the number of the value form a pair, and each distinct pair gets
+    a number. So numbers stay below the number of deletes, and products of two of them within 64 bits.
     """
 
     field_ids: tuple[int, ...]
@@ -198,7 +200,7 @@ class _Keys:
     newest: Numbers
 
     def newest_deletes(self, rows: pa.Table) -> Numbers:
-        """For each row the sequence number of the newest delete with its values; -1 where there is none."""
+        """For each row the sequence number of the newest delete with its values; -1 for none."""
         number = self.columns[0].numbers(rows)
         for column, pairs in zip(self.columns[1:], self.pairs, strict=True):
             number = _number_of_pair(_pair(number, column, rows), pairs)
@@ -214,7 +216,7 @@ def _keys(store: ByteStore, schema: Schema, field_ids: tuple[int, ...], files: S
     for file in files:
         opened, plan, projection = reader.open(file.location, file.size)
         if any(column.position is None for column in projection.columns):
-            raise refused(Reason.EQUALITY_DELETES, f"{file.location} lacks a column that it should be compared by")
+            raise refused(Reason.EQUALITY_DELETES, f"{file.location} lacks a compared column")
         for table in tables(opened, file.location, plan.columns):
             read.append(projection.apply(table))
             numbers.append(np.full(table.num_rows, file.sequence_number, dtype=np.int64))
@@ -237,7 +239,7 @@ def _pair(number: pa.Array, column: _Column, rows: pa.Table) -> pa.Array:
 
 
 def _number_of_pair(pair: pa.Array, pairs: pa.Array) -> pa.Array:
-    """Null stays null: `index_in` would take it for the pair that is null, of which there is none."""
+    """The number of each pair; null stays null, since `index_in` would look up null as a value."""
     return pc.index_in(pair, value_set=pairs).cast(pa.int64())
 
 
@@ -251,7 +253,7 @@ def _distinct(values: pa.ChunkedArray) -> pa.Array:
             strange = True
         if strange:
             raise refused(
-                Reason.EQUALITY_DELETES, "an equality delete holds text that is no UTF-8, or may not have been"
+                Reason.EQUALITY_DELETES, "an equality delete has text that is not UTF-8, or may not have been"
             )
     return distinct
 

@@ -1,7 +1,7 @@
-"""Position delete files in Parquet, and deletion vectors → the positions to drop from each data file.
+"""Position delete files in Parquet, and deletion vectors → the positions to remove from each data file.
 
-A delete file is read once, row group by row group; row groups whose statistics rule out every path asked for are
-skipped. A path counts only if it equals the data file's path to the byte (Iceberg spec, "Position Delete Files").
+A delete file is read once, row group by row group. Row groups whose statistics exclude all requested paths are skipped.
+A path matches only if it equals the data file's path byte for byte (Iceberg spec, "Position Delete Files").
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class DeleteFile:
     """A position delete file.
 
     Attributes:
-        location: Where it is.
+        location: Its location.
         size: Bytes.
-        file_format: As the manifest says: `parquet`, `orc`, `avro`, or `puffin` for a deletion vector.
+        file_format: From the manifest: `parquet`, `orc`, `avro`, or `puffin` for a deletion vector.
     """
 
     location: str
@@ -54,27 +54,27 @@ class DeleteFile:
 
 
 def delete_refusal(files: Iterable[DeleteFile]) -> Refusal | None:
-    """Why these delete files cannot be applied here: `delete_file_format`, or None."""
+    """Why `encode` cannot apply these delete files: `delete_file_format`, or None."""
     for file in files:
         file_format = file.file_format.lower()
         if file_format not in {PARQUET, DELETION_VECTORS}:
             return Refusal(
-                Reason.DELETE_FILE_FORMAT, f"position deletes in {file_format} are left to Iceberg's own reader"
+                Reason.DELETE_FILE_FORMAT, f"only Iceberg's own reader applies position deletes in {file_format}"
             )
     return None
 
 
 def deleted_positions(store: ByteStore, deletes: Mapping[str, Sequence[DeleteFile]]) -> dict[str, Positions]:
-    """Positions to drop per data file, ascending and without repetition; files that lose none are left out.
+    """Positions to remove per data file, ascending and without duplicates; files that lose none are left out.
 
     Args:
-        store: Where the delete files are.
-        deletes: For each data file's path, the delete files that apply to it. Rows for a path in a delete file that is
-            not listed for it are passed over.
+        store: Store of the delete files.
+        deletes: For each data file's path, the delete files that apply to it. Rows of other delete files for the path
+            are ignored.
 
     Raises:
         GiveUpError: `unreadable_delete_file`: not Parquet, without its two columns, or with nulls or negative
-            positions; or as `vector_positions`; or what the store raises.
+            positions; or as `vector_positions`; or an error of the store.
     """
     paths_of: dict[DeleteFile, list[str]] = {}
     for path, files in deletes.items():
@@ -102,10 +102,10 @@ def kept_rows(positions: Positions, start: int, length: int) -> pa.Array | None:
 
 
 def _positions(store: ByteStore, file: DeleteFile, paths: Sequence[str]) -> Iterable[tuple[str, Positions]]:
-    """(path, positions) for those of `paths` that a delete file names, batch by batch."""
+    """(path, positions) for the `paths` that a delete file names, batch by batch."""
     location = file.location
     parquet = open_parquet(store, location, file.size, dictionaries=[_FILE_PATH.names[0]])
-    if _has_delta_encoding(parquet):  # Arrow makes no dictionaries of it
+    if _has_delta_encoding(parquet):  # Arrow cannot read it as a dictionary
         parquet = open_parquet(store, location, file.size)
     path_column, position_column = _columns(parquet, location)
     wanted = sorted(path.encode() for path in paths)
@@ -125,7 +125,7 @@ def _positions(store: ByteStore, file: DeleteFile, paths: Sequence[str]) -> Iter
 
 
 def _has_delta_encoding(parquet: pq.ParquetFile) -> bool:
-    """Whether some column chunk has one of the encodings for bytes that came with data pages V2."""
+    """Whether a column chunk has one of the byte-array encodings that came with data pages V2."""
     groups = [parquet.metadata.row_group(index) for index in range(parquet.metadata.num_row_groups)]
     columns = (group.column(index) for group in groups for index in range(group.num_columns))
     return any(encoding in _DELTA_ENCODINGS for column in columns for encoding in column.encodings)
@@ -150,7 +150,7 @@ def _unreadable(location: str, why: str) -> GiveUpError:
 
 
 def _may_name(parquet: pq.ParquetFile, path_column: str, group: int, wanted: Sequence[bytes]) -> bool:
-    """Whether a row group's statistics leave room for one of the paths, which are sorted."""
+    """Whether a row group may contain one of the sorted paths, by its statistics."""
     metadata = parquet.metadata.row_group(group)
     for index in range(metadata.num_columns):
         column = metadata.column(index)
@@ -167,7 +167,7 @@ def _may_name(parquet: pq.ParquetFile, path_column: str, group: int, wanted: Seq
 
 
 def _owners(paths: pa.Array, wanted: pa.Array) -> npt.NDArray[np.int64]:
-    """For every row the index of its path in `wanted`, -1 for paths nobody asked about."""
+    """For each row the index of its path in `wanted`, -1 for other paths."""
     encoded = paths if isinstance(paths, pa.DictionaryArray) else paths.dictionary_encode()
     owner_of_value = pc.index_in(encoded.dictionary.cast(pa.binary()), value_set=wanted)
     owners = owner_of_value.take(encoded.indices)

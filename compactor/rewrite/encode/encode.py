@@ -1,8 +1,8 @@
-"""The `encode` rewrite: the data files of one task → one Parquet file of full row groups, decoded and encoded once.
+"""The `encode` rewrite: decode the data files of one output task, encode them into one file of full row groups.
 
 Plain values in, plain values out, no Spark and no Java: it runs inside a Spark task on one core. Rows keep their order,
-columns are matched by field id, deletes of every kind are applied, V3 row lineage is carried. What cannot be done
-without changing a row is refused, with a reason; whatever goes wrong, nothing is left at the output's location.
+columns are matched by field id, deletes of all kinds are applied, V3 row lineage is kept. A file that cannot be encoded
+without changing a row is refused, with a reason. After a failure no file is left at the output's location.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from compactor.storage.opening import byte_store_for
 
 @dataclass(frozen=True, slots=True)
 class EncodeInput:
-    """A data file to be rewritten.
+    """A data file to rewrite.
 
     Attributes:
-        location: As the manifest spells it; position deletes name it to the byte.
-        size: Bytes, as the manifest says.
-        records: Rows, as the manifest says.
-        data_sequence_number: Of its manifest entry: what `_last_updated_sequence_number` is where the file says none.
-        first_row_id: The row id of its first row (V3); None if none was assigned.
-        position_deletes: The position delete files, or the deletion vector, that apply to it.
-        equality_deletes: The equality delete files that apply to it.
+        location: As spelled in the manifest; position deletes name it byte for byte.
+        size: Bytes, from the manifest.
+        records: Rows, from the manifest.
+        data_sequence_number: From its manifest entry; `_last_updated_sequence_number` of rows without a stored one.
+        first_row_id: Row id of its first row (V3); None if none was assigned.
+        position_deletes: Position delete files, or the deletion vector, that apply to it.
+        equality_deletes: Equality delete files that apply to it.
     """
 
     location: str
@@ -70,16 +70,16 @@ class EncodeInput:
 
     @property
     def has_deletes(self) -> bool:
-        """Whether rows may have to be left out."""
+        """Whether deletes apply to the file."""
         return bool(self.position_deletes or self.equality_deletes)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeTask:
-    """What becomes one file.
+    """Encode `inputs` into one file.
 
     Attributes:
-        inputs: In arrival order, which the rows keep.
+        inputs: In arrival order; the rows keep it.
         output: Location of the new file, which must not exist.
         schema_json: The table's Iceberg schema at the planned snapshot.
         partition_constants: (source field id, value) of identity partition fields, for files that lack the column.
@@ -88,8 +88,8 @@ class EncodeTask:
         storage: FileIO properties.
         format_version: The table's.
         keep_row_lineage: Write `_row_id` and `_last_updated_sequence_number` (V3).
-        sorted_field_ids: Columns of the table's sort order whose transforms keep order: they get bounds even where the
-            default metrics mode gives none. The rows are not sorted.
+        sorted_field_ids: Columns of the table's sort order whose transforms keep order: they get bounds in every
+            default metrics mode. The rows are not sorted.
     """
 
     inputs: tuple[EncodeInput, ...]
@@ -106,17 +106,17 @@ class EncodeTask:
 
 @dataclass(frozen=True, slots=True)
 class EncodedFile:
-    """What was written. With `rows == 0` everything was deleted: there is no file at the output.
+    """The new file. With `rows == 0` all rows were deleted and no file was written.
 
     Attributes:
         rows: Rows in the new file.
-        rows_deleted: Rows that deletes name, counted before any is left out; `rows_read - rows_deleted == rows`.
+        rows_deleted: Rows that deletes name, counted before they are removed; `rows_read - rows_deleted == rows`.
         rows_read: Rows of the inputs.
         size: Bytes of the new file.
-        split_offsets: Where its row groups start.
+        split_offsets: Offsets of its row groups.
         metrics: Its column metrics.
-        row_groups: How many it has.
-        uncompressed_bytes: Its pages before compression.
+        row_groups: Number of its row groups.
+        uncompressed_bytes: Bytes of its pages before compression.
     """
 
     rows: int
@@ -130,15 +130,15 @@ class EncodedFile:
 
 
 def encode_refusal(task: EncodeTask) -> Refusal | None:
-    """Why the task cannot be encoded, as far as schema and delete files' formats tell; no byte is read.
+    """Why the task cannot be encoded, by the schema and the formats of delete files alone; reads no file.
 
-    Reasons: `type_not_supported`, `column_names_collide`, `delete_file_format`, `equality_deletes` (of columns that are
-    not compared here), `row_lineage_unknown` (lineage asked for below format version 3), `duplicate_inputs`.
+    Reasons: `type_not_supported`, `column_names_collide`, `delete_file_format`, `equality_deletes` (of columns that
+    `encode` cannot compare), `row_lineage_unknown` (lineage requested below format version 3), `duplicate_inputs`.
     """
     if task.keep_row_lineage and task.format_version < ROW_LINEAGE_VERSION:
         return Refusal(Reason.ROW_LINEAGE_UNKNOWN, f"format version {task.format_version} has no row lineage")
     if len({each.location for each in task.inputs}) < len(task.inputs):
-        return Refusal(Reason.DUPLICATE_INPUTS, "a data file is named twice, its rows would be doubled")
+        return Refusal(Reason.DUPLICATE_INPUTS, "a data file is listed twice, so its rows would be duplicated")
     try:
         _written(task)
     except RefusedError as error:
@@ -149,17 +149,17 @@ def encode_refusal(task: EncodeTask) -> Refusal | None:
 
 
 def encode(task: EncodeTask) -> EncodedFile | Refusal:
-    """Write the task's one file.
+    """Write the task's output file.
 
     Returns:
-        What was written, or why nothing was: the reasons of `encode_refusal`, and of the files: `no_field_ids`,
+        The new file, or why none was written: the reasons of `encode_refusal`, and for files `no_field_ids`,
         `duplicate_field_ids`, `required_field_missing`, `type_not_supported`, `not_supported_by_arrow`.
 
     Raises:
         GiveUpError: `row_count_mismatch`, `unreadable_footer`, `unreadable_data`, `unreadable_delete_file`,
-            `encrypted`, `null_in_required_field`, `value_out_of_range`, `not_encodable`, `output_exists`, or what the
-            store raises.
-        RetryError: the store does not answer, or memory ran out.
+            `encrypted`, `null_in_required_field`, `value_out_of_range`, `not_encodable`, `output_exists`, or an
+            error of the store.
+        RetryError: the store does not answer, or there is not enough memory.
     """
     refusal = encode_refusal(task)
     if refusal is not None:
@@ -172,7 +172,7 @@ def encode(task: EncodeTask) -> EncodedFile | Refusal:
 
 
 def _deleted(task: EncodeTask, store: ByteStore) -> dict[str, Positions]:
-    """The positions that any delete drops from each input."""
+    """Positions that deletes remove from each input."""
     deleted = deleted_positions(store, {each.location: each.position_deletes for each in task.inputs})
     files = [
         DeletedFrom(
@@ -206,7 +206,7 @@ def _schema(task: EncodeTask) -> Schema:
 
 
 class _Encoding:
-    """One task being encoded."""
+    """One output task while it is encoded."""
 
     def __init__(self, task: EncodeTask, store: ByteStore, deleted: dict[str, Positions]) -> None:
         self._task = task
@@ -245,9 +245,9 @@ class _Encoding:
         )
 
     def _properties(self) -> dict[str, str]:
-        """The table's, but for a codec that readers may lack: Spark has Brotli only from those who gave it one.
+        """The table's properties, with the default codec instead of Brotli if readers may lack it.
 
-        A file that has it shows that they did.
+        Spark has no Brotli codec unless it was installed. An input file with Brotli shows that it was.
         """
         properties = dict(self._task.properties)
         if codec_of(properties) != BROTLI or not self._task.inputs:
@@ -266,7 +266,7 @@ class _Encoding:
         return writer.finish()
 
     def _tables(self, source: EncodeInput) -> Iterator[tuple[pa.Table, float, float]]:
-        """The rows of one input that are not deleted, the bytes they took, and the bytes of the input's other rows."""
+        """The rows of one input without deleted ones, their stored bytes, and the bytes of the rows yet to be read."""
         file, plan, projection = self._reader.open(source.location, source.size)
         if file.metadata.num_rows != source.records:
             raise _miscounted(source, file.metadata.num_rows)
@@ -290,8 +290,8 @@ class _Encoding:
     def _check(self, written: WrittenFile) -> None:
         if written.rows != self._rows_read - self._rows_deleted:
             raise GiveUpError(
-                f"{self._task.output}: {self._rows_read} rows were read, {self._rows_deleted} of them deleted, but "
-                f"{written.rows} written",
+                f"{self._task.output}: {self._rows_read} rows were read and {self._rows_deleted} of them deleted, but "
+                f"{written.rows} were written",
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
 
@@ -302,15 +302,15 @@ def _mapping(task: EncodeTask) -> list[MappedField] | None:
 
 def _miscounted(source: EncodeInput, found: int) -> GiveUpError:
     return GiveUpError(
-        f"{source.location} holds {found} rows, its manifest entry says {source.records}",
+        f"{source.location} holds {found} rows, but its manifest entry says {source.records}",
         reason=Reason.ROW_COUNT_MISMATCH,
     )
 
 
 def _with_lineage(table: pa.Table, source: EncodeInput, position: int) -> pa.Table:
-    """The table with its last two columns, row id and sequence number, as Iceberg's readers would complete them.
+    """The table with its last two columns, row id and sequence number, completed as Iceberg's readers do.
 
-    A file without a first row id has no lineage at all, whatever its columns say (as in Iceberg's ParquetValueReaders).
+    A file without a first row id has no lineage, whatever its columns contain (as in Iceberg's ParquetValueReaders).
     """
     width, rows = table.num_columns, table.num_rows
     if source.first_row_id is None:

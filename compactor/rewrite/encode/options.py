@@ -1,7 +1,7 @@
 """A table's `write.parquet.*` properties → options of Arrow's Parquet writer.
 
-Source: Iceberg's TableProperties and Parquet.WriteBuilder (Java) for names, defaults and meaning. A value that cannot
-be used gives way to the default: a property must not stop a rewrite.
+Source: Iceberg's TableProperties and Parquet.WriteBuilder (Java) for names, defaults and meaning. Invalid values are
+replaced by the default: a property must not stop a rewrite.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BLOOM_BYTES_KEY: Final = _PREFIX + "bloom-filter-max-bytes"
 MIB: Final = 1024 * 1024
 DEFAULT_CODEC: Final = "zstd"
 BROTLI: Final = "brotli"
-# What Iceberg's Java writer takes when no level is set; Arrow's own defaults are others (zstd 1, gzip 9).
+# Levels of Iceberg's Java writer when none is set; Arrow's own defaults differ (zstd 1, gzip 9).
 DEFAULT_LEVELS: Final[Mapping[str, int]] = {"zstd": 3, "gzip": 6}
 _CODECS: Final = {
     "uncompressed": "none",
@@ -50,36 +50,36 @@ _CODECS: Final = {
 _BLOOM_HASHES: Final = 8  # bits set per value in a split block filter
 SAMPLE_ROWS: Final = 64 * 1024
 MOST_DISTINCT: Final = 0.7
-"""With this many distinct values in so many rows there are some 85,000 in all, 0.7 MB of 8-byte values: what a core's
-cache holds. A column of 100,000 makes a file 4 % smaller with a dictionary, and Spark's scan of it 6 % slower.
+"""This many distinct values in so many rows mean about 85,000 in total: 0.7 MB of 8-byte values, which fit into a
+core's cache. With 100,000 distinct values a dictionary makes the file 4 % smaller and Spark's scan of it 6 % slower.
 """
 _MAX_FPP: Final = 0.5
-_MAX_INTEGER: Final = 2**31 - 1  # what Java reads these properties as
+_MAX_INTEGER: Final = 2**31 - 1  # Java reads these properties as int
 
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """How to write.
+    """Options of the Parquet writer.
 
     Attributes:
-        row_group_bytes: Where row groups end.
+        row_group_bytes: Target size of row groups.
         arguments: For `pyarrow.parquet.ParquetWriter`, except those about dictionaries.
-        dictionaries: Columns that the table's properties let have a dictionary.
-        asked_for: Paths of columns that they name as having one.
+        dictionaries: Columns that the table's properties allow to have a dictionary.
+        requested: Paths of columns for which they request a dictionary.
     """
 
     row_group_bytes: int
     arguments: Mapping[str, Any]
     dictionaries: tuple[WrittenLeaf, ...]
-    asked_for: frozenset[str]
+    requested: frozenset[str]
 
     def for_rows(self, table: pa.Table) -> dict[str, Any]:
         """All arguments for a file that starts with these rows.
 
-        A column whose values hardly repeat gets no dictionary: it would outgrow its limit after much hashing, as
-        parquet-java finds by comparing sizes on the first page.
+        A column whose values rarely repeat gets no dictionary: after much hashing the dictionary would exceed its
+        limit. parquet-java finds this by comparing sizes on the first page.
         """
-        paths = [leaf.path for leaf in self.dictionaries if leaf.path in self.asked_for or _repeats(table, leaf)]
+        paths = [leaf.path for leaf in self.dictionaries if leaf.path in self.requested or _repeats(table, leaf)]
         return {**self.arguments, "use_dictionary": paths}
 
 
@@ -104,7 +104,7 @@ def writer_options(written: WrittenSchema, properties: Mapping[str, str], rows: 
         row_group_bytes=_positive(properties, ROW_GROUP_KEY, 128 * MIB),
         arguments=arguments,
         dictionaries=_enabled(written.leaves, properties, DICTIONARY_PREFIX),
-        asked_for=frozenset(leaf.path for leaf in written.leaves if DICTIONARY_PREFIX + leaf.name in properties),
+        requested=frozenset(leaf.path for leaf in written.leaves if DICTIONARY_PREFIX + leaf.name in properties),
     )
 
 
@@ -114,7 +114,7 @@ def codec_of(properties: Mapping[str, str]) -> str:
 
 
 def _repeats(table: pa.Table, leaf: WrittenLeaf) -> bool:
-    """Whether a column's first values repeat enough; not looked at inside lists and maps."""
+    """Whether a column's first values repeat enough for a dictionary. True for columns inside lists and maps."""
     if leaf.indexes is None:
         return True
     values = leaf_values(table, leaf.indexes).slice(0, SAMPLE_ROWS)
@@ -149,7 +149,7 @@ def _is_true(text: str) -> bool:
 
 
 def _enabled(leaves: Collection[WrittenLeaf], properties: Mapping[str, str], prefix: str) -> tuple[WrittenLeaf, ...]:
-    """The columns that the properties under `prefix` do not switch off."""
+    """The columns that the properties under `prefix` do not disable."""
     return tuple(leaf for leaf in leaves if _is_true(properties.get(prefix + leaf.name, "true")))
 
 
@@ -177,9 +177,9 @@ def _probability(text: str | None) -> float:
 
 
 def _fitting_values(most_bytes: int, fpp: float) -> int:
-    """How many distinct values a filter of `most_bytes` holds at false-positive probability `fpp`.
+    """The most distinct values that a filter of `most_bytes` holds at false-positive probability `fpp`.
 
-    Arrow rounds a filter's size up to a power of two, so half of the allowed bytes is what may be asked for.
+    Arrow rounds a filter's size up to a power of two, so request at most half of the allowed bytes.
     """
     bits = most_bytes * 8 / 2
     return max(1, int(-bits * math.log(1 - fpp ** (1 / _BLOOM_HASHES)) / _BLOOM_HASHES))

@@ -1,4 +1,4 @@
-"""Writing the one output of `encode`: full row groups, closed by measured bytes, and nothing left behind on failure."""
+"""Write the output of `encode`: full row groups, sized by measured bytes; no file is left after a failure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TAIL_SHARE: Final = 8  # the last row group may be larger than the target by one
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """What a finished file is: rows, bytes, where its row groups start, its metrics, and bytes before compression."""
+    """A finished file: rows, bytes, offsets of its row groups, column metrics, and bytes before compression."""
 
     rows: int
     size: int
@@ -36,9 +36,9 @@ class WrittenFile:
 
 
 class _Sink(io.RawIOBase):
-    """An `OutputFile` as Arrow writes to Python files. Closing it does not finish the output.
+    """An `OutputFile` as a Python file for Arrow. Closing it does not finish the output.
 
-    Once given up, it takes bytes and drops them: Arrow's writers flush when they are collected.
+    After an abort it accepts bytes and drops them: Arrow's writers flush when they are garbage-collected.
     """
 
     def __init__(self, output: OutputFile) -> None:
@@ -59,10 +59,10 @@ class _Sink(io.RawIOBase):
 
 
 class RowGroupWriter:
-    """Collects tables and writes each full row group in one go.
+    """Collects tables and writes each full row group at once.
 
-    How many bytes rows will take is estimated from what they took in their own files, corrected by what the row groups
-    written so far did take.
+    The size of rows is estimated from their size in the input files, corrected by the sizes of the row groups written
+    so far.
     """
 
     def __init__(
@@ -83,15 +83,15 @@ class RowGroupWriter:
         self._rows = 0
 
     def add(self, table: pa.Table, stored: float, remaining: float) -> None:
-        """Take rows, and write a row group if it is full.
+        """Add rows; write a row group if it is full.
 
         Args:
             table: Rows of the written schema.
-            stored: Bytes they took in their file, about.
-            remaining: Bytes that are still to come, about.
+            stored: Approximate bytes of the rows in their file.
+            remaining: Approximate bytes of all rows still to be added.
 
         Raises:
-            GiveUpError: `not_encodable`, a value that Parquet's type for it does not hold.
+            GiveUpError: `not_encodable`: a value does not fit its Parquet type.
         """
         if table.num_rows:
             self._tables.append(table)
@@ -105,11 +105,11 @@ class RowGroupWriter:
                 self._write_row_group()
 
     def finish(self) -> WrittenFile:
-        """Write what is left and the footer, and make the file durable; without any row there is no file.
+        """Write the last row group and the footer, and make the file durable. Without any row no file is written.
 
         Raises:
             RetryError: the storage failed.
-            GiveUpError: the footer tells of other rows than were written.
+            GiveUpError: the footer's row count differs from the rows written.
         """
         self._write_row_group()
         if self._writer is None:
@@ -124,7 +124,7 @@ class RowGroupWriter:
         size = self._output.finish()
         if metadata.num_rows != self._rows:
             raise GiveUpError(
-                f"{self._rows} rows were written, the new file's footer says {metadata.num_rows}",
+                f"{self._rows} rows were written, but the new file's footer says {metadata.num_rows}",
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
@@ -138,7 +138,7 @@ class RowGroupWriter:
         )
 
     def abort(self) -> None:
-        """Remove what was written. Nothing can be added afterwards."""
+        """Remove the file. Nothing can be added afterwards."""
         self._raw_sink.given_up = True
         self._tables.clear()
         self._output.abort()
@@ -173,6 +173,6 @@ class RowGroupWriter:
 
 
 def _start(column: Any) -> int:
-    """Where a column chunk's first page is."""
+    """Offset of a column chunk's first page."""
     offsets = (column.dictionary_page_offset, column.data_page_offset)
     return int(min(offset for offset in offsets if offset))

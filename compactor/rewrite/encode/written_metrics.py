@@ -1,15 +1,15 @@
-"""Column metrics of a file while it is written, as Iceberg's Java writer gives them, computed from the rows themselves.
+"""Column metrics of a file that is being written, computed from its rows as Iceberg's Java writer does.
 
 Source: Iceberg's ParquetMetrics, MetricsConfig and MetricsModes (Java) and the spec, Appendix D (bounds). As there:
-columns inside lists and maps have a size only, NaNs are counted and bound nothing, strings and bytes are truncated
+columns inside lists and maps have only a size, NaNs are counted but never are bounds, strings and bytes are truncated
 (lower bounds down, upper bounds up; no upper bound where that is impossible).
 
-Where readers might prune by a bound that does not hold for them, it is widened or left out:
+A bound that is wrong for some readers is widened or left out, because they would prune by it:
 
-- A bound of zero is -0.0 below and +0.0 above, since Java's comparison tells them apart.
+- A lower bound of zero is -0.0, an upper bound +0.0, since Java's comparison distinguishes them.
 - A UUID's bound is kept only where unsigned bytes and `java.util.UUID` (two signed longs) choose the same one.
-- A string column whose extremes are no UTF-8 has no bounds.
-- The row lineage columns have no metrics: a null in them stands for a value that is assigned later.
+- A string column whose extremes are not UTF-8 has no bounds.
+- The row lineage columns have no metrics: a null in them means a value that is assigned later.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _UUID_HALVES: Final = (0, 8)
 
 @dataclass(frozen=True, slots=True)
 class MetricsMode:
-    """What is kept of a column: `counts`, and bounds of at most `length` characters or bytes (None: whole values)."""
+    """The metrics of a column: `counts`, and bounds of at most `length` characters or bytes (None: whole values)."""
 
     counts: bool
     bounds: bool
@@ -72,7 +72,7 @@ FULL: Final = MetricsMode(counts=True, bounds=True)
 
 
 def parse_mode(text: str) -> MetricsMode | None:
-    """The mode that a table property names; None if there is no such mode."""
+    """The mode that a table property names; None for an unknown mode."""
     lowered = text.strip().lower()
     named = {"none": NONE, "counts": COUNTS, "full": FULL}.get(lowered)
     if named is not None:
@@ -86,13 +86,13 @@ def parse_mode(text: str) -> MetricsMode | None:
 def metrics_modes(
     schema: Schema, leaves: Collection[WrittenLeaf], properties: Mapping[str, str], sorted_ids: Collection[int] = ()
 ) -> dict[int, MetricsMode]:
-    """The mode of every leaf by field id, as Java's MetricsConfig.forTable decides.
+    """The mode of each leaf by field id, as in Java's MetricsConfig.forTable.
 
     Args:
         schema: The table's schema.
         leaves: The columns to be written.
         properties: The table's properties.
-        sorted_ids: Columns that the table's sort order names with a transform that keeps order.
+        sorted_ids: Columns of the table's sort order whose transforms keep order.
     """
     default_mode = parse_mode(DEFAULT_MODE) or FULL
     configured = properties.get(MODE_KEY)
@@ -121,7 +121,7 @@ def _max_inferred(properties: Mapping[str, str]) -> int:
 
 
 def _first_ids(schema: Schema, limit: int) -> set[int]:
-    """The first `limit` leaves, those of a struct before those of the structs in it."""
+    """The first `limit` leaves; the leaves of a struct come before those of its nested structs."""
     ids: set[int] = set()
 
     def visit(iceberg_type: IcebergType) -> None:
@@ -142,7 +142,7 @@ def _first_ids(schema: Schema, limit: int) -> set[int]:
 
 @dataclass(slots=True)
 class _Column:
-    """What is known so far of one column. Extremes are lists of candidates, one per order that readers use."""
+    """Metrics of one column so far. Extremes are lists of candidates, one for each order that readers use."""
 
     leaf: WrittenLeaf
     indexes: tuple[int, ...]
@@ -166,7 +166,7 @@ class _Column:
             self.highs = [max(pair) for pair in zip(self.highs, highs, strict=True)] if self.highs else highs
 
     def _without_nans(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """The values that are no NaNs, which are counted."""
+        """Count the NaNs; return the other values."""
         is_nan = pc.is_nan(values)
         nans = pc.sum(is_nan, min_count=0).as_py()
         self.nans += nans
@@ -222,9 +222,9 @@ class WrittenMetrics:
 
 
 def _extremes(values: pa.ChunkedArray, iceberg_type: IcebergType) -> list[tuple[Any, Any]]:
-    """(least, greatest) of values that are not all null, none of them NaN, in every order that readers use.
+    """(least, greatest) value in each order that readers use. The values contain a non-null value and no NaN.
 
-    As numbers, unscaled numbers for decimals, units since the epoch for times, bytes for the rest.
+    Results are numbers, unscaled numbers for decimals, units since the epoch for times, bytes for other types.
     """
     if isinstance(iceberg_type, UUIDType):
         storage = values.cast(pa.binary(_UUID_BYTES))
@@ -255,7 +255,7 @@ def _unscaled(scalar: pa.Scalar) -> int:
 
 
 def _signs_flipped(uuids: pa.Array) -> pa.Array:
-    """UUIDs whose unsigned byte order is the order of `java.util.UUID.compareTo` of the given ones."""
+    """UUIDs changed so that their unsigned byte order equals the `java.util.UUID.compareTo` order of the given ones."""
     data = np.frombuffer(uuids.buffers()[1], dtype=np.uint8).copy()
     for half in _UUID_HALVES:
         data[half::_UUID_BYTES] ^= _SIGN_BIT
@@ -303,10 +303,10 @@ def _string_bounds(low: bytes, high: bytes, length: int | None) -> tuple[bytes |
 
 
 def truncated_text_above(text: str, length: int) -> str | None:
-    """The text if it has at most `length` code points, else a shorter one that sorts after it; None if there is none.
+    """The text if it has at most `length` code points, else a shorter text that sorts after it; None if none exists.
 
-    A truncated text's last code point is raised by one, past the surrogates; one that is the last of all is dropped
-    and the one before it raised.
+    The last code point of the truncated text is increased by one, skipping surrogates. If it is U+10FFFF, it is dropped
+    and the code point before it is increased.
     """
     if len(text) <= length:
         return text
@@ -318,7 +318,7 @@ def truncated_text_above(text: str, length: int) -> str | None:
 
 
 def truncated_bytes_above(data: bytes, length: int) -> bytes | None:
-    """The bytes if there are at most `length`, else fewer that sort after them; None if there are none."""
+    """The bytes if there are at most `length`, else fewer bytes that sort after them; None if none exist."""
     if len(data) <= length:
         return data
     for end in range(length, 0, -1):

@@ -1,24 +1,24 @@
-"""Column metrics of a data file made by joining whole files, merged from the inputs' manifest entries.
+"""Merge column metrics of whole files that become one file, from their manifest entries.
 
-The promise: **a reader prunes the merged file only if it would have pruned every input, and takes "all rows match" from
-it only if it would have taken that from every input.** So no query loses a row to a merge, and no metadata-only delete
-drops a file for rows it did not mean, even where an input's own metrics were poorer than the others'.
+The guarantee: **a reader prunes the merged file only if it would have pruned every input, and concludes "all rows match"
+only if it would have concluded that for every input.** So a merge never makes a query lose a row, and a metadata-only
+delete never drops a file with other rows, even if one input has fewer metrics than the others.
 
-What follows from that:
+Rules that follow from it:
 
 - A count adds up only if every input knows it: an unknown count must not look like a small one.
-- A bound that any input lacks is dropped. Inputs whose column is only null, or only NaN, hold nothing to bound and are
-  passed over: readers prune those by their counts. An input of nulls *and* NaNs is not passed over, for readers do not
-  prune it, and engines that sort NaN last find its NaNs with `x > 10`.
+- A bound that any input lacks is dropped. Inputs whose column is only null, or only NaN, have no bounds and are
+  skipped: readers prune them by their counts. An input of nulls *and* NaNs is not skipped: readers do not prune it, and
+  engines that sort NaN last find its NaNs with `x > 10`.
 - Strict evaluators read a missing null or NaN count as "there are none". Bounds are therefore dropped where a count is
   lost although some input had it above zero (otherwise `DELETE WHERE x > 5` could drop the nulls with the file).
-- Bounds are compared as values of the column's present type. Where readers disagree about the order (UUID: unsigned
+- Bounds are compared as values of the column's current type. Where readers disagree about the order (UUID: unsigned
   bytes or `java.util.UUID`'s two signed longs; strings: code points or UTF-16 units), a bound is kept only if both
   orders choose the same one.
-- Nothing is truncated here. A writer that truncates rounds lower bounds down and upper bounds up, and the least and the
+- Bounds are not truncated. A writer that truncates rounds lower bounds down and upper bounds up, and the least and the
   greatest of sound bounds are sound.
-- A merged file never has more metrics than its inputs, so the table's metrics modes (`none`, `counts`, `truncate(n)`),
-  which held when the inputs were written, hold for it too.
+- A merged file never has more metrics than its inputs, so the table's metrics modes (`none`, `counts`, `truncate(n)`)
+  at the time of writing hold for it too.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ UUID_WIDTH = 16
 
 @dataclass(frozen=True)
 class ColumnMetrics:
-    """What a manifest entry says about a file's rows and columns. Maps go by field id; an absent id is unknown."""
+    """The metrics of a manifest entry. Maps have field ids as keys; an absent id means unknown."""
 
     record_count: int
     column_sizes: Mapping[int, int]
@@ -75,7 +75,7 @@ class ColumnMetrics:
 
     @classmethod
     def from_data_file(cls, data_file: DataFile) -> ColumnMetrics:
-        """The metrics of a manifest entry's data file; maps that it does not have are empty."""
+        """The metrics of a manifest entry's data file; missing maps are empty."""
         return cls(
             record_count=data_file.record_count,
             column_sizes=dict(data_file.column_sizes or {}),
@@ -88,9 +88,9 @@ class ColumnMetrics:
 
 
 def merge(metrics: Sequence[ColumnMetrics], schema: Schema) -> ColumnMetrics:
-    """The metrics of a file that holds the rows of all `metrics`' files; `schema` is the table's present one.
+    """The metrics of a file that holds the rows of all `metrics`' files; `schema` is the table's current schema.
 
-    Columns that are not in `schema` are left out. The module's text says when a count or a bound is kept.
+    Columns that are not in `schema` are left out. The module's docstring says when a count or a bound is kept.
     """
     inputs = [_without_contradictions(each) for each in metrics if _has_rows(each)]
     fields = index_by_id(schema)
@@ -116,14 +116,14 @@ def merge(metrics: Sequence[ColumnMetrics], schema: Schema) -> ColumnMetrics:
 
 
 def with_column_sizes(metrics: ColumnMetrics, sizes: Mapping[int, int]) -> ColumnMetrics:
-    """`metrics` with the column sizes that the merged file's own footer gives."""
+    """`metrics` with the column sizes from the merged file's footer."""
     return replace(metrics, column_sizes=dict(sizes))
 
 
 def to_json(metrics: ColumnMetrics) -> dict[str, Any]:
-    """The metrics fields of the REST catalog's content-file JSON. Empty maps are left out: absent means unknown.
+    """The metrics as fields of content-file JSON (REST spec). Empty maps are left out: absent means unknown.
 
-    Bounds are upper-case hex, which is what Iceberg Java writes; its parser takes either case.
+    Bounds are upper-case hex, as Iceberg Java writes them; its parser accepts both cases.
     """
     maps: dict[str, Mapping[int, int] | Mapping[int, str]] = {
         "column-sizes": metrics.column_sizes,
@@ -146,18 +146,18 @@ def _key_value_lists(entries: Mapping[int, int] | Mapping[int, str]) -> dict[str
 
 
 def _has_rows(metrics: ColumnMetrics) -> bool:
-    """False for an empty file, which says nothing about the merged one. Old Avro imports carry -1 for "not counted"."""
+    """False for an empty file, which adds nothing. Old Avro imports have record count -1 for "not counted"."""
     if metrics.record_count < 0:
         raise GiveUpError(
             f"a data file's manifest entry has record count {metrics.record_count}, so the merged file's is unknown; "
-            "leave the file out of the group or rewrite it with an engine that reads rows",
+            "exclude the file, or use an engine that reads rows",
             reason=Reason.RECORD_COUNT_UNKNOWN,
         )
     return metrics.record_count > 0
 
 
 def _sums(inputs: Sequence[Mapping[int, int]], field_ids: Collection[int]) -> dict[int, int]:
-    """The sum for every field that all inputs count."""
+    """Sums for the fields that all inputs count."""
     return {
         field_id: sum(counts[field_id] for counts in inputs)
         for field_id in field_ids
@@ -166,7 +166,7 @@ def _sums(inputs: Sequence[Mapping[int, int]], field_ids: Collection[int]) -> di
 
 
 def _without_contradictions(metrics: ColumnMetrics) -> ColumnMetrics:
-    """`metrics` without the columns whose counts cannot be true; those are unknown, and so are their bounds."""
+    """`metrics` without columns whose counts are impossible: their counts and bounds are unknown."""
     counted = metrics.value_counts.keys() | metrics.null_value_counts.keys() | metrics.nan_value_counts.keys()
     wrong = {field_id for field_id in counted if _contradictory(metrics, field_id)}
     if not wrong:
@@ -182,7 +182,7 @@ def _without_contradictions(metrics: ColumnMetrics) -> ColumnMetrics:
 
 
 def _contradictory(metrics: ColumnMetrics, field_id: int) -> bool:
-    """True for negative counts, more nulls and NaNs than values, and no values at all in a file that does have rows."""
+    """True for negative counts, more nulls and NaNs than values, and no values in a file with rows."""
     nulls = metrics.null_value_counts.get(field_id, 0)
     nans = metrics.nan_value_counts.get(field_id, 0)
     values = metrics.value_counts.get(field_id, max(1, nulls + nans))
@@ -194,7 +194,7 @@ def _without(entries: Mapping[int, Entry], field_ids: Collection[int]) -> dict[i
 
 
 def _loses_a_positive_count(inputs: Sequence[ColumnMetrics], counted: ColumnMetrics, field_id: int) -> bool:
-    """True when readers of the merged file would take nulls or NaNs for absent that an input is known to hold."""
+    """True if readers would assume that the merged file has no nulls or NaNs although an input has some."""
     return (
         field_id not in counted.null_value_counts
         and any(each.null_value_counts.get(field_id, 0) > 0 for each in inputs)
@@ -217,10 +217,10 @@ def _holds_nothing_to_bound(metrics: ColumnMetrics, field_id: int) -> bool:
 
 @dataclass(frozen=True)
 class _BoundCodec:
-    """How bounds of one type are read, written and compared.
+    """Reads, writes and compares bounds of one type.
 
-    `decode` gives None for bytes that are no value of the type. `orders` are the sort keys of every order that readers
-    are known to use; a bound must be the extreme one in all of them.
+    `decode` returns None for bytes that are not a value of the type. `orders` are the sort keys of all orders that
+    readers are known to use; a bound must be the extreme value in all of them.
     """
 
     decode: Callable[[bytes], Any]
@@ -228,9 +228,9 @@ class _BoundCodec:
     orders: tuple[Callable[[Any], Any], ...]
 
     def extreme(self, choose: Callable[..., Any], encoded: Sequence[bytes | None]) -> bytes | None:
-        """The bound that `choose` (`min` or `max`) picks in every order.
+        """The bound that `choose` (`min` or `max`) selects in every order.
 
-        None when there are no bounds, when one is missing or unreadable, or when the orders pick different ones.
+        None if there are no bounds, if one is missing or unreadable, or if the orders select different bounds.
         """
         values = [None if bound is None else self.decode(bound) for bound in encoded]
         if not values or any(value is None for value in values):
@@ -242,7 +242,7 @@ class _BoundCodec:
 def _bounds(
     inputs: Sequence[ColumnMetrics], field_id: int, field_type: IcebergType
 ) -> tuple[bytes | None, bytes | None]:
-    """The merged lower and upper bound of one column; None where there is no sound one."""
+    """The merged lower and upper bound of one column; None where no sound bound exists."""
     codec = CODECS.get(type(field_type))
     if codec is None:
         return None, None
@@ -255,7 +255,7 @@ def _bounds(
 
 
 def _any_nan(inputs: Sequence[ColumnMetrics], field_id: int, codec: _BoundCodec) -> bool:
-    """True when a bound is NaN, the mark of a writer whose bounds of this column cannot be trusted."""
+    """True if a bound is NaN: the writer's bounds of this column cannot be trusted."""
     encoded = [
         bounds[field_id] for each in inputs for bounds in (each.lower_bounds, each.upper_bounds) if field_id in bounds
     ]
@@ -275,7 +275,7 @@ def _encode_boolean(value: bool) -> bytes:
 
 
 def _integer_codec(width: int, *, promoted_from: int | None = None) -> _BoundCodec:
-    """Little-endian signed integers; bounds from before a promotion still have the narrower width."""
+    """Little-endian signed integers; bounds written before a promotion have the narrower width."""
     widths = (width, promoted_from)
 
     def decode(bound: bytes) -> int | None:
@@ -309,7 +309,7 @@ def _total_order(value: float) -> tuple[float, float]:
 
 
 def _decode_unscaled(bound: bytes) -> int | None:
-    """The unscaled number of a decimal: its scale never changes, so unscaled numbers compare like the decimals."""
+    """The unscaled number of a decimal. The scale never changes, so unscaled numbers compare like the decimals."""
     return int.from_bytes(bound, "big", signed=True) if bound else None
 
 
@@ -319,7 +319,7 @@ def _encode_unscaled(value: int) -> bytes:
 
 
 def _decode_string(bound: bytes) -> str | None:
-    """None for bytes that are no UTF-8 (some writers cut inside a character); Java readers fail on such bounds."""
+    """None for bytes that are not UTF-8 (some writers cut inside a character); Java readers fail on such bounds."""
     try:
         return bound.decode("utf-8")
     except UnicodeDecodeError:
@@ -351,8 +351,8 @@ def _signed_halves(value: bytes) -> tuple[Any, ...]:
 _LONGS = _integer_codec(LONG_WIDTH)
 _BYTES = _BoundCodec(_itself, _itself, (_itself,))
 
-# Types that are not here (unknown, geometry, geography, and structs, lists and maps themselves) get no merged bounds.
-# Dates promoted to timestamps keep 4-byte bounds in another unit: no timestamp codec takes them, so they are dropped.
+# Types that are not listed (unknown, geometry, geography, and structs, lists and maps themselves) get no merged bounds.
+# Dates promoted to timestamps keep 4-byte bounds in another unit: no timestamp codec accepts them, so they are dropped.
 CODECS: Mapping[type[IcebergType], _BoundCodec] = {
     BooleanType: _BoundCodec(_decode_boolean, _encode_boolean, (_itself,)),
     IntegerType: _integer_codec(INT_WIDTH),

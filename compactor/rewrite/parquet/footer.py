@@ -1,7 +1,7 @@
-"""Parquet footers: read once through a `ByteStore`, kept as the Thrift tree they are, looked at through thin views.
+"""Parquet footers: read once through a `ByteStore`, kept as a Thrift tree, accessed through thin views.
 
-Field numbers are those of apache/parquet-format, src/main/thrift/parquet.thrift. Views hold no copy; what they do not
-name stays in the tree and is written back unchanged.
+Field numbers are those of apache/parquet-format, src/main/thrift/parquet.thrift. Views hold no copy. Fields that the
+views do not know stay in the tree and are written back unchanged.
 """
 
 from __future__ import annotations
@@ -127,9 +127,9 @@ _VARIANT: Final = 16  # LogicalType.VARIANT
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A column of the schema: its path from below the root, and the field id its bytes are accounted to.
+    """A column of the schema: its path below the root, and the field id to which its bytes are counted.
 
-    Columns inside a VARIANT group have no ids of their own (Iceberg spec, Appendix A); they share the group's.
+    Columns inside a VARIANT group have no ids (Iceberg spec, Appendix A); they count to the group's id.
     """
 
     path: tuple[bytes, ...]
@@ -144,13 +144,13 @@ class ColumnChunk:
 
     @property
     def metadata(self) -> Struct:
-        """Its ColumnMetaData; ThriftError when the writer left it out."""
+        """Its ColumnMetaData; ThriftError if the writer left it out."""
         found: Struct = self.tree.require(ChunkField.META_DATA, STRUCT)
         return found
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the chunk, or the description of it, is encrypted."""
+        """Whether the chunk or its metadata is encrypted."""
         return ChunkField.CRYPTO_METADATA in self.tree.fields or ChunkField.ENCRYPTED_METADATA in self.tree.fields
 
     @property
@@ -160,54 +160,54 @@ class ColumnChunk:
 
     @property
     def compressed_size(self) -> int:
-        """Bytes of all its pages, their headers included."""
+        """Bytes of all its pages, including their headers."""
         size: int = self.metadata.require(ColumnField.COMPRESSED_SIZE, I64)
         return size
 
     @property
     def pages(self) -> ByteRange:
-        """Where its pages lie. The dictionary comes first if there is one; some writers store offset 0 for "none"."""
+        """The range of its pages. A dictionary page comes first; some writers store offset 0 for "none"."""
         self.metadata.require(ColumnField.DATA_PAGE_OFFSET, I64)
         return ByteRange(min(self.page_offsets.values(), default=0), self.compressed_size)
 
     @property
     def page_offsets(self) -> dict[int, int]:
-        """The offsets its metadata holds, by field id: data, index and dictionary page, as far as there are any."""
+        """The page offsets in its metadata, by field id: data, index and dictionary page, if present."""
         metadata = self.metadata
         offsets = {field_id: metadata.get(field_id, I64) or 0 for field_id in PAGE_OFFSETS}
         return {field_id: offset for field_id, offset in offsets.items() if offset > 0}
 
     @property
     def null_count(self) -> int | None:
-        """How many of its values are null, when the writer says."""
+        """Number of null values; None if the writer did not store it."""
         statistics: Struct | None = self.metadata.get(ColumnField.STATISTICS, STRUCT)
         count: int | None = statistics.get(_NULL_COUNT, I64) if statistics else None
         return count
 
     @property
     def column_index(self) -> ByteRange | None:
-        """Where its ColumnIndex lies."""
+        """The range of its ColumnIndex."""
         return _range(self.tree, ChunkField.COLUMN_INDEX_OFFSET, ChunkField.COLUMN_INDEX_LENGTH)
 
     @property
     def offset_index(self) -> ByteRange | None:
-        """Where its OffsetIndex lies."""
+        """The range of its OffsetIndex."""
         return _range(self.tree, ChunkField.OFFSET_INDEX_OFFSET, ChunkField.OFFSET_INDEX_LENGTH)
 
     @property
     def bloom_offset(self) -> int:
-        """Where its bloom filter starts."""
+        """Offset of its bloom filter; 0 for none."""
         return self.metadata.get(ColumnField.BLOOM_OFFSET, I64) or 0
 
     @property
     def bloom_length(self) -> int:
-        """Bytes of bloom-filter header and bitset. Files from before format 2.10 do not say: 0."""
+        """Bytes of bloom-filter header and bitset; 0 in files from before format 2.10, which do not store it."""
         return self.metadata.get(ColumnField.BLOOM_LENGTH, I32) or 0
 
     def moved(
         self, shift: int, bloom: ByteRange | None, column_index: ByteRange | None, offset_index: ByteRange | None
     ) -> Struct:
-        """Its tree once its pages lie `shift` bytes further on, and its filter and indexes where the ranges say."""
+        """Its tree after its pages moved by `shift` bytes, and its filter and indexes to the given ranges."""
         metadata = self.metadata.without(ColumnField.BLOOM_OFFSET, ColumnField.BLOOM_LENGTH).with_fields(
             {field_id: (I64, offset + shift) for field_id, offset in self.page_offsets.items()}
             | _range_fields(bloom, ColumnField.BLOOM_OFFSET, ColumnField.BLOOM_LENGTH)
@@ -215,7 +215,7 @@ class ColumnChunk:
         changes: dict[int, Field] = {ChunkField.META_DATA: (STRUCT, metadata)}
         file_offset = self.tree.get(ChunkField.FILE_OFFSET, I64)
         if file_offset:
-            # Deprecated: some writers point to the first page, some to a copy of the metadata, which stays behind.
+            # Deprecated: some writers point to the first page, some to a copy of the metadata, which is not copied.
             inside = self.pages.offset <= file_offset < self.pages.end
             changes[ChunkField.FILE_OFFSET] = (I64, file_offset + shift if inside else 0)
         changes |= _range_fields(offset_index, ChunkField.OFFSET_INDEX_OFFSET, ChunkField.OFFSET_INDEX_LENGTH)
@@ -223,7 +223,7 @@ class ColumnChunk:
         return self.tree.without(*_INDEX_FIELDS).with_fields(changes)
 
     def lies_within(self, data_end: int) -> bool:
-        """Whether its pages lie between the file's magic and `data_end`, and all its page offsets within its pages."""
+        """Whether its pages are between the file's magic and `data_end`, and all its page offsets within its pages."""
         pages = self.pages
         inside = len(MAGIC) <= pages.offset < pages.end <= data_end
         return inside and all(offset < pages.end for offset in self.page_offsets.values())
@@ -240,24 +240,24 @@ def _range(tree: Struct, offset_field: int, length_field: int) -> ByteRange | No
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A horizontal slice of the file."""
+    """One row group."""
 
     tree: Struct
 
     @property
     def chunks(self) -> list[ColumnChunk]:
-        """One chunk per leaf of the schema, in schema order."""
+        """One chunk for each leaf of the schema, in schema order."""
         return [ColumnChunk(chunk) for chunk in self.tree.elements(GroupField.COLUMNS, STRUCT)]
 
     @property
     def num_rows(self) -> int:
-        """Rows in it."""
+        """Rows in the row group."""
         rows: int = self.tree.require(GroupField.NUM_ROWS, I64)
         return rows
 
     @property
     def ordinal(self) -> int | None:
-        """Its position among the file's row groups, when the writer says."""
+        """Its position among the file's row groups; None if the writer did not store it."""
         ordinal: int | None = self.tree.get(GroupField.ORDINAL, I16)
         return ordinal
 
@@ -267,7 +267,7 @@ class Footer:
     """A file's FileMetaData.
 
     Attributes:
-        tree: FileMetaData as Thrift.
+        tree: FileMetaData as a Thrift tree.
         length: Bytes of the footer, without the 8 bytes after it.
         file_size: Bytes of the whole file.
         trailing_bytes: Bytes within `length` after the end of FileMetaData (a signature, in a signed footer).
@@ -285,7 +285,7 @@ class Footer:
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
-        """The schema's columns in order; ThriftError when the child counts do not form a tree."""
+        """The schema's columns in order; ThriftError if the child counts do not form a tree."""
         elements = iter(self.schema[1:])
         if not self.schema:
             raise ThriftError("The Parquet schema has no root.")
@@ -296,18 +296,18 @@ class Footer:
 
     @property
     def num_rows(self) -> int:
-        """Rows in the file, as its footer says."""
+        """Rows in the file, from its footer."""
         rows: int = self.tree.require(FileField.NUM_ROWS, I64)
         return rows
 
     @cached_property
     def row_groups(self) -> tuple[RowGroup, ...]:
-        """All row groups, empty ones included."""
+        """All row groups, including empty ones."""
         return tuple(RowGroup(group) for group in self.tree.elements(FileField.ROW_GROUPS, STRUCT))
 
     @property
     def filled_row_groups(self) -> tuple[RowGroup, ...]:
-        """Row groups that hold rows."""
+        """Row groups with rows."""
         return tuple(group for group in self.row_groups if group.num_rows)
 
     @property
@@ -328,19 +328,19 @@ class Footer:
 
     @property
     def created_by(self) -> bytes:
-        """Which program wrote the file: readers trust or distrust its statistics by this."""
+        """The program that wrote the file; readers decide by it whether to trust statistics."""
         return self.tree.get(FileField.CREATED_BY, BINARY) or b""
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether any of the file is encrypted, even where the footer itself is plain text."""
+        """Whether any part of the file is encrypted, even if the footer is plain text."""
         if {FileField.ENCRYPTION_ALGORITHM, FileField.FOOTER_SIGNING_KEY} & self.tree.fields.keys():
             return True
         return any(chunk.is_encrypted for group in self.row_groups for chunk in group.chunks)
 
     @property
     def data_end(self) -> int:
-        """Offset of the footer: pages, indexes and filters lie before it."""
+        """Offset of the footer: pages, indexes and filters are before it."""
         return self.file_size - TAIL_BYTES - self.length
 
 
@@ -368,11 +368,11 @@ def _is_variant(element: Struct) -> bool:
 
 
 def read_footer(store: ByteStore, location: str, size: int) -> Footer:
-    """The footer of a file of `size` bytes: one read, a second one when the footer is larger than 64 KiB.
+    """Read the footer of a file of `size` bytes: one read, a second one if the footer is larger than 64 KiB.
 
     Raises:
         GiveUpError: reason `encrypted` (encrypted footer), `footer_too_large` (above 32 MiB), `unreadable_footer` (not
-            Parquet, damaged, or not of this size), or what the store raises.
+            Parquet, damaged, or not of this size), or an error of the store.
     """
     tail_length = min(size, TAIL_GUESS_BYTES)
     tail = store.read(location, size - tail_length, tail_length)
@@ -397,7 +397,7 @@ def _footer_length(tail: bytes, location: str, size: int) -> int:
         raise ThriftError(f"{location} is not a Parquet file of {size} bytes: it does not end in {MAGIC.decode()}.")
     length = int.from_bytes(tail[-TAIL_BYTES : -len(MAGIC)], "little")
     if length > size - TAIL_BYTES - len(MAGIC):
-        raise ThriftError(f"{location} claims a footer of {length} bytes in a file of {size}.")
+        raise ThriftError(f"{location} claims a footer of {length} bytes, but the file has {size} bytes.")
     if length > MAX_FOOTER_BYTES:
         raise GiveUpError(f"{location} has a footer of {length} bytes.", reason=Reason.FOOTER_TOO_LARGE)
     return length
@@ -407,10 +407,10 @@ def _footer_length(tail: bytes, location: str, size: int) -> int:
 
 
 def moved_offset_index(data: bytes, pages: ByteRange, shift: int) -> tuple[bytes, int]:
-    """An OffsetIndex for pages that moved by `shift` bytes, and how many pages it lists.
+    """An OffsetIndex for pages that moved by `shift` bytes, and the number of pages it lists.
 
     Raises:
-        ThriftError: not an OffsetIndex, or one that points outside `pages`, where its chunk's pages were.
+        ThriftError: not an OffsetIndex, or an offset is outside `pages`, the old range of its chunk's pages.
     """
     tree = _whole_struct(data)
     moved = []
@@ -423,7 +423,7 @@ def moved_offset_index(data: bytes, pages: ByteRange, shift: int) -> tuple[bytes
 
 
 def column_index_pages(data: bytes) -> int:
-    """How many pages a ColumnIndex describes; ThriftError when it is none."""
+    """Number of pages that a ColumnIndex describes; ThriftError if it is not a ColumnIndex."""
     null_pages: ThriftList = _whole_struct(data).require(_NULL_PAGES, LIST)
     return len(null_pages.values)
 
@@ -436,9 +436,9 @@ def _whole_struct(data: bytes) -> Struct:
 
 
 def bloom_filter_range(store: ByteStore, location: str, chunk: ColumnChunk, data_end: int) -> ByteRange | None:
-    """Where a chunk's bloom filter lies, header and bitset; None when there is none, or none that can be read.
+    """The range of a chunk's bloom filter, header and bitset; None if there is none, or it cannot be read.
 
-    The store is asked only where the footer does not tell the length.
+    Reads from the store only if the footer does not contain the length.
     """
     offset, length = chunk.bloom_offset, chunk.bloom_length
     if not len(MAGIC) <= offset < data_end:
@@ -447,7 +447,7 @@ def bloom_filter_range(store: ByteStore, location: str, chunk: ColumnChunk, data
         head = store.read(location, offset, min(_BLOOM_HEADER_GUESS, data_end - offset))
         try:
             header, header_length = decode_struct(head)
-            _ = [header.require(field_id, STRUCT) for field_id in _BLOOM_UNIONS]  # noise seldom has all of them
+            _ = [header.require(field_id, STRUCT) for field_id in _BLOOM_UNIONS]  # random bytes rarely have all of them
             length = header_length + header.require(_BLOOM_BYTES, I32)
         except ThriftError:
             return None

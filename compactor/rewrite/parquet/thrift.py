@@ -1,15 +1,15 @@
-"""A type-preserving codec for Thrift's compact protocol, just large enough to edit Parquet metadata safely.
+"""A type-preserving codec for Thrift's compact protocol, for editing Parquet metadata safely.
 
-A decoded struct is a plain tree: every field keeps its id, its wire type and its order, known to this code or not, so
-that `encode_struct(decode_struct(data)[0])` gives back the same bytes. Parquet footers, page indexes, page headers and
-bloom-filter headers all decode with it. Source: apache/thrift, doc/specs/thrift-compact-protocol.md.
+A decoded struct is a plain tree. Every field, also an unknown one, keeps its id, its wire type and its order, so that
+`encode_struct(decode_struct(data)[0])` returns the same bytes. It decodes Parquet footers, page indexes, page headers
+and bloom-filter headers. Source: apache/thrift, doc/specs/thrift-compact-protocol.md.
 
 Values by wire type: `BOOL_TRUE`/`BOOL_FALSE` bool · `I8` `I16` `I32` `I64` int · `DOUBLE` its 8 bytes, `UUID` its 16
-bytes (kept raw: a NaN's payload survives) · `BINARY` bytes · `STRUCT` `Struct` · `LIST`/`SET` `ThriftList` · `MAP`
+bytes (raw, which keeps a NaN's payload) · `BINARY` bytes · `STRUCT` `Struct` · `LIST`/`SET` `ThriftList` · `MAP`
 `ThriftMap`.
 
-Two spellings that no known writer uses cannot be told apart once decoded, and are refused instead of being changed
-silently: padded varints, and a long list header for fewer than 15 elements.
+Two spellings that no known writer uses are refused, because decoding would lose them: padded varints, and a long list
+header for fewer than 15 elements.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Field = tuple[int, Any]
 
 
 class ThriftError(GiveUpError):
-    """Bytes that are not a compact-protocol struct, or a tree that cannot be written as one."""
+    """Bytes that are not a struct in compact protocol, or a tree that cannot be written as one."""
 
     reason = Reason.UNREADABLE_FOOTER
 
@@ -71,7 +71,7 @@ class ThriftList:
 
 @dataclass(frozen=True, slots=True)
 class ThriftMap:
-    """(key, value) pairs in the order read. An empty map has no types on the wire: both are then 0."""
+    """(key, value) pairs in the order read. An empty map has no types on the wire: both are 0."""
 
     key_type: int
     value_type: int
@@ -80,20 +80,20 @@ class ThriftMap:
 
 @dataclass(frozen=True, slots=True)
 class Struct:
-    """Fields by id, in wire order. Editing makes a new struct; unchanged parts are shared.
+    """Fields by id, in wire order. Editing makes a new struct that shares unchanged parts.
 
-    `long_headers` holds ids whose header was spelled in long form where the short one would do.
-    Two structs are equal when they hold the same fields, in any order.
+    `long_headers`: ids of fields with a long header although a short one would suffice.
+    Two structs are equal if they have the same fields, in any order.
     """
 
     fields: dict[int, Field]
     long_headers: frozenset[int] = field(default=frozenset(), compare=False)
 
     def get(self, field_id: int, *wire_types: int) -> Any:
-        """The field's value, None when absent.
+        """The field's value, None if absent.
 
         Raises:
-            ThriftError: the field has another wire type than those named (none named: any will do).
+            ThriftError: the field's wire type is not one of `wire_types` (without any, all are accepted).
         """
         found = self.fields.get(field_id)
         if found is None:
@@ -110,11 +110,11 @@ class Struct:
         return value
 
     def elements(self, field_id: int, element_type: int) -> Sequence[Any]:
-        """The values of a list field, empty when absent.
+        """The values of a list field, empty if absent.
 
         Raises:
-            ThriftError: not a list, or its elements have another type. (An empty list's type is not looked at: some
-                writers put 0 there.)
+            ThriftError: not a list, or its elements have another type. An empty list's type is ignored: some writers
+                store 0.
         """
         found: ThriftList | None = self.get(field_id, LIST)
         if found is None or not found.values:
@@ -124,7 +124,7 @@ class Struct:
         return found.values
 
     def with_fields(self, changes: Mapping[int, Field]) -> Struct:
-        """A copy with fields set: present ones keep their place, new ones go before the first larger id."""
+        """A copy with fields set: existing ones keep their place, new ones go before the first larger id."""
         fields = dict(self.fields)
         for field_id, changed in changes.items():
             if field_id in fields or not fields or field_id > next(reversed(fields)):
@@ -150,11 +150,13 @@ def _inserted(fields: dict[int, Field], field_id: int, new: Field) -> dict[int, 
 
 
 def decode_struct(data: bytes | memoryview, offset: int = 0) -> tuple[Struct, int]:
-    """The struct that starts at `offset`, and the offset after its end. Bytes beyond are not looked at.
+    """The struct that starts at `offset`, and the offset after its end. Later bytes are ignored.
+
+    Time and memory are bounded by the length of `data`.
 
     Raises:
-        ThriftError: truncated, malformed, nested deeper than `MAX_DEPTH`, or spelled in a way that would not come
-            back byte for byte. Time and memory are bounded by the length of `data`.
+        ThriftError: truncated, malformed, nested deeper than `MAX_DEPTH`, or spelled so that encoding would not return
+            the same bytes.
     """
     raw = data if isinstance(data, bytes) else bytes(data)
     if not 0 <= offset <= len(raw):
@@ -201,7 +203,7 @@ def _read_struct(data: bytes, position: int, depth: int) -> tuple[Struct, int]:
             raise ThriftError(f"Thrift field {field_id} appears twice in one struct.")
         wire_type = header & _NIBBLE
         if I16 <= wire_type <= I64:
-            # Most fields are integers, most of them one byte long: spare them two calls.
+            # Most fields are integers of one byte: save two calls for them.
             raw = data[position]
             if raw < _CONTINUE:
                 position += 1
@@ -298,7 +300,7 @@ def _read_list(data: bytes, position: int, depth: int) -> tuple[ThriftList, int]
             raise ThriftError("A short Thrift list is spelled with a long header.")
     if depth <= 0:
         raise ThriftError(f"Thrift nests deeper than {MAX_DEPTH} levels.")
-    # Every element takes at least one byte, so an absurd size is caught before anything is allocated.
+    # Every element takes at least one byte, so a wrong size is found before memory is allocated.
     if size > len(data) - position:
         raise ThriftError(f"A Thrift list claims {size} elements, {len(data) - position} bytes are left.")
     if element_type in _BOOLEANS:
@@ -333,7 +335,7 @@ def _read_map(data: bytes, position: int, depth: int) -> tuple[ThriftMap, int]:
 
 
 def _element_reader(wire_type: int) -> _Reader:
-    # Inside a map a boolean is one byte of its own, kept raw as in lists.
+    # In a map a boolean takes one byte, which is kept raw as in lists.
     return _read_i8 if wire_type in _BOOLEANS else _FIELD_READERS[wire_type]
 
 

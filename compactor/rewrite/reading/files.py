@@ -1,6 +1,7 @@
-"""Reading data files for `encode`: one open, one core, bounded tables, whatever Arrow schema a writer left behind.
+"""Read data files for `encode`: each file is opened once and read on one core, in tables of bounded size.
 
-A file of up to 16 MiB is fetched in one request; a larger one by ranges, as its pages are needed.
+A file of up to 16 MiB is fetched in one request, a larger one in ranges as its pages are needed. A stored Arrow schema
+is ignored where it prevents reading.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ CHECKSUM_FAILED: Final = "CRC checksum verification failed"
 
 @contextmanager
 def named_errors(location: str, reason: Reason) -> Iterator[None]:
-    """Arrow's errors as firnline's: bytes that are no Parquet are given up on, what Arrow cannot do is refused.
+    """Translate Arrow's errors into errors of this project.
 
     Raises:
-        GiveUpError: with `reason`; `corrupt_page` where a page's checksum tells damage.
+        GiveUpError: with `reason`: the bytes are not valid Parquet; `corrupt_page` if a page's checksum is wrong.
         RetryError: out of memory.
         RefusedError: `not_supported_by_arrow`.
     """
@@ -53,7 +54,7 @@ def named_errors(location: str, reason: Reason) -> Iterator[None]:
 
 
 class _Ranges(io.RawIOBase):
-    """A file of a `ByteStore` as Python sees files; every read is one request."""
+    """A file of a `ByteStore` as a Python file; each read is one request."""
 
     def __init__(self, store: ByteStore, location: str, size: int) -> None:
         super().__init__()
@@ -87,17 +88,17 @@ class _Ranges(io.RawIOBase):
 def open_parquet(
     store: ByteStore, location: str, size: int, *, dictionaries: Sequence[str] = (), as_stored: bool = False
 ) -> pq.ParquetFile:
-    """A Parquet file of `size` bytes, its footer read.
+    """Open a Parquet file of `size` bytes and read its footer.
 
     Args:
-        store: Where the file is.
+        store: The file's store.
         location: Its location.
-        size: Its bytes, as the manifest says.
+        size: Its bytes, from the manifest.
         dictionaries: Top-level columns to read as Arrow dictionaries, if the file has them all.
-        as_stored: Ignore the Arrow schema that a writer stored beside the Parquet schema.
+        as_stored: Ignore the Arrow schema that the writer stored beside the Parquet schema.
 
     Raises:
-        GiveUpError: `encrypted`, `unreadable_footer`, or what the store raises.
+        GiveUpError: `encrypted`, `unreadable_footer`, or an error of the store.
     """
     source = _source(store, location, size)
     options = {
@@ -109,7 +110,7 @@ def open_parquet(
     with named_errors(location, Reason.UNREADABLE_FOOTER):
         try:
             return pq.ParquetFile(source, read_dictionary=list(dictionaries) or None, **options)
-        except KeyError:  # a column to read as dictionary is not there
+        except KeyError:  # the file lacks a column of `dictionaries`
             return pq.ParquetFile(source, **options)
 
 
@@ -130,7 +131,7 @@ def _without_arrow_schema(store: ByteStore, location: str, size: int) -> pq.File
 
 
 def data_bytes(file: pq.ParquetFile, size: int) -> int:
-    """Bytes of a file without its footer: about what its rows will take in another file."""
+    """Bytes of a file without its footer: about the size of its rows in another file."""
     footer: int = file.metadata.serialized_size
     return max(0, size - footer)
 
@@ -160,14 +161,14 @@ def tables(file: pq.ParquetFile, location: str, columns: Sequence[str] | None) -
 
 @dataclass(frozen=True)
 class FilePlan:
-    """What to read of files with one schema, and how to project it.
+    """What to read from files with one schema, and how to project it.
 
     Attributes:
         arrow: The files' schema as Arrow reads it, without file-level metadata.
         parquet: Their Parquet schema.
-        as_stored: Whether to open them without their stored Arrow schema; the plan is then for the file so opened.
+        as_stored: Whether to open them without their stored Arrow schema; the plan is for files opened like that.
         columns: Names of the columns to read; None for all.
-        projection: None while `as_stored` asks for another opening.
+        projection: None if the file must first be opened again, because of `as_stored`.
     """
 
     arrow: pa.Schema
@@ -177,12 +178,12 @@ class FilePlan:
     projection: Projection | None
 
     def fits(self, arrow: pa.Schema, parquet: pq.ParquetSchema) -> bool:
-        """Whether the plan was made for this schema: names, types, field ids, at every level."""
+        """Whether the plan is for this schema: same names, types and field ids at every level."""
         return bool(self.arrow.equals(arrow, check_metadata=True)) and bool(self.parquet.equals(parquet))
 
 
 class FileReader:
-    """Opens data files and finds the plan for each; most files of a table share one."""
+    """Opens data files and finds the plan for each; most files of a table have the same plan."""
 
     def __init__(
         self,
@@ -198,10 +199,10 @@ class FileReader:
         self._plans: list[FilePlan] = []
 
     def open(self, location: str, size: int) -> tuple[pq.ParquetFile, FilePlan, Projection]:
-        """An open file, what to read of it, and how to project it.
+        """Open a file; returns it with its plan and projection.
 
         Raises:
-            RefusedError: a column cannot become the table's.
+            RefusedError: a column cannot be converted to the table's type.
             GiveUpError: as `open_parquet`.
         """
         file = open_parquet(self._store, location, size)
@@ -225,7 +226,7 @@ class FileReader:
         return plan
 
     def _new_plan(self, arrow: pa.Schema, parquet: pq.ParquetSchema, *, may_reopen: bool) -> FilePlan:
-        """The plan for a schema; one that asks for another opening if the stored Arrow schema is in the way."""
+        """The plan for a schema. If the stored Arrow schema prevents reading, the plan asks to open the file again."""
         try:
             sources = source_columns(arrow, parquet, self._mapping)
             kept, columns = _wanted(sources, {field.field_id for field in self._written.iceberg.fields})
@@ -240,9 +241,9 @@ class FileReader:
 def _wanted(
     sources: Sequence[SourceColumn], field_ids: set[int]
 ) -> tuple[tuple[SourceColumn, ...], tuple[str, ...] | None]:
-    """The columns to read, and their names where reading only these can be asked for by name.
+    """The columns to read, and their names if Arrow can select them by name.
 
-    Arrow takes dots in names for nesting, and one column must be read for its number of rows.
+    Arrow reads dots in names as nesting. At least one column must be read, for the number of rows.
     """
     names = [source.name for source in sources]
     kept = tuple(source for source in sources if source.field_id in field_ids) or tuple(sources[:1])

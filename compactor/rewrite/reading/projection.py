@@ -1,8 +1,8 @@
-"""How the columns of a file become the columns that are written: matched by field id, widened, filled, never guessed.
+"""Convert the columns of a file to the columns that are written: match them by field id, widen types, fill gaps.
 
-One plan serves every file of the same schema. Source: Iceberg spec, "Schema evolution" and "Column projection".
-A missing column is its identity partition value, else its `initial-default`, else null. Values keep their bits: nothing
-here validates, rounds or normalises; what would need that is refused.
+One plan serves all files with the same schema. Source: Iceberg spec, "Schema evolution" and "Column projection".
+A missing column gets its identity partition value, else its `initial-default`, else null. Values keep their bits: files
+whose values would have to be validated, rounded or normalised are refused.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ from compactor.rewrite.reading.schema import LINEAGE_IDS, UUID_WIDTH, WrittenSch
 from compactor.rewrite.reading.source_columns import FIXED_LENGTH, VARIABLE_LENGTH, SourceColumn, children_in_arrow
 
 Convert = Callable[[pa.Array], pa.Array]
-"""One array of a file → the array to write, of the same length."""
+"""An array of the file → the array to write, of equal length."""
 
 _MAX_INTEGER_DECIMAL: Final = 18  # digits; decimals above this are written as fixed bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """Where a written column comes from: the file's column at `position`, through `convert` unless it fits as it is;
-    or, without a position, `fill` in every row.
+    """Source of a written column: the file's column at `position`, converted by `convert` if that is set; without a
+    position, `fill` in each row.
     """
 
     field: pa.Field
@@ -65,7 +65,7 @@ class ColumnPlan:
 
         Raises:
             GiveUpError: `null_in_required_field`: the file has nulls where the table allows none; `value_out_of_range`:
-                it has a value that its own or the table's type does not hold.
+                it has a value that does not fit its own type or the table's.
         """
         if self.position is None:
             return pa.chunked_array([_filled(self.fill, table.num_rows, self.field.type)], type=self.field.type)
@@ -75,7 +75,7 @@ class ColumnPlan:
                 chunks = [self.convert(_unsliced(chunk)) for chunk in source.chunks]
             except pa.ArrowInvalid as error:
                 raise GiveUpError(
-                    f"A data file has a value in column {self.field.name} that cannot be kept: {error}",
+                    f"A data file has a value in column {self.field.name} that does not fit the type: {error}",
                     reason=Reason.VALUE_OUT_OF_RANGE,
                 ) from error
             source = pa.chunked_array(chunks, self.field.type)
@@ -86,7 +86,7 @@ class ColumnPlan:
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What to do with every table read from files of one schema.
+    """How to convert the tables read from files with one schema.
 
     Attributes:
         columns: One plan per column to write, in that order.
@@ -97,7 +97,7 @@ class Projection:
     schema: pa.Schema
 
     def apply(self, table: pa.Table) -> pa.Table:
-        """The rows as they are to be written."""
+        """The rows in the written schema."""
         return pa.Table.from_arrays([plan.column(table) for plan in self.columns], schema=self.schema)
 
 
@@ -124,7 +124,7 @@ def _by_id(sources: Sequence[SourceColumn]) -> dict[int, SourceColumn]:
     found = [source for source in sources if source.field_id is not None]
     by_id = {source.field_id: source for source in found if source.field_id is not None}
     if len(by_id) < len(found):
-        raise refused(Reason.DUPLICATE_FIELD_IDS, "a file has two columns with one field id")
+        raise refused(Reason.DUPLICATE_FIELD_IDS, "a file has two columns with the same field id")
     return by_id
 
 
@@ -140,7 +140,7 @@ def _null_in_required(name: str) -> GiveUpError:
 
 
 def _missing(field: NestedField, constants: Mapping[int, object]) -> pa.Scalar | None:
-    """The value of a column that a file does not have; None stands for null."""
+    """The value of a column that a file lacks; None means null."""
     value: Any = constants.get(field.field_id, field.initial_default)  # a null partition value is null, not the default
     if value is None:
         if field.required and field.field_id not in LINEAGE_IDS:
@@ -148,7 +148,7 @@ def _missing(field: NestedField, constants: Mapping[int, object]) -> pa.Scalar |
         return None
     if field.field_type.is_struct or not field.field_type.is_primitive:
         raise refused(
-            Reason.TYPE_NOT_SUPPORTED, f"the default of nested field {field.name} is left to Iceberg's reader"
+            Reason.TYPE_NOT_SUPPORTED, f"only Iceberg's own reader applies the default of nested field {field.name}"
         )
     try:
         return _scalar(value, arrow_type(field.field_type))
@@ -174,7 +174,7 @@ def _filled(fill: pa.Scalar | None, length: int, arrow: pa.DataType) -> pa.Array
 
 
 def _all_null(length: int, arrow: pa.DataType) -> pa.Array:
-    """Nulls like those of `pyarrow.nulls`, but what is required in a null struct has values: Arrow writes no others."""
+    """Nulls as of `pyarrow.nulls`, but required fields in a null struct have values, as Arrow requires."""
     nulls = pa.nulls(length, arrow)
     if not pa.types.is_struct(arrow):
         return nulls
@@ -191,7 +191,7 @@ def _all_null(length: int, arrow: pa.DataType) -> pa.Array:
 def _converter(
     source: SourceColumn, target: IcebergType, arrow: pa.DataType, constants: Mapping[int, object]
 ) -> Convert | None:
-    """How a file's column becomes one of the target type; None where it is one already."""
+    """The conversion of a file's column to the target type; None if it has that type."""
     if isinstance(target, StructType) and pa.types.is_struct(source.type):
         return _struct_converter(source, target, arrow, constants)
     if isinstance(target, ListType) and (pa.types.is_list(source.type) or pa.types.is_large_list(source.type)):
@@ -209,7 +209,7 @@ def _mismatch(source: SourceColumn, target: IcebergType) -> Exception:
 
 
 def _same(source: SourceColumn, arrow: pa.DataType, converters: Sequence[Convert | None]) -> bool:
-    """Whether a nested column is written as it is. Arrow's equality covers child names and nullability."""
+    """Whether a nested column needs no conversion. Arrow's equality covers child names and nullability."""
     return source.type.equals(arrow) and all(convert is None for convert in converters)
 
 
@@ -297,12 +297,12 @@ def _check_id(child: SourceColumn, field: NestedField) -> None:
 
 
 def _unsliced(array: pa.Array) -> pa.Array:
-    """The same values with offset 0, so that buffers can be taken over."""
+    """The same values with offset 0, so that the buffers can be reused."""
     return array if array.offset == 0 else pa.concat_arrays([array, array.slice(0, 0)])
 
 
 def _without_nulls(child: pa.Array, parent: pa.Array | None, name: str) -> pa.Array:
-    """A required child without its validity: under a null parent it may have had nulls, elsewhere it must not."""
+    """A required child without its validity bitmap: it may have nulls only under a null parent."""
     if not child.null_count:
         return child
     if parent is None or pc.any(pc.and_(child.is_null(), parent.is_valid())).as_py():
@@ -345,7 +345,7 @@ def _leaf_converter(source: SourceColumn, target: IcebergType, arrow: pa.DataTyp
 
 
 def _relabelled(source: SourceColumn, target: IcebergType, arrow: pa.DataType) -> Convert | None:
-    """For columns whose bytes are those of the target type under another label."""
+    """The conversion of columns whose type differs from the target only by its label, not in its bytes."""
     if isinstance(target, UUIDType) and source.type.equals(pa.binary(UUID_WIDTH)):
         return lambda array: pa.ExtensionArray.from_storage(arrow, array)
     if isinstance(target, StringType) and source.type in (pa.binary(), pa.large_binary()):
@@ -355,7 +355,7 @@ def _relabelled(source: SourceColumn, target: IcebergType, arrow: pa.DataType) -
     return None
 
 
-# Types that hold fewer values than the target's Arrow type: the cast loses nothing, or fails where it would overflow.
+# Types that are narrower than the target's Arrow type: the cast loses nothing, or fails on overflow.
 _WIDENED: Final[Mapping[type[IcebergType], tuple[pa.DataType, ...]]] = {
     BooleanType: (),
     IntegerType: (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
@@ -374,12 +374,12 @@ _WIDENED: Final[Mapping[type[IcebergType], tuple[pa.DataType, ...]]] = {
 
 
 def _same_unit_with_zone(source: pa.DataType, arrow: pa.TimestampType) -> bool:
-    """Arrow keeps the writer's zone as a label; the numbers are UTC whatever it says."""
+    """Whether both have one unit and a zone. The zone is only a label: the numbers are UTC in any case."""
     return pa.types.is_timestamp(source) and source.tz is not None and source.unit == arrow.unit
 
 
 def _int96_converter(source: SourceColumn, target: IcebergType, arrow: pa.DataType) -> Convert:
-    """INT96 is read as microseconds: as nanoseconds, years before 1677 and after 2262 would wrap around."""
+    """Read INT96 as microseconds: as nanoseconds, years before 1677 and after 2262 would overflow."""
     if isinstance(target, (TimestampType, TimestamptzType)) and source.type.equals(pa.timestamp("us")):
         return lambda array: array.view(arrow)
     raise _mismatch(source, target)
@@ -402,15 +402,15 @@ def _decimal_converter(source: SourceColumn, target: DecimalType, arrow: pa.Data
 
 
 def _may_overflow(source: SourceColumn, target: DecimalType) -> bool:
-    """Whether a file could hold a number of too many digits, whose upper bytes the writer would cut off unnoticed."""
+    """Whether a file may hold a number with too many digits: the writer would silently cut off its upper bytes."""
     if target.precision <= _MAX_INTEGER_DECIMAL:
-        return False  # the writer itself fails there
+        return False  # the writer itself raises an error
     return source.physical == VARIABLE_LENGTH or (
         source.physical == FIXED_LENGTH and source.length > _decimal_bytes(target.precision)
     )
 
 
 def _decimal_bytes(precision: int) -> int:
-    """The shortest two's complement that holds every number of so many digits."""
+    """Bytes of the shortest two's complement that holds all numbers with so many digits."""
     largest: int = 10**precision - 1
     return (largest.bit_length() + 8) // 8

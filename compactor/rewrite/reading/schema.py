@@ -1,8 +1,8 @@
-"""The Arrow schema of what `encode` writes: physical and logical types as Iceberg's Java writer chooses them.
+"""The Arrow schema of the files that `encode` writes, with the types that Iceberg's Java writer uses.
 
 Source: Iceberg spec, Appendix A (Parquet). Decimals become INT32, INT64 or the shortest fixed bytes in the writer
-(`store_decimal_as_integer`), lists `list.element`, maps `key_value`. Every field carries its id; names that Avro would
-not take are spelled as Iceberg does, since readers go by id.
+(`store_decimal_as_integer`), lists `list.element`, maps `key_value`. Every field has its id. Names that are invalid in
+Avro are spelled as Iceberg does; readers match columns by id.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _ARROW_TYPES: Final[Mapping[type[IcebergType], Callable[[Any], pa.DataType]]] = 
 
 
 class RefusedError(Exception):
-    """Carries a refusal to the top of the engine, which returns it as a value."""
+    """Carries a refusal to `encode`, which returns it as a value."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.sentence)
@@ -79,7 +79,7 @@ class RefusedError(Exception):
 
 
 def refused(reason: Reason, sentence: str) -> RefusedError:
-    """The error that makes `encode` answer with this refusal."""
+    """The error that makes `encode` return this refusal."""
     return RefusedError(Refusal(reason, sentence))
 
 
@@ -91,7 +91,7 @@ class WrittenLeaf:
         field: Its Iceberg field.
         name: Its full name in the Iceberg schema, as table properties spell it.
         path: Its dotted path in the Parquet schema.
-        indexes: Where to find it in a table: the top-level column, then struct children; None inside a list or map.
+        indexes: Its path in a table: index of the top-level column, then of struct children; None inside lists, maps.
     """
 
     field: NestedField
@@ -101,7 +101,7 @@ class WrittenLeaf:
 
 
 def leaf_values(table: pa.Table, indexes: Sequence[int]) -> pa.ChunkedArray:
-    """A leaf's values in a table of the written schema, null where a struct around it is."""
+    """A leaf's values in a table of the written schema; null where an enclosing struct is null."""
     values = table.column(indexes[0])
     for index in indexes[1:]:
         values = pc.struct_field(values, [index])
@@ -110,7 +110,7 @@ def leaf_values(table: pa.Table, indexes: Sequence[int]) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True)
 class WrittenSchema:
-    """What is written: the Iceberg schema with the lineage columns, if any, and the same for Arrow."""
+    """The written schema, including lineage columns if any: for Iceberg and for Arrow."""
 
     iceberg: Schema
     arrow: pa.Schema
@@ -121,8 +121,8 @@ def written_schema(schema: Schema, *, with_lineage: bool) -> WrittenSchema:
     """The schema to write for a table's schema.
 
     Raises:
-        RefusedError: `type_not_supported`, or `column_names_collide` for two fields of a struct that Parquet would
-            spell alike.
+        RefusedError: `type_not_supported`, or `column_names_collide`: two fields of a struct would have the same
+            name in Parquet.
     """
     fields = schema.fields
     if with_lineage:
@@ -134,22 +134,22 @@ def written_schema(schema: Schema, *, with_lineage: bool) -> WrittenSchema:
 
 
 def arrow_fields(fields: Sequence[NestedField]) -> list[pa.Field]:
-    """The Arrow fields of a struct or schema, with names as Parquet spells them."""
+    """The Arrow fields of a struct or schema, with their Parquet names."""
     names = [parquet_name(field.name) for field in fields]
     if len(set(names)) < len(names):
-        raise refused(Reason.COLUMN_NAMES_COLLIDE, f"two of the fields {names} would have one name in Parquet")
+        raise refused(Reason.COLUMN_NAMES_COLLIDE, f"two of the fields {names} would have the same name in Parquet")
     return [_arrow_field(field, name) for field, name in zip(fields, names, strict=True)]
 
 
 def parquet_name(name: str) -> str:
-    """A field's name as Iceberg's writers spell it in Parquet."""
+    """A field's name in Parquet, as Iceberg's writers spell it."""
     if not name:
         raise refused(Reason.COLUMN_NAMES_COLLIDE, "a field without a name cannot be written to Parquet")
     return make_compatible_name(name)
 
 
 def arrow_type(iceberg_type: IcebergType) -> pa.DataType:
-    """The Arrow type that is written for an Iceberg type, field ids of nested fields included."""
+    """The Arrow type for an Iceberg type, with the field ids of nested fields."""
     if isinstance(iceberg_type, StructType):
         if not iceberg_type.fields:
             raise refused(Reason.TYPE_NOT_SUPPORTED, "Parquet has no struct without fields")
@@ -163,7 +163,7 @@ def arrow_type(iceberg_type: IcebergType) -> pa.DataType:
         )
     make = _ARROW_TYPES.get(type(iceberg_type))
     if make is None:
-        raise refused(Reason.TYPE_NOT_SUPPORTED, f"columns of type {iceberg_type} are left to Iceberg's own reader")
+        raise refused(Reason.TYPE_NOT_SUPPORTED, f"only Iceberg's own reader supports columns of type {iceberg_type}")
     return make(iceberg_type)
 
 
@@ -177,7 +177,7 @@ def _arrow_field(field: NestedField, name: str) -> pa.Field:
 
 
 def children_of(iceberg_type: IcebergType) -> tuple[tuple[str, NestedField], ...]:
-    """(name in Parquet, field) of what is nested directly in a type; nothing for a primitive."""
+    """(name in Parquet, field) of the fields nested directly in a type; none for a primitive."""
     if isinstance(iceberg_type, StructType):
         return tuple((parquet_name(field.name), field) for field in iceberg_type.fields)
     if isinstance(iceberg_type, ListType):

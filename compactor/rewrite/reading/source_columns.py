@@ -1,7 +1,7 @@
-"""The columns of a Parquet file to be read, with the field ids by which they are matched.
+"""The columns of a Parquet file, with the field ids by which they are matched.
 
-Ids come from the file; a file without any takes them from the table's name mapping (Iceberg spec, "Column projection").
-A column without an id in a file that has some is nobody's: it is not matched by name.
+Ids come from the file. A file without any id gets them from the table's name mapping (Iceberg spec, "Column
+projection"). In a file with some ids, a column without an id matches no field: it is not matched by name.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SourceColumn:
 
     @property
     def is_int96(self) -> bool:
-        """Whether it is one of the timestamps that Spark and Impala once wrote."""
+        """Whether it is an INT96 timestamp, as older versions of Spark and Impala write it."""
         return self.physical == INT96
 
 
@@ -59,7 +59,7 @@ def source_columns(
         mapping: The table's name mapping, if it has one.
 
     Raises:
-        RefusedError: `no_field_ids`: neither the file nor the table says which column is which; `type_not_supported`:
+        RefusedError: `no_field_ids`: neither the file nor the table identifies the columns; `type_not_supported`:
             Arrow's columns are not the file's.
     """
     leaves = iter([parquet.column(index) for index in range(len(parquet))])
@@ -74,7 +74,7 @@ def source_columns(
 
 
 def children_in_arrow(arrow: pa.DataType) -> list[pa.Field]:
-    """The fields nested directly in an Arrow type, as far as Parquet files have such types."""
+    """The fields nested directly in an Arrow type; only types that occur in Parquet files."""
     if pa.types.is_struct(arrow):
         return [arrow.field(index) for index in range(arrow.num_fields)]
     if pa.types.is_map(arrow):
@@ -108,7 +108,7 @@ def _any_id(columns: Sequence[SourceColumn]) -> bool:
 
 
 def _mapped(column: SourceColumn, mapping: Sequence[MappedField]) -> SourceColumn:
-    """`column` with the ids that a name mapping gives it and what is below it."""
+    """`column` and its children with their ids from a name mapping."""
     found = next((mapped for mapped in mapping if column.name in mapped.names), None)
     below = [] if found is None else found.fields
     names = _mapped_names(column)
@@ -119,7 +119,7 @@ def _mapped(column: SourceColumn, mapping: Sequence[MappedField]) -> SourceColum
 
 
 def _mapped_names(column: SourceColumn) -> list[str]:
-    """What name mappings call the children: writers have many names for list elements and map entries."""
+    """The children's names in name mappings: writers use many names for list elements and map entries."""
     if pa.types.is_map(column.type):
         return ["key", "value"]
     if pa.types.is_struct(column.type):

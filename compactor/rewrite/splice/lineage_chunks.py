@@ -1,8 +1,8 @@
-"""Row lineage as column chunks: what a row group inherits is worked out, encoded by PyArrow, and taken apart again.
+"""Row lineage as column chunks: compute the inherited values of a row group and encode them with PyArrow.
 
-A spliced file gets another `first_row_id` than its inputs had, so what their rows inherited has to be written down. Ids
-that count up and a constant sequence number take a few hundred bytes per row group: DELTA_BINARY_PACKED and a
-dictionary, which Iceberg's vectorized reader reads since it reads row lineage at all (1.10).
+A spliced file gets a new `first_row_id`, so values that its rows inherited must be stored. Consecutive ids and a
+constant sequence number take a few hundred bytes per row group, with DELTA_BINARY_PACKED and a dictionary. Iceberg's
+vectorized reader supports both encodings since it reads row lineage (1.10).
 Sources: Iceberg spec, row lineage (reader and writer requirements of V3); Iceberg Java's ParquetValueReaders.
 """
 
@@ -59,12 +59,12 @@ _MAX_LONG: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class RowLineage:
-    """What the rows of a data file inherit from its manifest entry.
+    """Values that the rows of a data file inherit from its manifest entry.
 
     Attributes:
-        first_row_id: `_row_id` of its first row. None: the file has none assigned (its snapshot is older than the
-            table's upgrade to V3), and readers see null lineage in all its rows, whatever the file holds.
-        data_sequence_number: `_last_updated_sequence_number` of rows that have none of their own.
+        first_row_id: `_row_id` of its first row. None: no ids were assigned (its snapshot is older than the table's
+            upgrade to V3), and readers return null lineage for all its rows, whatever the file contains.
+        data_sequence_number: `_last_updated_sequence_number` of rows without a stored one.
     """
 
     first_row_id: int | None
@@ -73,13 +73,13 @@ class RowLineage:
 
 @dataclass(frozen=True, slots=True)
 class MissingLineage:
-    """A lineage column of one row group that has to be written anew.
+    """A lineage column of one row group that must be written.
 
     Attributes:
-        field_id: Which of the two columns.
+        field_id: Field id of the column.
         rows: Rows in the row group.
-        first: The value that the group's first row inherits; None: all rows are null.
-        chunk: The column chunk whose values go before what is inherited, if the file has one.
+        first: The value that the row group's first row inherits; None: all rows are null.
+        chunk: The file's own column chunk, if any; its values override inherited ones.
     """
 
     field_id: int
@@ -89,10 +89,10 @@ class MissingLineage:
 
     @property
     def inherited(self) -> pa.Array:
-        """What each row has unless the file says otherwise.
+        """The inherited value of each row.
 
         Raises:
-            GiveUpError: reason `malformed_lineage`: the ids would not fit 64 bits.
+            GiveUpError: reason `malformed_lineage`: the ids do not fit 64 bits.
         """
         if self.first is None:
             return pa.nulls(self.rows, pa.int64())
@@ -104,13 +104,13 @@ class MissingLineage:
 
 
 GroupLineage = Mapping[int, ColumnChunk | MissingLineage]
-"""Of one row group, by field id: the chunk to copy as it is, or what to write instead."""
+"""The lineage columns of one row group, by field id: the chunk to copy, or the column to write."""
 
 
 def group_lineages(footer: Footer, lineage: RowLineage) -> list[GroupLineage]:
-    """What becomes of the lineage of every row group that holds rows, in order.
+    """The lineage of each row group with rows, in order.
 
-    A chunk is copied when it is spelled like the output's schema and its statistics know of no null.
+    A chunk is copied if its schema element equals the output's and its statistics say that it has no null.
     """
     leaves = lineage_leaves(footer)
     as_is = {field_id for field_id in leaves if lineage_element(footer, field_id) == LINEAGE_ELEMENTS[field_id]}
@@ -141,10 +141,10 @@ def _is_complete(chunk: ColumnChunk, rows: int) -> bool:
 
 
 def read_lineage(store: ByteStore, location: str, footer: Footer, missing: MissingLineage) -> pa.Array:
-    """The column's values, one per row: the file's own, and what is inherited where it has none.
+    """The column's values, one per row: the file's own, else the inherited ones.
 
     Raises:
-        GiveUpError: reason `malformed_lineage`: the chunk cannot be decoded or holds another number of values.
+        GiveUpError: reason `malformed_lineage`: the chunk cannot be decoded, or has a wrong number of values.
     """
     inherited = missing.inherited
     if missing.chunk is None:
@@ -154,7 +154,7 @@ def read_lineage(store: ByteStore, location: str, footer: Footer, missing: Missi
     if element is None:
         raise GiveUpError(f"{location} has no column {missing.field_id}.", reason=Reason.MALFORMED_LINEAGE)
     name = element.require(SchemaField.NAME, BINARY)
-    # Readers of Iceberg take the integers as they are: annotations (DuckDB writes INT_64) are left out.
+    # Iceberg's readers ignore annotations of the integers (DuckDB writes INT_64): leave them out.
     leaf = Struct({number: element.fields[number] for number in (SchemaField.TYPE, SchemaField.REPETITION)})
     leaf = leaf.with_fields({SchemaField.NAME: (BINARY, name)})
     root = Struct({SchemaField.NAME: (BINARY, b"schema"), SchemaField.NUM_CHILDREN: (I32, 1)})
@@ -193,7 +193,7 @@ def read_lineage(store: ByteStore, location: str, footer: Footer, missing: Missi
 
 @dataclass(frozen=True, slots=True)
 class MadeChunk:
-    """A column chunk as if it stood at the start of a file: its bytes, and its indexes with offsets to match."""
+    """A column chunk as at the start of a file: its bytes, and its indexes with matching offsets."""
 
     chunk: ColumnChunk
     data: bytes
@@ -201,12 +201,12 @@ class MadeChunk:
     offset_index: bytes
 
     def offset_index_at(self, offset: int) -> bytes:
-        """The OffsetIndex once the chunk starts at `offset`."""
+        """The OffsetIndex for a chunk that starts at `offset`."""
         return moved_offset_index(self.offset_index, self.chunk.pages, offset - self.chunk.pages.offset)[0]
 
 
 def make_chunks(columns: Mapping[int, pa.Array]) -> dict[int, MadeChunk]:
-    """One row group's lineage columns (64-bit integers by field id, equally long) as column chunks."""
+    """Encode one row group's lineage columns (64-bit integers by field id, of equal length) as column chunks."""
     ids = list(columns)
     packed = [field_id for field_id in ids if columns[field_id].null_count == 0]
     table = pa.table(list(columns.values()), schema=pa.schema(arrow_fields(ids)))

@@ -1,9 +1,9 @@
 """Footers with and without Iceberg's two row-lineage columns.
 
-Every row of a V3 table has a `_row_id` and a `_last_updated_sequence_number`. A file may hold them as columns, known
-by their reserved field ids; what is missing or null is inherited from the manifest entry (Iceberg spec: row lineage).
-Files that differ in nothing but these columns can be spliced: they are compared and joined without them, and the
-joined file gets both, last in its schema, spelled like Iceberg Java spells them.
+Every row of a V3 table has a `_row_id` and a `_last_updated_sequence_number`. A file may store them as columns with
+reserved field ids; missing or null values are inherited from the manifest entry (Iceberg spec: row lineage). Files that
+differ only in these columns can be spliced: they are compared and joined without the columns, and the joined file gets
+both, last in its schema, as Iceberg Java writes them.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _VALUE: Final = 2  # KeyValue.value
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A child of the schema's root: its elements and its leaves, as half-open ranges of their positions."""
+    """A child of the schema's root: half-open ranges of the positions of its elements and its leaves."""
 
     element: Struct
     elements: range
@@ -67,7 +67,7 @@ class _Column:
 
 
 def _columns(footer: Footer) -> Iterator[_Column]:
-    """The root's children; ThriftError when the schema is no tree."""
+    """The root's children; ThriftError if the schema is not a tree."""
     _ = footer.leaves
     elements, position, leaf = footer.schema, 1, 0
     while position < len(elements):
@@ -82,12 +82,12 @@ def _columns(footer: Footer) -> Iterator[_Column]:
 
 
 def lineage_leaves(footer: Footer) -> dict[int, int]:
-    """Which of the file's leaves hold lineage: position by field id, as far as the file has the columns."""
+    """Positions of the file's lineage columns among its leaves, by field id."""
     return {leaf.field_id: position for position, leaf in enumerate(footer.leaves) if leaf.field_id in LINEAGE_ELEMENTS}
 
 
 def lineage_element(footer: Footer, field_id: int) -> Struct | None:
-    """The file's own schema element of a lineage column."""
+    """The file's schema element of a lineage column."""
     return next((column.element for column in _columns(footer) if _field_id(column.element) == field_id), None)
 
 
@@ -97,7 +97,7 @@ def _field_id(element: Struct) -> int | None:
 
 
 def misused_lineage(footer: Footer) -> Refusal | None:
-    """Why the file's columns cannot be told apart from lineage, or its lineage cannot be what it claims to be."""
+    """Why a column cannot be distinguished from row lineage, or why the file's lineage columns are invalid."""
     seen: set[int] = set()
     names = {name.encode() for name in LINEAGE_NAMES.values()}
     for column in _columns(footer):
@@ -106,7 +106,7 @@ def misused_lineage(footer: Footer) -> Refusal | None:
         if field_id not in LINEAGE_ELEMENTS:
             if name.lower() in names:
                 return Refusal(
-                    Reason.RESERVED_COLUMN_NAME, f"Column {name.decode()} has a name that row lineage reserves."
+                    Reason.RESERVED_COLUMN_NAME, f"Column {name.decode()} has a name that is reserved for row lineage."
                 )
             continue
         repetition = element.get(SchemaField.REPETITION, I32)
@@ -127,9 +127,9 @@ def misused_lineage(footer: Footer) -> Refusal | None:
 
 
 def without_lineage(footer: Footer) -> Footer:
-    """The footer as if the file had no lineage columns. Sizes and offsets of the file stay as they are.
+    """The footer without the lineage columns. Sizes and offsets of the file do not change.
 
-    Its row groups must follow its schema, and `misused_lineage` must have nothing against it.
+    Its row groups must match its schema, and `misused_lineage` must return None.
     """
     removed = [column for column in _columns(footer) if _field_id(column.element) in LINEAGE_ELEMENTS]
     names = {column.element.require(SchemaField.NAME, BINARY).decode(errors="replace") for column in removed}
@@ -160,7 +160,7 @@ def _group_without(group: RowGroup, leaves: set[int]) -> Struct:
 
 
 def _sorting(sorting: Sequence[Struct], leaves: set[int]) -> list[Struct]:
-    """SortingColumns name leaves by position. What comes after a column that is gone orders nothing by itself."""
+    """SortingColumns name leaves by position. Columns after a removed column do not order rows by themselves."""
     kept: list[Struct] = []
     for column in sorting:
         position = column.require(1, I32)
@@ -171,7 +171,7 @@ def _sorting(sorting: Sequence[Struct], leaves: set[int]) -> list[Struct]:
 
 
 def group_sizes(group: Struct, chunks: Sequence[ColumnChunk], sign: int) -> dict[int, Field]:
-    """The row group's byte counts once the chunks are added (`sign` 1) or removed (-1)."""
+    """The row group's byte counts after the chunks are added (`sign` 1) or removed (-1)."""
     sizes = {
         GroupField.TOTAL_BYTE_SIZE: sum(chunk.metadata.require(ColumnField.UNCOMPRESSED_SIZE, I64) for chunk in chunks),
         GroupField.TOTAL_COMPRESSED_SIZE: sum(chunk.compressed_size for chunk in chunks),
@@ -188,7 +188,7 @@ def group_sizes(group: Struct, chunks: Sequence[ColumnChunk], sign: int) -> dict
 
 
 def with_lineage(head: Struct) -> Struct:
-    """FileMetaData of a file without lineage columns, with both added to what describes the schema."""
+    """FileMetaData of a file without lineage columns, with both added to its schema."""
     elements = [*head.elements(FileField.SCHEMA, STRUCT), *LINEAGE_ELEMENTS.values()]
     changes = {FileField.SCHEMA: _structs(_with_children(elements, len(LINEAGE_ELEMENTS)))}
     orders = head.elements(FileField.COLUMN_ORDERS, STRUCT)
@@ -199,25 +199,25 @@ def with_lineage(head: Struct) -> Struct:
 
 
 def _iceberg_with_lineage(value: bytes) -> bytes:
-    """The Iceberg schema's JSON with the columns added, as Iceberg Java writes it for files that hold them."""
+    """The Iceberg schema's JSON with the columns added, as Iceberg Java writes it for files with lineage."""
     try:
         schema = json.loads(value)
         fields = [field for field in schema["fields"] if field["id"] not in LINEAGE_NAMES]
     except (ValueError, TypeError, LookupError):
-        return value  # not a schema: nobody reads it
+        return value  # not a schema: readers ignore it
     added = [{"id": number, "name": name, "required": False, "type": "long"} for number, name in LINEAGE_NAMES.items()]
     return json.dumps({**schema, "fields": fields + added}, separators=(",", ":")).encode()
 
 
 def _with_arrow_schema(tree: Struct, edit: Callable[[pa.Schema], pa.Schema]) -> Struct:
-    """The tree with Arrow's own schema edited. PyArrow ignores one that does not name every column."""
+    """The tree with the stored Arrow schema edited. PyArrow ignores one that does not list every column."""
 
     def edited(value: bytes) -> bytes:
         try:
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value, validate=True)))
             return base64.b64encode(edit(schema).serialize().to_pybytes())
         except (binascii.Error, pa.ArrowException, ValueError, OSError):
-            return value  # no reader understands it either
+            return value  # invalid: no reader can use it
 
     return _with_value(tree, _ARROW_SCHEMA, edited)
 
@@ -233,7 +233,7 @@ def _arrow_with_lineage(schema: pa.Schema) -> pa.Schema:
 
 
 def arrow_fields(field_ids: Sequence[int] | dict[int, Any]) -> list[pa.Field]:
-    """The lineage columns as PyArrow writes them with their field ids."""
+    """The lineage columns as Arrow fields with their field ids."""
     return [
         pa.field(LINEAGE_NAMES[field_id], pa.int64(), metadata={"PARQUET:field_id": str(field_id)})
         for field_id in field_ids

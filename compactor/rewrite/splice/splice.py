@@ -1,13 +1,13 @@
-"""The cheapest rewrite: whole row groups of several Parquet files put behind each other, byte for byte.
+"""The cheapest rewrite: copy whole row groups of several Parquet files into one file, byte for byte.
 
-Nothing is decoded. The footer of the first file is kept, its row groups are replaced by all row groups with their
-offsets moved. Page indexes and bloom filters travel along: a ColumnIndex and a bloom filter hold no offsets and are
-copied, an OffsetIndex does and is re-based. Sources: apache/parquet-format (parquet.thrift, PageIndex.md,
+No page is decoded. The new footer is that of the first file, with the row groups of all files at their new offsets.
+Page indexes and bloom filters are kept: a ColumnIndex and a bloom filter contain no offsets and are copied, the offsets
+in an OffsetIndex are changed. Sources: apache/parquet-format (parquet.thrift, PageIndex.md,
 BloomFilter.md), apache/parquet-java for the order in the file.
 
-Where rows have a lineage (Iceberg V3), two small column chunks are written for every row group, unless it has complete
-ones to copy. They lie together behind all pages, so that the copied ranges stay long: chunks of a row group need not be
-neighbours.
+On tables with row lineage (Iceberg V3), two small column chunks are written for every row group, unless it has complete
+ones to copy. They are stored together after all pages, so that the copied ranges stay long: the chunks of a row group
+need not be adjacent.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from compactor.rewrite.splice.lineage_chunks import (
 from compactor.rewrite.splice.lineage_schema import LINEAGE_ELEMENTS, group_sizes, with_lineage, without_lineage
 from compactor.storage.byte_store import ByteRange, ByteStore, OutputFile, read_ranges
 
-_MAX_INDEX_BYTES: Final = 16 * 1024 * 1024  # a larger "index" is a damaged length; the file is fine without it
+_MAX_INDEX_BYTES: Final = 16 * 1024 * 1024  # a larger "index" has a damaged length; the file is valid without it
 _KEY: Final = 1  # KeyValue.key
 
 
 @dataclass(frozen=True, slots=True)
 class SpliceInput:
-    """A file to splice: its location, its size in bytes, and on V3 tables what its rows inherit."""
+    """A file to splice: its location, its size in bytes, and on V3 tables the row lineage that its rows inherit."""
 
     location: str
     size: int
@@ -71,15 +71,15 @@ class SpliceInput:
 
 @dataclass(frozen=True, slots=True)
 class SplicedFile:
-    """What was written.
+    """The new file.
 
     Attributes:
         rows: Rows in the file.
         size: Bytes of the file.
-        split_offsets: Where each row group starts, ascending.
+        split_offsets: Offset of each row group, ascending.
         column_sizes: Compressed bytes per field id, over all row groups.
         row_groups: Number of row groups.
-        lineage_bytes: Bytes of column chunks that were not copied but written for row lineage.
+        lineage_bytes: Bytes of the column chunks that were written, not copied, for row lineage.
     """
 
     rows: int
@@ -92,7 +92,7 @@ class SplicedFile:
 
 @dataclass(frozen=True, slots=True)
 class _Indexes:
-    """What is kept of a chunk's page indexes: never a ColumnIndex alone (PageIndex.md)."""
+    """The page indexes of a chunk to write: never a ColumnIndex alone (PageIndex.md)."""
 
     column_index: bytes | None
     offset_index: bytes | None
@@ -103,7 +103,7 @@ _NO_INDEXES: Final = _Indexes(None, None)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Source:
-    """A file, and its footer as it is."""
+    """An input file with its unchanged footer."""
 
     location: str
     footer: Footer
@@ -111,7 +111,7 @@ class _Source:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """A row group to be written: where it is now, its columns without lineage, and its lineage (empty: none wanted)."""
+    """A row group to write: its source, its columns without lineage, and its lineage (empty: none is written)."""
 
     source: _Source
     group: RowGroup
@@ -119,15 +119,15 @@ class _Group:
 
     @property
     def copied_lineage(self) -> dict[int, ColumnChunk]:
-        """Lineage chunks that are copied as they are, by field id."""
+        """Lineage chunks that are copied, by field id."""
         return {field_id: found for field_id, found in self.lineage.items() if isinstance(found, ColumnChunk)}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chunk:
-    """A column chunk, where its pages lie in its source, and the offset they have now.
+    """A column chunk, the range of its pages in its source, and their new offset.
 
-    One that was made here has no source, and its indexes with it.
+    A new lineage chunk has no source; it has its own indexes.
     """
 
     source: _Source | None
@@ -142,7 +142,7 @@ class _Chunk:
 
 
 class _Copier:
-    """Copies ranges to the end of a file, adjacent ones in one go."""
+    """Copies ranges to the end of a file, adjacent ranges at once."""
 
     def __init__(self, file: OutputFile) -> None:
         self._file = file
@@ -150,7 +150,7 @@ class _Copier:
         self._pending = ByteRange(0, 0)
 
     def append(self, location: str, wanted: ByteRange) -> int:
-        """Have the range copied, at the latest by `flush`; return the offset it will have."""
+        """Copy the range now or at the next `flush`; returns its new offset."""
         if location != self._location or wanted.offset != self._pending.end:
             self.flush()
             self._location, self._pending = location, ByteRange(wanted.offset, 0)
@@ -171,20 +171,20 @@ def splice(
     limits: SpliceLimits,
     footers: Sequence[Footer] | None = None,
 ) -> SplicedFile:
-    """Write the row groups of all inputs, in order, into one new file at `output`.
+    """Write the row groups of all inputs, in order, into the new file `output`.
 
-    Memory: the footers, the page indexes and one copy buffer. When anything fails, nothing is left at `output`.
+    Memory: the footers, the page indexes and one copy buffer. After a failure no file is left at `output`.
 
     Args:
-        store: Where inputs and output are.
+        store: Store of inputs and output.
         inputs: Files to splice; those without rows are skipped.
-        output: Location of the new file; nothing may be there yet.
-        limits: What is refused although it could be done.
-        footers: The inputs' footers if they were read already, in the same order.
+        output: Location of the new file, which must not exist.
+        limits: Refuse splices that exceed these limits.
+        footers: The inputs' footers in the same order, if they were already read.
 
     Raises:
-        GiveUpError: the reason of `refusal`, `row_count_mismatch`, or what the store raises.
-        RetryError: the store does not answer or is full.
+        GiveUpError: the reason of `refusal`, `row_count_mismatch`, or an error of the store.
+        RetryError: the store does not answer, or is full.
     """
     if footers is None:
         footers = [read_footer(store, source.location, source.size) for source in inputs]
@@ -193,7 +193,7 @@ def splice(
     if found:
         raise GiveUpError(f"{output} is not spliced: {found.sentence}", reason=found.reason)
     files = list(zip(inputs, footers, strict=True))
-    # The head is the first contributor's: a file without rows was never compared with the others.
+    # Use the footer of the first file with rows: files without rows are not compared with the others.
     files = [(source, footer) for source, footer in files if footer.filled_row_groups] or files[:1]
     heads = [without_lineage(footer) for _, footer in files] if lineage else [footer for _, footer in files]
     groups = [group for found, head in zip(files, heads, strict=True) for group in _groups(*found, head)]
@@ -203,25 +203,25 @@ def splice(
     except BaseException as error:
         try:
             file.abort()
-        except Exception as second:  # noqa: BLE001 - the first failure is the one to act upon
+        except Exception as second:  # noqa: BLE001 - report the first failure
             error.add_note(f"{output} could not be removed: {second}")
         raise
 
 
 def carries_lineage(inputs: Sequence[SpliceInput]) -> bool:
-    """Whether row lineage is to be written.
+    """Whether to write row lineage.
 
     Raises:
-        GiveUpError: reason `malformed_lineage`: only some of the files tell what their rows inherit.
+        GiveUpError: reason `malformed_lineage`: only some of the files have row lineage to inherit.
     """
     carrying = sum(source.lineage is not None for source in inputs)
     if carrying not in {0, len(inputs)}:
-        raise GiveUpError(f"{carrying} of {len(inputs)} files carry row lineage.", reason=Reason.MALFORMED_LINEAGE)
+        raise GiveUpError(f"Only {carrying} of {len(inputs)} files have row lineage.", reason=Reason.MALFORMED_LINEAGE)
     return carrying > 0
 
 
 def _groups(source: SpliceInput, footer: Footer, head: Footer) -> list[_Group]:
-    """The file's row groups that hold rows; `head` is its footer without lineage columns, if lineage is wanted."""
+    """The file's row groups with rows; `head` is its footer, without lineage columns if lineage is written."""
     found = _Source(source.location, footer)
     lineages = group_lineages(footer, source.lineage) if source.lineage else [{} for _ in head.filled_row_groups]
     return [_Group(found, *parts) for parts in zip(head.filled_row_groups, lineages, strict=True)]
@@ -259,10 +259,10 @@ def _write(
 
 
 def _copy_pages(file: OutputFile, groups: Sequence[_Group]) -> tuple[list[list[_Chunk]], list[dict[int, _Chunk]]]:
-    """Copy every chunk's pages in the order in which they lie; return them per group, in the schema's order.
+    """Copy the pages of all chunks in file order; returns the chunks per row group, in schema order.
 
-    Gaps between chunks (padding, bloom filters, stale metadata) are left behind. Lineage chunks to be copied come
-    apart, by field id; those that do not follow a chunk of their group directly are copied behind everything else.
+    Gaps between chunks (padding, bloom filters, stale metadata) are not copied. Copied lineage chunks are returned
+    separately, by field id. Those that do not directly follow a chunk of their row group are copied after all others.
     """
     copier = _Copier(file)
     placed: list[list[_Chunk]] = []
@@ -317,7 +317,7 @@ def _make_lineage(store: ByteStore, file: OutputFile, groups: Sequence[_Group]) 
 
 
 def _describe(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -> list[Struct]:
-    """Write bloom filters and page indexes of chunks whose pages are written; return what the footer says of each."""
+    """Write bloom filters and page indexes of chunks whose pages are written; returns their footer entries."""
     blooms = _copy_blooms(store, file, chunks)
     indexes = _read_indexes(store, chunks)
     column_indexes = _append_all(file, [found.column_index for found in indexes])
@@ -327,7 +327,7 @@ def _describe(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -> l
 
 
 def _copy_blooms(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -> list[ByteRange | None]:
-    """Copy every chunk's bloom filter; return where each lies now. A filter that cannot be found is left behind."""
+    """Copy the bloom filters of all chunks; returns their new ranges. A filter that cannot be found is dropped."""
     copier = _Copier(file)
     moved: list[ByteRange | None] = []
     for chunk in chunks:
@@ -339,7 +339,7 @@ def _copy_blooms(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -
 
 
 def _read_indexes(store: ByteStore, chunks: Sequence[_Chunk]) -> list[_Indexes]:
-    """The page indexes of every chunk, ready to be written."""
+    """The page indexes of all chunks, as they will be written."""
     found: dict[_Chunk, _Indexes] = {}
     for source, own in groupby((chunk for chunk in chunks if chunk.source), key=lambda chunk: chunk.source):
         placed = list(own)
@@ -353,7 +353,7 @@ def _read_indexes(store: ByteStore, chunks: Sequence[_Chunk]) -> list[_Indexes]:
 
 
 def _moved_indexes(chunk: _Chunk, data: dict[ByteRange, bytes]) -> _Indexes:
-    """Both indexes, the offsets re-based. A damaged index is dropped with its twin: a reader would trust it."""
+    """Both indexes with new offsets. If one is damaged, both are dropped: a reader would trust them."""
     column_range, offset_range = chunk.chunk.column_index, chunk.chunk.offset_index
     if offset_range is None:
         return _NO_INDEXES
@@ -368,7 +368,7 @@ def _moved_indexes(chunk: _Chunk, data: dict[ByteRange, bytes]) -> _Indexes:
 
 
 def _append_all(file: OutputFile, parts: Sequence[bytes | None]) -> list[ByteRange | None]:
-    """Write the parts behind each other; return where each lies."""
+    """Write the parts one after another; returns their ranges."""
     position = file.position
     placed: list[ByteRange | None] = []
     for part in parts:
@@ -379,7 +379,7 @@ def _append_all(file: OutputFile, parts: Sequence[bytes | None]) -> list[ByteRan
 
 
 def _moved_group(group: RowGroup, chunks: Sequence[Struct], start: int, ordinal: int, added: int) -> Struct:
-    """The row group's tree with these chunks, of which the last `added` ones are new to it."""
+    """The row group's tree with these chunks; the last `added` chunks are new."""
     changes: dict[int, Field] = {GroupField.COLUMNS: (LIST, ThriftList(STRUCT, chunks))}
     if added:
         changes |= group_sizes(group.tree, [ColumnChunk(chunk) for chunk in chunks[-added:]], 1)
@@ -391,10 +391,10 @@ def _moved_group(group: RowGroup, chunks: Sequence[Struct], start: int, ordinal:
 
 
 def _write_footer(file: OutputFile, head: Struct, rows: int, groups: Sequence[Struct]) -> Footer:
-    """Write the footer, and return it as a reader will see it, checked.
+    """Write the footer; returns it as readers decode it, after a check.
 
     Raises:
-        GiveUpError: reason `row_count_mismatch`, or a chunk does not lie where the footer says.
+        GiveUpError: reason `row_count_mismatch`, or the offset of a chunk is wrong.
     """
     changes: dict[int, Field] = {
         FileField.NUM_ROWS: (I64, rows),
@@ -406,14 +406,14 @@ def _write_footer(file: OutputFile, head: Struct, rows: int, groups: Sequence[St
     written = Footer(decode_struct(data)[0], len(data), file.position)
     found = wrong_row_count([written]) or layout_fault([written], SpliceLimits())
     if found is None and written.data_end != data_end:
-        found = Refusal(Reason.BAD_OFFSETS, f"The footer lies at {data_end}, not at {written.data_end}.")
+        found = Refusal(Reason.BAD_OFFSETS, f"The footer is at offset {data_end}, not at {written.data_end}.")
     if found:
         raise GiveUpError(f"The spliced file would be wrong: {found.sentence}", reason=found.reason)
     return written
 
 
 def _head(footers: Sequence[Footer]) -> Struct:
-    """The first file's FileMetaData, without what describes that file alone."""
+    """The first file's FileMetaData without the fields that describe only that file."""
     described = [[value for key, value in footer.key_values if key == PANDAS] for footer in footers]
     if all(values == described[0] for values in described):
         return footers[0].tree

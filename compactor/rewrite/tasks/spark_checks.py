@@ -1,7 +1,7 @@
-"""What Iceberg's reader in Spark takes for other rows than the file holds: such files are not given to it.
+"""Detect files that Iceberg's Spark reader misreads, from their footers.
 
-It would write what it has read, every row of it, so that no count could tell. Each was seen with Iceberg 1.11. What it
-reads rightly when it is told to read row by row, or to forget, is left to it: see `spark_scan` and `spark_session`.
+Spark would write the rows that it misreads, in the right number, so no row count would show it. Each case was seen with
+Iceberg 1.11. Other misreads are avoided by reading row by row and without caches: see `spark_scan` and `session`.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _NANOSECONDS: Final = (TimestampNanoType, TimestamptzNanoType)
 
 
 def misread_units(store: ByteStore, schema: Schema, files: Sequence[LiveFile]) -> Refusal | None:
-    """What the footers of Parquet files tell: whether their timestamps are counted in other units than the table's.
+    """Refuse Parquet files whose timestamps have another unit than the table's column, by their footers.
 
-    Encrypted footers are passed over: such files are Iceberg's own.
+    Encrypted footers are skipped: only Iceberg can read such files.
 
     Raises:
         RetryError: the store does not answer.
@@ -53,8 +53,8 @@ def misread_units(store: ByteStore, schema: Schema, files: Sequence[LiveFile]) -
             if column is not None:
                 return Refusal(
                     Reason.TIMESTAMP_UNIT,
-                    f"column {column} of {entry.path} is not counted in the table's unit of time: Spark reads it as if "
-                    "it were",
+                    f"column {column} of {entry.path} has another time unit than the table's column: Spark reads it in "
+                    "the table's unit",
                 )
     return None
 
@@ -62,15 +62,15 @@ def misread_units(store: ByteStore, schema: Schema, files: Sequence[LiveFile]) -
 def _footer(store: ByteStore, location: str, size: int) -> Footer | None:
     try:
         return read_footer(store, location, size)
-    except GiveUpError:  # encrypted, or damaged, which Spark notices
+    except GiveUpError:  # encrypted, or damaged: Spark notices damage
         return None
 
 
 def _other_unit(footer: Footer, columns: Mapping[int, NestedField]) -> str | None:
-    """The name of a column with timestamps of another unit than its column of the table."""
+    """The name of a column whose timestamps have another unit than the table's column."""
     for element in footer.schema:
         found, field_id = _in_nanoseconds(element), element.get(SchemaField.FIELD_ID, I32)
-        # Without an id it is the table's name mapping that knows the column: any of the table's may be meant.
+        # Without an id the table's name mapping identifies the column: compare with all columns of the table.
         meant = columns.values() if field_id is None else [columns[field_id]] if field_id in columns else []
         expected = {isinstance(field.field_type, _NANOSECONDS) for field in meant if _is_timestamp(field)}
         if found is not None and expected and found not in expected:
@@ -84,7 +84,7 @@ def _is_timestamp(field: NestedField) -> bool:
 
 
 def _in_nanoseconds(element: Struct) -> bool | None:
-    """Whether a column's timestamps are counted in nanoseconds; None of columns of other types."""
+    """Whether a column has timestamps in nanoseconds; None for columns of other types."""
     logical: Struct | None = element.get(SchemaField.LOGICAL_TYPE, STRUCT)
     timestamp: Struct | None = None if logical is None else logical.get(_TIMESTAMP, STRUCT)
     unit: Struct | None = None if timestamp is None else timestamp.get(_UNIT, STRUCT)

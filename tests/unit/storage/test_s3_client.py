@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from compactor.errors import GiveUpError
-from compactor.storage import s3_client as s3_clients
 from compactor.storage.s3_client import (
+    S3Connections,
     S3Object,
     client_settings,
-    s3_client,
     s3_object,
     takes_equal_parts_only,
     upload_threads,
     with_table_tags,
 )
+from compactor.storage.s3_store import S3ByteStore
 from tests.services import answers
 from tests.services.answers import answering
 
@@ -32,13 +33,12 @@ def nobodys_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
-    s3_clients._clients.clear()
 
 
 def sent(properties: dict[str, str]) -> Any:
     """The request for an object's size, as it would go over the wire."""
     seen: list[Any] = []
-    client = s3_client(properties)
+    client = S3Connections().client(properties)
 
     def answer(request: Any) -> Any:
         seen.append(request)
@@ -89,7 +89,7 @@ def test_profiles_and_the_default_chain(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s")
     assert "Credential=CHAIN/" in authorization({"s3.region": "eu-west-1"})
     with pytest.raises(GiveUpError, match=r"s3\.profile-name"):
-        s3_client({"s3.profile-name": "nobody"})
+        S3Connections().client({"s3.profile-name": "nobody"})
 
 
 def test_anonymous_requests_are_not_signed() -> None:
@@ -107,9 +107,8 @@ def test_a_role_is_assumed_when_its_credentials_are_needed(monkeypatch: pytest.M
 
     monkeypatch.setattr("botocore.credentials.AssumeRoleCredentialFetcher.fetch_credentials", fetch)
     properties = KEYS | {"s3.role-arn": "arn:aws:iam::1:role/r", "s3.role-session-name": "firnline"}
-    client = s3_client(properties)
+    S3Connections().client(properties)
     assert asked == []
-    assert client is s3_client(properties)
     assert "Credential=ROLE/" in authorization(properties)
     assert asked == [{"RoleArn": "arn:aws:iam::1:role/r", "RoleSessionName": "firnline"}]
 
@@ -121,7 +120,7 @@ def test_time_limits_proxies_and_attempts() -> None:
         "s3.proxy-uri": "http://proxy:1",
         "s3.retry.num-retries": "2",
     }
-    config = s3_client(KEYS | given).meta.config
+    config = S3Connections().client(KEYS | given).meta.config
     assert (config.connect_timeout, config.read_timeout) == (2.5, 7.0)
     assert config.proxies["https"] == "http://proxy:1"
     assert config.retries["total_max_attempts"] == 3
@@ -129,21 +128,42 @@ def test_time_limits_proxies_and_attempts() -> None:
         client_settings({"s3.connect-timeout": "soon"})
 
 
-def test_equal_properties_share_a_client_and_only_so_many_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = s3_client(KEYS)
-    assert s3_client(dict(KEYS) | {"s3.acl": "private"}) is first
-    assert s3_client(KEYS | {"s3.session-token": "t"}) is not first
-    monkeypatch.setattr(s3_clients, "CLIENTS_KEPT", 2)
+def test_equal_properties_share_a_client_and_only_so_many_are_kept() -> None:
+    connections = S3Connections(clients_kept=2)
+    first = connections.client(KEYS)
+    assert connections.client(dict(KEYS) | {"s3.acl": "private"}) is first
+    assert connections.client(KEYS | {"s3.session-token": "t"}) is not first
+    assert connections.client(KEYS) is first
     for number in range(3):
-        s3_client(KEYS | {"s3.session-token": str(number)})
-    assert len(s3_clients._clients) == 2
-    assert s3_client(KEYS) is not first
+        connections.client(KEYS | {"s3.session-token": str(number)})
+    assert len(connections._clients) == 2
+    assert connections.client(KEYS) is not first
+
+
+def test_stores_of_one_process_share_connections_also_when_they_were_pickled() -> None:
+    first, second = S3ByteStore(KEYS), pickle.loads(pickle.dumps(S3ByteStore(KEYS)))  # noqa: S301 - our own bytes
+    assert second.client is first.client
+    own = S3Connections()
+    apart = S3ByteStore(KEYS, own)
+    assert apart.client is own.client(KEYS)
+    assert apart.client is not first.client
+
+
+def test_whether_a_store_copies_is_known_by_its_settings() -> None:
+    connections = S3Connections()
+    store, same = S3ByteStore(KEYS, connections), S3ByteStore(KEYS | {"s3.acl": "private"}, connections)
+    assert store.can_copy is None
+    store.note_copying(possible=False)
+    assert (store.can_copy, same.can_copy) == (False, False)
+    assert S3ByteStore(KEYS | {"s3.endpoint": "http://other"}, connections).can_copy is None
+    assert S3ByteStore(KEYS, S3Connections()).can_copy is None
 
 
 def test_a_forked_process_makes_its_own() -> None:
-    parents = id(s3_client(KEYS))
+    connections = S3Connections()
+    parents = id(connections.client(KEYS))
     receiver, sender = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=lambda: sender.send(id(s3_client(KEYS))))
+    child = multiprocessing.get_context("fork").Process(target=lambda: sender.send(id(connections.client(KEYS))))
     child.start()
     assert receiver.poll(60)
     assert receiver.recv() != parents
