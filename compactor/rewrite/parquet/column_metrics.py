@@ -1,7 +1,7 @@
 """Merge column metrics of whole files that become one file, from their manifest entries.
 
-The guarantee: **a reader prunes the merged file only if it would have pruned every input, and concludes "all rows match"
-only if it would have concluded that for every input.** So a merge never makes a query lose a row, and a metadata-only
+The guarantee: **a reader prunes the merged file only if it would have pruned every input, and infers "all rows match"
+only if it would have inferred that for every input.** So a merge never makes a query lose a row, and a metadata-only
 delete never drops a file with other rows, even if one input has fewer metrics than the others.
 
 Rules that follow from it:
