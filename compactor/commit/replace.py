@@ -17,6 +17,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
+from compactor.backoff import Backoff
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.other_compactors import RUN_ID
@@ -35,8 +36,9 @@ ENGINES = "firnline.engines"
 PART = "firnline.part"
 POLARIS_ROLLBACK = "polaris.internal.conflict-resolution.by-operation-type.replace"
 SETTLE_ATTEMPTS = 5
+BACKOFF = Backoff(first_seconds=0.1, longest_seconds=10.0)  # between attempts to commit
+SETTLE_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=2.0)  # between looks for a commit
 FEWEST_ATTEMPTS = 10  # Iceberg's default (4 retries) is too few beside a writer that commits every second
-LONGEST_PAUSE_SECONDS = 10.0
 FIRST_LOGGED_ATTEMPT = 3  # one or two lost races are usual beside a writer
 CARRY_ATTEMPTS = 3
 RETRIES = "commit.retry.num-retries"
@@ -116,7 +118,7 @@ def commit_replacements(
         if _sent(table, snapshot, summary, sleep):
             return _verified(table, replacements, summary)
         _discard(table, snapshot)
-        pause = min(LONGEST_PAUSE_SECONDS, 0.1 * 2**attempt)
+        pause = BACKOFF.seconds(attempt + 1)
         if attempt + 1 >= FIRST_LOGGED_ATTEMPT:
             message = "%s: another commit came first in attempt %d of %d to commit run %s; next attempt in %.1f s"
             LOG.info(message, table.view.name, attempt + 1, attempts, summary.run_id, pause)
@@ -319,7 +321,7 @@ def find_commit(
         except (Py4JError, RetryError, ReplanError):
             seen = Search.UNANSWERED  # the catalog does not answer, or the table is gone: try again
         if attempt + 1 < attempts:
-            sleep(2**attempt / 4)
+            sleep(SETTLE_BACKOFF.seconds(attempt + 1))
     return seen
 
 

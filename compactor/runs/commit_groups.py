@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from compactor.commit.replace import Replacement, CommitSummary, commit_replacements
+from compactor.commit.replace import CommitSummary, Replacement, commit_replacements
 from compactor.errors import ReplanError
 from compactor.iceberg.manifest_entries import Status
 from compactor.iceberg.tables import Catalogs

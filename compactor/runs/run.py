@@ -21,7 +21,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
-from compactor.rewrite.tasks.runner import WrittenOutput, OutputTaskRunner
+from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.runs.commit_groups import Committed, commit_groups
 from compactor.runs.failed_groups import reclassify_conflicts
 from compactor.runs.output_record import OutputRecords

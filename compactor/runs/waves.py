@@ -54,7 +54,9 @@ class OutputWaves:
         """
         self._written.clear()
         groups = self.plan.groups
-        self._run_all([TaskId(number, index) for number in numbers for index in range(len(groups[number].group.shares))])
+        self._run_all(
+            [TaskId(number, index) for number in numbers for index in range(len(groups[number].group.shares))]
+        )
         parts = sorted(self._written.items())
         return [
             FinishedGroup(

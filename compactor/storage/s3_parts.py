@@ -10,7 +10,6 @@ Source: Amazon S3 User Guide, "Amazon S3 multipart upload limits".
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, TypeAlias
@@ -241,14 +240,3 @@ def sent_instead(part: CopyPart, sizes: PartSizes) -> list[SentPart]:
     count = max(1, part.size // sizes.sent)
     cuts = [part.size * number // count for number in range(count + 1)]
     return [SentPart((part.range.without_first(start).first(end - start),)) for start, end in pairwise(cuts)]
-
-
-def bytes_moved(parts: Iterable[Part]) -> int:
-    """Bytes of objects that must be read and sent again for these parts."""
-    return sum(
-        piece.length
-        for part in parts
-        if isinstance(part, SentPart)
-        for piece in part.pieces
-        if isinstance(piece, CopiedRange)
-    )

@@ -16,7 +16,7 @@ from compactor.storage.s3_parts import (
     PartPlanner,
     PartSizes,
     Piece,
-    bytes_moved,
+    SentPart,
     piece_size,
 )
 
@@ -49,6 +49,17 @@ def content(piece: Piece) -> bytes:
 
 def part_content(part: Part) -> bytes:
     return b"".join(map(content, [part.range] if isinstance(part, CopyPart) else part.pieces))
+
+
+def bytes_moved(parts: list[Part]) -> int:
+    """Bytes of objects that must be read and sent again for these parts."""
+    return sum(
+        piece.length
+        for part in parts
+        if isinstance(part, SentPart)
+        for piece in part.pieces
+        if isinstance(piece, CopiedRange)
+    )
 
 
 def check(given_pieces: list[Piece], parts: list[Part]) -> None:
