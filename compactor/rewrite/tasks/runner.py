@@ -188,7 +188,7 @@ class OutputTaskRunner:
             merged = merge([kept, file.encoded.metrics], self._plan.table.metadata.schema())
             spliced = file.spliced
         else:
-            merged, spliced = self._metrics.take(task), file
+            merged, spliced = self._metrics.take(task, [each.entry.path for each in files]), file
         metrics = with_column_sizes(merged, spliced.column_sizes)
         if metrics.record_count != spliced.rows:
             raise GiveUpError(
