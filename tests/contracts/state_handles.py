@@ -1,4 +1,4 @@
-"""Stand-ins for Spark's state handles, as strict as the real ones where the ledger could lean on a kindness."""
+"""Fakes of Spark's state handles, as strict as the real ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class FakeValueState:
-    """`pyspark.sql.streaming.stateful_processor.ValueState`: a row tuple, or nothing."""
+    """`pyspark.sql.streaming.stateful_processor.ValueState`: a row tuple, or none."""
 
     def __init__(self) -> None:
         self._row: tuple[Any, ...] | None = None
@@ -27,7 +27,7 @@ class FakeValueState:
 
 
 class FakeMapState:
-    """`MapState`: rows by key row; binary comes back as bytearray, and an iterator breaks when the map changes."""
+    """`MapState`: rows by key row; binary values return as bytearray; changing the map breaks its iterators."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[Any, ...], tuple[Any, ...]] = {}

@@ -26,9 +26,9 @@ S3_SCALE = 1100  # makes CONTENT 11 MiB: large enough for parts that S3 copies
 
 
 class Place(ABC):
-    """A store, a folder of its own in it, and a look at the folder that does not go through the store.
+    """A store with an own folder, and access to the folder without the store.
 
-    `content` is what sources hold, `scale` times CONTENT.
+    `content`: the content of source files, `scale` times CONTENT.
     """
 
     def __init__(self, store: ByteStore, root: str, scale: int = 1) -> None:
@@ -42,11 +42,11 @@ class Place(ABC):
 
     @abstractmethod
     def put(self, name: str, data: bytes) -> str:
-        """Make a file; returns its location."""
+        """Create a file; returns its location."""
 
     @abstractmethod
     def get(self, name: str) -> bytes | None:
-        """What a file holds; None when there is none."""
+        """Content of a file; None if it does not exist."""
 
     def write(self, name: str, data: bytes) -> int:
         return write(self.store, self.at(name), data)
@@ -450,7 +450,7 @@ def test_only_s3_has_uploads_to_abort(tmp_path: Path) -> None:
 def test_a_task_that_was_started_again_writes_nothing_where_attempts_cannot_be_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An attempt that Spark took for lost could still overwrite, or remove, what the next one wrote."""
+    """An attempt that Spark considers lost could still overwrite or remove the file of the next attempt."""
     store, location = FileIOByteStore({}), f"file:{tmp_path}/x.parquet"
     monkeypatch.setattr(TaskContext, "_taskContext", None)
     attempt = TaskContext()  # notes itself as this process's; it must be gone before Spark is started here

@@ -1,4 +1,4 @@
-"""Outputs of ended runs go when nothing can need them any more, and never before (invariant 5)."""
+"""Outputs of ended runs are deleted when no commit can reference them any more, never before (invariant 5)."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_torn_records_and_strange_files_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_lease_is_renewed_by_two_threads_at_once(tmp_path: Path, scene: Scene) -> None:
-    """By the run's watch and before its commit: neither may lose its write, or the record."""
+    """The run's watch and its commit renew the lease: neither write nor the record may be lost."""
     folder = InFlightRecords(str(tmp_path / "records"), DEAD, 60, lambda: 0)
     record = folder.open("run", scene.history.view(), ["one"])
     with ThreadPoolExecutor(4) as pool:
@@ -251,7 +251,7 @@ def test_of_an_owner_elsewhere_the_lease_decides_and_is_renewed(scene: Scene) ->
 
 
 def test_a_run_that_a_sweep_has_taken_for_dead_keeps_no_lease(scene: Scene) -> None:
-    """It was suspended for longer than its lease: what it wrote may be gone, so it must not commit."""
+    """It was suspended for longer than its lease: its outputs may be deleted, so it must not commit."""
     kept = scene.run(ELSEWHERE, lease=60)
     (record,) = kept.all()
     kept.renew(record)
@@ -332,7 +332,7 @@ def test_only_a_branch_is_loaded_to_be_compacted_and_seen_from_its_own_head(scen
 
 
 def test_snapshots_from_before_the_run_are_not_read_again(scene: Scene) -> None:
-    """Of thousands of retained snapshots, those of before the plan cannot hold what it wrote."""
+    """Snapshots from before the plan cannot reference its outputs; there may be thousands."""
     for _ in range(3):
         scene.history.append_unreal("a", [1])
     kept = scene.run()

@@ -1,4 +1,4 @@
-"""Parquet files with and without row lineage, and what their rows inherit."""
+"""Parquet files with and without row lineage, and the values that their rows inherit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INHERITED = RowLineage(1000, 7)
 
 @dataclass(frozen=True)
 class File:
-    """What a writer writes: rows, the lineage it knows (None: no such column), and what the manifest entry adds."""
+    """A written file: rows, stored lineage (None: no such column), and the values of its manifest entry."""
 
     rows: int
     row_ids: Values = None

@@ -1,4 +1,4 @@
-"""The compact-protocol codec: fixed bytes from the specification, editing, and input that must not hurt."""
+"""The compact-protocol codec: fixed bytes from the specification, editing, and damaged input."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Which positions a deletion vector has, and that a damaged or missing one is never taken for no deletes."""
+"""Positions of deletion vectors. A damaged or missing vector is an error, never "no deletes"."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VECTOR = "deletion-vector-v1"
 
 
 def blob(positions: Sequence[int]) -> bytes:
-    """As the Puffin spec lays it out."""
+    """A blob in the layout of the Puffin spec."""
     body = bytes((0xD1, 0xD3, 0x39, 0x64)) + BitMap64(positions).serialize()
     return len(body).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
 
@@ -39,7 +39,7 @@ def described(path: str, data: bytes, offset: int, cardinality: int | None, **mo
 def puffin(
     path: Path, blobs: Sequence[tuple[dict[str, Any], bytes]], *, flags: int = 0, magic: bytes = b"PFA1"
 ) -> DeleteFile:
-    """A file of blobs; each description's offset is put right."""
+    """A file of blobs; sets the offset in each blob's metadata."""
     content = b"PFA1"
     descriptions = []
     for description, data in blobs:

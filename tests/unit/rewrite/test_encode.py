@@ -125,7 +125,7 @@ def test_nested_evolution(tmp_path: Path) -> None:
 
 
 def test_nested_columns_that_swapped_names(tmp_path: Path) -> None:
-    """Types, names and order are the table's: only the ids tell that `a` is what was called `b`, at any depth."""
+    """Types, names and order are the table's: only the ids identify the renamed fields, at any depth."""
     inner = pa.struct([column("a", pa.int64(), 4), column("b", pa.int64(), 3)])
     entry = pa.map_(column("key", pa.string(), 11, nullable=False), column("value", inner, 12))
     arrow = pa.schema(
@@ -438,7 +438,7 @@ def test_decimals_of_every_physical_type(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", [5, 15, 20])
 def test_a_decimal_with_more_digits_than_its_type_is_not_cut(tmp_path: Path, precision: int) -> None:
-    """A writer may declare few digits and store many: Arrow reads them, and would write the lower bytes alone."""
+    """A file may have more digits than its type declares: Arrow reads them, but would write only the lower bytes."""
     path = tmp_path / "1.parquet"
     arrow = pa.schema([column("d", pa.decimal128(38, 2), 1)])
     pq.write_table(pa.table([[Decimal(10) ** 33]], schema=arrow), path, store_schema=False, compression="none")
@@ -484,7 +484,7 @@ def test_arrow_types_that_only_a_stored_arrow_schema_asks_for(tmp_path: Path) ->
 
 
 def test_strings_of_one_schema_in_every_encoding(tmp_path: Path) -> None:
-    """Arrow cannot read delta-encoded strings as numbers of a dictionary, which would be faster for the others."""
+    """Arrow cannot read delta-encoded strings as a dictionary."""
     arrow = pa.schema([column("t", pa.string(), 1)])
     text = [["view", None, "click"][n % 3] for n in range(6000)]
     options: list[dict[str, Any]] = [{}, {"use_dictionary": False}, {"use_dictionary": ["t"], "row_group_size": 500}]

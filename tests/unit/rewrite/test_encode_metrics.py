@@ -1,4 +1,4 @@
-"""Metrics of written files: bounds hold for every value of every type, counts are exact, modes are obeyed."""
+"""Metrics of written files: bounds hold for every value of every type, counts are exact, modes are applied."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def decoded(kind: PrimitiveType, bound: bytes) -> Any:
 
 
 def orders(kind: PrimitiveType) -> list[Any]:
-    """Every order that a reader may use."""
+    """All orders that readers may use."""
     if isinstance(kind, UUIDType):
         return [lambda value: value, lambda value: struct.unpack(">qq", value)]
     if isinstance(kind, (FloatType, DoubleType)):
@@ -165,7 +165,7 @@ def _at_least(bound: Any, value: Any) -> bool:
 
 
 def check_tight(kind: PrimitiveType, metrics: ColumnMetrics, values: list[Any], mode: str) -> None:
-    """Without truncation the bounds are the extremes; where a bound may be missing, it is for the known reason."""
+    """Without truncation the bounds are the extremes; a bound is missing only for a known reason."""
     if isinstance(kind, UUIDType):
         for bounds, choose in [(metrics.lower_bounds, min), (metrics.upper_bounds, max)]:
             picked = {choose(values, key=order) for order in orders(kind)}

@@ -1,4 +1,4 @@
-"""Deletes, lineage, the file that is written, and what is left behind when something goes wrong."""
+"""Deletes, lineage, the written file, and the state after a failure."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_position_deletes_are_applied_and_counted(tmp_path: Path) -> None:
 def test_deleted_rows_are_counted_from_the_deletes_not_from_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A delete that is not applied, or a row too many that is dropped, must not look as if it had been meant."""
+    """The check must notice a delete that was not applied, and a row that was wrongly removed."""
     source = ids_file(tmp_path / "1.parquet", 0, 10)
     file = deletes(tmp_path / "d.parquet", [(source.location, 3)])
     work = encode_task(tmp_path, IDS, [replace(source, position_deletes=(file,))])

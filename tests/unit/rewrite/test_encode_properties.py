@@ -1,4 +1,4 @@
-"""Random tables, histories and deletes: what `encode` writes is what a model that knows no Arrow says.
+"""Random tables, histories and deletes: the output of `encode` equals that of a model without Arrow.
 
 A table schema is drawn; every file gets an older form of it: fields renamed, reordered, missing, narrower, dropped ones
 besides. Rows are Python values by field id, from which the expected rows follow without Arrow.
@@ -152,7 +152,7 @@ def PRIMITIVE_VALUES(kind: IcebergType) -> st.SearchStrategy[Any]:  # noqa: N802
 
 
 def arrow_of(kind: IcebergType) -> pa.DataType:
-    """The type of a file's column, written down anew: not the one under test."""
+    """The type of a file's column, independent of the code under test."""
     if isinstance(kind, StructType):
         return pa.struct([file_column(field) for field in kind.fields])
     if isinstance(kind, ListType):
@@ -167,7 +167,7 @@ def file_column(field: NestedField, name: str | None = None) -> pa.Field:
 
 
 def named(value: Any, kind: IcebergType) -> Any:
-    """A model value as `to_pylist` gives it, with the names of `kind`; what it lacks is null."""
+    """A model value as `to_pylist` returns it, with the names of `kind`; missing fields are null."""
     if value is None:
         return None
     if isinstance(kind, StructType):
@@ -227,7 +227,7 @@ def write_rows(path: Path, kind: StructType, rows: list[Any], draw: Draw) -> Enc
 
 
 def test_the_table_schema_is_in_the_footer() -> None:
-    """So that the model above and the file agree on what the schema is called."""
+    """The schema in the footer equals the one of the model."""
     schema = Schema(NestedField(1, "a", LongType()))
     with tempfile.TemporaryDirectory() as name:
         source = write(Path(name) / "1.parquet", pa.table([[1]], schema=pa.schema([column("a", pa.int64(), 1)])))

@@ -177,7 +177,7 @@ def test_more_rows_than_are_looked_up_at_once(tmp_path: Path) -> None:
 
 
 def test_a_column_that_data_files_lack_has_its_default(tmp_path: Path) -> None:
-    """A delete that is newer than a column also meets files that are older than it."""
+    """A delete may be newer, and a data file older, than a column."""
     schema = Schema(*SIMPLE.fields, NestedField(3, "kind", StringType(), initial_default="old"))
     data = written(tmp_path / "data.parquet", SIMPLE, ROWS)
     gone = written(tmp_path / "gone.parquet", schema, [(3, None, "old"), (4, None, "new")], [0, 2])
@@ -244,7 +244,7 @@ def test_a_delete_file_without_a_compared_column_is_refused(tmp_path: Path) -> N
 
 
 def test_a_file_without_a_delete_that_its_neighbours_have_is_refused(tmp_path: Path) -> None:
-    """Which delete applies is told by the numbers alone; a plan that says otherwise is not followed."""
+    """Sequence numbers alone decide which delete applies; a plan that contradicts them is refused."""
     data = [written(tmp_path / f"{name}.parquet", SIMPLE, ROWS) for name in "ab"]
     delete = delete_file(written(tmp_path / "gone.parquet", SIMPLE, [(3, None)], [0]), 2, (1,))
     inputs = (data_file(data[0], ROWS, 1, [delete]), data_file(data[1], ROWS, 1, []))

@@ -187,7 +187,7 @@ def test_everything_is_decoded_where_nothing_is_worth_keeping(tmp_path: Path) ->
 
 
 def test_everything_is_decoded_where_the_parts_would_not_fit_together(tmp_path: Path) -> None:
-    """The kept file has another schema than `encode` writes: it was written before a column was added."""
+    """The kept file has an older schema than `encode` writes: a column was added later."""
     files = Files(tmp_path)
     files.add(LARGE, encoded=True)
     files.add(100)
@@ -213,7 +213,7 @@ def test_files_of_one_kind_are_spliced_whole(tmp_path: Path) -> None:
 
 
 def test_files_without_rows_leave_no_output(tmp_path: Path) -> None:
-    """It would not be committed, and so never be deleted."""
+    """Such an output is never committed, so no one would delete it."""
     files = Files(tmp_path)
     files.add(0)
     files.add(0)
@@ -227,7 +227,7 @@ def test_files_without_rows_leave_no_output(tmp_path: Path) -> None:
 
 
 def test_a_footer_that_is_too_large_to_splice_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What only our own reader of footers dislikes is nothing to give a group up for."""
+    """A footer that only our own reader refuses does not fail the file group."""
     files = Files(tmp_path)
     files.add(LARGE)
     files.add(LARGE)

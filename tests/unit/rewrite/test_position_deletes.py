@@ -1,4 +1,4 @@
-"""Which positions count: whose path, which row groups are read, and what is refused."""
+"""Positions of position delete files: matching paths, row groups that are read, refused files."""
 
 from __future__ import annotations
 

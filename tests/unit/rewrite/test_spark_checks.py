@@ -1,4 +1,4 @@
-"""What Spark would change is seen beforehand: by the table and by the footers of Parquet files."""
+"""Files that Spark misreads are detected from the table and from Parquet footers."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def live(path: str = "file", size: int = 1, **more: Any) -> LiveFile:
 
 
 def table_of(*, transform: Any = None, properties: dict[str, str] | None = None, outer: bool, inner: bool) -> TableView:
-    """Partitioned by a column two structs down; `outer` and `inner`: whether they are required."""
+    """A table partitioned by a column nested in two structs; `outer` and `inner`: whether they are required."""
     column = NestedField(3, "a", IntegerType())
     schema = Schema(
         NestedField(1, "outer", StructType(NestedField(2, "inner", StructType(column), required=inner)), required=outer)

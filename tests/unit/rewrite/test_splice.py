@@ -1,4 +1,4 @@
-"""What is refused, and what comes out where writers laid files out in unusual ways."""
+"""Refused files, and outputs from files with unusual layouts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -367,7 +367,7 @@ def test_first_key_values_stay_and_differing_pandas_goes(tmp_path: Path) -> None
 
 
 def relaid(path: Path, order: list[int], gap: int, bloom_length: bool = True, file_offset: str = "zero") -> Path:
-    """The same file as another writer could have laid it out: chunks in another order, with the bloom filter and a
+    """The same file with the layout of another writer: chunks in another order, with the bloom filter and a
     gap behind each, without offset for a missing dictionary, page indexes where they fall."""
     data, footer = path.read_bytes(), footer_of(path)
     out, groups = bytearray(b"PAR1"), []
@@ -408,7 +408,7 @@ def in_file_order(group: RowGroup) -> list[tuple[bytes, ...]]:
 
 
 def check_structure(path: Path, originals: list[Path]) -> None:
-    """Every offset of the file leads to the bytes that the originals have there."""
+    """Check that each offset leads to the same bytes as in the original files."""
     data, footer = path.read_bytes(), footer_of(path)
     sources = [(p.read_bytes(), chunk) for p in originals for g in footer_of(p).row_groups for chunk in g.chunks]
     groups = [group for original in originals for group in footer_of(original).row_groups]
@@ -490,7 +490,7 @@ def test_touching_ranges_of_different_files_are_not_mistaken_for_one(tmp_path: P
 
 
 def spliced_chunk(tmp_path: Path, edit: Callable[[Path], Footer]) -> Any:
-    """The second column's chunk in the last row group, after that of one of two files was damaged."""
+    """The second column's chunk in the last row group, after a splice in which one file's chunk was damaged."""
     paths = [write(tmp_path / "a.parquet"), write(tmp_path / "b.parquet", 100)]
     join(tmp_path, *paths, footers=[footer_of(paths[0]), edit(paths[1])])
     out = tmp_path / "out.parquet"

@@ -1,4 +1,4 @@
-"""Row lineage in spliced files: which values the rows get, and what is refused."""
+"""Row lineage in spliced files: the values of the rows, and refused files."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_every_row_keeps_what_it_had_or_inherited(written: list[tuple[File, dict
 
 
 def check_structure(path: Path, originals: list[Path], result: SplicedFile) -> None:
-    """Data columns lie there byte for byte, the two lineage columns come last, every index leads to its pages."""
+    """Check that data columns are copied byte for byte, lineage columns come last, and indexes lead to their pages."""
     data, footer = path.read_bytes(), footer_of(path)
     assert footer.schema[3:] == tuple(LINEAGE_ELEMENTS.values())
     assert [leaf.field_id for leaf in footer.leaves] == [1, 2, ROW_ID, LAST_UPDATED]
@@ -141,7 +141,7 @@ def check_group(data: bytes, group: Struct, columns: list[ColumnChunk]) -> None:
 
 
 def test_what_a_file_without_ids_holds_is_not_lineage(tmp_path: Path) -> None:
-    """Readers take all lineage of a file without first row id for null (spec: reader requirements of V3)."""
+    """Readers treat all lineage of a file without first row id as null (spec: reader requirements of V3)."""
     parts = [(write(tmp_path / "a", COMPLETE), RowLineage(None, 4)), (write(tmp_path / "b", PLAIN), PLAIN.inherited)]
     join(tmp_path / "out", parts)
     assert lineage_of(tmp_path / "out") == [(None, None)] * 60 + PLAIN.expected

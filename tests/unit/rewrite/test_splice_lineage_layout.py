@@ -1,4 +1,4 @@
-"""Spliced files with row lineage: what describes them, and where the two columns lie."""
+"""Spliced files with row lineage: their metadata, and the position of the two columns."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_iceberg_schema_names_the_columns_once(tmp_path: Path, given: str, e
 
 @pytest.mark.parametrize("first", [PLAIN, MERGED])
 def test_arrow_keeps_its_types(tmp_path: Path, first: File) -> None:
-    """PyArrow stores its own schema beside Parquet's, and ignores it when it does not name every column."""
+    """PyArrow stores its own schema beside Parquet's, and ignores it if it does not list every column."""
     order = ["_row_id", "id", "text", "_last_updated_sequence_number"]
     files = [first, MERGED, PLAIN]
     parts = [
@@ -132,7 +132,7 @@ def test_statistics_and_indexes_of_made_columns_are_right(tmp_path: Path) -> Non
 
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
-    """Every range that is copied."""
+    """All copied ranges."""
     found: list[tuple[str, int, int]] = []
     real = LocalByteStore.create
 
@@ -147,7 +147,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
 
 
 def test_each_file_is_copied_in_one_range(tmp_path: Path, copies: list[tuple[str, int, int]]) -> None:
-    """Whether it has no lineage columns, complete ones in its row groups, or complete ones behind them."""
+    """Also with complete lineage columns, in its row groups or after them."""
     plain = write(tmp_path / "plain", PLAIN, bloom_filter_options=None)
     complete = write(tmp_path / "complete", COMPLETE, bloom_filter_options=None)
     parts = [(plain, PLAIN.inherited), (complete, COMPLETE.inherited)]

@@ -1,4 +1,4 @@
-"""What keeps Spark's Python workers light, seen in a process of its own."""
+"""`reduce_task_overhead`, tested in a separate process."""
 
 from __future__ import annotations
 

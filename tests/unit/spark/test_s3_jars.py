@@ -1,4 +1,4 @@
-"""What Ivy is asked for, where a jar is named by its classifier."""
+"""The Ivy module file of jar sets whose coordinates have classifiers."""
 
 from __future__ import annotations
 

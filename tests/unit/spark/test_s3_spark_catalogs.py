@@ -1,4 +1,4 @@
-"""One catalog of the settings, on S3, in Spark's words."""
+"""The Spark configuration of a catalog on S3."""
 
 from __future__ import annotations
 

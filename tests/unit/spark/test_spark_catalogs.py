@@ -1,4 +1,4 @@
-"""Catalogs and stores of the settings in Spark's words: which class, which names, which jars."""
+"""The Spark configuration of catalogs and stores: classes, property names, jars."""
 
 from __future__ import annotations
 

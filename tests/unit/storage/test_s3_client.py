@@ -1,4 +1,4 @@
-"""A table's properties → the client: told by the requests that a real client would send."""
+"""A table's properties → the client, checked by the requests that a real client sends."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def nobodys_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def sent(properties: dict[str, str]) -> Any:
-    """The request for an object's size, as it would go over the wire."""
+    """The HTTP request for an object's size."""
     seen: list[Any] = []
     client = S3Connections().client(properties)
 
