@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from compactor.debt.board import PartitionCounts
 from compactor.debt.table_changes import (
+    AddedManifests,
     CommitTimes,
     Deltas,
     Gap,
@@ -190,7 +191,7 @@ def _walk(
     taken = _within_budget(table, unseen, budget)
     deltas = deltas_of(table, taken, head.sizes, cache)
     totals = sum(deltas.values(), head.totals)
-    snapshot = taken[-1] if taken else None
+    snapshot = taken[-1][0] if taken else None
     claimed = total_data_files(snapshot)
     if claimed is not None and claimed - totals.data_files != head.drift:
         return None
@@ -211,15 +212,15 @@ def _walk(
     )
 
 
-def _within_budget(table: TableView, unseen: tuple[Snapshot, ...], budget: int) -> tuple[Snapshot, ...]:
-    """As many snapshots as the budget allows, at least one."""
-    taken: list[Snapshot] = []
-    for snapshot in unseen:
-        budget -= len(manifests_added(table, snapshot))
+def _within_budget(table: TableView, unseen: tuple[Snapshot, ...], budget: int) -> list[AddedManifests]:
+    """As many snapshots as the budget of manifests allows, at least one."""
+    taken: list[AddedManifests] = []
+    for snapshot, manifests in manifests_added(table, unseen):
+        budget -= len(manifests)
         if taken and budget < 0:
             break
-        taken.append(snapshot)
-    return tuple(taken)
+        taken.append((snapshot, manifests))
+    return taken
 
 
 def _recount(

@@ -99,30 +99,40 @@ def unseen_snapshots(metadata: TableMetadata, counted_snapshot_id: int | None, r
     return Unseen(tuple(reversed(new)))
 
 
-def manifests_added(table: TableView, snapshot: Snapshot) -> list[ManifestFile]:
-    """Manifests that `snapshot` itself wrote; older ones were counted with their own snapshot."""
-    return [manifest for manifest in table.manifests(snapshot) if manifest.added_snapshot_id == snapshot.snapshot_id]
+AddedManifests = tuple[Snapshot, Sequence[ManifestFile]]
+"""A snapshot and the manifests that it wrote itself; older manifests were counted with their own snapshot."""
 
 
-def entries_changed(table: TableView, snapshots: Iterable[Snapshot], cache: ManifestCache) -> Iterator[FileEntry]:
-    """What `snapshots` added and removed, in their order (spec: an entry belongs to the snapshot whose id it carries).
+def manifests_added(table: TableView, snapshots: Iterable[Snapshot]) -> Iterator[AddedManifests]:
+    """Each snapshot with the manifests that it wrote; each manifest list is read when its snapshot is reached.
+
+    Raises:
+        RetryError: a manifest list cannot be read.
+    """
+    for snapshot in snapshots:
+        manifests = table.manifests(snapshot)
+        yield snapshot, [each for each in manifests if each.added_snapshot_id == snapshot.snapshot_id]
+
+
+def entries_changed(table: TableView, commits: Iterable[AddedManifests], cache: ManifestCache) -> Iterator[FileEntry]:
+    """The files that snapshots added and removed, in order (spec: an entry belongs to the snapshot whose id it has).
 
     Raises:
         RetryError: a manifest cannot be read.
     """
-    for snapshot in snapshots:
-        for entries in cache.read(table, manifests_added(table, snapshot)):
+    for snapshot, manifests in commits:
+        for entries in cache.read(table, manifests):
             for entry in entries:
                 if entry.status is not Status.EXISTING and entry.snapshot_id == snapshot.snapshot_id:
                     yield entry
 
 
-def deltas_of(table: TableView, snapshots: Iterable[Snapshot], sizes: FileSizes, cache: ManifestCache) -> Deltas:
-    """Change in counts per partition over `snapshots`."""
+def deltas_of(table: TableView, commits: Iterable[AddedManifests], sizes: FileSizes, cache: ManifestCache) -> Deltas:
+    """The change in counts per partition over some snapshots."""
     deltas: Deltas = {}
-    commits = CommitTimes.of(table.metadata)
-    for entry in entries_changed(table, snapshots, cache):
-        counts = counts_of(entry, sizes, commits.written_ms(entry.snapshot_id, entry.data_sequence_number))
+    times = CommitTimes.of(table.metadata)
+    for entry in entries_changed(table, commits, cache):
+        counts = counts_of(entry, sizes, times.written_ms(entry.snapshot_id, entry.data_sequence_number))
         add(deltas, entry.key, counts if entry.status is Status.ADDED else -counts)
     return deltas
 

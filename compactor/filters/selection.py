@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -101,33 +101,39 @@ class Selection:
 
 
 def count_selection(
-    where: Where, manifests: Sequence[ManifestFile], partitions: Mapping[PartitionKey, Sequence[object]]
+    where: Where,
+    read: Sequence[ManifestFile],
+    skipped: Sequence[ManifestFile],
+    partitions: Mapping[PartitionKey, Sequence[object]],
+    selected: Container[PartitionKey],
 ) -> Selection:
-    """Count what `where` selects.
+    """Count the partitions, manifests and files that `where` selects.
 
     Args:
         where: The filter.
-        manifests: The whole manifest list of the planned snapshot.
-        partitions: The live data files of the manifests that `where` keeps.
+        read: The manifests of the planned snapshot that `where` keeps.
+        skipped: The other manifests of that snapshot.
+        partitions: The live data files of the manifests that were read.
+        selected: The partitions that `where` keeps.
     """
-    by_spec: dict[int, list[ManifestFile]] = defaultdict(list)
-    for manifest in manifests:
-        by_spec[manifest.partition_spec_id].append(manifest)
+    specs = sorted({manifest.partition_spec_id for manifest in (*read, *skipped)})
     return Selection(
-        where.text,
-        tuple(_of_spec(where, spec_id, of_spec, partitions) for spec_id, of_spec in sorted(by_spec.items())),
+        where.text, tuple(_of_spec(where, spec_id, read, skipped, partitions, selected) for spec_id in specs)
     )
 
 
 def _of_spec(
     where: Where,
     spec_id: int,
-    manifests: Sequence[ManifestFile],
+    read: Sequence[ManifestFile],
+    skipped: Sequence[ManifestFile],
     partitions: Mapping[PartitionKey, Sequence[object]],
+    selected: Container[PartitionKey],
 ) -> SpecSelection:
-    skipped = [manifest for manifest in manifests if not where.keeps_manifest(manifest)]
+    read, skipped = ([each for each in part if each.partition_spec_id == spec_id] for part in (read, skipped))
+    manifests = len(read) + len(skipped)
     seen = {key: files for key, files in partitions.items() if key.spec_id == spec_id}
-    kept = [len(files) for key, files in seen.items() if where.keeps(key)]
+    kept = [len(files) for key, files in seen.items() if key in selected]
     unread = [manifest for manifest in skipped if manifest.content == ManifestContent.DATA and _files(manifest) != 0]
     projection = where.projection(spec_id)
     layout = where.table.layout(spec_id)
@@ -141,7 +147,7 @@ def _of_spec(
         projected=projection.text,
         buckets=projection.buckets,
         partitions=Portion(len(kept), at_least, at_most),
-        manifests_read=Portion(len(manifests) - len(skipped), len(manifests), len(manifests)),
+        manifests_read=Portion(len(read), manifests, manifests),
         files=Portion(sum(kept), files + sum(known), files + sum(known) if len(known) == len(unread_files) else None),
     )
 

@@ -40,9 +40,9 @@ class FilterSyntaxError(ValueError):
 
 @dataclass(frozen=True)
 class Constant:
-    """A value as it was written: `number` (Decimal), `text` (str), `bytes`, `boolean`; or `days` and `micros` (int)."""
+    """A value as it was written: `number` (Decimal), `text` (str), `bytes` or `boolean`."""
 
-    kind: Literal["number", "text", "bytes", "boolean", "days", "micros"]
+    kind: Literal["number", "text", "bytes", "boolean"]
     value: Any
 
 

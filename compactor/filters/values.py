@@ -203,8 +203,6 @@ def _float(kind: PrimitiveType, constant: Constant) -> Value:
 
 
 def _date(_kind: PrimitiveType, constant: Constant) -> Value:
-    if constant.kind == "days":
-        return Value(constant.value)
     days, rest = divmod(_nanos(constant, zoned=False), NANOS_PER_DAY)
     return Value(days, Fit.CUT if rest else Fit.EXACT)
 
@@ -219,10 +217,6 @@ def _timestamp(zoned: bool, nanos_per_unit: int) -> Callable[[PrimitiveType, Con
 
 def _nanos(constant: Constant, zoned: bool) -> int:
     """Nanoseconds since 1970, in UTC or without zone. A zone is refused where the column has none."""
-    if constant.kind == "days":
-        return int(constant.value) * NANOS_PER_DAY
-    if constant.kind == "micros":
-        return int(constant.value) * 1000
     found = _MOMENT.fullmatch(constant.value.strip()) if constant.kind == "text" else None
     if found is None or (found["zone"] and not zoned):
         raise ValueError(constant.value)
@@ -252,8 +246,6 @@ def _offset(zone: str | None) -> int:
 
 
 def _time(_kind: PrimitiveType, constant: Constant) -> Value:
-    if constant.kind == "micros":
-        return Value(constant.value)
     found = _TIME.fullmatch(constant.value.strip()) if constant.kind == "text" else None
     if found is None:
         raise ValueError(constant.value)

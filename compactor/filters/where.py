@@ -11,23 +11,22 @@ import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile, ManifestFile, PartitionFieldSummary
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType, TimestampNanoType, TimestamptzNanoType, UUIDType
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros, datetime_to_nanos, time_to_micros
 
 from compactor.errors import InputError
-from compactor.filters.binding import bind, from_expression
+from compactor.filters.binding import bind
 from compactor.filters.predicates import EVERYTHING, UNKNOWN_BOUNDS, Bounds, Predicate, matches, may_match, narrowed
 from compactor.filters.projection import Projection, project
 from compactor.filters.syntax import parse_filter
 from compactor.filters.values import example
-from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.reasons import Reason
@@ -58,8 +57,7 @@ class Where:
             GiveUpError: the table has no such spec.
         """
         if spec_id not in self._projections:
-            kinds = _primitive_types(self.table.metadata.schema())
-            self._projections[spec_id] = project(self.predicate, self.table.spec(spec_id), kinds)
+            self._projections[spec_id] = project(self.predicate, self.table.spec(spec_id), self._kinds)
         return self._projections[spec_id]
 
     def keeps_partition(self, spec_id: int, partition: Sequence[Any]) -> bool:
@@ -91,25 +89,14 @@ class Where:
         return may_match(predicate, lambda position: summary_bounds(kinds[position], summaries[position]))
 
     def keeps_file(self, file: DataFile) -> bool:
-        """Whether a data file may hold a matching row: its partition is kept, and so are its column bounds."""
-        partition = file.partition
-        if not self.keeps_partition(file.spec_id, [partition[position] for position in range(len(partition))]):
-            return False
-        kinds = _primitive_types(self.table.metadata.schema())
-        return may_match(self.predicate, lambda field_id: _column_bounds(kinds[field_id], field_id, file))
+        """Whether the column bounds of a data file allow a matching row; for files of kept partitions."""
+        return may_match(self.predicate, lambda field_id: _column_bounds(self._kinds[field_id], field_id, file))
 
-    def accounts_for(self, delete: FileEntry) -> bool:
-        """Whether every data file that a delete file can apply to lies in kept partitions.
-
-        Only of such a delete can be said that nothing is left for it to delete when manifests were skipped: a global
-        equality delete, or one of a partition that is not kept, may apply to data files that nobody has looked at.
-        """
-        if self.keeps_everything:
-            return True
-        is_global = self._layout(delete.key.spec_id).is_unpartitioned
-        if delete.content is Content.EQUALITY_DELETES and is_global:
-            return False
-        return self.keeps_partition(delete.key.spec_id, delete.partition)
+    @cached_property
+    def _kinds(self) -> Mapping[int, PrimitiveType]:
+        schema = self.table.metadata.schema()
+        fields = (schema.find_field(name) for name in schema.column_names)
+        return {each.field_id: each.field_type for each in fields if isinstance(each.field_type, PrimitiveType)}
 
     def _partition_kinds(self, spec_id: int) -> tuple[PrimitiveType, ...]:
         return self._layout(spec_id).types
@@ -120,20 +107,18 @@ class Where:
         return self._layouts[spec_id]
 
 
-def bind_where(table: TableView, where: str | BooleanExpression | None) -> Where:
-    """Bind a filter (SQL text, or an unbound PyIceberg expression) to the table's current schema.
+def bind_where(table: TableView, text: str | None) -> Where:
+    """Bind a filter's text to the table's current schema; without text, everything matches.
 
     Raises:
         InputError: `bad_filter`: the text cannot be read, names no column of the table, or compares one with a constant
             that its type does not take. The message says where, and how a filter over this table looks.
     """
-    if where is None or (isinstance(where, str) and not where.strip()):
+    if text is None or not text.strip():
         return Where(table, None)
-    text = where if isinstance(where, str) else str(where)
     schema = table.metadata.schema()
     try:
-        node = parse_filter(where) if isinstance(where, str) else from_expression(where)
-        return Where(table, text, narrowed(bind(schema, node)))
+        return Where(table, text, narrowed(bind(schema, parse_filter(text))))
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(
             f"where {text!r} is not a filter over {table.name}: {error or 'it is nested too deeply'}\n"
@@ -165,11 +150,6 @@ def _partition_fields(table: TableView) -> str:
         if each.name not in schema.column_names and schema.find_column_name(each.source_id)
     }
     return f"; partitioned by {', '.join(sorted(names))}: filter on the columns" if names else ""
-
-
-def _primitive_types(schema: Schema) -> Mapping[int, PrimitiveType]:
-    types = {name: schema.find_field(name) for name in schema.column_names}
-    return {each.field_id: each.field_type for each in types.values() if isinstance(each.field_type, PrimitiveType)}
 
 
 def stored_value(kind: PrimitiveType, value: Any) -> Any:

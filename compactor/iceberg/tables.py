@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
@@ -38,9 +38,9 @@ class TableMissingError(InputError):
 
 @dataclass(frozen=True)
 class TableView:
-    """A table as its metadata file tells it: everything a plan needs, pinned to the snapshot that was current.
+    """One look at a table: its metadata file, pinned to the snapshot that was current.
 
-    `ref` is the branch that is looked at.
+    `ref`: the branch. The view keeps the manifest list that was read last, so that the parts of one look share it.
     """
 
     name: TableName
@@ -48,6 +48,7 @@ class TableView:
     metadata_location: str
     io: FileIO
     ref: str = MAIN
+    _last_list: dict[str, tuple[ManifestFile, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def uuid(self) -> str:
@@ -69,22 +70,29 @@ class TableView:
         """Table properties."""
         return self.metadata.properties
 
-    def manifests(self, snapshot: Snapshot | None = None) -> list[ManifestFile]:
-        """The manifest list of `snapshot` (default: the current one); empty for a table without data.
+    def manifests(self, snapshot: Snapshot | None = None) -> tuple[ManifestFile, ...]:
+        """The manifests of `snapshot` (default: the branch's head), in the list's order; none for a table without data.
 
         Raises:
             RetryError: the list cannot be read.
         """
         chosen = snapshot or self.snapshot
         if chosen is None:
-            return []
+            return ()
+        location = chosen.manifest_list
+        found = self._last_list.get(location)
+        if found is not None:
+            return found
         try:
-            return read_manifest_list(self.io, chosen.manifest_list)
+            found = tuple(read_manifest_list(self.io, location))
         except Exception as error:  # any store's error: the table is marked and read again later
             raise RetryError(
-                f"the manifest list {chosen.manifest_list} of {self.name} cannot be read: {error}",
+                f"the manifest list {location} of {self.name} cannot be read: {error}",
                 reason=Reason.MANIFEST_UNREADABLE,
             ) from error
+        self._last_list.clear()  # one list at a time: a walk over thousands of snapshots must not keep them all
+        self._last_list[location] = found
+        return found
 
     def layout(self, spec_id: int) -> PartitionLayout:
         """How to read partition tuples of one of the table's specs."""

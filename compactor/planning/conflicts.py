@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compactor.debt.table_changes import Gap, entries_changed, unseen_snapshots
+from compactor.debt.table_changes import Gap, entries_changed, manifests_added, unseen_snapshots
 from compactor.errors import ReplanError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.cache import ManifestCache
@@ -38,7 +38,7 @@ def changes_since(now: TableView, snapshot_id: int, cache: ManifestCache) -> tup
             "back, or its history expired",
             reason=Reason.HISTORY_GAP,
         )
-    return tuple(entries_changed(now, unseen.snapshots, cache))
+    return tuple(entries_changed(now, manifests_added(now, unseen.snapshots), cache))
 
 
 def touched_groups(groups: Sequence[Group], changes: Iterable[FileEntry]) -> dict[int, str]:

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from compactor.events import ManifestsRead
-from compactor.filters.pruning import partition_filter
 from compactor.filters.selection import Selection, count_selection
 from compactor.filters.where import bind_where
 from compactor.iceberg.manifest_entries import FileEntry
@@ -19,7 +18,7 @@ from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.dangling_deletes import CoverableDelete, coverable_deletes, dangling_deletes, worth_a_commit
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
-from compactor.planning.file_pruning import candidates
+from compactor.planning.file_pruning import prune_files
 from compactor.planning.inventory import take_inventory
 from compactor.planning.planner import Group, GroupLimits, Plan, make_plan, within_limits
 from compactor.planning.tiered_policy import policy_of
@@ -124,13 +123,12 @@ def plan_table(
         policy = policy.model_copy(update={"strategy": request.strategy})
     sizes = file_sizes(policy, table.properties)
     where = bind_where(table, request.where or policy.where)
-    keeps = partition_filter(table, where)
     inventory = take_inventory(table, cache, where, stages)
 
     rules = policy_of(policy, sizes, force=request.force, everything=request.rewrite_all)
-    chosen_from = candidates(inventory, where) if policy.prune_files and not where.keeps_everything else None
+    prunes = policy.prune_files and not where.keeps_everything
     limits = _group_limits(policy, request)
-    made = make_plan(inventory, rules, limits, keeps, wall_clock(), chosen_from)
+    made = make_plan(prune_files(inventory, where) if prunes else inventory, rules, limits, wall_clock())
     possible = _possible(table, inventory.listed_twice(made.entries), made)
     plan = within_limits(possible, limits)
     groups = tuple(
@@ -138,7 +136,11 @@ def plan_table(
     )
     coverable = coverable_deletes(inventory, plan.entries)
     stages.done("choose")
-    selection = count_selection(where, inventory.manifests, inventory.partitions) if request.explained else None
+    selection = None
+    if request.explained:
+        selection = count_selection(
+            where, inventory.manifests, inventory.skipped, inventory.partitions, inventory.selected
+        )
     stages.done("explain")
     return TablePlan(
         table=table,
@@ -152,7 +154,7 @@ def plan_table(
         selection=selection,
         stages=stages.seconds,
         reads=inventory.reads,
-        skipped_deletes=inventory.skipped_deletes,
+        skipped_deletes=tuple(each for each in inventory.skipped if each.content == ManifestContent.DELETES),
         put_off=frozenset(group.key for group in possible.groups) - {group.key for group in plan.groups},
         dangling_from=_dangling_from(table, policy, request, wall_clock()),
     )

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from compactor.iceberg.manifest_entries import FileEntry
-from compactor.manifests.live_files import LiveFile, LiveFiles
+from compactor.manifests.live_files import LiveFile
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.planning.budget import requests_of
 from compactor.planning.inventory import Inventory
@@ -82,20 +82,15 @@ def make_plan(
     inventory: Inventory,
     policy: Policy,
     limits: GroupLimits,
-    wanted: Callable[[PartitionKey], bool] = lambda _key: True,
     now: float = 0.0,
-    candidates: Mapping[PartitionKey, LiveFiles] | None = None,
 ) -> Plan:
-    """Ask the policy about every wanted partition and cut what is due into groups and shares.
+    """Ask the policy about every selected partition and cut what is due into groups and shares.
 
-    `now`: seconds since the epoch, for rules that go by time. `candidates`: what may be chosen, where that is not
-    all of the inventory. What a run may hold is for `within_limits` to say.
+    `now`: seconds since the epoch, for rules that go by time. `within_limits` applies the limits of the run.
     """
     groups: list[Group] = []
     left_alone: dict[PartitionKey, str] = {}
-    for key, files in (inventory.partitions if candidates is None else candidates).items():
-        if not wanted(key):
-            continue
+    for key, files in inventory.selected.items():
         why_not = policy.glance(files)
         if why_not is not None:
             left_alone[key] = why_not

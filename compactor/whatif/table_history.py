@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from compactor.debt.table_changes import entries_changed
+from compactor.debt.table_changes import entries_changed, manifests_added
 from compactor.iceberg.manifest_entries import Content, Status
 from compactor.iceberg.tables import TableView, head_of
 from compactor.iceberg.writers import Writer, writer_of
@@ -69,7 +69,7 @@ def _commit(table: TableView, snapshot: Snapshot, cache: ManifestCache) -> Commi
         Status.ADDED: defaultdict(list),
         Status.DELETED: defaultdict(list),
     }
-    for entry in entries_changed(table, [snapshot], cache):
+    for entry in entries_changed(table, manifests_added(table, [snapshot]), cache):
         if entry.content is Content.DATA:
             changed[entry.status][entry.key].append(entry.size)
     summary = snapshot.summary

@@ -173,7 +173,9 @@ def test_a_user_on_a_day_reads_the_manifests_of_that_day(lake: Lake, table_name:
     assert len({entry.key for entry in entries}) == 4
     everything = take_inventory(view, cache)
     partitions = {key: everything.partitions[key] for key in {entry.key for entry in entries}}
-    lines = count_selection(bound, view.manifests(), partitions).lines()
+    skipped = [each for each in view.manifests() if each not in read]
+    selected = {key for key in partitions if bound.keeps(key)}
+    lines = count_selection(bound, read, skipped, partitions, selected).lines()
     assert lines[1] == "SelectedBucketsCount: 1 out of 4"
     assert lines[2].startswith(
         f"partitions 1 of {days} to {4 * days}, manifests read 1 of {days}, files 1 of {4 * days}, "

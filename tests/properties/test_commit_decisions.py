@@ -80,7 +80,7 @@ class Scene:
             for spec_id, layout in LAYOUTS.items()
         ]
         partitions = LiveRows(manifests).by_partition(DeleteIndex(self.deletes, LAYOUTS))
-        return Inventory(table, 1, HEAD, partitions, LAYOUTS, self.deletes)
+        return Inventory(table, 1, HEAD, partitions, partitions, LAYOUTS, self.deletes)
 
     def live(self) -> dict[str, LiveFile]:
         return {file.entry.path: file for files in self.inventory.partitions.values() for file in files}

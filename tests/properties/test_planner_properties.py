@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, count, pairwise
 
 import pytest
@@ -22,7 +21,7 @@ from compactor.planning.planner import GroupLimits, make_plan, within_limits
 from compactor.planning.policy import ThresholdPolicy, output_count
 from compactor.planning.tiered_policy import policy_of
 from compactor.settings.policy import PolicyValues
-from tests.properties.planning import KEY, LAYOUT, data_file, delete_file, inventory_of
+from tests.properties.planning import KEY, data_file, delete_file, inventory_of, inventory_with
 
 MEBIBYTE = 1024 * 1024
 TARGET = 1000
@@ -122,7 +121,7 @@ def many_partitions(sizes: list[list[int]]) -> Inventory:
         PartitionKey(0, f"[{number}]"): LiveFiles.of([data_file(next(serial), size) for size in each])
         for number, each in enumerate(sizes)
     }
-    return replace(inventory_of(()), partitions=found, layouts={0: LAYOUT})
+    return inventory_with(found)
 
 
 @given(st.lists(st.lists(small_sizes, max_size=12), max_size=8), st.integers(2, 20), st.integers(1, 9000))
@@ -242,7 +241,7 @@ def test_four_buckets_of_28_files_of_36_mb_become_four_files_of_a_gigabyte() -> 
         PartitionKey(0, f"[{bucket}]"): LiveFiles.of([data_file(next(serial), 36 * MEBIBYTE) for _ in range(28)])
         for bucket in range(4)
     }
-    inventory = replace(inventory_of(()), partitions=partitions, layouts={0: LAYOUT})
+    inventory = inventory_with(partitions)
     plan = make_plan(inventory, policy(PolicyValues(), target), GroupLimits(100 * 1024 * MEBIBYTE))
     assert [(group.bucket, [len(share) for share in group.shares]) for group in plan.groups] == [
         (bucket, [28]) for bucket in range(4)
