@@ -318,8 +318,8 @@ MUTATIONS: Final = (
         "4",
         "a delete is taken for dangling although manifests it may apply to were not read",
         "compactor/planning/inventory.py",
-        "_deletes_known(index.deletes, rows, where if skipped else None)",
-        "_deletes_known(index.deletes, rows, None)",
+        "_deletes_known(deletes, rows, layouts, kept) if skipped else deletes",
+        "deletes",
         "tests/integration/test_where.py::test_a_filtered_run_leaves_deletes_that_may_apply_elsewhere",
     ),
     Mutation(
