@@ -21,7 +21,7 @@ from compactor.reasons import Reason
 if TYPE_CHECKING:
     from compactor.iceberg.tables import TableView
     from compactor.partitions import PartitionKey
-    from compactor.planning.planner import Group
+    from compactor.planning.planner import FileGroup
 
 
 def changes_since(now: TableView, snapshot_id: int, cache: ManifestCache) -> tuple[FileEntry, ...]:
@@ -41,7 +41,7 @@ def changes_since(now: TableView, snapshot_id: int, cache: ManifestCache) -> tup
     return tuple(entries_changed(now, manifests_added(now, unseen.snapshots), cache))
 
 
-def touched_groups(groups: Sequence[Group], changes: Iterable[FileEntry]) -> dict[int, str]:
+def touched_groups(groups: Sequence[FileGroup], changes: Iterable[FileEntry]) -> dict[int, str]:
     """Pure: index of each touched group → what touched it, in words for people."""
     owner = {file.entry.path: index for index, group in enumerate(groups) for file in group.files}
     in_partition: Mapping[PartitionKey, list[int]] = _indexes((group.key, index) for index, group in enumerate(groups))

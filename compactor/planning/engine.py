@@ -35,7 +35,7 @@ class Engine(Enum):
 class EngineChoice:
     """An engine and the reason: for metric labels, and a sentence for people."""
 
-    engine: Engine
+    kind: Engine
     reason: Reason
     sentence: str
 
@@ -43,7 +43,7 @@ class EngineChoice:
 def costliest(choices: Sequence[EngineChoice]) -> EngineChoice:
     """The choice that speaks for a group whose shares were written by different engines."""
     cost = list(Engine)
-    return max(choices, key=lambda choice: cost.index(choice.engine))
+    return max(choices, key=lambda choice: cost.index(choice.kind))
 
 
 def choose_engine(

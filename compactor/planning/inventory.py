@@ -31,7 +31,6 @@ class Inventory:
     Attributes:
         table: The look at the table.
         snapshot_id: The snapshot; None for a table without data.
-        sequence_number: The snapshot's sequence number.
         partitions: All partitions of the manifests that were read. Under a filter, partitions outside of it may be
             missing or lack deletes: plan nothing for them.
         selected: The partitions that may be planned: those that the filter keeps; all without a filter.
@@ -47,7 +46,6 @@ class Inventory:
 
     table: TableView
     snapshot_id: int | None
-    sequence_number: int
     partitions: Mapping[PartitionKey, LiveFiles]
     selected: Mapping[PartitionKey, LiveFiles]
     layouts: Mapping[int, PartitionLayout]
@@ -89,7 +87,7 @@ def take_inventory(
     """
     snapshot = table.snapshot
     if snapshot is None:
-        return Inventory(table=table, snapshot_id=None, sequence_number=0, partitions={}, selected={}, layouts={})
+        return Inventory(table=table, snapshot_id=None, partitions={}, selected={}, layouts={})
     stages = stages or Stages()
     manifests = table.manifests()
     stages.done("list")
@@ -98,7 +96,7 @@ def take_inventory(
     read, skipped = _pruned(manifests, where)
     layouts = table.layouts()
     reads: list[Any] = []
-    entries = cache.read(table, read, tell=reads.append)
+    entries = cache.read(table, read, listener=reads.append)
     stages.done("read")
     rows = LiveRows(entries)
     index = DeleteIndex(rows.deletes(), layouts)
@@ -113,7 +111,6 @@ def take_inventory(
     return Inventory(
         table=table,
         snapshot_id=snapshot.snapshot_id,
-        sequence_number=snapshot.sequence_number or 0,
         partitions=partitions,
         selected=selected,
         layouts=layouts,
@@ -150,7 +147,7 @@ def _deletes_known(
     Other delete files may seem to apply to nothing, yet apply to data files of skipped manifests. If one were removed
     as dangling, deleted rows would come back.
     """
-    there = rows.which_are_there({delete.applies_to for delete in deletes if delete.applies_to is not None})
+    there = rows.live_among({delete.applies_to for delete in deletes if delete.applies_to is not None})
     return tuple(
         delete
         for delete in deletes

@@ -118,9 +118,7 @@ class TablePlanner:
         skipped = tuple(skipped_partition(each, left[each.key]) for each in debt.due if each.key in left)
         if skipped:
             self.listener(
-                PartitionsSkipped(
-                    table=debt.table, snapshot_id=plan.plan.snapshot_id, reason="declined", partitions=skipped
-                )
+                PartitionsSkipped(table=debt.table, snapshot_id=plan.snapshot_id, reason="declined", partitions=skipped)
             )
 
 

@@ -325,7 +325,7 @@ def test_a_manifest_that_datafusion_does_not_come_to_an_end_with_is_waited_for_o
         [sys.executable, "-c", ENDLESS, str(tmp_path / "m.avro")], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == [
-        "DataFusion does not come to an end", "DataFusion is still at another manifest",
+        "DataFusion loops forever", "DataFusion still loops on an earlier manifest",
     ]  # fmt: skip
 
 

@@ -221,7 +221,7 @@ def test_files_can_be_left_out_by_their_bounds_and_their_deletes_stay(lake: Lake
     def files_in(prune: bool) -> list[list[str]]:
         values = policy.model_copy(update={"prune_files": prune})
         plan = plan_table(view, values, cache, Request(where="id < 25", force=True))
-        return [[file.entry.path for file in group.group.files] for group in plan.groups]
+        return [[file.entry.path for file in group.file_group.files] for group in plan.groups]
 
     ((*whole,),), ((*pruned,),) = files_in(prune=False), files_in(prune=True)
     assert (len(whole), len(pruned)) == (6, 3)

@@ -36,7 +36,7 @@ def inventory_of(files: tuple[LiveFile, ...]) -> Inventory:
 
 def inventory_with(partitions: Mapping[PartitionKey, LiveFiles]) -> Inventory:
     table: Any = None
-    return Inventory(table, 1, 1, partitions, partitions, {0: LAYOUT})
+    return Inventory(table, 1, partitions, partitions, {0: LAYOUT})
 
 
 def _entry(path: str, size: int, records: int, content: Content, applies_to: str | None) -> FileEntry:

@@ -70,7 +70,7 @@ def test_every_share_is_a_run_of_files_in_arrival_order_and_no_file_is_in_two(
     plan = make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size))
     chosen = rules.choose(found).files
     position = {file.entry.path: number for number, file in enumerate(chosen)}
-    shares = [share for group in plan.groups for share in group.shares]
+    shares = [share for group in plan.groups for share in group.tasks]
     places = [position[file.entry.path] for share in shares for file in share]
     assert places == sorted(set(places))
     for share in shares:
@@ -79,7 +79,7 @@ def test_every_share_is_a_run_of_files_in_arrival_order_and_no_file_is_in_two(
         assert len(share) > 1 or share[0].deletes
     left_out = [file for file in chosen if position[file.entry.path] not in places]
     assert not any(file.deletes for file in left_out)
-    assert bool(plan.groups) != (KEY in plan.left_alone) or not found
+    assert bool(plan.groups) != (KEY in plan.unplanned) or not found
 
 
 @given(files(), values())
@@ -130,10 +130,10 @@ def test_a_run_has_no_more_than_it_may_and_what_it_leaves_stays_due(
 ) -> None:
     inventory, rules = many_partitions(sizes), policy(PolicyValues(), force=True)
     whole = make_plan(inventory, rules, GroupLimits(NO_LIMIT))
-    shares = [share for group in whole.groups for share in group.shares]
+    shares = [share for group in whole.groups for share in group.tasks]
     for limits in (GroupLimits(NO_LIMIT, files_of_run=most_files), GroupLimits(NO_LIMIT, bytes_of_run=most_bytes)):
         plan = within_limits(make_plan(inventory, rules, limits), limits)
-        taken = [share for group in plan.groups for share in group.shares]
+        taken = [share for group in plan.groups for share in group.tasks]
         for share in taken:
             (whole_share,) = [each for each in shares if share[0] in each]
             assert share == whole_share[: len(share)]
@@ -142,7 +142,7 @@ def test_a_run_has_no_more_than_it_may_and_what_it_leaves_stays_due(
         if len(taken) > 1:
             assert sum(map(len, taken)) <= most_files or limits.files_of_run is None
             assert sum(group.bytes for group in plan.groups) <= most_bytes or limits.bytes_of_run is None
-        assert plan.left_alone == whole.left_alone, "nothing that was cut off is called not due"
+        assert plan.unplanned == whole.unplanned, "nothing that was cut off is called not due"
 
 
 def test_a_share_that_does_not_fit_beside_others_is_cut_and_not_left_for_good() -> None:
@@ -225,7 +225,7 @@ def _the_same_bytes_in_other_files(data: st.DataObject, sizes: list[int]) -> lis
 def test_outputs_are_healthy_on_average_and_each_within_a_file_of_the_average(sizes: list[int]) -> None:
     found = tuple(data_file(number, size) for number, size in enumerate(sizes))
     plan = make_plan(inventory_of(found), policy(PolicyValues(min_input_files=2)), GroupLimits(NO_LIMIT))
-    outputs = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
+    outputs = [sum(file.size for file in share) for group in plan.groups for share in group.tasks]
     fair = sum(sizes) / output_count(sum(sizes), TARGET)
     for number, end in enumerate(accumulate(sum(file.size for file in run) for run in cut(found, len(outputs))), 1):
         assert abs(end - number * sum(sizes) / len(outputs)) <= max(sizes) / 2 + 1e-6
@@ -243,7 +243,7 @@ def test_four_buckets_of_28_files_of_36_mb_become_four_files_of_a_gigabyte() -> 
     }
     inventory = inventory_with(partitions)
     plan = make_plan(inventory, policy(PolicyValues(), target), GroupLimits(100 * 1024 * MEBIBYTE))
-    assert [(group.bucket, [len(share) for share in group.shares]) for group in plan.groups] == [
+    assert [(group.bucket, [len(share) for share in group.tasks]) for group in plan.groups] == [
         (bucket, [28]) for bucket in range(4)
     ]
 
@@ -259,7 +259,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(
         if not plan.groups:
             break
         gone = {file.entry.path for group in plan.groups for file in group.files}
-        sizes = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
+        sizes = [sum(file.size for file in share) for group in plan.groups for share in group.tasks]
         outputs = tuple(data_file(next(serial), size) for size in sizes)
         assert len(outputs) < len(gone) or any(file.deletes for file in found)
         found = tuple(file for file in found if file.entry.path not in gone) + outputs

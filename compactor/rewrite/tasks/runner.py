@@ -70,11 +70,11 @@ class ShareRewriter:
         places = [
             (number, index)
             for number, planned in enumerate(plan.groups)
-            if planned.engine.engine is not Engine.SPARK
-            for index in range(len(planned.group.shares))
+            if planned.engine.kind is not Engine.SPARK
+            for index in range(len(planned.file_group.tasks))
         ]
         names = [
-            (plan.groups[number].group.key, f"{number:05d}-{index:05d}-firnline-{run_id}.parquet")
+            (plan.groups[number].file_group.key, f"{number:05d}-{index:05d}-firnline-{run_id}.parquet")
             for number, index in places
         ]
         self._outputs = dict(zip(places, table.new_data_locations(names), strict=True))
@@ -98,7 +98,7 @@ class ShareRewriter:
         """
         place = (number, index)
         engine = planned.engine
-        if engine.engine is not Engine.SPARK:
+        if engine.kind is not Engine.SPARK:
             if place not in self._written_ahead:
                 self.write_ahead([place])
             attempt = self._written_ahead[place]
@@ -107,7 +107,7 @@ class ShareRewriter:
             if isinstance(attempt.outcome, WrittenShare):
                 return self._written(planned, place, attempt.outcome, attempt.seconds)
             engine = self._refused(attempt.outcome)
-        self._label_thread(str(planned.group.partition))
+        self._label_thread(str(planned.file_group.partition))
         return self._by_spark(place, engine)
 
     def write_ahead(self, places: Sequence[Place]) -> None:
@@ -143,7 +143,7 @@ class ShareRewriter:
         return EngineChoice(Engine.SPARK, refusal.reason, refusal.sentence)
 
     def _written(self, planned: PlannedGroup, place: Place, written: WrittenShare, seconds: float) -> RewrittenShare:
-        share, key = planned.group.shares[place[1]], planned.group.key
+        share, key = planned.file_group.tasks[place[1]], planned.file_group.key
         file = written.file.spliced if isinstance(written.file, MixedFile) else written.file
         encoded = written.file.encoded if isinstance(written.file, MixedFile) else written.file
         inputs = [
@@ -201,8 +201,8 @@ class ShareRewriter:
 
     def _by_spark(self, place: Place, engine: EngineChoice) -> RewrittenShare:
         started = time.monotonic()
-        (number, index), group = place, self._plan.groups[place[0]].group
-        share, share_id = group.shares[index], f"{self._run_id}-{number}-{index}"
+        (number, index), group = place, self._plan.groups[place[0]].file_group
+        share, share_id = group.tasks[index], f"{self._run_id}-{number}-{index}"
         self._check_for_spark(group.key, share)
         planned_tasks = self._planned_tasks()
         chosen = [planned_tasks[file.entry.path] for file in share]
@@ -248,15 +248,15 @@ class ShareRewriter:
         """Java's tasks of every file of the run, planned once, when the first share needs them."""
         with self._lock:
             if self._spark_tasks is None:
-                paths = [file.entry.path for planned in self._plan.groups for file in planned.group.files]
+                paths = [file.entry.path for planned in self._plan.groups for file in planned.file_group.files]
                 self._spark_tasks = self._table.planned_tasks(paths)
             return self._spark_tasks
 
     def _expects_splice(self, place: Place) -> bool:
         planned = self._plan.groups[place[0]]
         limits = SpliceLimits(min_row_group_bytes=self._plan.policy.min_row_group_size)
-        sizes = [file.size for file in planned.group.shares[place[1]]]
-        return planned.engine.engine is Engine.SPLICE and files_too_small(sizes, limits) is None
+        sizes = [file.size for file in planned.file_group.tasks[place[1]]]
+        return planned.engine.kind is Engine.SPLICE and files_too_small(sizes, limits) is None
 
     def _start_metrics(self) -> Future[dict[Place, ColumnMetrics]]:
         """Merge the column metrics of what will be spliced beside the copying: one pass over the manifests."""
@@ -280,13 +280,16 @@ def merged_metrics(
     place_of = {
         file.entry.path: (number, index)
         for number, planned in enumerate(plan.groups)
-        for index, share in enumerate(planned.group.shares)
+        for index, share in enumerate(planned.file_group.tasks)
         if (number, index) in places
         for file in share
         if paths is None or file.entry.path in paths
     }
     wanted = {
-        file.entry.manifest_path for group in plan.groups for file in group.group.files if file.entry.path in place_of
+        file.entry.manifest_path
+        for group in plan.groups
+        for file in group.file_group.files
+        if file.entry.path in place_of
     }
     gathered: dict[Place, list[ColumnMetrics]] = {}
     schema = plan.table.metadata.schema()

@@ -25,7 +25,7 @@ def share_work(plan: TablePlan, planned: PlannedGroup, index: int, output: str) 
 
     `auto` may splice, and encode where the footers speak against it; an engine that was asked for is the only one.
     """
-    share = planned.group.shares[index]
+    share = planned.file_group.tasks[index]
     if plan.requested_engine == "splice":
         return ShareWork(splice_share(plan, share, output), None)
     if plan.requested_engine == "encode":

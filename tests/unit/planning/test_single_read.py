@@ -127,7 +127,7 @@ def test_a_filtered_plan_judges_each_manifest_partition_and_file_once(
 ) -> None:
     judged = Judged(monkeypatch)
     plan = planned(lake, Request(where=FILTER, force=True), prune_files=prune_files)
-    assert {group.group.key for group in plan.groups} == {PartitionKey(0, '["b"]'), PartitionKey(0, '["c"]')}
+    assert {group.file_group.key for group in plan.groups} == {PartitionKey(0, '["b"]'), PartitionKey(0, '["c"]')}
     assert plan.selection is not None
     assert len(judged.manifests) == len(CATEGORIES) * 2 + 2
     assert set(judged.manifests.values()) == {1}
