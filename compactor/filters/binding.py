@@ -1,4 +1,4 @@
-"""A filter's syntax tree, bound to a schema: names become field ids, constants values, and NOT is pushed to the leaves.
+"""Bind a filter's syntax tree to a schema: names become field ids, constants become values, NOT moves into the leaves.
 
 SQL's three-valued logic holds: a test of null is neither true nor false, so neither the test nor its negation matches.
 """
@@ -17,10 +17,10 @@ from compactor.filters.values import compared, listed, value_of
 
 
 def bind(schema: Schema, node: Node, negated: bool = False) -> Predicate:
-    """The predicate over field ids that `node` (or its negation) is.
+    """The predicate over field ids of `node`, or of its negation.
 
     Raises:
-        ValueError: an unknown column, or a constant that its type does not take.
+        ValueError: the column is unknown, or its type does not accept the constant.
     """
     match node:
         case Negated():
@@ -53,7 +53,7 @@ def _bind_test(schema: Schema, test: Test, negated: bool) -> Predicate:
 
 
 def _column(schema: Schema, name: str) -> NestedField:
-    """The field by its full name; where no name is the same, the only one that differs in case alone."""
+    """The field with this full name; else the only field whose name differs in case only."""
     known = schema.column_names
     found = [name] if name in known else [each for each in known if each.lower() == name.lower()]
     if len(found) != 1:
@@ -62,7 +62,7 @@ def _column(schema: Schema, name: str) -> NestedField:
     try:
         schema.accessor_for_field(field.field_id)
     except ValueError:
-        raise ValueError(f"{name} lies in a list or map: a row has many of them") from None
+        raise ValueError(f"{name} lies in a list or map: a row has many values of it") from None
     return field
 
 
@@ -73,7 +73,7 @@ def _nan_test(key: int, name: str, kind: PrimitiveType, negated: bool) -> Predic
 
 
 def _like(key: int, name: str, kind: PrimitiveType, constants: tuple[Constant, ...], negated: bool) -> Predicate:
-    """LIKE where the pattern is a text or a prefix; else what all texts it could match begin with."""
+    """LIKE: exact for a plain text or a prefix pattern; else a test of the prefix before the first wildcard."""
     if not isinstance(kind, StringType):
         raise ValueError(f"LIKE needs a column of strings; {name} is of type {kind}")  # noqa: TRY004 - an input
     if any(constant.kind != "text" for constant in constants):

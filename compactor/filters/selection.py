@@ -1,7 +1,7 @@
-"""What a filter selected, per partition spec: counted from what was read, and from the manifest list for the rest.
+"""Count what a filter selected, per partition spec, from the manifests that were read and the manifest list.
 
-Manifests that a filter skips are not read. How many partitions they hold is known as far as their summaries tell:
-exactly where each holds one partition, else between two numbers.
+Skipped manifests are not read. The number of their partitions follows from their summaries: exactly if each manifest
+holds one partition, else between two numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from compactor.partitions import JsonValue, PartitionKey, PartitionLayout, to_js
 
 @dataclass(frozen=True)
 class Portion:
-    """`chosen` out of a whole that lies between `at_least` and `at_most` (None: nobody knows)."""
+    """`chosen` out of a total between `at_least` and `at_most` (None: unknown)."""
 
     chosen: int
     at_least: int
@@ -30,7 +30,7 @@ class Portion:
 
     @property
     def of(self) -> int | None:
-        """The whole, where it is known."""
+        """The total, if it is known exactly."""
         return self.at_least if self.at_least == self.at_most else None
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Portion:
 
 @dataclass(frozen=True)
 class SpecSelection:
-    """What a filter selected of the files of one spec. Manifests count data and delete manifests; files, data files."""
+    """What a filter selected of one spec: partitions, data and delete manifests, data files."""
 
     spec_id: int
     partitioned_by: str
@@ -78,13 +78,13 @@ class SpecSelection:
 
 @dataclass(frozen=True)
 class Selection:
-    """A filter's selection over the whole table; `where` None: no filter."""
+    """What a filter selected of the whole table; `where` None: no filter."""
 
     where: str | None
     specs: tuple[SpecSelection, ...]
 
     def lines(self) -> tuple[str, ...]:
-        """For people: one line a bucket field, one a spec (with its id where there are several)."""
+        """For people: one line per bucket field, and one per spec (with its id if there are several specs)."""
         lines = [f"where {self.where}"] if self.where else []
         for spec in self.specs:
             several = len(self.specs) > 1
@@ -158,14 +158,14 @@ def _partitioned_by(where: Where, spec_id: int) -> str:
 
 
 def _files(manifest: ManifestFile) -> int | None:
-    """Live files that a manifest lists; None where the list does not say (V1)."""
+    """The number of live files in a manifest; None if the manifest list does not say (V1)."""
     added, existing = manifest.added_files_count, manifest.existing_files_count
     return None if added is None or existing is None or min(added, existing) < 0 else added + existing
 
 
 @dataclass(frozen=True)
 class _Field:
-    """One field of the box that a manifest's partitions lie in; `width`: how many values fit in, bounds included."""
+    """Bounds of one partition field in a manifest; `width`: the number of possible values, bounds included."""
 
     lower: Any
     upper: Any
@@ -178,7 +178,7 @@ _ANYTHING: Final = _Field(None, None, math.inf)
 def _distinct_partitions(
     layout: PartitionLayout, seen: Iterable[PartitionKey], unread: Sequence[ManifestFile]
 ) -> tuple[int, int | None]:
-    """Between how many partitions there are: those seen, and those of manifests of which only summaries are known."""
+    """The least and the most distinct partitions of `seen` and of the manifests in `unread`, from their summaries."""
     keys = set(seen)
     boxes: dict[tuple[_Field, ...], float] = defaultdict(float)
     counted: set[tuple[_Field, ...]] = set()
@@ -187,7 +187,7 @@ def _distinct_partitions(
         box, files = _box(layout, manifest), _files(manifest)
         boxes[box] += math.inf if files is None else files
         if manifest.deleted_files_count != 0:
-            continue  # its summaries cover files that are not live any more
+            continue  # the summaries also cover files that are no longer live
         if all(field.width == 1 for field in box):
             keys.add(layout.key([field.lower for field in box]))
             counted.add(box)

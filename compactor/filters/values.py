@@ -1,8 +1,8 @@
-"""Constants of a filter → values of a column's type, and what a test means where the type cannot hold the constant.
+"""Convert a filter's constants to values of the column's type, and adapt tests whose constant the type cannot hold.
 
-Nothing is rounded in silence. `price < 5.255` over two decimals is `price <= 5.25`, and `price = 5.255` matches
-nothing. Where engines disagree about a constant (a float column and 0.1; a date column and a text with a time of day),
-the test matches what it matches in any of them.
+Constants are never rounded silently: for two decimals, `price < 5.255` becomes `price <= 5.25`, and `price = 5.255`
+matches nothing. If engines disagree about a constant (a float column and 0.1; a date column and a text with a time of
+day), the test matches every row that matches in any engine.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _NOT_FINITE: Final = {"NAN": math.nan, "INF": math.inf, "INFINITY": math.inf, "-
 
 
 class Fit(Enum):
-    """How a constant fits its column's type."""
+    """How a constant relates to the value of the column's type."""
 
-    EXACT = "the value is the constant"
-    BELOW = "the constant lies above the value, and below the type's next one"
-    CUT = "as BELOW, but some engines cut the constant down to the value"
-    NEAR = "the value is the one nearest to the constant"
+    EXACT = "the value equals the constant"
+    BELOW = "the constant lies between the value and the type's next value"
+    CUT = "as BELOW, but some engines truncate the constant to the value"
+    NEAR = "the value is the nearest to the constant"
 
 
 @dataclass(frozen=True)
 class Value:
-    """A constant in its column's type: what Iceberg stores (days, micros, nanos, Decimal, 16 bytes of a uuid, ...)."""
+    """A constant in the column's type, as Iceberg stores it (days, micros, nanos, Decimal, 16 bytes of a uuid, ...)."""
 
     stored: Any
     fit: Fit = Fit.EXACT
@@ -74,7 +74,7 @@ def value_of(kind: PrimitiveType, constant: Constant) -> Value:
     """A constant as a value of type `kind`.
 
     Raises:
-        ValueError: there is no such value; the message shows how one is written.
+        ValueError: the constant is not a value of this type; the message shows how to write one.
     """
     read = _READERS.get(type(kind))
     if read is None:
@@ -87,12 +87,12 @@ def value_of(kind: PrimitiveType, constant: Constant) -> Value:
 
 
 def example(kind: PrimitiveType) -> str:
-    """How a constant of this type is written."""
+    """An example constant of this type."""
     return _EXAMPLES.get(type(kind), "another column")
 
 
 def compared(key: int, name: str, operator: str, value: Value) -> Predicate:
-    """`name operator value`, for `operator` one of `= != < <= > >=`."""
+    """The predicate `name operator value`; `operator` is one of `= != < <= > >=`."""
     if isinstance(value.stored, float) and math.isnan(value.stored):
         return _compared_with_nan(key, name, operator)
     wanted = _MEANING[value.fit].get(operator, _MEANING[Fit.EXACT][operator])
@@ -104,7 +104,7 @@ def compared(key: int, name: str, operator: str, value: Value) -> Predicate:
 
 
 def listed(key: int, name: str, values: Iterable[Value], negated: bool) -> Predicate:
-    """`name IN (...)`, or `name NOT IN (...)`."""
+    """The predicate `name IN (...)`, or `name NOT IN (...)`."""
     operator = "!=" if negated else "="
     tests = [compared(key, name, operator, value) for value in values]
     if not negated:
@@ -133,7 +133,7 @@ _MEANING: Final[dict[Fit, dict[str, Operator | None]]] = {
 
 
 def _compared_with_nan(key: int, name: str, operator: str) -> Predicate:
-    """NaN is the greatest value and equal to itself."""
+    """NaN is greater than all values and equal to itself."""
     not_nan = all_of([Leaf(key, name, Operator.NOT_NAN), Leaf(key, name, Operator.NOT_NULL)])
     return {
         "=": Leaf(key, name, Operator.IS_NAN),
@@ -157,7 +157,7 @@ def _number(constant: Constant) -> Decimal:
 
 
 def _scaled(constant: Constant, scale: int) -> tuple[int, Fit]:
-    """The constant in units of 10**-scale. What is quoted must be exact: engines differ in how they round text."""
+    """The constant in units of 10**-scale. A quoted constant must be exact, since engines round text differently."""
     number = _number(constant)
     if abs(number.adjusted()) > _EXACT.prec // 2:
         raise ValueError(number)
@@ -172,7 +172,7 @@ def _integer(bits: int) -> Callable[[PrimitiveType, Constant], Value]:
     def read(_kind: PrimitiveType, constant: Constant) -> Value:
         whole, fit = _scaled(constant, 0)
         within = -(2 ** (bits - 1)) <= whole < 2 ** (bits - 1)
-        return Value(whole, fit if within else Fit.BELOW)  # out of range: equal to nothing, and compared as it is
+        return Value(whole, fit if within else Fit.BELOW)  # out of range: equal to no value, but comparable
 
     return read
 
@@ -216,7 +216,7 @@ def _timestamp(zoned: bool, nanos_per_unit: int) -> Callable[[PrimitiveType, Con
 
 
 def _nanos(constant: Constant, zoned: bool) -> int:
-    """Nanoseconds since 1970, in UTC or without zone. A zone is refused where the column has none."""
+    """Nanoseconds since 1970, in UTC or without zone; a column without zone accepts no zone."""
     found = _MOMENT.fullmatch(constant.value.strip()) if constant.kind == "text" else None
     if found is None or (found["zone"] and not zoned):
         raise ValueError(constant.value)

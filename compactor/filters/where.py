@@ -1,8 +1,7 @@
-"""`where`: a filter bound to a table. It chooses files by partition, never rows.
+"""`where`: a filter bound to a table. It selects files by partition, never rows.
 
-Three sieves, each as fine as it can be without losing a matching row: partitions by the projection of the filter onto
-their spec, manifests by their partition summaries (before they are read), files by their column bounds (for who asks: a
-partition is compacted whole).
+A filter selects at three levels and never loses a matching row: manifests by their partition summaries (before they are
+read), partitions by the filter's projection onto their spec, and, only if requested, files by their column bounds.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ from compactor.reasons import Reason
 
 @dataclass(frozen=True)
 class Where:
-    """A filter over one table. `predicate` is over field ids of the table's current schema; `text` None: no filter.
+    """A filter over one table. `predicate`: over field ids of the current schema. `text`: None without a filter.
 
-    Projections are made once per spec and kept.
+    The projection onto a spec is made once and cached.
     """
 
     table: TableView
@@ -47,11 +46,11 @@ class Where:
 
     @property
     def keeps_everything(self) -> bool:
-        """Whether there is no filter, or one that every row satisfies."""
+        """Whether every row matches: there is no filter, or a filter that is always true."""
         return self.predicate == EVERYTHING
 
     def projection(self, spec_id: int) -> Projection:
-        """What the filter says of the partitions of one spec.
+        """The filter over the partitions of one spec.
 
         Raises:
             GiveUpError: the table has no such spec.
@@ -73,11 +72,11 @@ class Where:
         return self.keeps_partition(key.spec_id, self._layout(key.spec_id).values(key))
 
     def keeps_manifest(self, manifest: ManifestFile) -> bool:
-        """Whether a manifest may list a file of a kept partition: told from its partition summaries alone.
+        """Whether a manifest may list a file of a kept partition, judged by its partition summaries alone.
 
-        So for delete manifests too: a delete applies to data files of its own spec and partition, or is global, and
-        global ones have a spec that nothing can be projected onto (spec: scan planning, as in Java's DeleteFileIndex).
-        Some writers do give a delete another partition than the file it names has: see `without_strays`.
+        Delete manifests too: a delete applies to data files of its own spec and partition, or it is global, and the
+        spec of a global delete keeps everything (spec: scan planning, as in Java's DeleteFileIndex). Some writers give
+        a delete file another partition than the data file that it names: `without_strays` handles these.
         """
         if self.keeps_everything:
             return True
@@ -112,7 +111,7 @@ def bind_where(table: TableView, text: str | None) -> Where:
 
     Raises:
         InputError: `bad_filter`: the text cannot be read, names no column of the table, or compares one with a constant
-            that its type does not take. The message says where, and how a filter over this table looks.
+            that its type does not accept. The message names the position and shows an example for this table.
     """
     if text is None or not text.strip():
         return Where(table, None)
@@ -141,7 +140,7 @@ def _quoted(name: str) -> str:
 
 
 def _partition_fields(table: TableView) -> str:
-    """A reminder of what the table is partitioned by, for who took a partition field for a column."""
+    """The table's partition fields, for users who took a partition field for a column."""
     schema = table.metadata.schema()
     names = {
         f"{each.name} = {each.transform}({schema.find_column_name(each.source_id)})"
@@ -153,7 +152,7 @@ def _partition_fields(table: TableView) -> str:
 
 
 def stored_value(kind: PrimitiveType, value: Any) -> Any:
-    """A partition value in the form in which filters hold values, whichever of its shapes PyIceberg hands over."""
+    """A partition value as filters store values; PyIceberg decodes some types to several Python types."""
     match value:
         case UUID():
             return value.bytes
@@ -171,7 +170,7 @@ def stored_value(kind: PrimitiveType, value: Any) -> Any:
 
 
 def summary_bounds(kind: PrimitiveType, summary: PartitionFieldSummary) -> Bounds:
-    """What a manifest list says of one partition field. Nulls (or NaN) without a bound: nothing else is there."""
+    """The bounds of one partition field in a manifest list. Nulls or NaN without a bound: there are no other values."""
     is_float = isinstance(kind, FloatType | DoubleType)
     nans = is_float and summary.contains_nan is not False
     nothing_else = summary.lower_bound is None and (
@@ -188,7 +187,7 @@ def summary_bounds(kind: PrimitiveType, summary: PartitionFieldSummary) -> Bound
 
 
 def _column_bounds(kind: PrimitiveType, field_id: int, file: DataFile) -> Bounds:
-    """What a data file's metrics say of one column. A count that is missing says nothing."""
+    """The bounds of one column from a data file's metrics; a missing count means unknown."""
     values = (file.value_counts or {}).get(field_id)
     nulls = (file.null_value_counts or {}).get(field_id)
     nans = (file.nan_value_counts or {}).get(field_id)
@@ -213,12 +212,12 @@ def _bounds(
 
 
 def _decoded(kind: PrimitiveType, bound: bytes | None) -> Any:
-    """A bound's value; None where it is missing, cannot be read as this type (it may have been another), or is NaN."""
+    """A bound's value; None if it is missing, NaN, or not readable as this type (the column may have been promoted)."""
     if bound is None:
         return None
     try:
         value = stored_value(kind, from_bytes(kind, bound))
-    except Exception:  # noqa: BLE001 - another writer's bytes; a bound that cannot be read bounds nothing
+    except Exception:  # noqa: BLE001 - bytes of any writer; an unreadable bound is unknown
         return None
     return None if isinstance(value, float) and math.isnan(value) else value
 
@@ -227,7 +226,7 @@ _HALF: Final = 8
 
 
 def _of_either_order(lower: bytes | None, upper: bytes | None) -> tuple[bytes | None, bytes | None]:
-    """UUID bounds that hold whether the writer compared unsigned bytes (the spec) or two signed longs (Java)."""
+    """UUID bounds that hold for both orders: unsigned bytes (the spec) and two signed longs (Java)."""
     if lower is None or upper is None or lower > upper:
         return None, None
     return lower[:_HALF] + bytes(_HALF), upper[:_HALF] + b"\xff" * _HALF

@@ -216,7 +216,7 @@ def _blob(file: DataFile) -> tuple[int, int] | None:
 
 
 def _applies_to(file: DataFile) -> str | None:
-    """The one data file that a delete file names: its reference, else equal bounds of its paths (spec: delete files)."""
+    """The one data file that a delete names: its reference, else equal bounds of its paths (spec: delete files)."""
     values = file._data  # noqa: SLF001 - PyIceberg exposes no accessor for V3 fields yet
     if len(values) > REFERENCED_DATA_FILE and values[REFERENCED_DATA_FILE]:
         return str(values[REFERENCED_DATA_FILE])

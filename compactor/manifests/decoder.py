@@ -55,9 +55,7 @@ _WANTED: Final = {
 _REQUIRED: Final = (0, 100, 101, 103, 104)
 _FORMATS: Final = frozenset(each.value.lower() for each in FileFormat)
 _MOST_COMBINATIONS: Final = 2**62
-_MOST_FIXED_BYTES: Final = (
-    64 * 1024
-)  # of one partition value; Arrow allots as many to nulls: few rows could fill memory
+_MOST_FIXED_BYTES: Final = 64 * 1024  # of one partition value; nulls take as many, so few rows could fill memory
 
 
 class UnusualManifestError(Exception):
@@ -309,7 +307,7 @@ def _snapshot_ids(own: Any, manifests: Sequence[ManifestFile], counts: Sequence[
 
 
 def _sequence_numbers(own: Any, status: Any, manifests: Sequence[ManifestFile], counts: Sequence[int]) -> Any:
-    """An added entry inherits the manifest's number (spec: sequence number inheritance); it is 0 in format version 1."""
+    """An added entry inherits the manifest's number (spec: sequence number inheritance); 0 in format version 1."""
     of_manifest = _repeated([manifest.sequence_number or 0 for manifest in manifests], counts)
     inherits = pc.or_(pc.equal(of_manifest, 0), pc.equal(status, Status.ADDED.value))
     return pc.coalesce(own, pc.if_else(inherits, of_manifest, 0))

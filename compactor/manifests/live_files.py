@@ -166,7 +166,7 @@ class LiveRows:
 
     def by_partition(self, deletes: DeleteIndex) -> dict[PartitionKey, LiveFiles]:
         """The live data files by partition, ordered by key."""
-        named = self._data.how_many(self._rows.named(deletes.by_path)).tolist() if deletes.by_path else None
+        named = self._data.count_flagged(self._rows.named(deletes.by_path)).tolist() if deletes.by_path else None
         found: dict[PartitionKey, LiveFiles] = {}
         for number, (key, count) in enumerate(zip(self._data.keys, self._data.counts.tolist(), strict=True)):
             is_named = named is not None and named[number] > 0
@@ -202,7 +202,7 @@ class LiveRows:
         """Computed for all partitions once per threshold, then cached."""
         found = self._small.get(small_below)
         if found is None:
-            found = self._small[small_below] = self._data.how_many(self._sizes < small_below).tolist()
+            found = self._small[small_below] = self._data.count_flagged(self._sizes < small_below).tolist()
         return found[partition]
 
     def _load(self, partition: int, key: PartitionKey, deletes: DeleteIndex) -> tuple[LiveFile, ...]:

@@ -46,7 +46,7 @@ class Grouped:
         rows = _expanded(self._starts[self._order], self._ends[self._order])
         return zip(self.keys, np.split(rows, np.cumsum(self.counts)[:-1]) if len(self) else (), strict=True)
 
-    def how_many(self, flags: npt.NDArray[np.bool_]) -> Numbers:
+    def count_flagged(self, flags: npt.NDArray[np.bool_]) -> Numbers:
         """For each partition, the number of rows whose flag is set; `flags`: one per row."""
         if not len(self):
             return self.counts

@@ -67,7 +67,7 @@ class TablePlanner:
         """The first open request was done, or cannot be done."""
         requested = first_request(debt)
         if requested is not None:
-            self.board.served(debt.table, requested)
+            self.board.finish_request(debt.table, requested)
 
     def _load_enabled(self, debt: TableDebt) -> TableView:
         try:

@@ -121,7 +121,7 @@ class Service:
             clock=self._clock,
         )
         requests = OpenRequests(checkpoint)
-        self._board.resume(requests.load(), requests.save)
+        self._board.restore_requests(requests.load(), requests.save)
         self._sweep_in_flight()
         self._start_work(session, parts, checkpoint)
         self._state.ready, self._state.starting = True, False
