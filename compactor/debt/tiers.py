@@ -82,16 +82,6 @@ def may_have_prefix(ladder: Sequence[tuple[int, int, int]], growth: float) -> bo
     return False
 
 
-def most_rewrites(arrival_size: int, target: int, growth: float) -> int:
-    """The first bound: how often a byte that arrives in a file of this size can be rewritten by rules 1 and 2."""
-    return math.ceil(math.log(target / arrival_size, growth) - 1e-9) if arrival_size < target else 0
-
-
-def most_open_files(smallest: int, target: int, growth: float) -> float:
-    """The second bound: how many small files can be left when neither rule applies."""
-    return 1 + math.log(max(1.0, target / smallest), growth / (growth - 1))
-
-
 def balanced(sizes: Sequence[int], target: int, least: int) -> list[tuple[int, int]]:
     """Cut files, in order, into runs that become one output each: near `target`, none below `least` bytes.
 

@@ -57,30 +57,30 @@ class Inventory:
     reads: tuple[ManifestsRead, ...] = ()
 
     def idle_seconds(self, key: PartitionKey, now: float) -> float:
-        """How long ago a writer last committed rows that live in this partition, at least.
+        """At least how many seconds ago a writer last committed live rows to this partition.
 
-        Files whose snapshot has expired are as old as can be, so that a partition of these is idle since ever.
+        Files of expired snapshots count as written in 1970, so a partition of such files is always idle.
         """
         commits = {(file.entry.snapshot_id, file.entry.data_sequence_number) for file in self.partitions[key]}
         return min((now - self.commits.written_ms(*commit) / 1000 for commit in commits), default=now)
 
     def age_seconds(self, file: LiveFile, now: float) -> float:
-        """How long ago the rows of a file were written, at least; of expired snapshots, since ever."""
+        """At least how many seconds ago the rows of a file were written; files of expired snapshots: since 1970."""
         entry = file.entry
         return now - self.commits.written_ms(entry.snapshot_id, entry.data_sequence_number) / 1000
 
     def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
-        """Which of the files are listed twice: readers see their rows twice, a commit would remove them all."""
+        """The paths of `files` that are listed twice: readers see their rows twice, a commit would remove both."""
         return self.rows.listed_twice(files)
 
 
 def take_inventory(
     table: TableView, cache: ManifestCache, where: Where | None = None, stages: Stages | None = None
 ) -> Inventory:
-    """Read the manifests of the table's current snapshot (cached ones are not read again).
+    """Read the manifests of the table's current snapshot; cached manifests are not read again.
 
-    `where`: manifests without a partition that it keeps are not read at all. `stages`: notes how long listing, reading
-    and grouping took.
+    `where`: skips manifests that hold no partition it keeps. `stages`: records the seconds of listing, reading and
+    grouping.
 
     Raises:
         RetryError: a manifest cannot be read.

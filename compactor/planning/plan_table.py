@@ -1,4 +1,4 @@
-"""Plan one table: read its manifests, ask the policy, choose engines. Shared by `plan`, `compact` and the service."""
+"""Plan one table: read its manifests, apply the policy, choose engines. Used by `plan`, `compact` and the service."""
 
 from __future__ import annotations
 

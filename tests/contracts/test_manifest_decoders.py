@@ -300,7 +300,7 @@ def test_bytes_behind_the_records_are_damage(tmp_path: Path) -> None:
     manifest = one_entry(tmp_path / "m.avro")
     changed(tmp_path / "m.avro", lambda block: block + b"x")
     for careful in (False, True):
-        with pytest.raises(RetryError, match="left behind"):
+        with pytest.raises(RetryError, match="after its last record"):
             read_entries(load_file_io({}), manifest, careful=careful)
 
 
