@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import add, neg
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,32 +41,18 @@ class PartitionCounts:
     equality_deletes: int = 0
 
     def __add__(self, other: PartitionCounts) -> PartitionCounts:
-        return PartitionCounts(
-            data_files=self.data_files + other.data_files,
-            small_files=self.small_files + other.small_files,
-            data_bytes=self.data_bytes + other.data_bytes,
-            small_bytes=self.small_bytes + other.small_bytes,
-            delete_files=self.delete_files + other.delete_files,
-            records=self.records + other.records,
-            deleted_records=self.deleted_records + other.deleted_records,
-            small_sizes=_joined(self.small_sizes, other.small_sizes),
-            changed_ms=max(self.changed_ms, other.changed_ms),
-            equality_deletes=self.equality_deletes + other.equality_deletes,
+        return self.from_list(
+            [
+                *map(add, self._counts, other._counts),
+                _joined(self.small_sizes, other.small_sizes),
+                max(self.changed_ms, other.changed_ms),
+                self.equality_deletes + other.equality_deletes,
+            ]
         )
 
     def __neg__(self) -> PartitionCounts:
-        return PartitionCounts(
-            data_files=-self.data_files,
-            small_files=-self.small_files,
-            data_bytes=-self.data_bytes,
-            small_bytes=-self.small_bytes,
-            delete_files=-self.delete_files,
-            records=-self.records,
-            deleted_records=-self.deleted_records,
-            small_sizes=tuple((step, -files, -size) for step, files, size in self.small_sizes),
-            changed_ms=self.changed_ms,
-            equality_deletes=-self.equality_deletes,
-        )
+        ladder = [(step, -files, -size) for step, files, size in self.small_sizes]
+        return self.from_list([*map(neg, self._counts), ladder, self.changed_ms, -self.equality_deletes])
 
     def to_list(self) -> list[Any]:
         """As a list for JSON; `from_list` is the inverse."""
@@ -74,20 +61,10 @@ class PartitionCounts:
     @classmethod
     def from_list(cls, values: Sequence[Any]) -> PartitionCounts:
         """The inverse of `to_list`; also reads older state without equality deletes, which is recounted anyway."""
-        numbers = values if len(values) == _VALUES else (*values, 0)
-        data_files, small_files, data_bytes, small_bytes, deletes, records, deleted, ladder, changed, equality = numbers
-        return cls(
-            data_files,
-            small_files,
-            data_bytes,
-            small_bytes,
-            deletes,
-            records,
-            deleted,
-            tuple((step, files, size) for step, files, size in ladder),
-            changed,
-            equality,
-        )
+        *counts, ladder, changed_ms, equality_deletes = values if len(values) == _VALUES else (*values, 0)
+        small_sizes = tuple((step, files, size) for step, files, size in ladder)
+        fields: list[Any] = [*counts, small_sizes, changed_ms, equality_deletes]
+        return cls(*fields)
 
     @property
     def is_possible(self) -> bool:

@@ -18,40 +18,15 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
+from pyiceberg import expressions
 from pyiceberg.expressions import (
     BooleanExpression,
-    BoundEqualTo,
-    BoundGreaterThan,
-    BoundGreaterThanOrEqual,
     BoundIn,
-    BoundIsNaN,
-    BoundIsNull,
-    BoundLessThan,
-    BoundLessThanOrEqual,
-    BoundNotEqualTo,
     BoundNotIn,
-    BoundNotNaN,
-    BoundNotNull,
-    BoundNotStartsWith,
     BoundPredicate,
     BoundReference,
-    BoundStartsWith,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNaN,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
     LiteralPredicate,
-    NotEqualTo,
-    NotIn,
-    NotNaN,
-    NotNull,
-    NotStartsWith,
     SetPredicate,
-    StartsWith,
 )
 from pyiceberg.expressions.literals import DateLiteral, Literal, TimestampLiteral, UUIDLiteral, literal
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -255,35 +230,26 @@ def _reaches_down_to(leaf: Leaf, value: int) -> bool:
 
 
 _BOUND_SETS: Final[dict[Operator, Callable[..., Any]]] = {Operator.IN: BoundIn, Operator.NOT_IN: BoundNotIn}
-_BOUND: Final[dict[Operator, Callable[..., Any]]] = {
-    Operator.IN: BoundEqualTo,
-    Operator.NOT_IN: BoundNotEqualTo,
-    Operator.LESS: BoundLessThan,
-    Operator.AT_MOST: BoundLessThanOrEqual,
-    Operator.GREATER: BoundGreaterThan,
-    Operator.AT_LEAST: BoundGreaterThanOrEqual,
-    Operator.STARTS_WITH: BoundStartsWith,
-    Operator.NOT_STARTS_WITH: BoundNotStartsWith,
-    Operator.IS_NULL: BoundIsNull,
-    Operator.NOT_NULL: BoundNotNull,
-    Operator.IS_NAN: BoundIsNaN,
-    Operator.NOT_NAN: BoundNotNaN,
+_CLASSES: Final = {
+    Operator.IN: "EqualTo",
+    Operator.NOT_IN: "NotEqualTo",
+    Operator.LESS: "LessThan",
+    Operator.AT_MOST: "LessThanOrEqual",
+    Operator.GREATER: "GreaterThan",
+    Operator.AT_LEAST: "GreaterThanOrEqual",
+    Operator.STARTS_WITH: "StartsWith",
+    Operator.NOT_STARTS_WITH: "NotStartsWith",
+    Operator.IS_NULL: "IsNull",
+    Operator.NOT_NULL: "NotNull",
+    Operator.IS_NAN: "IsNaN",
+    Operator.NOT_NAN: "NotNaN",
 }
+"""PyIceberg's classes of tests with one literal or none."""
+_BOUND: Final = {operator: getattr(expressions, f"Bound{name}") for operator, name in _CLASSES.items()}
 _OPERATORS: Final[dict[type[BooleanExpression], Operator]] = {
-    EqualTo: Operator.IN,
-    In: Operator.IN,
-    NotEqualTo: Operator.NOT_IN,
-    NotIn: Operator.NOT_IN,
-    LessThan: Operator.LESS,
-    LessThanOrEqual: Operator.AT_MOST,
-    GreaterThan: Operator.GREATER,
-    GreaterThanOrEqual: Operator.AT_LEAST,
-    StartsWith: Operator.STARTS_WITH,
-    NotStartsWith: Operator.NOT_STARTS_WITH,
-    IsNull: Operator.IS_NULL,
-    NotNull: Operator.NOT_NULL,
-    IsNaN: Operator.IS_NAN,
-    NotNaN: Operator.NOT_NAN,
+    **{getattr(expressions, name): operator for operator, name in _CLASSES.items()},
+    expressions.In: Operator.IN,
+    expressions.NotIn: Operator.NOT_IN,
 }
 
 

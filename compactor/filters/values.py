@@ -76,11 +76,10 @@ def value_of(kind: PrimitiveType, constant: Constant) -> Value:
     Raises:
         ValueError: the constant is not a value of this type; the message shows how to write one.
     """
-    read = _READERS.get(type(kind))
-    if read is None:
+    if type(kind) not in _TYPES:
         raise ValueError(f"columns of type {kind} cannot be compared in a filter")
     try:
-        return read(kind, constant)
+        return _TYPES[type(kind)][0](kind, constant)
     except (ValueError, ArithmeticError):
         shown = repr(constant.value) if constant.kind == "text" else str(constant.value)
         raise ValueError(f"{shown} is not a value of type {kind}; write {example(kind)}") from None
@@ -88,7 +87,7 @@ def value_of(kind: PrimitiveType, constant: Constant) -> Value:
 
 def example(kind: PrimitiveType) -> str:
     """An example constant of this type."""
-    return _EXAMPLES.get(type(kind), "another column")
+    return _TYPES[type(kind)][1] if type(kind) in _TYPES else "another column"
 
 
 def compared(key: int, name: str, operator: str, value: Value) -> Predicate:
@@ -168,7 +167,7 @@ def _scaled(constant: Constant, scale: int) -> tuple[int, Fit]:
     return int(whole), Fit.EXACT if whole == scaled else Fit.BELOW
 
 
-def _integer(bits: int) -> Callable[[PrimitiveType, Constant], Value]:
+def _integer(bits: int) -> Reader:
     def read(_kind: PrimitiveType, constant: Constant) -> Value:
         whole, fit = _scaled(constant, 0)
         within = -(2 ** (bits - 1)) <= whole < 2 ** (bits - 1)
@@ -207,7 +206,7 @@ def _date(_kind: PrimitiveType, constant: Constant) -> Value:
     return Value(days, Fit.CUT if rest else Fit.EXACT)
 
 
-def _timestamp(zoned: bool, nanos_per_unit: int) -> Callable[[PrimitiveType, Constant], Value]:
+def _timestamp(zoned: bool, nanos_per_unit: int) -> Reader:
     def read(_kind: PrimitiveType, constant: Constant) -> Value:
         units, rest = divmod(_nanos(constant, zoned), nanos_per_unit)
         return Value(units, Fit.CUT if rest else Fit.EXACT)
@@ -281,39 +280,35 @@ def _binary(_kind: PrimitiveType, constant: Constant) -> Value:
     return Value(constant.value)
 
 
-_READERS: Final[dict[type[PrimitiveType], Callable[[PrimitiveType, Constant], Value]]] = {
-    BooleanType: _boolean,
-    IntegerType: _integer(32),
-    LongType: _integer(64),
-    FloatType: _float,
-    DoubleType: _double,
-    DecimalType: _decimal,
-    DateType: _date,
-    TimeType: _time,
-    TimestampType: _timestamp(zoned=False, nanos_per_unit=1000),
-    TimestamptzType: _timestamp(zoned=True, nanos_per_unit=1000),
-    TimestampNanoType: _timestamp(zoned=False, nanos_per_unit=1),
-    TimestamptzNanoType: _timestamp(zoned=True, nanos_per_unit=1),
-    StringType: _string,
-    UUIDType: _uuid,
-    BinaryType: _binary,
-    FixedType: _binary,
+Reader = Callable[[PrimitiveType, Constant], Value]
+_TYPES: Final[dict[type[PrimitiveType], tuple[Reader, str]]] = {
+    BooleanType: (_boolean, "true"),
+    IntegerType: (_integer(32), "12"),
+    LongType: (_integer(64), "12"),
+    FloatType: (_float, "1.5"),
+    DoubleType: (_double, "1.5"),
+    DecimalType: (_decimal, "12.50"),
+    DateType: (_date, "'2024-01-15'"),
+    TimeType: (_time, "'10:00:00'"),
+    TimestampType: (
+        _timestamp(zoned=False, nanos_per_unit=1000),
+        "'2024-01-15 10:00:00' (no zone: the column has none)",
+    ),
+    TimestamptzType: (
+        _timestamp(zoned=True, nanos_per_unit=1000),
+        "'2024-01-15 10:00:00+01:00' (UTC without an offset)",
+    ),
+    TimestampNanoType: (
+        _timestamp(zoned=False, nanos_per_unit=1),
+        "'2024-01-15 10:00:00.123456789' (no zone: the column has none)",
+    ),
+    TimestamptzNanoType: (
+        _timestamp(zoned=True, nanos_per_unit=1),
+        "'2024-01-15 10:00:00.123456789+01:00' (UTC without an offset)",
+    ),
+    StringType: (_string, "'text'"),
+    UUIDType: (_uuid, "'f79c3e09-677c-4bbd-a479-3f349cb785e7'"),
+    BinaryType: (_binary, "X'0aff'"),
+    FixedType: (_binary, "X'0aff'"),
 }
-_EXAMPLES: Final[dict[type[PrimitiveType], str]] = {
-    BooleanType: "true",
-    IntegerType: "12",
-    LongType: "12",
-    FloatType: "1.5",
-    DoubleType: "1.5",
-    DecimalType: "12.50",
-    DateType: "'2024-01-15'",
-    TimeType: "'10:00:00'",
-    TimestampType: "'2024-01-15 10:00:00' (no zone: the column has none)",
-    TimestamptzType: "'2024-01-15 10:00:00+01:00' (UTC without an offset)",
-    TimestampNanoType: "'2024-01-15 10:00:00.123456789' (no zone: the column has none)",
-    TimestamptzNanoType: "'2024-01-15 10:00:00.123456789+01:00' (UTC without an offset)",
-    StringType: "'text'",
-    UUIDType: "'f79c3e09-677c-4bbd-a479-3f349cb785e7'",
-    BinaryType: "X'0aff'",
-    FixedType: "X'0aff'",
-}
+"""How to read a constant of each type, and an example."""

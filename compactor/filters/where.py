@@ -42,7 +42,6 @@ class Where:
     text: str | None
     predicate: Predicate = EVERYTHING
     _projections: dict[int, Projection] = field(default_factory=dict, repr=False, compare=False)
-    _layouts: dict[int, PartitionLayout] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def keeps_everything(self) -> bool:
@@ -61,15 +60,12 @@ class Where:
 
     def keeps_partition(self, spec_id: int, partition: Sequence[Any]) -> bool:
         """Whether the partition may hold a matching row. `partition` is the tuple as PyIceberg decodes it."""
-        kinds = self._partition_kinds(spec_id)
-        return matches(
-            self.projection(spec_id).predicate,
-            lambda position: stored_value(kinds[position], partition[position]),
-        )
+        predicate, kinds = self.projection(spec_id).predicate, self._layouts[spec_id].types
+        return matches(predicate, lambda position: stored_value(kinds[position], partition[position]))
 
     def keeps(self, key: PartitionKey) -> bool:
         """Whether the partition may hold a matching row."""
-        return self.keeps_partition(key.spec_id, self._layout(key.spec_id).values(key))
+        return self.keeps_partition(key.spec_id, self._layouts[key.spec_id].values(key))
 
     def keeps_manifest(self, manifest: ManifestFile) -> bool:
         """Whether a manifest may list a file of a kept partition, judged by its partition summaries alone.
@@ -81,7 +77,7 @@ class Where:
         if self.keeps_everything:
             return True
         predicate = self.projection(manifest.partition_spec_id).predicate
-        kinds = self._partition_kinds(manifest.partition_spec_id)
+        kinds = self._layouts[manifest.partition_spec_id].types
         summaries = manifest.partitions
         if not summaries or len(summaries) != len(kinds):
             return may_match(predicate, lambda _position: UNKNOWN_BOUNDS)
@@ -97,13 +93,9 @@ class Where:
         fields = (schema.find_field(name) for name in schema.column_names)
         return {each.field_id: each.field_type for each in fields if isinstance(each.field_type, PrimitiveType)}
 
-    def _partition_kinds(self, spec_id: int) -> tuple[PrimitiveType, ...]:
-        return self._layout(spec_id).types
-
-    def _layout(self, spec_id: int) -> PartitionLayout:
-        if spec_id not in self._layouts:
-            self._layouts[spec_id] = self.table.layout(spec_id)
-        return self._layouts[spec_id]
+    @cached_property
+    def _layouts(self) -> Mapping[int, PartitionLayout]:
+        return self.table.layouts()
 
 
 def bind_where(table: TableView, text: str | None) -> Where:

@@ -44,7 +44,7 @@ class Choice:
 AgeOf = Callable[[LiveFile], float]
 
 
-def new(_file: LiveFile) -> float:
+def unknown_age(_file: LiveFile) -> float:
     """Default age: zero, so that age rules never apply."""
     return 0.0
 
@@ -63,7 +63,7 @@ class Policy(Protocol):
         """Why no file would be chosen, by sizes alone; None if `choose` has to decide."""
         ...
 
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
         """The files to merge, by the files themselves. `age_of`: seconds since a file was written."""
         ...
 
@@ -140,7 +140,7 @@ class ThresholdPolicy:
         self,
         files: Sequence[LiveFile],
         idle_seconds: float = 0.0,  # noqa: ARG002 - idleness is no rule of Spark's
-        age_of: AgeOf = new,
+        age_of: AgeOf = unknown_age,
     ) -> Choice:
         """Small files and files with many deletes, if they pass a threshold together."""
         if self.everything:

@@ -25,7 +25,7 @@ from compactor.planning.policy import (
     Judgement,
     Policy,
     ThresholdPolicy,
-    new,
+    unknown_age,
 )
 from compactor.settings.policy import PolicyValues
 
@@ -58,7 +58,7 @@ class TieredPolicy:
         small = files.small(self.sizes.small_below)
         return None if files.has_deletes or small >= FEWEST_TO_MERGE else self._why_not(small)
 
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
         """The files to merge, in arrival order: small files that the rules pick, and files to rewrite for deletes."""
         small = [index for index, file in enumerate(files) if self.sizes.is_small(file.size)]
         too_old = AgeRule(self.values).why([files[index] for index in small], age_of)
@@ -198,7 +198,7 @@ class LeaveHotPartitions:
         """As the wrapped policy."""
         return self.policy.glance(files)
 
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
         """As the wrapped policy, after `seconds` without a commit."""
         if idle_seconds < self.seconds:
             return Choice((), self._why())
