@@ -113,8 +113,6 @@ class TableDebt:
     """The debt of one table. Times are in seconds since the epoch.
 
     Attributes:
-        table: The table.
-        snapshot_id: The snapshot that was counted.
         partitions: Partitions with debt: with small files or delete files.
         counted: Sums over all partitions.
         acted_on: Whether the settings allow to rewrite the table.
@@ -125,7 +123,6 @@ class TableDebt:
         counted_at: When its last commit was counted.
         requested: Filters of requested rewrites; an empty filter means everything.
         refused: Table properties of firnline that are not used, with the reason.
-        manifests: Counts of its manifests.
     """
 
     table: TableName

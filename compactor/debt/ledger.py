@@ -125,12 +125,10 @@ class LedgerUpdate:
     """The result of one look at a table.
 
     Attributes:
-        snapshot_id: The counted snapshot.
         counted: Whether the counts are complete at `snapshot_id`; False during a long recount.
         whole: Whether `partitions` lists all partitions with debt, or only those that changed.
         more: Whether the manifest budget ended the look early: look again.
         recount_reason: Why the table is recounted; None for a walk.
-        totals: Sums over all partitions.
         partitions: New counts of partitions.
     """
 

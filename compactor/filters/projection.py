@@ -212,7 +212,7 @@ def _one_later_before_1970(leaf: Leaf) -> Leaf:
 
 def _wrapped_around(leaf: Leaf, width: int) -> Leaf:
     also = set()
-    for smallest in (-(2**31), -(2**63)):  # ints may have become longs since
+    for smallest in (-(2**31), -(2**63)):  # the column may have been promoted from int to long
         truncated = smallest - smallest % width
         if truncated < smallest and _reaches_down_to(leaf, truncated):
             also.add(truncated - 2 * smallest)

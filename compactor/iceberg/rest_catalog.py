@@ -23,7 +23,7 @@ class RestCatalogWithTimeouts(RestCatalog):
     def _create_session(self) -> Any:
         session = super()._create_session()
         in_time = partial(session.request, timeout=(CONNECT_SECONDS, ANSWER_SECONDS))
-        setattr(session, "request", in_time)  # noqa: B010 - a method: mypy lets nobody assign to it
+        setattr(session, "request", in_time)  # noqa: B010 - mypy forbids to assign a method
         return session
 
 

@@ -29,18 +29,13 @@ class Inventory:
     """Live files by partition, in arrival order (data sequence number, then path), at one snapshot.
 
     Attributes:
-        table: The look at the table.
-        snapshot_id: The snapshot; None for a table without data.
         partitions: All partitions of the manifests that were read. Under a filter, partitions outside of it may be
             missing or lack deletes: plan nothing for them.
         selected: The partitions that may be planned: those that the filter keeps; all without a filter.
-        layouts: How to read partition tuples, by spec.
         deletes: Every live delete file, whether it still applies to a data file or not. Under a filter, only delete
             files for which that is known.
-        commits: When writers committed.
         manifests: The manifests that were read.
         skipped: The manifests that the filter rules out.
-        rows: The entries in columns.
         reads: Where the entries came from.
     """
 

@@ -34,12 +34,10 @@ class Request:
     Attributes:
         where: Filter; None is the policy's own filter.
         force: Merge all small files, due or not.
-        engine: An engine's name, or `auto`.
         strategy: The policy's strategy; thresholds by default, since a single run has no later run to leave work to.
             None is the table's own policy, as in the service.
         rewrite_all: Rewrite every file, healthy files too.
         explained: Count what the filter selected, to show it.
-        grant: What the run may cost.
     """
 
     where: str | None = None
@@ -68,16 +66,9 @@ class TablePlan:
     """The input of one run: the pinned view, the file groups, the settings they were planned with.
 
     Attributes:
-        table: The look at the table.
-        snapshot_id: The planned snapshot; None for a table without data.
-        groups: The file groups, with their engines.
         unplanned: Why partitions have no file group.
-        policy: The policy's settings.
-        sizes: Target size and small-file bound.
-        requested_engine: An engine's name, or `auto`.
-        seconds: How long planning took.
+        policy: The settings that the plan was made with.
         coverable_deletes: Delete files that apply to planned files only, or to none.
-        selection: What the filter selected, if requested.
         stages: Seconds of listing, reading, grouping, choosing and explaining.
         reads: Where manifest entries came from.
         skipped_deletes: Delete manifests that the filter left unread.

@@ -86,7 +86,7 @@ def make_plan(
     limits: GroupLimits,
     now: float = 0.0,
 ) -> Plan:
-    """Ask the policy about every selected partition and cut what is due into file groups and output tasks.
+    """Apply the policy to every selected partition; cut due partitions into file groups and output tasks.
 
     `now`: seconds since the epoch, for rules that go by time. `within_limits` applies the limits of the run.
     """

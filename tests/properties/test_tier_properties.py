@@ -318,7 +318,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(found: list[int], growt
         if not plan.groups:
             return
         gone = {file.entry.path for group in plan.groups for file in group.files}
-        made = [sum(file.size for file in share) for group in plan.groups for share in group.tasks]
+        made = [sum(file.size for file in task) for group in plan.groups for task in group.tasks]
         assert len(made) < len(gone)
         files = tuple(file for file in files if file.entry.path not in gone)
         files += tuple(data_file(next(serial), size) for size in made)
