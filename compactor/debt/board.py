@@ -1,10 +1,11 @@
-"""Small-file debt: exact counts per (table, spec, partition), and the board that holds the newest of them."""
+"""Small-file debt: exact counts per (table, spec, partition), and the board that holds the newest counts."""
 
 from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import add, neg
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ SizeLadder = tuple[tuple[int, int, int], ...]
 
 @dataclass(frozen=True)
 class PartitionCounts:
-    """Live files of one partition. Sizes in bytes. `small` is by the thresholds the count was made with.
+    """Counts of the live files of one partition; sizes in bytes; `small` by the thresholds of the count.
 
-    `changed_ms`: when a writer last committed here, as far as known: no count, and no part of equality.
+    `changed_ms`: the last known commit of a writer to this partition; ignored by equality.
     `equality_deletes`: how many of the delete files are equality deletes.
     """
 
@@ -40,58 +41,34 @@ class PartitionCounts:
     equality_deletes: int = 0
 
     def __add__(self, other: PartitionCounts) -> PartitionCounts:
-        return PartitionCounts(
-            data_files=self.data_files + other.data_files,
-            small_files=self.small_files + other.small_files,
-            data_bytes=self.data_bytes + other.data_bytes,
-            small_bytes=self.small_bytes + other.small_bytes,
-            delete_files=self.delete_files + other.delete_files,
-            records=self.records + other.records,
-            deleted_records=self.deleted_records + other.deleted_records,
-            small_sizes=_joined(self.small_sizes, other.small_sizes),
-            changed_ms=max(self.changed_ms, other.changed_ms),
-            equality_deletes=self.equality_deletes + other.equality_deletes,
+        return self.from_list(
+            [
+                *map(add, self._counts, other._counts),
+                _joined(self.small_sizes, other.small_sizes),
+                max(self.changed_ms, other.changed_ms),
+                self.equality_deletes + other.equality_deletes,
+            ]
         )
 
     def __neg__(self) -> PartitionCounts:
-        return PartitionCounts(
-            data_files=-self.data_files,
-            small_files=-self.small_files,
-            data_bytes=-self.data_bytes,
-            small_bytes=-self.small_bytes,
-            delete_files=-self.delete_files,
-            records=-self.records,
-            deleted_records=-self.deleted_records,
-            small_sizes=tuple((step, -files, -size) for step, files, size in self.small_sizes),
-            changed_ms=self.changed_ms,
-            equality_deletes=-self.equality_deletes,
-        )
+        ladder = [(step, -files, -size) for step, files, size in self.small_sizes]
+        return self.from_list([*map(neg, self._counts), ladder, self.changed_ms, -self.equality_deletes])
 
     def to_list(self) -> list[Any]:
-        """For JSON; `from_list` reads it."""
+        """As a list for JSON; `from_list` is the inverse."""
         return [*self._counts, self.small_sizes, self.changed_ms, self.equality_deletes]
 
     @classmethod
     def from_list(cls, values: Sequence[Any]) -> PartitionCounts:
-        """The inverse of `to_list`. State written before equality deletes were counted has none; it is counted anew."""
-        numbers = values if len(values) == _VALUES else (*values, 0)
-        data_files, small_files, data_bytes, small_bytes, deletes, records, deleted, ladder, changed, equality = numbers
-        return cls(
-            data_files,
-            small_files,
-            data_bytes,
-            small_bytes,
-            deletes,
-            records,
-            deleted,
-            tuple((step, files, size) for step, files, size in ladder),
-            changed,
-            equality,
-        )
+        """The inverse of `to_list`; also reads older state without equality deletes, which is recounted anyway."""
+        *counts, ladder, changed_ms, equality_deletes = values if len(values) == _VALUES else (*values, 0)
+        small_sizes = tuple((step, files, size) for step, files, size in ladder)
+        fields: list[Any] = [*counts, small_sizes, changed_ms, equality_deletes]
+        return cls(*fields)
 
     @property
     def is_possible(self) -> bool:
-        """Whether no number is below zero: a ledger that subtracts what it never added has lost its way."""
+        """Whether no number is negative; a negative number means that the ledger's counts are wrong."""
         return min(*self._counts, self.equality_deletes) >= 0 and all(
             files > 0 and size >= 0 for _, files, size in self.small_sizes
         )
@@ -110,18 +87,18 @@ class PartitionCounts:
 
     @property
     def has_debt(self) -> bool:
-        """Whether anything here could ever be due."""
+        """Whether the partition has small files or delete files; without them it is never due."""
         return self.small_files > 0 or self.delete_files > 0
 
     @property
     def is_empty(self) -> bool:
-        """No live file at all: the partition is gone from the table."""
+        """Whether the partition has no live file, so it is gone from the table."""
         return self.data_files == 0 and self.delete_files == 0
 
 
 @dataclass(frozen=True)
 class PartitionDebt:
-    """One partition's counts with the words to show them: `{field: value}` and the bucket number where there is one."""
+    """One partition's counts, with its values for people (`{field: value}`) and its bucket number, if it has one."""
 
     key: PartitionKey
     partition: Mapping[str, JsonValue]
@@ -133,13 +110,19 @@ class PartitionDebt:
 
 @dataclass(frozen=True)
 class TableDebt:
-    """One table as of `snapshot_id`. `stale` says why the counts may be old, else None.
+    """The debt of one table. Times are in seconds since the epoch.
 
-    `partitions` holds those with debt (small or delete files), `counted` the sums over all partitions.
-    Times are seconds since the epoch: `waiting_since` that of the oldest event not yet answered by a rewrite,
-    `due_since` when the table was first seen due, `heard_at` when its last commit was counted; `commits_per_hour` is an
-    average over about the last hour. `requested`: filters by which people asked for a rewrite, empty for everything.
-    `refused`: table properties in firnline's name that are not used, with the reason.
+    Attributes:
+        partitions: Partitions with debt: with small files or delete files.
+        counted: Sums over all partitions.
+        acted_on: Whether the settings allow to rewrite the table.
+        stale: Why the counts may be old, else None.
+        waiting_since: Time of the oldest event that no rewrite has followed yet.
+        due_since: When the table became due.
+        commits_per_hour: Average over about the last hour.
+        counted_at: When its last commit was counted.
+        requested: Filters of requested rewrites; an empty filter means everything.
+        refused: Table properties of firnline that are not used, with the reason.
     """
 
     table: TableName
@@ -151,14 +134,14 @@ class TableDebt:
     waiting_since: float | None = None
     due_since: float | None = None
     commits_per_hour: float = 0.0
-    heard_at: float | None = None
+    counted_at: float | None = None
     requested: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     manifests: ManifestCounts | None = None
 
     @property
     def has_work(self) -> bool:
-        """Whether the policy calls a partition due, or the manifests are."""
+        """Whether a partition or the manifests are due."""
         return bool(self.due) or (self.manifests is not None and self.manifests.due)
 
     @property
@@ -170,7 +153,7 @@ class TableDebt:
 
     @cached_property
     def due(self) -> tuple[PartitionDebt, ...]:
-        """Partitions the policy calls due, most small files first."""
+        """The due partitions, most small files first."""
         chosen = [debt for debt in self.partitions.values() if debt.due]
         return tuple(sorted(chosen, key=lambda debt: (-debt.counts.small_files, debt.key)))
 
@@ -186,16 +169,16 @@ def _joined(left: SizeLadder, right: SizeLadder) -> SizeLadder:
 
 
 def earliest(*moments: float | None) -> float | None:
-    """The earliest of the moments that are known, None when none is."""
+    """The earliest known moment; None if none is known."""
     return min((moment for moment in moments if moment is not None), default=None)
 
 
 @dataclass(frozen=True)
 class Declined:
-    """A partition that a plan has left alone although its counts call it due.
+    """A partition that is due by its counts, but that a plan did not select (`why`).
 
-    It holds while the counts stand and call it due for the same reason (`judged`): what is not worth merging now may
-    be once it is idle.
+    Valid while the counts and the reason for being due (`judged`) stay the same: a partition that is not worth merging
+    now may be worth it when it is idle.
     """
 
     counts: PartitionCounts
@@ -211,11 +194,11 @@ class DebtBoard:
         self._tables: dict[TableName, TableDebt] = {}
         self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
         self._requested: dict[TableName, tuple[str, ...]] = {}
-        self._keeping = threading.Lock()
-        self._keep: Callable[[Mapping[TableName, tuple[str, ...]]], None] = lambda _requests: None
+        self._saving = threading.Lock()
+        self._save: Callable[[Mapping[TableName, tuple[str, ...]]], None] = lambda _requests: None
 
     def get(self, table: TableName) -> TableDebt | None:
-        """The newest debt of `table`, or None when nothing has been heard of it."""
+        """The newest debt of `table`; None if the table is unknown."""
         with self._lock:
             return self._tables.get(table)
 
@@ -225,13 +208,13 @@ class DebtBoard:
             return tuple(self._tables[name] for name in sorted(self._tables))
 
     def put(self, debt: TableDebt) -> None:
-        """Replace what is known of one table."""
+        """Replace the debt of one table."""
         with self._lock:
             debt = replace(debt, requested=self._requested.get(debt.table, ()))
             self._tables[debt.table] = _without_declined(debt, self._declined.get(debt.table, {}))
 
     def decline(self, seen: TableDebt, left_alone: Mapping[PartitionKey, str]) -> None:
-        """A plan made for `seen` has left these partitions alone: they are not due until their counts change."""
+        """Mark partitions that a plan for `seen` did not select as not due until their counts or the reason change."""
         declined = {
             partition.key: Declined(partition.counts, partition.why, left_alone[partition.key])
             for partition in seen.due
@@ -246,26 +229,26 @@ class DebtBoard:
                 self._tables[seen.table] = _without_declined(known, declined)
 
     def request(self, table: TableName, filters: Iterable[str]) -> None:
-        """People ask for a rewrite of what these filters select. Asking again before it is done changes nothing."""
+        """Add requests to rewrite what these filters select; a request that is already pending is not added again."""
         with self._lock:
-            changed = self._ask(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
-        self._keep_if(changed)
+            changed = self._set_requests(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
+        self._save_if(changed)
 
     def known(self) -> tuple[TableName, ...]:
-        """Tables of which something is known, or asked for."""
+        """Tables with a known debt or a pending request."""
         with self._lock:
             return tuple(dict.fromkeys((*self._tables, *self._requested)))
 
-    def resume(
+    def restore_requests(
         self,
         requests: Mapping[TableName, tuple[str, ...]],
-        keep: Callable[[Mapping[TableName, tuple[str, ...]]], None],
+        save: Callable[[Mapping[TableName, tuple[str, ...]]], None],
     ) -> None:
-        """What the last process left undone; `keep` is told from now on of all that is open whenever that changes."""
+        """Restore pending requests; `save` is called with all of them on each change."""
         with self._lock:
-            self._requested, self._keep = dict(requests), keep
+            self._requested, self._save = dict(requests), save
 
-    def _ask(self, table: TableName, filters: tuple[str, ...]) -> bool:
+    def _set_requests(self, table: TableName, filters: tuple[str, ...]) -> bool:
         before = self._requested.pop(table, ())
         if filters:
             self._requested[table] = filters
@@ -273,34 +256,36 @@ class DebtBoard:
             self._tables[table] = replace(self._tables[table], requested=filters)
         return filters != before
 
-    def _keep_if(self, changed: bool) -> None:
-        """Outside the board's lock, which everybody waits for: the store may be slow. The last to keep keeps all."""
+    def _save_if(self, changed: bool) -> None:
+        """Save all pending requests, outside of the board's lock: the store may be slow. The last save is complete."""
         if changed:
-            with self._keeping:
+            with self._saving:
                 with self._lock:
                     requests = dict(self._requested)
-                self._keep(requests)
+                self._save(requests)
 
-    def served(self, table: TableName, filter_text: str) -> None:
-        """What was asked for has been done, or cannot be."""
+    def finish_request(self, table: TableName, filter_text: str) -> None:
+        """Remove a request that has been carried out, or cannot be."""
         with self._lock:
             left = tuple(text for text in self._requested.get(table, ()) if text != filter_text)
-            changed = self._ask(table, left)
-        self._keep_if(changed)
+            changed = self._set_requests(table, left)
+        self._save_if(changed)
 
     def forget(self, table: TableName) -> None:
         """Drop a table that no longer exists."""
         with self._lock:
             self._tables.pop(table, None)
             self._declined.pop(table, None)
-            changed = self._ask(table, ())
-        self._keep_if(changed)
+            changed = self._set_requests(table, ())
+        self._save_if(changed)
 
     def mark_stale(
         self, table: TableName, reason: str, waiting_since: float | None = None, *, acted_on: bool = False
     ) -> None:
-        """Keep the last counts, and say that they may be old. `waiting_since`: an event heard but not yet counted.
-        `acted_on`: whether the table is to be rewritten as far as the settings tell; where nothing is known yet.
+        """Keep the last counts, but mark them as possibly old.
+
+        `waiting_since`: time of an event that is not counted yet. `acted_on`: for a table without counts, whether the
+        settings allow to rewrite it.
         """
         with self._lock:
             known = self._tables.get(table) or TableDebt(table, acted_on=acted_on)
@@ -308,7 +293,7 @@ class DebtBoard:
             self._tables[table] = replace(known, stale=reason, waiting_since=waiting)
 
     def settled(self, table: TableName) -> None:
-        """A rewrite has been committed: events heard so far have been answered."""
+        """Clear the waiting times of a table after the commit of a rewrite."""
         with self._lock:
             known = self._tables.get(table)
             if known is not None:

@@ -1,8 +1,8 @@
-"""The debt ledger: exact counts per (spec, partition) of one table, brought up to date by walking unseen snapshots.
+"""The debt ledger: exact counts per (spec, partition) of one table, updated by walking unseen snapshots.
 
-Pure of Spark: state is reached through `LedgerStore`, which Spark's keyed state and a plain dictionary both implement.
-Whatever the history (rollback, expiry, table replaced, thresholds changed), the counts equal a full recount at the
-snapshot they claim: where the walk cannot be proved complete, the table is counted anew.
+Independent of Spark: `LedgerStore` hides the state; Spark's keyed state and a plain dictionary implement it. For any
+history (rollback, expiry, a replaced table, changed thresholds) the counts equal a full recount at the snapshot that
+they name: if the walk is not provably complete, the table is recounted.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from compactor.debt.board import PartitionCounts
 from compactor.debt.table_changes import (
+    AddedManifests,
     CommitTimes,
     Deltas,
     Gap,
@@ -31,16 +32,16 @@ from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 
 SLOTS = 256
-"""State access costs per key, so a table's partitions share this many packed values (10,000 single updates: 2.3 s)."""
+"""Number of packed values that hold all partitions of a table: state access costs per key (10,000 updates: 2.3 s)."""
 STATE_VERSION = 2
 COUNTED = 2
-"""Raised when `PartitionCounts` count something new: tables whose state has another number are counted anew."""
+"""Increase when `PartitionCounts` count something new: tables whose state has another number are recounted."""
 OTHER_COUNTS = FileSizes(0, 0)  # equals no table's sizes
 
 
 @dataclass(frozen=True)
 class Recount:
-    """A recount under way: manifests of `snapshot_id`, in their list's order, are counted up to `next_manifest`."""
+    """A recount in progress: the manifests of `snapshot_id` before `next_manifest` (in list order) are counted."""
 
     snapshot_id: int
     next_manifest: int
@@ -49,7 +50,10 @@ class Recount:
 
 @dataclass(frozen=True)
 class Head:
-    """What the ledger knows of a table as a whole. `drift`: summary total minus counted files, where a writer errs."""
+    """The ledger's state of a table as a whole.
+
+    `drift`: total of the snapshot summary minus counted files; not 0 if a writer's summaries are wrong.
+    """
 
     table_uuid: str
     snapshot_id: int | None
@@ -59,7 +63,7 @@ class Head:
     recount: Recount | None = None
 
     def to_json(self) -> str:
-        """Text for the state store."""
+        """As text for the state store."""
         recount = self.recount
         return json.dumps(
             {
@@ -108,20 +112,24 @@ class LedgerStore(Protocol):
         ...
 
     def slots(self) -> Iterator[bytes]:
-        """Every packed value there is."""
+        """All packed values."""
         ...
 
     def clear(self) -> None:
-        """Forget the table."""
+        """Delete the table's state."""
         ...
 
 
 @dataclass(frozen=True)
 class LedgerUpdate:
-    """What one look at a table changed. `whole`: `partitions` lists all with debt; else only those that changed.
+    """The result of one look at a table.
 
-    `more`: the look was cut short by the manifest budget; ask again. `counted`: the counts are complete at
-    `snapshot_id` (False while a long recount is under way).
+    Attributes:
+        counted: Whether the counts are complete at `snapshot_id`; False during a long recount.
+        whole: Whether `partitions` lists all partitions with debt, or only those that changed.
+        more: Whether the manifest budget ended the look early: look again.
+        recount_reason: Why the table is recounted; None for a walk.
+        partitions: New counts of partitions.
     """
 
     snapshot_id: int | None
@@ -145,7 +153,7 @@ def advance(
     """Bring one table's counts up to its current snapshot, within `manifest_budget` manifests.
 
     Raises:
-        RetryError: a manifest or manifest list cannot be read; the state is as before this call's last full step.
+        RetryError: a manifest or manifest list cannot be read; the state is that of the last completed step.
     """
     head = _load_head(store)
     reason = _reason_to_recount(head, table, sizes)
@@ -186,11 +194,11 @@ def _walk(
     cache: ManifestCache,
     budget: int,
 ) -> LedgerUpdate | None:
-    """Apply unseen snapshots, oldest first; None when the result contradicts the snapshot's own total."""
+    """Apply unseen snapshots, oldest first; None if the result contradicts the snapshot's own total."""
     taken = _within_budget(table, unseen, budget)
     deltas = deltas_of(table, taken, head.sizes, cache)
     totals = sum(deltas.values(), head.totals)
-    snapshot = taken[-1] if taken else None
+    snapshot = taken[-1][0] if taken else None
     claimed = total_data_files(snapshot)
     if claimed is not None and claimed - totals.data_files != head.drift:
         return None
@@ -211,15 +219,15 @@ def _walk(
     )
 
 
-def _within_budget(table: TableView, unseen: tuple[Snapshot, ...], budget: int) -> tuple[Snapshot, ...]:
-    """As many snapshots as the budget allows, at least one."""
-    taken: list[Snapshot] = []
-    for snapshot in unseen:
-        budget -= len(manifests_added(table, snapshot))
+def _within_budget(table: TableView, unseen: tuple[Snapshot, ...], budget: int) -> list[AddedManifests]:
+    """As many snapshots as the budget of manifests allows, at least one."""
+    taken: list[AddedManifests] = []
+    for snapshot, manifests in manifests_added(table, unseen):
+        budget -= len(manifests)
         if taken and budget < 0:
             break
-        taken.append(snapshot)
-    return tuple(taken)
+        taken.append((snapshot, manifests))
+    return taken
 
 
 def _recount(
@@ -231,7 +239,7 @@ def _recount(
     cache: ManifestCache,
     budget: int,
 ) -> LedgerUpdate:
-    """Count all live files of one snapshot, in pieces of `budget` manifests; goes on with a recount under way."""
+    """Count the live files of one snapshot, at most `budget` manifests at a time; continues a recount in progress."""
     if reason is None and head is not None and head.recount is not None:
         recount, totals = head.recount, head.totals
     else:
@@ -274,13 +282,13 @@ def _recount(
 
 
 def _reported(store: LedgerStore, update: LedgerUpdate) -> LedgerUpdate:
-    """The same update, listing every partition with debt."""
+    """The update with all partitions that have debt."""
     partitions = {key: counts for key, counts in _all_counts(store) if counts.has_debt}
     return replace(update, whole=True, partitions=partitions)
 
 
 def _apply(store: LedgerStore, deltas: Deltas) -> Deltas:
-    """Add deltas to the state, slot by slot; returns the new counts of every partition touched."""
+    """Add deltas to the state, slot by slot; return the new counts of each changed partition."""
     by_slot: dict[int, Deltas] = {}
     for key, change in deltas.items():
         by_slot.setdefault(slot_of(key), {})[key] = change
@@ -319,7 +327,7 @@ def unpack(packed: bytes) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
 
 
 class DictionaryStore:
-    """A `LedgerStore` in memory: for counting without a stream (observe mode's sweep) and for tests."""
+    """A `LedgerStore` in memory, for observe mode (which counts without a stream) and for tests."""
 
     def __init__(self) -> None:
         self._head: str | None = None

@@ -1,7 +1,7 @@
-"""Manifest debt: how many manifests a table has, how small and how mixed, and when rewriting them pays. Pure.
+"""Manifest debt: the number, size and overlap of a table's manifests, and when a rewrite of manifests pays. Pure.
 
-Writers that append without merging (`newFastAppend`, as Spark's streaming does) leave a manifest a commit. Every
-planner opens all of them whose partition ranges match; merging brings both their number and their ranges down.
+Writers that append without merging (`newFastAppend`, e.g. Spark's streaming) leave one manifest per commit. A planner
+opens each manifest whose partition ranges match its filter. Merging reduces the number of manifests and their ranges.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ DEFAULT_TARGET: Final = 8 * 1024 * 1024  # Iceberg's default of the property
 
 @dataclass(frozen=True)
 class ManifestCounts:
-    """The manifests of one snapshot.
+    """Counts of the manifests of one snapshot.
 
     Attributes:
-        manifests: How many, of data and of deletes.
-        bytes: Their sizes together.
+        manifests: Data and delete manifests.
+        bytes: Their total size.
         delete_manifests: How many of them list delete files.
-        depth: How many data manifests a filter on one value of the first partition field has to open, on average over
-            the manifests' own bounds; 1 is perfectly clustered, 0 an empty or unpartitioned table.
+        depth: The number of data manifests that a filter on one value of the first partition field opens, on average
+            over the manifests' own bounds; 1 is perfectly clustered, 0 an empty or unpartitioned table.
         due_specs: Specs whose manifests are worth rewriting.
-        why: Why, in words; empty if none is.
+        why: The reason, for people; empty if no spec is due.
     """
 
     manifests: int = 0
@@ -47,11 +47,11 @@ class ManifestCounts:
 
     @property
     def due(self) -> bool:
-        """Whether a rewrite of manifests pays."""
+        """Whether a rewrite of manifests is due."""
         return bool(self.due_specs)
 
     def to_list(self) -> list[Any]:
-        """For JSON; `from_list` reads it."""
+        """As a list for JSON; `from_list` is the inverse."""
         return [self.manifests, self.bytes, self.delete_manifests, self.depth, list(self.due_specs), self.why]
 
     @classmethod
@@ -68,9 +68,9 @@ def count_manifests(
     properties: Mapping[str, str],
     format_version: int,
 ) -> ManifestCounts:
-    """Count the manifests of one snapshot and judge them, spec by spec: none is ever merged with another spec's.
+    """Count the manifests of one snapshot and find due specs; manifests of different specs are never merged.
 
-    On V3 delete manifests are not rewritten (manifest_rewrite.py), so they are nobody's reason to do it.
+    On V3, delete manifests are not rewritten (manifest_rewrite.py), so they make no spec due.
     """
     target = _target(properties)
     sizes: dict[int, list[int]] = defaultdict(list)
@@ -86,12 +86,12 @@ def count_manifests(
         delete_manifests=sum(manifest.content == ManifestContent.DELETES for manifest in manifests),
         depth=_depth(manifests, layouts),
         due_specs=due,
-        why=f"{many} manifests where {fewer} would do" if due else "",
+        why=f"{many} manifests, {fewer} would be enough" if due else "",
     )
 
 
 def manifests_of(table: TableView, settings: ManifestSettings) -> ManifestCounts:
-    """`count_manifests` of a table's current snapshot."""
+    """`count_manifests` for a table's current snapshot."""
     version = table.metadata.format_version
     return count_manifests(table.manifests(), table.layouts(), settings, table.properties, version)
 
@@ -110,12 +110,12 @@ def _due(sizes: Sequence[int], target: int, settings: ManifestSettings) -> bool:
 
 
 def _fewest(sizes: Sequence[int], target: int) -> int:
-    """As many as their bytes fill."""
+    """The number of manifests of the target size that hold these bytes."""
     return max(1, -(-sum(sizes) // target))
 
 
 def _depth(manifests: Iterable[ManifestFile], layouts: Mapping[int, PartitionLayout]) -> float:
-    """By spec: how many of the ranges hold a manifest's own lower bound, on average over all manifests."""
+    """The number of ranges of the same spec that hold a manifest's lower bound, on average over all manifests."""
     ranges: dict[int, list[tuple[Any, Any]]] = defaultdict(list)
     for manifest in manifests:
         layout = layouts[manifest.partition_spec_id]

@@ -1,4 +1,4 @@
-"""What changed in a table since a snapshot: only unseen snapshots are read; on any gap the answer is "recount"."""
+"""Find what changed in a table since a snapshot, from unseen snapshots only; a gap in the history needs a recount."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _POSITION_DELETES = CONTENT.index(Content.POSITION_DELETES)
 
 @dataclass(frozen=True)
 class CommitTimes:
-    """When writers committed, in milliseconds since the epoch; rewrites are no writers' commits.
+    """Commit times of writers, in milliseconds since the epoch, without rewrites.
 
-    What a rewrite wrote is as old as the newest commit it can hold: its files carry the sequence number of the snapshot
-    that the rewrite was planned at. Of files of expired snapshots nothing is known.
+    A file written by a rewrite is as old as the newest commit whose rows it can hold: it carries the sequence number of
+    the snapshot that the rewrite was planned at. The times of expired snapshots are unknown.
 
     Attributes:
-        by_snapshot: Of retained snapshots that are not rewrites.
-        by_sequence: (sequence number, milliseconds) of the same, ascending.
+        by_snapshot: Times of retained snapshots that are not rewrites.
+        by_sequence: (sequence number, milliseconds) of the same snapshots, ascending.
     """
 
     by_snapshot: Mapping[int, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class CommitTimes:
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> CommitTimes:
-        """Those of a table."""
+        """The commit times of a table."""
         written = [
             snapshot
             for snapshot in metadata.snapshots
@@ -54,7 +54,7 @@ class CommitTimes:
         return cls(by_snapshot, tuple(sorted(by_sequence.items())))
 
     def written_ms(self, snapshot_id: int | None, data_sequence_number: int) -> int:
-        """When a file was written: exactly for files of writers, at the latest for those of rewrites; 0 if unknown."""
+        """When a file's rows were written: exact for files of writers, the latest time for rewrites; 0 if unknown."""
         known = self.by_snapshot.get(snapshot_id or 0)
         if known is not None:
             return known
@@ -67,23 +67,23 @@ NO_COMMITS = CommitTimes()
 
 @dataclass(frozen=True)
 class Unseen:
-    """Snapshots of the branch that follow the one already counted, oldest first. Empty: nothing new."""
+    """The snapshots of the branch after the counted one, oldest first; empty if nothing is new."""
 
     snapshots: tuple[Snapshot, ...]
 
 
 @dataclass(frozen=True)
 class Gap:
-    """The counted snapshot is not an ancestor of the current one; `reason` is a slug. A full recount is needed."""
+    """The counted snapshot is not an ancestor of the head: a full recount is needed. `reason` is a slug."""
 
     reason: str
 
 
 def unseen_snapshots(metadata: TableMetadata, counted_snapshot_id: int | None, ref: str = MAIN) -> Unseen | Gap:
-    """Walk back from the branch's head to the counted one (spec: snapshots form a log through parent-snapshot-id).
+    """Walk back from the branch's head to the counted snapshot (spec: snapshots form a log by parent-snapshot-id).
 
-    Rollback, expiry of a snapshot in between, and a table replaced under its name all end as a Gap. The counted
-    snapshot itself may have expired, as long as its child still names it.
+    A rollback, an expired snapshot in between, and a replaced table result in a Gap. The counted snapshot itself may
+    have expired, as long as its child still names it.
     """
     current = head_of(metadata, ref)
     if counted_snapshot_id is None:
@@ -99,36 +99,46 @@ def unseen_snapshots(metadata: TableMetadata, counted_snapshot_id: int | None, r
     return Unseen(tuple(reversed(new)))
 
 
-def manifests_added(table: TableView, snapshot: Snapshot) -> list[ManifestFile]:
-    """Manifests that `snapshot` itself wrote; older ones were counted with their own snapshot."""
-    return [manifest for manifest in table.manifests(snapshot) if manifest.added_snapshot_id == snapshot.snapshot_id]
+AddedManifests = tuple[Snapshot, Sequence[ManifestFile]]
+"""A snapshot and the manifests that it wrote itself; older manifests were counted with their own snapshot."""
 
 
-def entries_changed(table: TableView, snapshots: Iterable[Snapshot], cache: ManifestCache) -> Iterator[FileEntry]:
-    """What `snapshots` added and removed, in their order (spec: an entry belongs to the snapshot whose id it carries).
+def manifests_added(table: TableView, snapshots: Iterable[Snapshot]) -> Iterator[AddedManifests]:
+    """Each snapshot with the manifests that it wrote; each manifest list is read when its snapshot is reached.
+
+    Raises:
+        RetryError: a manifest list cannot be read.
+    """
+    for snapshot in snapshots:
+        manifests = table.manifests(snapshot)
+        yield snapshot, [each for each in manifests if each.added_snapshot_id == snapshot.snapshot_id]
+
+
+def entries_changed(table: TableView, commits: Iterable[AddedManifests], cache: ManifestCache) -> Iterator[FileEntry]:
+    """The files that snapshots added and removed, in order (spec: an entry belongs to the snapshot whose id it has).
 
     Raises:
         RetryError: a manifest cannot be read.
     """
-    for snapshot in snapshots:
-        for entries in cache.read(table, manifests_added(table, snapshot)):
+    for snapshot, manifests in commits:
+        for entries in cache.read(table, manifests):
             for entry in entries:
                 if entry.status is not Status.EXISTING and entry.snapshot_id == snapshot.snapshot_id:
                     yield entry
 
 
-def deltas_of(table: TableView, snapshots: Iterable[Snapshot], sizes: FileSizes, cache: ManifestCache) -> Deltas:
-    """Change in counts per partition over `snapshots`."""
+def deltas_of(table: TableView, commits: Iterable[AddedManifests], sizes: FileSizes, cache: ManifestCache) -> Deltas:
+    """The change in counts per partition over some snapshots."""
     deltas: Deltas = {}
-    commits = CommitTimes.of(table.metadata)
-    for entry in entries_changed(table, snapshots, cache):
-        counts = counts_of(entry, sizes, commits.written_ms(entry.snapshot_id, entry.data_sequence_number))
+    times = CommitTimes.of(table.metadata)
+    for entry in entries_changed(table, commits, cache):
+        counts = counts_of(entry, sizes, times.written_ms(entry.snapshot_id, entry.data_sequence_number))
         add(deltas, entry.key, counts if entry.status is Status.ADDED else -counts)
     return deltas
 
 
 def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: CommitTimes = NO_COMMITS) -> Deltas:
-    """Counts per partition of the live entries given: the recount, whole or a part of it; as `counts_of` for each."""
+    """Counts per partition of the live entries of some manifests: the sum of `counts_of` over all entries."""
     rows = ManifestRows(manifests)
     changed_ms = _changed_ms(rows, commits)
     records, size, content = rows.numbers("records"), rows.numbers("size"), rows.numbers("content")
@@ -159,7 +169,7 @@ def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: Co
 
 
 def _changed_ms(rows: ManifestRows, commits: CommitTimes) -> Numbers:
-    """Row by row, when a writer committed the file; 0 if unknown."""
+    """For each row, when a writer committed the file; 0 if unknown."""
     by_snapshot, snapshot_ids = pd.factorize(rows.snapshot_ids())
     by_sequence, sequences = pd.factorize(rows.numbers("data_sequence_number"))
     codes, distinct = pd.factorize(by_snapshot * max(1, len(sequences)) + by_sequence)
@@ -179,7 +189,7 @@ def _ladder(ascending: Numbers, edges: Numbers) -> SizeLadder:
 
 
 def counts_of(entry: FileEntry, sizes: FileSizes, changed_ms: int = 0) -> PartitionCounts:
-    """What one live file adds to its partition's counts. `changed_ms`: when a writer committed it, 0 if unknown."""
+    """The counts of one live file. `changed_ms`: when a writer committed it, 0 if unknown."""
     if entry.content is Content.DATA:
         small = sizes.is_small(entry.size)
         return PartitionCounts(
@@ -206,7 +216,7 @@ def add(counts: Deltas, key: PartitionKey, change: PartitionCounts) -> None:
 
 
 def total_data_files(snapshot: Snapshot | None) -> int | None:
-    """The snapshot summary's own count of data files, where the writer keeps one: a cheap check of the ledger."""
+    """The count of data files in the snapshot's summary, if the writer keeps one: a cheap check of the ledger."""
     if snapshot is None or snapshot.summary is None:
         return None
     text: Mapping[str, str] = snapshot.summary.additional_properties

@@ -32,9 +32,9 @@ EDGES_PER_OCTAVE = 4
 
 
 def longest_prefix(ascending: Sequence[int], growth: float) -> int:
-    """How many of the smallest files rule 2 merges: the longest prefix with sum >= growth * largest; 0 for none.
+    """The number of smallest files that rule 2 merges: the longest prefix with sum >= growth * largest; 0 if none.
 
-    One file is never merged with nothing, so the answer is 0 or at least 2.
+    A single file is never merged, so the result is 0 or at least 2.
     """
     total, found = 0, 0
     for count, size in enumerate(ascending, 1):
@@ -45,12 +45,12 @@ def longest_prefix(ascending: Sequence[int], growth: float) -> int:
 
 
 def step_of(size: int) -> int:
-    """The step of the ladder that a file of `size` bytes stands on."""
+    """The step of the ladder for a file of `size` bytes."""
     return math.floor(EDGES_PER_OCTAVE * math.log2(max(1, size)))
 
 
 def step_edges(largest: int) -> list[int]:
-    """Sizes at which a new step begins, ascending from step 0, up to `largest`: for looking up many sizes at once."""
+    """The sizes at which steps begin, ascending from step 0 up to `largest`: to look up many sizes at once."""
     edges: list[int] = []
     for step in range(step_of(largest) + 1):
         below, at_least = edges[-1] - 1 if edges else -1, largest
@@ -62,12 +62,12 @@ def step_edges(largest: int) -> list[int]:
 
 
 def least_on(step: int) -> float:
-    """No file on this step is smaller. The lowest also holds empty files."""
+    """A lower bound of the sizes on this step; the lowest step also holds empty files."""
     return 0.0 if step <= 0 else 2 ** (step / EDGES_PER_OCTAVE) * (1 - 1e-9)
 
 
 def may_have_prefix(ladder: Sequence[tuple[int, int, int]], growth: float) -> bool:
-    """Whether rule 2 may apply to files known only by their ladder: never False where it does apply.
+    """Whether rule 2 may apply to files that are known only by their ladder; never False if rule 2 applies.
 
     Args:
         ladder: (step, files, bytes), ascending by step.
@@ -82,22 +82,12 @@ def may_have_prefix(ladder: Sequence[tuple[int, int, int]], growth: float) -> bo
     return False
 
 
-def most_rewrites(arrival_size: int, target: int, growth: float) -> int:
-    """The first bound: how often a byte that arrives in a file of this size can be rewritten by rules 1 and 2."""
-    return math.ceil(math.log(target / arrival_size, growth) - 1e-9) if arrival_size < target else 0
-
-
-def most_open_files(smallest: int, target: int, growth: float) -> float:
-    """The second bound: how many small files can be left when neither rule applies."""
-    return 1 + math.log(max(1.0, target / smallest), growth / (growth - 1))
-
-
 def balanced(sizes: Sequence[int], target: int, least: int) -> list[tuple[int, int]]:
     """Cut files, in order, into runs that become one output each: near `target`, none below `least` bytes.
 
     Returns:
-        (start, end) of each run, contiguous from 0. What follows the last run could not be made healthy and is left as
-        it is. Sizes whose sum is below `least` or `target` become one run.
+        (start, end) of each run, contiguous from 0. Files after the last run cannot reach `least` and are left out.
+        Sizes whose sum is below `least` or `target` become one run.
     """
     total = sum(sizes)
     wanted = max(1, min(math.floor(total / target + 0.5), int(total // least) if least else 1))

@@ -1,56 +1,26 @@
-"""A filter's syntax tree, bound to a schema: names become field ids, constants values, and NOT is pushed to the leaves.
+"""Bind a filter's syntax tree to a schema: names become field ids, constants become values, NOT moves into the leaves.
 
-SQL's three-valued logic: a test of null is neither true nor false, so neither it nor its negation matches. PyIceberg's
-expression objects are read too; there, as in Iceberg, `!=`, NOT IN and NOT LIKE match null.
+SQL's three-valued logic holds: a test of null is neither true nor false, so neither the test nor its negation matches.
 """
 
 from __future__ import annotations
 
-import math
-from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
-from pyiceberg.expressions import (
-    AlwaysFalse,
-    AlwaysTrue,
-    And,
-    BooleanExpression,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNaN,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    LiteralPredicate,
-    Not,
-    NotEqualTo,
-    NotIn,
-    NotNaN,
-    NotNull,
-    NotStartsWith,
-    Or,
-    Reference,
-    SetPredicate,
-    StartsWith,
-    UnboundPredicate,
-)
-from pyiceberg.expressions.literals import DateLiteral, Literal, TimeLiteral, TimestampLiteral
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, NestedField, PrimitiveType, StringType
 
 from compactor.filters.predicates import EVERYTHING, NOTHING, Leaf, Predicate, all_of, any_of
 from compactor.filters.predicates import Operator as LeafOperator
-from compactor.filters.syntax import Constant, Every, Negated, Node, Operator, Some, Test
+from compactor.filters.syntax import Constant, Every, Negated, Node, Some, Test
 from compactor.filters.values import compared, listed, value_of
 
 
 def bind(schema: Schema, node: Node, negated: bool = False) -> Predicate:
-    """The predicate over field ids that `node` (or its negation) is.
+    """The predicate over field ids of `node`, or of its negation.
 
     Raises:
-        ValueError: an unknown column, or a constant that its type does not take.
+        ValueError: the column is unknown, or its type does not accept the constant.
     """
     match node:
         case Negated():
@@ -83,7 +53,7 @@ def _bind_test(schema: Schema, test: Test, negated: bool) -> Predicate:
 
 
 def _column(schema: Schema, name: str) -> NestedField:
-    """The field by its full name; where no name is the same, the only one that differs in case alone."""
+    """The field with this full name; else the only field whose name differs in case only."""
     known = schema.column_names
     found = [name] if name in known else [each for each in known if each.lower() == name.lower()]
     if len(found) != 1:
@@ -92,7 +62,7 @@ def _column(schema: Schema, name: str) -> NestedField:
     try:
         schema.accessor_for_field(field.field_id)
     except ValueError:
-        raise ValueError(f"{name} lies in a list or map: a row has many of them") from None
+        raise ValueError(f"{name} lies in a list or map: a row has many values of it") from None
     return field
 
 
@@ -103,7 +73,7 @@ def _nan_test(key: int, name: str, kind: PrimitiveType, negated: bool) -> Predic
 
 
 def _like(key: int, name: str, kind: PrimitiveType, constants: tuple[Constant, ...], negated: bool) -> Predicate:
-    """LIKE where the pattern is a text or a prefix; else what all texts it could match begin with."""
+    """LIKE: exact for a plain text or a prefix pattern; else a test of the prefix before the first wildcard."""
     if not isinstance(kind, StringType):
         raise ValueError(f"LIKE needs a column of strings; {name} is of type {kind}")  # noqa: TRY004 - an input
     if any(constant.kind != "text" for constant in constants):
@@ -131,80 +101,3 @@ def _prefix_of_pattern(pattern: str, escape: str = "\\") -> tuple[str, str]:
         prefix.append(pattern[position])
         position += 1
     return "".join(prefix), pattern[position:]
-
-
-_TESTS: Final[dict[type[BooleanExpression], Operator]] = {
-    IsNull: "is null",
-    NotNull: "is null",
-    IsNaN: "is nan",
-    NotNaN: "is nan",
-    EqualTo: "=",
-    NotEqualTo: "=",
-    LessThan: "<",
-    LessThanOrEqual: "<=",
-    GreaterThan: ">",
-    GreaterThanOrEqual: ">=",
-    In: "in",
-    NotIn: "in",
-    StartsWith: "like",
-    NotStartsWith: "like",
-}
-
-
-def from_expression(expression: BooleanExpression) -> Node:
-    """The syntax tree of an unbound PyIceberg expression.
-
-    Raises:
-        ValueError: it has parts that a filter's text cannot have, such as a term that is not a column.
-    """
-    match expression:
-        case AlwaysTrue() | AlwaysFalse():
-            return Every(()) if isinstance(expression, AlwaysTrue) else Some(())
-        case And() | Or():
-            parts = (from_expression(expression.left), from_expression(expression.right))
-            return Every(parts) if isinstance(expression, And) else Some(parts)
-        case Not():
-            return Negated(from_expression(expression.child))
-        case _:
-            return _from_test(expression)
-
-
-def _from_test(expression: BooleanExpression) -> Node:
-    operator = _TESTS.get(type(expression))
-    if operator is None or not isinstance(expression, UnboundPredicate) or not isinstance(expression.term, Reference):
-        raise ValueError(f"{expression} is not an unbound test of a column")
-    column = expression.term.name
-    test = Test(column, operator, _constants(expression))
-    match expression:
-        case NotNull() | NotNaN():
-            return Negated(test)
-        case NotEqualTo() | NotIn() | NotStartsWith():
-            return Some((Negated(test), Test(column, "is null")))
-        case _:
-            return test
-
-
-def _constants(expression: UnboundPredicate) -> tuple[Constant, ...]:
-    if isinstance(expression, StartsWith | NotStartsWith):
-        prefix = str(expression.literal.value)
-        for special in ("\\", "%", "_"):
-            prefix = prefix.replace(special, f"\\{special}")
-        return (Constant("text", f"{prefix}%"),)
-    if isinstance(expression, LiteralPredicate):
-        return (_constant(expression.literal),)
-    if isinstance(expression, SetPredicate):
-        return tuple(_constant(each) for each in expression.literals)
-    return ()
-
-
-def _constant(literal: Literal[Any]) -> Constant:
-    value = literal.value
-    if isinstance(literal, DateLiteral):
-        return Constant("days", value)
-    if isinstance(literal, TimeLiteral | TimestampLiteral):
-        return Constant("micros", value)
-    if isinstance(value, bytes | bool):
-        return Constant("bytes" if isinstance(value, bytes) else "boolean", value)
-    if isinstance(value, int | Decimal) or (isinstance(value, float) and math.isfinite(value)):
-        return Constant("number", Decimal(value))
-    return Constant("text", str(value))

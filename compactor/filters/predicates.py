@@ -1,7 +1,7 @@
-"""Predicates over columns or partition fields, without NOT: whether one value, or any between bounds, satisfies them.
+"""Predicates over columns or partition fields, without NOT: test one value, or all values between bounds.
 
-Null satisfies IS NULL alone, as in SQL (and IS NOT NAN). NaN is greater than every number and equal to itself, as in
-Spark. Whatever cannot be compared is taken to match: a predicate chooses what is looked at, it must not lose anything.
+Null satisfies only IS NULL, as in SQL (and IS NOT NAN). NaN is greater than every number and equal to itself, as in
+Spark. Values that cannot be compared match: a predicate selects files to look at and must not lose a row.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 
 class Operator(Enum):
-    """What a leaf asks of a value; IN and NOT IN stand for `=` and `!=` too."""
+    """The test of a leaf; IN and NOT IN also stand for `=` and `!=`."""
 
     IN = "IN"
     NOT_IN = "NOT IN"
@@ -34,10 +34,14 @@ class Operator(Enum):
 
 @dataclass(frozen=True)
 class Leaf:
-    """One test of the value that `key` names: a field id of a schema, or a position in a partition tuple.
+    """One test of one value.
 
-    `values` are Iceberg's own (days, micros, unscaled text never; uuids as 16 bytes): one, or for IN any number.
-    `also` are values that match besides, for reasons of the writers, not of the filter; they are not shown.
+    Attributes:
+        key: A field id of a schema, or a position in a partition tuple.
+        name: The name of the column or partition field.
+        operator: The test.
+        values: Constants as Iceberg stores them (days, microseconds, uuids as 16 bytes): one, or any number for IN.
+        also: More values that match, because of how writers store some values; not shown to people.
     """
 
     key: int
@@ -48,20 +52,20 @@ class Leaf:
 
     @property
     def value(self) -> Any:
-        """The one value of a comparison."""
+        """The one constant of a comparison."""
         return next(iter(self.values))
 
 
 @dataclass(frozen=True)
 class AllOf:
-    """AND; without parts: everything matches."""
+    """AND; without parts, everything matches."""
 
     parts: tuple[Predicate, ...] = ()
 
 
 @dataclass(frozen=True)
 class AnyOf:
-    """OR; without parts: nothing matches."""
+    """OR; without parts, nothing matches."""
 
     parts: tuple[Predicate, ...] = ()
 
@@ -73,7 +77,10 @@ NOTHING: Final = AnyOf()
 
 @dataclass(frozen=True)
 class Bounds:
-    """What is known of many values: none is below `lower` or above `upper` (None: not known), and what may occur."""
+    """Bounds of many values: none is below `lower` or above `upper` (None: unknown).
+
+    `nulls`, `nans`, `values`: whether nulls, NaN and other values may occur.
+    """
 
     lower: Any = None
     upper: Any = None
@@ -86,7 +93,7 @@ UNKNOWN_BOUNDS: Final = Bounds()
 
 
 def all_of(parts: Iterable[Predicate]) -> Predicate:
-    """AND of `parts`, flat and without repetitions."""
+    """AND of `parts`, flat and without duplicates."""
     kept: dict[Predicate, None] = {}
     for part in parts:
         if part == NOTHING:
@@ -96,7 +103,7 @@ def all_of(parts: Iterable[Predicate]) -> Predicate:
 
 
 def any_of(parts: Iterable[Predicate]) -> Predicate:
-    """OR of `parts`, flat, without repetitions, the IN sets of one key united."""
+    """OR of `parts`, flat, without duplicates, with the IN sets of one key united."""
     kept: dict[Any, Predicate] = {}
     for part in parts:
         if part == EVERYTHING:
@@ -116,9 +123,10 @@ def any_of(parts: Iterable[Predicate]) -> Predicate:
 
 
 def narrowed(predicate: Predicate) -> Predicate:
-    """The same, but what an AND says of a key besides `=` or IN is asked of those values, and the values that fail go.
+    """An equal predicate with simpler ANDs: other tests of a key are evaluated on the values of its `=` or IN.
 
-    Rows see no difference; partitions do: `a = 1 AND (a > 5 OR b = 2)` is `a = 1 AND b = 2`, which narrows `b` too.
+    It matches the same rows but fewer partitions: `a = 1 AND (a > 5 OR b = 2)` becomes `a = 1 AND b = 2`, which also
+    narrows `b`.
     """
     match predicate:
         case AnyOf():
@@ -144,7 +152,7 @@ def narrowed(predicate: Predicate) -> Predicate:
 
 
 def _given(predicate: Predicate, key: int, value: Any) -> Predicate:
-    """What is left to say of the other keys once this one has this value."""
+    """The remaining predicate over the other keys if `key` has this value."""
     match predicate:
         case AllOf():
             return all_of(_given(part, key, value) for part in predicate.parts)
@@ -156,7 +164,7 @@ def _given(predicate: Predicate, key: int, value: Any) -> Predicate:
 
 
 def matches(predicate: Predicate, value_of: Callable[[int], Any]) -> bool:
-    """Whether one row or partition tuple satisfies `predicate`; True where `value_of` raises or compares badly."""
+    """Whether one row or partition tuple satisfies `predicate`; True if a value is missing or cannot be compared."""
     match predicate:
         case AllOf():
             return all(matches(part, value_of) for part in predicate.parts)
@@ -199,7 +207,7 @@ def _is_nan(value: Any) -> bool:
 
 
 def may_match(predicate: Predicate, bounds_of: Callable[[int], Bounds]) -> bool:
-    """Whether any value within the bounds may satisfy `predicate` (each leaf for itself: an upper estimate)."""
+    """Whether any value within the bounds may satisfy `predicate`; each leaf is tested alone, so True too often."""
     match predicate:
         case AllOf():
             return all(may_match(part, bounds_of) for part in predicate.parts)
@@ -230,12 +238,14 @@ def _may_satisfy(leaf: Leaf, bounds: Bounds) -> bool:
 
 
 def _reaches(leaf: Leaf, lower: Any, upper: Any) -> bool:
-    """Whether a value between the bounds may satisfy a leaf that has values."""
+    """Whether a value between the bounds may satisfy a leaf with constants."""
     if leaf.operator is Operator.IN:
         ordered = _ordered(leaf.values)
         first = 0 if lower is None else bisect_left(ordered, lower)
         return first < len(ordered) and (upper is None or ordered[first] <= upper)
-    if leaf.operator is Operator.NOT_STARTS_WITH:  # impossible only where both bounds, so all between them, start so
+    if (
+        leaf.operator is Operator.NOT_STARTS_WITH
+    ):  # false only if both bounds have the prefix, and so all values between them
         known = lower is not None and upper is not None
         return not (known and lower.startswith(leaf.value) and upper.startswith(leaf.value))
     if leaf.operator is Operator.STARTS_WITH:
@@ -247,7 +257,7 @@ def _reaches(leaf: Leaf, lower: Any, upper: Any) -> bool:
 
 @lru_cache(maxsize=64)
 def _ordered(values: frozenset[Any]) -> tuple[Any, ...]:
-    """Thousands of values of one list may be held against thousands of manifests."""
+    """Cached: thousands of constants of one list may be compared with thousands of manifests."""
     return tuple(sorted(values))
 
 
@@ -256,7 +266,7 @@ def _inside(value: Any, bounds: Bounds) -> bool:
 
 
 def possible_values(predicate: Predicate, key: int) -> frozenset[Any] | None:
-    """The values of `key` that `predicate` allows, other keys being free; None: no leaf narrows them to a set."""
+    """The values of `key` that `predicate` allows for any other keys; None if no leaf limits them to a set."""
     match predicate:
         case AllOf():
             sets = [found for part in predicate.parts if (found := possible_values(part, key)) is not None]
@@ -280,9 +290,9 @@ def as_text(predicate: Predicate, show: Callable[[Leaf, Any], str], sets: Abstra
     """SQL-like text. `TRUE`: everything matches, `FALSE`: nothing does.
 
     Args:
-        predicate: What to write.
-        show: Writes one value of a leaf.
-        sets: Keys whose values are always written as sets, such as bucket numbers: `IN (2)` and not `= 2`.
+        predicate: The predicate to write.
+        show: Formats one value of a leaf.
+        sets: Keys whose values are always written as sets, e.g. bucket numbers: `IN (2)`, not `= 2`.
     """
     match predicate:
         case AllOf():

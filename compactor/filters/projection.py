@@ -1,14 +1,14 @@
-"""A predicate over columns → what it says of the partitions of one spec: *inclusive*, so no matching row is left out.
+"""Project a predicate over columns onto the partitions of one spec. The projection is *inclusive*: no row is lost.
 
-If a row satisfies the predicate, its partition tuple satisfies the projection. Each leaf is projected by PyIceberg's
-own transforms (`project`), onto each partition field of its column; a leaf that cannot be projected matches every
-partition. Beyond PyIceberg 0.12, as in Iceberg's Java code or safer:
+If a row satisfies the predicate, its partition tuple satisfies the projection. PyIceberg's transforms (`project`)
+project each leaf onto each partition field of its column; a leaf that cannot be projected matches every partition.
+Differences from PyIceberg 0.12, as in Iceberg's Java code or safer:
 
-- Iceberg 0.10 and before gave times before 1970 a year, month, day or hour one too late: both are kept (see
-  `ProjectionUtil.fixInclusiveTimeProjection`).
-- Java's truncation of the smallest ints and longs wraps around: the wrapped value is kept.
-- PyIceberg takes IS NULL of a required field inside an optional struct for impossible: its struct may be null.
-- A comparison at the end of Python's calendar is projected without its own end point.
+- Iceberg 0.10 and earlier stored times before 1970 with a year, month, day or hour one too late: both values match
+  (see `ProjectionUtil.fixInclusiveTimeProjection`).
+- Java's truncation of the smallest ints and longs overflows: the overflowed value matches too.
+- IS NULL of a required field in an optional struct may match, since the struct may be null; PyIceberg says never.
+- A comparison with the end of Python's calendar is projected without its end point.
 """
 
 from __future__ import annotations
@@ -18,40 +18,15 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
+from pyiceberg import expressions
 from pyiceberg.expressions import (
     BooleanExpression,
-    BoundEqualTo,
-    BoundGreaterThan,
-    BoundGreaterThanOrEqual,
     BoundIn,
-    BoundIsNaN,
-    BoundIsNull,
-    BoundLessThan,
-    BoundLessThanOrEqual,
-    BoundNotEqualTo,
     BoundNotIn,
-    BoundNotNaN,
-    BoundNotNull,
-    BoundNotStartsWith,
     BoundPredicate,
     BoundReference,
-    BoundStartsWith,
-    EqualTo,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNaN,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
     LiteralPredicate,
-    NotEqualTo,
-    NotIn,
-    NotNaN,
-    NotNull,
-    NotStartsWith,
     SetPredicate,
-    StartsWith,
 )
 from pyiceberg.expressions.literals import DateLiteral, Literal, TimestampLiteral, UUIDLiteral, literal
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -95,7 +70,7 @@ from compactor.partitions import to_json
 
 @dataclass(frozen=True)
 class Buckets:
-    """How many buckets of one bucket field a filter selects."""
+    """The number of buckets of one bucket field that a filter selects."""
 
     field: str
     selected: int
@@ -104,7 +79,7 @@ class Buckets:
 
 @dataclass(frozen=True)
 class Projection:
-    """What a filter says of the partitions of one spec. Leaves of `predicate` have positions in the tuple as keys."""
+    """A filter over the partitions of one spec; the keys of the leaves are positions in the partition tuple."""
 
     spec_id: int
     predicate: Predicate
@@ -116,9 +91,9 @@ def project(predicate: Predicate, spec: PartitionSpec, kinds: Mapping[int, Primi
     """Project a predicate over columns onto one spec.
 
     Args:
-        predicate: Over columns: the keys of its leaves are field ids.
+        predicate: A predicate over columns: the keys of its leaves are field ids.
         spec: The partition spec.
-        kinds: Types of the columns by field id, at least of those that the predicate names.
+        kinds: Column types by field id, at least for the columns of the predicate.
     """
     found = _project(predicate, spec, kinds)
     transforms = {position: field.transform for position, field in enumerate(spec.fields)}
@@ -156,7 +131,7 @@ def _project_leaf(leaf: Leaf, kind: PrimitiveType, position: int, field: Partiti
     for weaker in _weaker_and_weaker(leaf):
         try:
             projected = field.transform.project(field.name, _bound(weaker, kind))
-        except Exception:  # noqa: BLE001, S112 - whatever PyIceberg cannot project, must be kept
+        except Exception:  # noqa: BLE001, S112 - a leaf that PyIceberg cannot project must keep all partitions
             continue
         if projected is not None:
             return _as_written(_leaf(projected, position, field), field, kind)
@@ -164,8 +139,10 @@ def _project_leaf(leaf: Leaf, kind: PrimitiveType, position: int, field: Partiti
 
 
 def _weaker_and_weaker(leaf: Leaf) -> Iterator[Leaf]:
-    """The leaf, and what follows from it: PyIceberg steps off the end point of `<` and `>`, which may be the calendar's
-    last; and only null satisfies no test but IS NULL (a transform makes null of null alone, but for `void`).
+    """The leaf, then weaker leaves that follow from it, for leaves that PyIceberg cannot project.
+
+    PyIceberg moves the end point of `<` and `>` by one, which fails at the end of the calendar. Every test but IS NULL
+    implies IS NOT NULL (except for `void`, transforms map only null to null).
     """
     yield leaf
     if leaf.operator in _WITH_END_POINT:
@@ -178,7 +155,7 @@ _WITH_END_POINT: Final = {Operator.LESS: Operator.AT_MOST, Operator.GREATER: Ope
 
 
 def _bound(leaf: Leaf, kind: PrimitiveType) -> BoundPredicate:
-    # Optional whatever the schema says: PyIceberg would fold IS NULL of a required field in a struct to "never".
+    # Optional, whatever the schema says: PyIceberg folds IS NULL of a required field in a struct to "never".
     field = NestedField(field_id=leaf.key, name=leaf.name, field_type=kind, required=False)
     column = BoundReference(field=field, accessor=Accessor(position=0))
     literals = {_literal(kind, value) for value in leaf.values}
@@ -188,7 +165,7 @@ def _bound(leaf: Leaf, kind: PrimitiveType) -> BoundPredicate:
     else:
         made = _BOUND[leaf.operator](column, *literals)
     if not isinstance(made, BoundPredicate):
-        raise TypeError(f"PyIceberg makes {made} of {leaf.operator}")
+        raise TypeError(f"PyIceberg turns {leaf.operator} into {made}")
     return made
 
 
@@ -214,7 +191,7 @@ def _leaf(projected: BooleanExpression, position: int, field: PartitionField) ->
 
 
 def _as_written(leaf: Leaf, field: PartitionField, kind: PrimitiveType) -> Predicate:
-    """The leaf, widened by what writers made of some values."""
+    """The leaf, plus the other partition values that writers store for the same columns."""
     if isinstance(field.transform, TimeTransform):
         days_of_dates = isinstance(kind, DateType) and isinstance(field.transform, DayTransform)
         return leaf if days_of_dates else _one_later_before_1970(leaf)
@@ -235,7 +212,7 @@ def _one_later_before_1970(leaf: Leaf) -> Leaf:
 
 def _wrapped_around(leaf: Leaf, width: int) -> Leaf:
     also = set()
-    for smallest in (-(2**31), -(2**63)):  # ints may have become longs since
+    for smallest in (-(2**31), -(2**63)):  # the column may have been promoted from int to long
         truncated = smallest - smallest % width
         if truncated < smallest and _reaches_down_to(leaf, truncated):
             also.add(truncated - 2 * smallest)
@@ -253,40 +230,31 @@ def _reaches_down_to(leaf: Leaf, value: int) -> bool:
 
 
 _BOUND_SETS: Final[dict[Operator, Callable[..., Any]]] = {Operator.IN: BoundIn, Operator.NOT_IN: BoundNotIn}
-_BOUND: Final[dict[Operator, Callable[..., Any]]] = {
-    Operator.IN: BoundEqualTo,
-    Operator.NOT_IN: BoundNotEqualTo,
-    Operator.LESS: BoundLessThan,
-    Operator.AT_MOST: BoundLessThanOrEqual,
-    Operator.GREATER: BoundGreaterThan,
-    Operator.AT_LEAST: BoundGreaterThanOrEqual,
-    Operator.STARTS_WITH: BoundStartsWith,
-    Operator.NOT_STARTS_WITH: BoundNotStartsWith,
-    Operator.IS_NULL: BoundIsNull,
-    Operator.NOT_NULL: BoundNotNull,
-    Operator.IS_NAN: BoundIsNaN,
-    Operator.NOT_NAN: BoundNotNaN,
+_CLASSES: Final = {
+    Operator.IN: "EqualTo",
+    Operator.NOT_IN: "NotEqualTo",
+    Operator.LESS: "LessThan",
+    Operator.AT_MOST: "LessThanOrEqual",
+    Operator.GREATER: "GreaterThan",
+    Operator.AT_LEAST: "GreaterThanOrEqual",
+    Operator.STARTS_WITH: "StartsWith",
+    Operator.NOT_STARTS_WITH: "NotStartsWith",
+    Operator.IS_NULL: "IsNull",
+    Operator.NOT_NULL: "NotNull",
+    Operator.IS_NAN: "IsNaN",
+    Operator.NOT_NAN: "NotNaN",
 }
+"""PyIceberg's classes of tests with one literal or none."""
+_BOUND: Final = {operator: getattr(expressions, f"Bound{name}") for operator, name in _CLASSES.items()}
 _OPERATORS: Final[dict[type[BooleanExpression], Operator]] = {
-    EqualTo: Operator.IN,
-    In: Operator.IN,
-    NotEqualTo: Operator.NOT_IN,
-    NotIn: Operator.NOT_IN,
-    LessThan: Operator.LESS,
-    LessThanOrEqual: Operator.AT_MOST,
-    GreaterThan: Operator.GREATER,
-    GreaterThanOrEqual: Operator.AT_LEAST,
-    StartsWith: Operator.STARTS_WITH,
-    NotStartsWith: Operator.NOT_STARTS_WITH,
-    IsNull: Operator.IS_NULL,
-    NotNull: Operator.NOT_NULL,
-    IsNaN: Operator.IS_NAN,
-    NotNaN: Operator.NOT_NAN,
+    **{getattr(expressions, name): operator for operator, name in _CLASSES.items()},
+    expressions.In: Operator.IN,
+    expressions.NotIn: Operator.NOT_IN,
 }
 
 
 def shown(transform: Transform[Any, Any], source: PrimitiveType | None, value: Any) -> str:
-    """A partition value as people write it: `2024-01`, `2024-01-15-10`, `'text'`, bucket numbers as they are."""
+    """A partition value for people: `2024-01`, `2024-01-15-10`, `'text'`, or a bucket number."""
     match transform:
         case YearTransform():
             return f"{1970 + value:04d}"
@@ -302,7 +270,7 @@ def shown(transform: Transform[Any, Any], source: PrimitiveType | None, value: A
 
 
 def shown_value(kind: PrimitiveType | None, value: Any) -> str:
-    """A value of a column as people write it in a filter, dates and times without quotes."""
+    """A column value as in a filter's text, but dates and times without quotes."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(kind, StringType) and isinstance(value, str):

@@ -1,14 +1,14 @@
-"""What a filter selected, per partition spec: counted from what was read, and from the manifest list for the rest.
+"""Count what a filter selected, per partition spec, from the manifests that were read and the manifest list.
 
-Manifests that a filter skips are not read. How many partitions they hold is known as far as their summaries tell:
-exactly where each holds one partition, else between two numbers.
+Skipped manifests are not read. The number of their partitions follows from their summaries: exactly if each manifest
+holds one partition, else between two numbers.
 """
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,7 +22,7 @@ from compactor.partitions import JsonValue, PartitionKey, PartitionLayout, to_js
 
 @dataclass(frozen=True)
 class Portion:
-    """`chosen` out of a whole that lies between `at_least` and `at_most` (None: nobody knows)."""
+    """`chosen` out of a total between `at_least` and `at_most` (None: unknown)."""
 
     chosen: int
     at_least: int
@@ -30,7 +30,7 @@ class Portion:
 
     @property
     def of(self) -> int | None:
-        """The whole, where it is known."""
+        """The total, if it is known exactly."""
         return self.at_least if self.at_least == self.at_most else None
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Portion:
 
 @dataclass(frozen=True)
 class SpecSelection:
-    """What a filter selected of the files of one spec. Manifests count data and delete manifests; files, data files."""
+    """What a filter selected of one spec: partitions, data and delete manifests, data files."""
 
     spec_id: int
     partitioned_by: str
@@ -78,13 +78,13 @@ class SpecSelection:
 
 @dataclass(frozen=True)
 class Selection:
-    """A filter's selection over the whole table; `where` None: no filter."""
+    """What a filter selected of the whole table; `where` None: no filter."""
 
     where: str | None
     specs: tuple[SpecSelection, ...]
 
     def lines(self) -> tuple[str, ...]:
-        """For people: one line a bucket field, one a spec (with its id where there are several)."""
+        """For people: one line per bucket field, and one per spec (with its id if there are several specs)."""
         lines = [f"where {self.where}"] if self.where else []
         for spec in self.specs:
             several = len(self.specs) > 1
@@ -101,33 +101,39 @@ class Selection:
 
 
 def count_selection(
-    where: Where, manifests: Sequence[ManifestFile], partitions: Mapping[PartitionKey, Sequence[object]]
+    where: Where,
+    read: Sequence[ManifestFile],
+    skipped: Sequence[ManifestFile],
+    partitions: Mapping[PartitionKey, Sequence[object]],
+    selected: Container[PartitionKey],
 ) -> Selection:
-    """Count what `where` selects.
+    """Count the partitions, manifests and files that `where` selects.
 
     Args:
         where: The filter.
-        manifests: The whole manifest list of the planned snapshot.
-        partitions: The live data files of the manifests that `where` keeps.
+        read: The manifests of the planned snapshot that `where` keeps.
+        skipped: The other manifests of that snapshot.
+        partitions: The live data files of the manifests that were read.
+        selected: The partitions that `where` keeps.
     """
-    by_spec: dict[int, list[ManifestFile]] = defaultdict(list)
-    for manifest in manifests:
-        by_spec[manifest.partition_spec_id].append(manifest)
+    specs = sorted({manifest.partition_spec_id for manifest in (*read, *skipped)})
     return Selection(
-        where.text,
-        tuple(_of_spec(where, spec_id, of_spec, partitions) for spec_id, of_spec in sorted(by_spec.items())),
+        where.text, tuple(_of_spec(where, spec_id, read, skipped, partitions, selected) for spec_id in specs)
     )
 
 
 def _of_spec(
     where: Where,
     spec_id: int,
-    manifests: Sequence[ManifestFile],
+    read: Sequence[ManifestFile],
+    skipped: Sequence[ManifestFile],
     partitions: Mapping[PartitionKey, Sequence[object]],
+    selected: Container[PartitionKey],
 ) -> SpecSelection:
-    skipped = [manifest for manifest in manifests if not where.keeps_manifest(manifest)]
+    read, skipped = ([each for each in part if each.partition_spec_id == spec_id] for part in (read, skipped))
+    manifests = len(read) + len(skipped)
     seen = {key: files for key, files in partitions.items() if key.spec_id == spec_id}
-    kept = [len(files) for key, files in seen.items() if where.keeps(key)]
+    kept = [len(files) for key, files in seen.items() if key in selected]
     unread = [manifest for manifest in skipped if manifest.content == ManifestContent.DATA and _files(manifest) != 0]
     projection = where.projection(spec_id)
     layout = where.table.layout(spec_id)
@@ -141,7 +147,7 @@ def _of_spec(
         projected=projection.text,
         buckets=projection.buckets,
         partitions=Portion(len(kept), at_least, at_most),
-        manifests_read=Portion(len(manifests) - len(skipped), len(manifests), len(manifests)),
+        manifests_read=Portion(len(read), manifests, manifests),
         files=Portion(sum(kept), files + sum(known), files + sum(known) if len(known) == len(unread_files) else None),
     )
 
@@ -152,14 +158,14 @@ def _partitioned_by(where: Where, spec_id: int) -> str:
 
 
 def _files(manifest: ManifestFile) -> int | None:
-    """Live files that a manifest lists; None where the list does not say (V1)."""
+    """The number of live files in a manifest; None if the manifest list does not say (V1)."""
     added, existing = manifest.added_files_count, manifest.existing_files_count
     return None if added is None or existing is None or min(added, existing) < 0 else added + existing
 
 
 @dataclass(frozen=True)
 class _Field:
-    """One field of the box that a manifest's partitions lie in; `width`: how many values fit in, bounds included."""
+    """Bounds of one partition field in a manifest; `width`: the number of possible values, bounds included."""
 
     lower: Any
     upper: Any
@@ -172,7 +178,7 @@ _ANYTHING: Final = _Field(None, None, math.inf)
 def _distinct_partitions(
     layout: PartitionLayout, seen: Iterable[PartitionKey], unread: Sequence[ManifestFile]
 ) -> tuple[int, int | None]:
-    """Between how many partitions there are: those seen, and those of manifests of which only summaries are known."""
+    """The least and the most distinct partitions of `seen` and of the manifests in `unread`, from their summaries."""
     keys = set(seen)
     boxes: dict[tuple[_Field, ...], float] = defaultdict(float)
     counted: set[tuple[_Field, ...]] = set()
@@ -181,7 +187,7 @@ def _distinct_partitions(
         box, files = _box(layout, manifest), _files(manifest)
         boxes[box] += math.inf if files is None else files
         if manifest.deleted_files_count != 0:
-            continue  # its summaries cover files that are not live any more
+            continue  # the summaries also cover files that are no longer live
         if all(field.width == 1 for field in box):
             keys.add(layout.key([field.lower for field in box]))
             counted.add(box)

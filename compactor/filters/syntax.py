@@ -1,7 +1,7 @@
-"""Filter text → a syntax tree: the part of SQL that can choose partitions, and PyIceberg's own filter strings.
+"""Parse filter text into a syntax tree: the part of SQL that can select partitions, and PyIceberg's filter strings.
 
 Tests of one column against constants (`= == != <> < <= > >=`, IN, BETWEEN, LIKE, IS NULL, IS NAN and their NOT forms),
-joined by AND, OR, NOT and parentheses. Nothing is known of a table here: see where.py.
+joined by AND, OR, NOT and parentheses. The parser knows no table; binding.py adds the schema.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "is null", "is nan", "
 
 
 class FilterSyntaxError(ValueError):
-    """The text is no filter; the message says where and what was expected."""
+    """The text is not a filter; the message names the position and what was expected there."""
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A value as it was written: `number` (Decimal), `text` (str), `bytes`, `boolean`; or `days` and `micros` (int)."""
+    """A constant as written: `number` (Decimal), `text` (str), `bytes` or `boolean`."""
 
-    kind: Literal["number", "text", "bytes", "boolean", "days", "micros"]
+    kind: Literal["number", "text", "bytes", "boolean"]
     value: Any
 
 
 @dataclass(frozen=True)
 class Test:
-    """One column (its full dotted name) against constants. LIKE has a second constant where an ESCAPE is given."""
+    """A test of one column (full dotted name) against constants. LIKE has a second constant if ESCAPE is given."""
 
     column: str
     operator: Operator
@@ -57,14 +57,14 @@ class Test:
 
 @dataclass(frozen=True)
 class Every:
-    """AND; without parts: true."""
+    """AND; true without parts."""
 
     parts: tuple[Node, ...]
 
 
 @dataclass(frozen=True)
 class Some:
-    """OR; without parts: false."""
+    """OR; false without parts."""
 
     parts: tuple[Node, ...]
 

@@ -1,8 +1,8 @@
-"""Constants of a filter → values of a column's type, and what a test means where the type cannot hold the constant.
+"""Convert a filter's constants to values of the column's type, and adapt tests whose constant the type cannot hold.
 
-Nothing is rounded in silence. `price < 5.255` over two decimals is `price <= 5.25`, and `price = 5.255` matches
-nothing. Where engines disagree about a constant (a float column and 0.1; a date column and a text with a time of day),
-the test matches what it matches in any of them.
+Constants are never rounded silently: for two decimals, `price < 5.255` becomes `price <= 5.25`, and `price = 5.255`
+matches nothing. If engines disagree about a constant (a float column and 0.1; a date column and a text with a time of
+day), the test matches every row that matches in any engine.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ _NOT_FINITE: Final = {"NAN": math.nan, "INF": math.inf, "INFINITY": math.inf, "-
 
 
 class Fit(Enum):
-    """How a constant fits its column's type."""
+    """How a constant relates to the value of the column's type."""
 
-    EXACT = "the value is the constant"
-    BELOW = "the constant lies above the value, and below the type's next one"
-    CUT = "as BELOW, but some engines cut the constant down to the value"
-    NEAR = "the value is the one nearest to the constant"
+    EXACT = "the value equals the constant"
+    BELOW = "the constant lies between the value and the type's next value"
+    CUT = "as BELOW, but some engines truncate the constant to the value"
+    NEAR = "the value is the nearest to the constant"
 
 
 @dataclass(frozen=True)
 class Value:
-    """A constant in its column's type: what Iceberg stores (days, micros, nanos, Decimal, 16 bytes of a uuid, ...)."""
+    """A constant in the column's type, as Iceberg stores it (days, micros, nanos, Decimal, 16 bytes of a uuid, ...)."""
 
     stored: Any
     fit: Fit = Fit.EXACT
@@ -74,25 +74,24 @@ def value_of(kind: PrimitiveType, constant: Constant) -> Value:
     """A constant as a value of type `kind`.
 
     Raises:
-        ValueError: there is no such value; the message shows how one is written.
+        ValueError: the constant is not a value of this type; the message shows how to write one.
     """
-    read = _READERS.get(type(kind))
-    if read is None:
+    if type(kind) not in _TYPES:
         raise ValueError(f"columns of type {kind} cannot be compared in a filter")
     try:
-        return read(kind, constant)
+        return _TYPES[type(kind)][0](kind, constant)
     except (ValueError, ArithmeticError):
         shown = repr(constant.value) if constant.kind == "text" else str(constant.value)
         raise ValueError(f"{shown} is not a value of type {kind}; write {example(kind)}") from None
 
 
 def example(kind: PrimitiveType) -> str:
-    """How a constant of this type is written."""
-    return _EXAMPLES.get(type(kind), "another column")
+    """An example constant of this type."""
+    return _TYPES[type(kind)][1] if type(kind) in _TYPES else "another column"
 
 
 def compared(key: int, name: str, operator: str, value: Value) -> Predicate:
-    """`name operator value`, for `operator` one of `= != < <= > >=`."""
+    """The predicate `name operator value`; `operator` is one of `= != < <= > >=`."""
     if isinstance(value.stored, float) and math.isnan(value.stored):
         return _compared_with_nan(key, name, operator)
     wanted = _MEANING[value.fit].get(operator, _MEANING[Fit.EXACT][operator])
@@ -104,7 +103,7 @@ def compared(key: int, name: str, operator: str, value: Value) -> Predicate:
 
 
 def listed(key: int, name: str, values: Iterable[Value], negated: bool) -> Predicate:
-    """`name IN (...)`, or `name NOT IN (...)`."""
+    """The predicate `name IN (...)`, or `name NOT IN (...)`."""
     operator = "!=" if negated else "="
     tests = [compared(key, name, operator, value) for value in values]
     if not negated:
@@ -133,7 +132,7 @@ _MEANING: Final[dict[Fit, dict[str, Operator | None]]] = {
 
 
 def _compared_with_nan(key: int, name: str, operator: str) -> Predicate:
-    """NaN is the greatest value and equal to itself."""
+    """NaN is greater than all values and equal to itself."""
     not_nan = all_of([Leaf(key, name, Operator.NOT_NAN), Leaf(key, name, Operator.NOT_NULL)])
     return {
         "=": Leaf(key, name, Operator.IS_NAN),
@@ -157,7 +156,7 @@ def _number(constant: Constant) -> Decimal:
 
 
 def _scaled(constant: Constant, scale: int) -> tuple[int, Fit]:
-    """The constant in units of 10**-scale. What is quoted must be exact: engines differ in how they round text."""
+    """The constant in units of 10**-scale. A quoted constant must be exact, since engines round text differently."""
     number = _number(constant)
     if abs(number.adjusted()) > _EXACT.prec // 2:
         raise ValueError(number)
@@ -168,11 +167,11 @@ def _scaled(constant: Constant, scale: int) -> tuple[int, Fit]:
     return int(whole), Fit.EXACT if whole == scaled else Fit.BELOW
 
 
-def _integer(bits: int) -> Callable[[PrimitiveType, Constant], Value]:
+def _integer(bits: int) -> Reader:
     def read(_kind: PrimitiveType, constant: Constant) -> Value:
         whole, fit = _scaled(constant, 0)
         within = -(2 ** (bits - 1)) <= whole < 2 ** (bits - 1)
-        return Value(whole, fit if within else Fit.BELOW)  # out of range: equal to nothing, and compared as it is
+        return Value(whole, fit if within else Fit.BELOW)  # out of range: equal to no value, but comparable
 
     return read
 
@@ -203,13 +202,11 @@ def _float(kind: PrimitiveType, constant: Constant) -> Value:
 
 
 def _date(_kind: PrimitiveType, constant: Constant) -> Value:
-    if constant.kind == "days":
-        return Value(constant.value)
     days, rest = divmod(_nanos(constant, zoned=False), NANOS_PER_DAY)
     return Value(days, Fit.CUT if rest else Fit.EXACT)
 
 
-def _timestamp(zoned: bool, nanos_per_unit: int) -> Callable[[PrimitiveType, Constant], Value]:
+def _timestamp(zoned: bool, nanos_per_unit: int) -> Reader:
     def read(_kind: PrimitiveType, constant: Constant) -> Value:
         units, rest = divmod(_nanos(constant, zoned), nanos_per_unit)
         return Value(units, Fit.CUT if rest else Fit.EXACT)
@@ -218,11 +215,7 @@ def _timestamp(zoned: bool, nanos_per_unit: int) -> Callable[[PrimitiveType, Con
 
 
 def _nanos(constant: Constant, zoned: bool) -> int:
-    """Nanoseconds since 1970, in UTC or without zone. A zone is refused where the column has none."""
-    if constant.kind == "days":
-        return int(constant.value) * NANOS_PER_DAY
-    if constant.kind == "micros":
-        return int(constant.value) * 1000
+    """Nanoseconds since 1970, in UTC or without zone; a column without zone accepts no zone."""
     found = _MOMENT.fullmatch(constant.value.strip()) if constant.kind == "text" else None
     if found is None or (found["zone"] and not zoned):
         raise ValueError(constant.value)
@@ -252,8 +245,6 @@ def _offset(zone: str | None) -> int:
 
 
 def _time(_kind: PrimitiveType, constant: Constant) -> Value:
-    if constant.kind == "micros":
-        return Value(constant.value)
     found = _TIME.fullmatch(constant.value.strip()) if constant.kind == "text" else None
     if found is None:
         raise ValueError(constant.value)
@@ -289,39 +280,35 @@ def _binary(_kind: PrimitiveType, constant: Constant) -> Value:
     return Value(constant.value)
 
 
-_READERS: Final[dict[type[PrimitiveType], Callable[[PrimitiveType, Constant], Value]]] = {
-    BooleanType: _boolean,
-    IntegerType: _integer(32),
-    LongType: _integer(64),
-    FloatType: _float,
-    DoubleType: _double,
-    DecimalType: _decimal,
-    DateType: _date,
-    TimeType: _time,
-    TimestampType: _timestamp(zoned=False, nanos_per_unit=1000),
-    TimestamptzType: _timestamp(zoned=True, nanos_per_unit=1000),
-    TimestampNanoType: _timestamp(zoned=False, nanos_per_unit=1),
-    TimestamptzNanoType: _timestamp(zoned=True, nanos_per_unit=1),
-    StringType: _string,
-    UUIDType: _uuid,
-    BinaryType: _binary,
-    FixedType: _binary,
+Reader = Callable[[PrimitiveType, Constant], Value]
+_TYPES: Final[dict[type[PrimitiveType], tuple[Reader, str]]] = {
+    BooleanType: (_boolean, "true"),
+    IntegerType: (_integer(32), "12"),
+    LongType: (_integer(64), "12"),
+    FloatType: (_float, "1.5"),
+    DoubleType: (_double, "1.5"),
+    DecimalType: (_decimal, "12.50"),
+    DateType: (_date, "'2024-01-15'"),
+    TimeType: (_time, "'10:00:00'"),
+    TimestampType: (
+        _timestamp(zoned=False, nanos_per_unit=1000),
+        "'2024-01-15 10:00:00' (no zone: the column has none)",
+    ),
+    TimestamptzType: (
+        _timestamp(zoned=True, nanos_per_unit=1000),
+        "'2024-01-15 10:00:00+01:00' (UTC without an offset)",
+    ),
+    TimestampNanoType: (
+        _timestamp(zoned=False, nanos_per_unit=1),
+        "'2024-01-15 10:00:00.123456789' (no zone: the column has none)",
+    ),
+    TimestamptzNanoType: (
+        _timestamp(zoned=True, nanos_per_unit=1),
+        "'2024-01-15 10:00:00.123456789+01:00' (UTC without an offset)",
+    ),
+    StringType: (_string, "'text'"),
+    UUIDType: (_uuid, "'f79c3e09-677c-4bbd-a479-3f349cb785e7'"),
+    BinaryType: (_binary, "X'0aff'"),
+    FixedType: (_binary, "X'0aff'"),
 }
-_EXAMPLES: Final[dict[type[PrimitiveType], str]] = {
-    BooleanType: "true",
-    IntegerType: "12",
-    LongType: "12",
-    FloatType: "1.5",
-    DoubleType: "1.5",
-    DecimalType: "12.50",
-    DateType: "'2024-01-15'",
-    TimeType: "'10:00:00'",
-    TimestampType: "'2024-01-15 10:00:00' (no zone: the column has none)",
-    TimestamptzType: "'2024-01-15 10:00:00+01:00' (UTC without an offset)",
-    TimestampNanoType: "'2024-01-15 10:00:00.123456789' (no zone: the column has none)",
-    TimestamptzNanoType: "'2024-01-15 10:00:00.123456789+01:00' (UTC without an offset)",
-    StringType: "'text'",
-    UUIDType: "'f79c3e09-677c-4bbd-a479-3f349cb785e7'",
-    BinaryType: "X'0aff'",
-    FixedType: "X'0aff'",
-}
+"""How to read a constant of each type, and an example."""

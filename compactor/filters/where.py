@@ -1,8 +1,7 @@
-"""`where`: a filter bound to a table. It chooses files by partition, never rows.
+"""`where`: a filter bound to a table. It selects files by partition, never rows.
 
-Three sieves, each as fine as it can be without losing a matching row: partitions by the projection of the filter onto
-their spec, manifests by their partition summaries (before they are read), files by their column bounds (for who asks: a
-partition is compacted whole).
+A filter selects at three levels and never loses a matching row: manifests by their partition summaries (before they are
+read), partitions by the filter's projection onto their spec, and, only if requested, files by their column bounds.
 """
 
 from __future__ import annotations
@@ -11,23 +10,22 @@ import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 from uuid import UUID
 
 from pyiceberg.conversions import from_bytes
-from pyiceberg.expressions import BooleanExpression
 from pyiceberg.manifest import DataFile, ManifestFile, PartitionFieldSummary
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, PrimitiveType, TimestampNanoType, TimestamptzNanoType, UUIDType
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros, datetime_to_nanos, time_to_micros
 
 from compactor.errors import InputError
-from compactor.filters.binding import bind, from_expression
+from compactor.filters.binding import bind
 from compactor.filters.predicates import EVERYTHING, UNKNOWN_BOUNDS, Bounds, Predicate, matches, may_match, narrowed
 from compactor.filters.projection import Projection, project
 from compactor.filters.syntax import parse_filter
 from compactor.filters.values import example
-from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.reasons import Reason
@@ -35,105 +33,83 @@ from compactor.reasons import Reason
 
 @dataclass(frozen=True)
 class Where:
-    """A filter over one table. `predicate` is over field ids of the table's current schema; `text` None: no filter.
+    """A filter over one table. `predicate`: over field ids of the current schema. `text`: None without a filter.
 
-    Projections are made once per spec and kept.
+    The projection onto a spec is made once and cached.
     """
 
     table: TableView
     text: str | None
     predicate: Predicate = EVERYTHING
     _projections: dict[int, Projection] = field(default_factory=dict, repr=False, compare=False)
-    _layouts: dict[int, PartitionLayout] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def keeps_everything(self) -> bool:
-        """Whether there is no filter, or one that every row satisfies."""
+        """Whether every row matches: there is no filter, or a filter that is always true."""
         return self.predicate == EVERYTHING
 
     def projection(self, spec_id: int) -> Projection:
-        """What the filter says of the partitions of one spec.
+        """The filter over the partitions of one spec.
 
         Raises:
             GiveUpError: the table has no such spec.
         """
         if spec_id not in self._projections:
-            kinds = _primitive_types(self.table.metadata.schema())
-            self._projections[spec_id] = project(self.predicate, self.table.spec(spec_id), kinds)
+            self._projections[spec_id] = project(self.predicate, self.table.spec(spec_id), self._kinds)
         return self._projections[spec_id]
 
     def keeps_partition(self, spec_id: int, partition: Sequence[Any]) -> bool:
         """Whether the partition may hold a matching row. `partition` is the tuple as PyIceberg decodes it."""
-        kinds = self._partition_kinds(spec_id)
-        return matches(
-            self.projection(spec_id).predicate,
-            lambda position: stored_value(kinds[position], partition[position]),
-        )
+        predicate, kinds = self.projection(spec_id).predicate, self._layouts[spec_id].types
+        return matches(predicate, lambda position: stored_value(kinds[position], partition[position]))
 
     def keeps(self, key: PartitionKey) -> bool:
         """Whether the partition may hold a matching row."""
-        return self.keeps_partition(key.spec_id, self._layout(key.spec_id).values(key))
+        return self.keeps_partition(key.spec_id, self._layouts[key.spec_id].values(key))
 
     def keeps_manifest(self, manifest: ManifestFile) -> bool:
-        """Whether a manifest may list a file of a kept partition: told from its partition summaries alone.
+        """Whether a manifest may list a file of a kept partition, judged by its partition summaries alone.
 
-        So for delete manifests too: a delete applies to data files of its own spec and partition, or is global, and
-        global ones have a spec that nothing can be projected onto (spec: scan planning, as in Java's DeleteFileIndex).
-        Some writers do give a delete another partition than the file it names has: see `without_strays`.
+        Delete manifests too: a delete applies to data files of its own spec and partition, or it is global, and the
+        spec of a global delete keeps everything (spec: scan planning, as in Java's DeleteFileIndex). Some writers give
+        a delete file another partition than the data file that it names: `without_strays` handles these.
         """
         if self.keeps_everything:
             return True
         predicate = self.projection(manifest.partition_spec_id).predicate
-        kinds = self._partition_kinds(manifest.partition_spec_id)
+        kinds = self._layouts[manifest.partition_spec_id].types
         summaries = manifest.partitions
         if not summaries or len(summaries) != len(kinds):
             return may_match(predicate, lambda _position: UNKNOWN_BOUNDS)
         return may_match(predicate, lambda position: summary_bounds(kinds[position], summaries[position]))
 
     def keeps_file(self, file: DataFile) -> bool:
-        """Whether a data file may hold a matching row: its partition is kept, and so are its column bounds."""
-        partition = file.partition
-        if not self.keeps_partition(file.spec_id, [partition[position] for position in range(len(partition))]):
-            return False
-        kinds = _primitive_types(self.table.metadata.schema())
-        return may_match(self.predicate, lambda field_id: _column_bounds(kinds[field_id], field_id, file))
+        """Whether the column bounds of a data file allow a matching row; for files of kept partitions."""
+        return may_match(self.predicate, lambda field_id: _column_bounds(self._kinds[field_id], field_id, file))
 
-    def accounts_for(self, delete: FileEntry) -> bool:
-        """Whether every data file that a delete file can apply to lies in kept partitions.
+    @cached_property
+    def _kinds(self) -> Mapping[int, PrimitiveType]:
+        schema = self.table.metadata.schema()
+        fields = (schema.find_field(name) for name in schema.column_names)
+        return {each.field_id: each.field_type for each in fields if isinstance(each.field_type, PrimitiveType)}
 
-        Only of such a delete can be said that nothing is left for it to delete when manifests were skipped: a global
-        equality delete, or one of a partition that is not kept, may apply to data files that nobody has looked at.
-        """
-        if self.keeps_everything:
-            return True
-        is_global = self._layout(delete.key.spec_id).is_unpartitioned
-        if delete.content is Content.EQUALITY_DELETES and is_global:
-            return False
-        return self.keeps_partition(delete.key.spec_id, delete.partition)
-
-    def _partition_kinds(self, spec_id: int) -> tuple[PrimitiveType, ...]:
-        return self._layout(spec_id).types
-
-    def _layout(self, spec_id: int) -> PartitionLayout:
-        if spec_id not in self._layouts:
-            self._layouts[spec_id] = self.table.layout(spec_id)
-        return self._layouts[spec_id]
+    @cached_property
+    def _layouts(self) -> Mapping[int, PartitionLayout]:
+        return self.table.layouts()
 
 
-def bind_where(table: TableView, where: str | BooleanExpression | None) -> Where:
-    """Bind a filter (SQL text, or an unbound PyIceberg expression) to the table's current schema.
+def bind_where(table: TableView, text: str | None) -> Where:
+    """Bind a filter's text to the table's current schema; without text, everything matches.
 
     Raises:
         InputError: `bad_filter`: the text cannot be read, names no column of the table, or compares one with a constant
-            that its type does not take. The message says where, and how a filter over this table looks.
+            that its type does not accept. The message names the position and shows an example for this table.
     """
-    if where is None or (isinstance(where, str) and not where.strip()):
+    if text is None or not text.strip():
         return Where(table, None)
-    text = where if isinstance(where, str) else str(where)
     schema = table.metadata.schema()
     try:
-        node = parse_filter(where) if isinstance(where, str) else from_expression(where)
-        return Where(table, text, narrowed(bind(schema, node)))
+        return Where(table, text, narrowed(bind(schema, parse_filter(text))))
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(
             f"where {text!r} is not a filter over {table.name}: {error or 'it is nested too deeply'}\n"
@@ -156,7 +132,7 @@ def _quoted(name: str) -> str:
 
 
 def _partition_fields(table: TableView) -> str:
-    """A reminder of what the table is partitioned by, for who took a partition field for a column."""
+    """The table's partition fields, for users who took a partition field for a column."""
     schema = table.metadata.schema()
     names = {
         f"{each.name} = {each.transform}({schema.find_column_name(each.source_id)})"
@@ -167,13 +143,8 @@ def _partition_fields(table: TableView) -> str:
     return f"; partitioned by {', '.join(sorted(names))}: filter on the columns" if names else ""
 
 
-def _primitive_types(schema: Schema) -> Mapping[int, PrimitiveType]:
-    types = {name: schema.find_field(name) for name in schema.column_names}
-    return {each.field_id: each.field_type for each in types.values() if isinstance(each.field_type, PrimitiveType)}
-
-
 def stored_value(kind: PrimitiveType, value: Any) -> Any:
-    """A partition value in the form in which filters hold values, whichever of its shapes PyIceberg hands over."""
+    """A partition value as filters store values; PyIceberg decodes some types to several Python types."""
     match value:
         case UUID():
             return value.bytes
@@ -191,7 +162,7 @@ def stored_value(kind: PrimitiveType, value: Any) -> Any:
 
 
 def summary_bounds(kind: PrimitiveType, summary: PartitionFieldSummary) -> Bounds:
-    """What a manifest list says of one partition field. Nulls (or NaN) without a bound: nothing else is there."""
+    """The bounds of one partition field in a manifest list. Nulls or NaN without a bound: there are no other values."""
     is_float = isinstance(kind, FloatType | DoubleType)
     nans = is_float and summary.contains_nan is not False
     nothing_else = summary.lower_bound is None and (
@@ -208,7 +179,7 @@ def summary_bounds(kind: PrimitiveType, summary: PartitionFieldSummary) -> Bound
 
 
 def _column_bounds(kind: PrimitiveType, field_id: int, file: DataFile) -> Bounds:
-    """What a data file's metrics say of one column. A count that is missing says nothing."""
+    """The bounds of one column from a data file's metrics; a missing count means unknown."""
     values = (file.value_counts or {}).get(field_id)
     nulls = (file.null_value_counts or {}).get(field_id)
     nans = (file.nan_value_counts or {}).get(field_id)
@@ -233,12 +204,12 @@ def _bounds(
 
 
 def _decoded(kind: PrimitiveType, bound: bytes | None) -> Any:
-    """A bound's value; None where it is missing, cannot be read as this type (it may have been another), or is NaN."""
+    """A bound's value; None if it is missing, NaN, or not readable as this type (the column may have been promoted)."""
     if bound is None:
         return None
     try:
         value = stored_value(kind, from_bytes(kind, bound))
-    except Exception:  # noqa: BLE001 - another writer's bytes; a bound that cannot be read bounds nothing
+    except Exception:  # noqa: BLE001 - bytes of any writer; an unreadable bound is unknown
         return None
     return None if isinstance(value, float) and math.isnan(value) else value
 
@@ -247,7 +218,7 @@ _HALF: Final = 8
 
 
 def _of_either_order(lower: bytes | None, upper: bytes | None) -> tuple[bytes | None, bytes | None]:
-    """UUID bounds that hold whether the writer compared unsigned bytes (the spec) or two signed longs (Java)."""
+    """UUID bounds that hold for both orders: unsigned bytes (the spec) and two signed longs (Java)."""
     if lower is None or upper is None or lower > upper:
         return None, None
     return lower[:_HALF] + bytes(_HALF), upper[:_HALF] + b"\xff" * _HALF

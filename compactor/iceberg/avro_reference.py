@@ -1,4 +1,4 @@
-"""PyIceberg's reader of Avro files, with what it lacks: an end to damage, and what writers may leave out.
+"""Read Avro files with PyIceberg, plus what it lacks: damage raises an error, a missing codec means no compression.
 
 Source: Avro specification 1.12, "Object Container Files"; PyIceberg 0.12, `avro/file.py`.
 """
@@ -27,9 +27,9 @@ _NANOSECONDS: Final = re.compile(r'"logicalType"\s*:\s*"timestamp-nanos"')
 
 
 class CarefulDecoder(StreamingBinaryDecoder):
-    """PyIceberg's own, which does not read or step over what is not there.
+    """PyIceberg's Python decoder with a bounds check, for files that may be damaged; ten times slower.
 
-    Its compiled decoder does: damaged lengths end the process. This one takes ten times as long.
+    PyIceberg's compiled decoder reads beyond the end of a damaged file, which can end the process.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -37,22 +37,21 @@ class CarefulDecoder(StreamingBinaryDecoder):
         self._size = len(content)
 
     def skip(self, n: int) -> None:
-        """Step over bytes.
+        """Skip `n` bytes.
 
         Raises:
-            ValueError: there are fewer.
+            ValueError: fewer bytes are left.
         """
         if not 0 <= n <= self._size - self.tell():
-            raise ValueError("it ends too early")
+            raise ValueError("the file ends too early")
         super().skip(n)
 
 
 class CompleteAvroFile(AvroFile[D]):
-    """The records of an Avro file, all of them and nothing else, or an error.
+    """Reads exactly the records of an Avro file, or raises an error.
 
-    PyIceberg does not look whether bytes are left behind the records of a block, takes a file that is cut off for one
-    that ends, an empty block for the end, a file without codec for compressed, and does not know timestamps in
-    nanoseconds.
+    PyIceberg's `AvroFile` does not notice bytes after the records of a block, reads a truncated file as complete, stops
+    at an empty block, fails on a file without a codec, and does not know timestamps in nanoseconds.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class CompleteAvroFile(AvroFile[D]):
         self.decoder = self._decoder(content)
         self.header = self._read_header()
         meta = {_CODEC: "null", **dict(self.header.meta.items())}
-        # As plain numbers, which is how partition values are wanted.
+        # Read timestamps in nanoseconds as plain numbers, as partition values are kept.
         self.header[_META] = {**meta, _SCHEMA: _NANOSECONDS.sub('"unit": "nanoseconds"', meta[_SCHEMA])}
         self.schema = self.header.get_schema()
         self.reader = self._reader()
@@ -85,17 +84,17 @@ class CompleteAvroFile(AvroFile[D]):
         return resolve_reader(self.schema, self.read_schema or self.schema, self.read_types, self.read_enums)
 
     def _read_block(self) -> int:
-        """The next block that has records; EOFError where there is none."""
+        """Read the next block with records; return their number. Raises EOFError at the end of the file."""
         while True:
             try:
                 if self.block and self.decoder.read(SYNC_SIZE) != self.header.sync:
-                    raise ValueError("the marker behind a block is missing")
+                    raise ValueError("the sync marker after a block is missing")
                 at_end = self.decoder.tell() == self._size
                 records, content = (0, b"") if at_end else (self.decoder.read_int(), self.decoder.read_bytes())
             except EOFError:
-                raise ValueError("it ends too early") from None
+                raise ValueError("the file ends too early") from None
             if self.block and self.block.block_decoder.tell() != self._block_size:
-                raise ValueError("bytes are left behind the records of a block")
+                raise ValueError("a block has bytes after its last record")
             if at_end:
                 raise EOFError
             codec = self.header.compression_codec()

@@ -1,4 +1,4 @@
-"""Manifest entries as objects, and their reference decoder: PyIceberg, every field of every entry."""
+"""Manifest entries as objects, and the reference decoder (PyIceberg), which decodes every field of every entry."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.reasons import Reason
 
 DELETE_FILE_PATH_FIELD = 2147483546  # reserved field id of a position delete's file_path (spec, reserved field ids)
-DELETION_VECTORS = "puffin"  # the file format that manifests give them
+DELETION_VECTORS = "puffin"  # the file format of deletion vectors in manifests
 READ_VERSION = 3  # reads V1 and V2 manifests too: the fields they lack come back as None
 
 
@@ -43,7 +43,7 @@ class Content(Enum):
 
 
 class Status(Enum):
-    """What a manifest entry says of its file (spec: manifest_entry.status)."""
+    """The status of a manifest entry (spec: manifest_entry.status)."""
 
     EXISTING = 0
     ADDED = 1
@@ -51,14 +51,16 @@ class Status(Enum):
 
 
 class FileEntry(NamedTuple):
-    """One manifest entry, with the columns that counting and planning need; statistics are read when a group is chosen.
+    """The columns of one manifest entry that counting and planning need; statistics are read for planned files only.
 
-    A named tuple, since plans make ten thousands of them: a frozen dataclass takes five times as long to make.
-    `partition` holds the raw partition values as PyIceberg decodes them; `key` is their canonical form.
-    `applies_to` is the one data file that a position delete or deletion vector names, else None.
-    `first_row_id` is the `_row_id` of a data file's first row, inherited if need be (spec: first row id inheritance);
-    None where rows have no ids: in tables before V3, and for files of snapshots from before an upgrade to V3.
-    `blob`: (offset, length) in bytes of a deletion vector in its Puffin file, which holds many; else None.
+    A named tuple: a plan makes ten thousands of entries, and a frozen dataclass takes five times as long to make.
+
+    Attributes:
+        partition: The raw partition values as PyIceberg decodes them; `key` is their canonical form.
+        applies_to: The one data file that a position delete or deletion vector names, else None.
+        first_row_id: The `_row_id` of a data file's first row, inherited if necessary (spec: first row id inheritance).
+            None for rows without ids: before V3, and in files of snapshots from before an upgrade to V3.
+        blob: (offset, length) in bytes of a deletion vector in its Puffin file, which holds many vectors; else None.
     """
 
     manifest_path: str
@@ -81,22 +83,25 @@ class FileEntry(NamedTuple):
 
     @property
     def identity(self) -> tuple[str, tuple[int, int] | None]:
-        """What tells this file from all others of the table: vectors of one Puffin file share its path."""
+        """A unique key of the file in the table: deletion vectors of one Puffin file share its path."""
         return self.path, self.blob
 
     @property
     def is_live(self) -> bool:
-        """Whether the file belongs to the table as of this manifest."""
+        """Whether the file is live in this manifest."""
         return self.status is not Status.DELETED
 
     @property
     def is_deletion_vector(self) -> bool:
-        """Whether it is a bitmap of deleted positions (V3), not a file of deleted rows."""
+        """Whether this is a bitmap of deleted positions (V3), not a file of deleted rows."""
         return self.file_format == DELETION_VECTORS
 
 
 class _ExactDoubleReader(DoubleReader):
-    """PyIceberg's compiled decoder cuts doubles to 32 bits (`cpdef float read_double`), which joins partitions."""
+    """Reads all 64 bits: PyIceberg's compiled decoder rounds doubles to 32 (`cpdef float read_double`).
+
+    Rounding would join different partitions.
+    """
 
     def read(self, decoder: BinaryDecoder) -> float:
         value: float = STRUCT_DOUBLE.unpack(decoder.read(8))[0]
@@ -116,9 +121,9 @@ class _ManifestReader(CompleteAvroFile[ManifestEntry]):
 
 
 def read_entries(io: FileIO, manifest: ManifestFile, *, careful: bool = False) -> list[ManifestEntry]:
-    """All entries of one manifest, statistics included, sequence numbers, snapshot and row ids inherited (spec).
+    """All entries of one manifest with statistics, and with inherited sequence numbers, snapshot and row ids (spec).
 
-    `careful`: where it may be damaged; takes ten times as long (`avro_reference.CarefulDecoder`).
+    `careful`: for a manifest that may be damaged; ten times slower (`avro_reference.CarefulDecoder`).
 
     Raises:
         RetryError: the file cannot be read or decoded.
@@ -150,10 +155,10 @@ def _inherit(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:
 
 
 def _inherit_row_ids(entries: Iterable[ManifestEntry], first: int | None) -> None:
-    """Give data files their first row ids, as Iceberg Java's ManifestReader does.
+    """Assign first row ids to data files, as Iceberg Java's ManifestReader does.
 
-    A manifest without an id of its own is older than the table's V3 days: its files have none, whatever they say.
-    Deleted entries are left as they are and take no ids.
+    A manifest without a first row id is older than the table's upgrade to V3: its files get none, even if an entry has
+    one. Deleted entries keep their value and use up no ids.
     """
     for entry in entries:
         values = entry.data_file._data  # noqa: SLF001 - PyIceberg exposes no accessor for V3 fields yet
@@ -194,7 +199,7 @@ _CONTENT = {0: Content.DATA, 1: Content.POSITION_DELETES, 2: Content.EQUALITY_DE
 
 
 def _position_of(name: str) -> int:
-    """Where a field of the V3 data file stands in PyIceberg's records."""
+    """The position of a field of the V3 data file in PyIceberg's records."""
     fields = MANIFEST_ENTRY_SCHEMAS[READ_VERSION].find_field("data_file").field_type.fields  # type: ignore[attr-defined]
     return next(position for position, field in enumerate(fields) if field.name == name)
 
@@ -211,7 +216,7 @@ def _blob(file: DataFile) -> tuple[int, int] | None:
 
 
 def _applies_to(file: DataFile) -> str | None:
-    """The data file a delete file names: its reference, else equal bounds of the deleted paths (spec: delete files)."""
+    """The one data file that a delete names: its reference, else equal bounds of its paths (spec: delete files)."""
     values = file._data  # noqa: SLF001 - PyIceberg exposes no accessor for V3 fields yet
     if len(values) > REFERENCED_DATA_FILE and values[REFERENCED_DATA_FILE]:
         return str(values[REFERENCED_DATA_FILE])

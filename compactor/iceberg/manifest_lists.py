@@ -1,8 +1,8 @@
-"""Manifest lists, with what PyIceberg 0.12 leaves out of V3's: each manifest's `first_row_id`.
+"""Read manifest lists with the V3 field that PyIceberg 0.12 drops: each manifest's `first_row_id`.
 
-The id belongs to the list, not to the manifest: the first commit after an upgrade to V3 gives one to manifests that had
-none, and every branch gives its own (Iceberg spec: row lineage for upgraded tables). So it must not be looked up by
-path, as PyIceberg's process-wide cache of manifest files would.
+The id belongs to the manifest list, not to the manifest: the first commit after an upgrade to V3 assigns ids to
+manifests that had none, and each branch assigns its own (Iceberg spec: row lineage for upgraded tables). PyIceberg's
+process-wide cache of manifest files, which is keyed by path, would mix them up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST_ROW_ID: Final = next(
 
 
 def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:
-    """The manifests of one snapshot, in the list's order. Those of V1 and V2 have no first row ids."""
+    """The manifests of one snapshot, in the list's order; manifests of V1 and V2 have no first row id."""
     with CompleteAvroFile[ManifestFile](
         io.new_input(location),
         _SCHEMA,
@@ -34,7 +34,7 @@ def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:
 
 
 def first_row_id(manifest: ManifestFile) -> int | None:
-    """The id from which the manifest's data files inherit theirs; None in V2 tables and for delete manifests."""
+    """The id from which the manifest's data files inherit their ids; None before V3 and for delete manifests."""
     values = manifest._data  # noqa: SLF001 - PyIceberg exposes no accessor for V3 fields yet
     found: int | None = values[_FIRST_ROW_ID] if len(values) > _FIRST_ROW_ID else None
     return found if manifest.content == ManifestContent.DATA else None

@@ -1,4 +1,4 @@
-"""Who else compacts a table: known by `replace` snapshots that took data files and carry no run id of ours. Pure."""
+"""Find other compactors of a table: `replace` snapshots that removed data files and carry no run id of ours. Pure."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
 
 RUN_ID = "firnline.run-id"
-"""The key of our run's id in the summaries of our snapshots."""
+"""The property of our snapshots' summaries that holds the run id."""
 NAME_KEYS = ("engine-name", "app-id", "spark.app.id", "flink.job-id")
 DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True)
 class OtherCompactor:
-    """One that rewrote data files of the table within the last day.
+    """A compactor that rewrote data files of the table within the last day.
 
     Attributes:
-        name: What its commits say of it, as key=value; `unknown` if nothing.
-        commits: How many rewrites are retained.
-        files: Data files they took.
+        name: A property that identifies it in its snapshots, as key=value; else `unknown`.
+        commits: The number of its rewrites in retained snapshots.
+        files: The number of data files that they removed.
     """
 
     name: str
@@ -30,7 +30,7 @@ class OtherCompactor:
 
 
 def other_compactors(metadata: TableMetadata, now: float) -> tuple[OtherCompactor, ...]:
-    """Everybody but us, the busiest first; `now` in seconds since the epoch. Rewrites of manifests are none."""
+    """The other compactors, the busiest first; `now` in seconds since the epoch. Manifest rewrites do not count."""
     commits: Counter[str] = Counter()
     files: Counter[str] = Counter()
     for snapshot in metadata.snapshots:

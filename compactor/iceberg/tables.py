@@ -1,11 +1,11 @@
-"""Access to tables through PyIceberg: the catalogs of the settings, and one frozen view of a table at one snapshot."""
+"""Access to tables through PyIceberg: the configured catalogs, and one frozen view of a table at one snapshot."""
 
 from __future__ import annotations
 
 import re
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
@@ -31,16 +31,16 @@ DEFAULT_TARGET_FILE_SIZE = 512 * 1024 * 1024  # write.target-file-size-bytes, Ic
 
 
 class TableMissingError(InputError):
-    """Reaction: **fix the input**: the catalog knows no such table (or it was dropped since)."""
+    """Reaction: **fix the input**: the table does not exist, or was dropped."""
 
     reason = Reason.UNKNOWN_TABLE
 
 
 @dataclass(frozen=True)
 class TableView:
-    """A table as its metadata file tells it: everything a plan needs, pinned to the snapshot that was current.
+    """One look at a table: its metadata file, pinned to the snapshot that was current.
 
-    `ref` is the branch that is looked at.
+    `ref`: the branch. The view keeps the manifest list that was read last, so that the parts of one look share it.
     """
 
     name: TableName
@@ -48,20 +48,21 @@ class TableView:
     metadata_location: str
     io: FileIO
     ref: str = MAIN
+    _last_list: dict[str, tuple[ManifestFile, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def uuid(self) -> str:
-        """The table's UUID; a different one under the same name is a different table."""
+        """The table's UUID: under the same name, another UUID means another table."""
         return str(self.metadata.table_uuid)
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The branch's head, or None for a table without data."""
+        """The branch's head; None for a table without data."""
         return head_of(self.metadata, self.ref)
 
     @property
     def keeps_row_lineage(self) -> bool:
-        """Whether every row has an id and the number of the commit that changed it last (format version 3)."""
+        """Whether rows have ids and the sequence number of their last change (format version 3)."""
         return self.metadata.format_version >= ROW_LINEAGE_VERSION
 
     @property
@@ -69,25 +70,32 @@ class TableView:
         """Table properties."""
         return self.metadata.properties
 
-    def manifests(self, snapshot: Snapshot | None = None) -> list[ManifestFile]:
-        """The manifest list of `snapshot` (default: the current one); empty for a table without data.
+    def manifests(self, snapshot: Snapshot | None = None) -> tuple[ManifestFile, ...]:
+        """The manifests of `snapshot` (default: the branch's head), in the list's order; none for a table without data.
 
         Raises:
             RetryError: the list cannot be read.
         """
         chosen = snapshot or self.snapshot
         if chosen is None:
-            return []
+            return ()
+        location = chosen.manifest_list
+        found = self._last_list.get(location)
+        if found is not None:
+            return found
         try:
-            return read_manifest_list(self.io, chosen.manifest_list)
-        except Exception as error:  # any store's error: the table is marked and read again later
+            found = tuple(read_manifest_list(self.io, location))
+        except Exception as error:  # any store's error: the table is marked as stale and read again later
             raise RetryError(
-                f"the manifest list {chosen.manifest_list} of {self.name} cannot be read: {error}",
+                f"the manifest list {location} of {self.name} cannot be read: {error}",
                 reason=Reason.MANIFEST_UNREADABLE,
             ) from error
+        self._last_list.clear()  # one list at a time: a walk over thousands of snapshots must not keep them all
+        self._last_list[location] = found
+        return found
 
     def layout(self, spec_id: int) -> PartitionLayout:
-        """How to read partition tuples of one of the table's specs."""
+        """How to read partition tuples of one spec."""
         spec = self.spec(spec_id)
         return PartitionLayout.of(spec, self._schema_for(spec))
 
@@ -105,7 +113,7 @@ class TableView:
         )
 
     def _schema_for(self, spec: PartitionSpec) -> Schema:
-        """The newest schema that still has the spec's source columns: dropped columns live on in old specs."""
+        """The newest schema that has all source columns of the spec: old specs may use dropped columns."""
         wanted = {field.source_id for field in spec.fields}
         schemas = sorted(self.metadata.schemas, key=lambda schema: schema.schema_id, reverse=True)
         for schema in (self.metadata.schema(), *schemas):
@@ -115,13 +123,13 @@ class TableView:
 
 
 def head_of(metadata: TableMetadata, ref: str = MAIN) -> Snapshot | None:
-    """The head of a branch; None where there is no such branch, or no data yet."""
+    """The head of a branch; None if the branch does not exist or the table has no data."""
     return metadata.current_snapshot() if ref == MAIN else metadata.snapshot_by_name(ref)
 
 
 @dataclass(frozen=True)
 class FileSizes:
-    """What counts as a healthy file for one table, in bytes. Its equality is the fingerprint of the ledger's counts."""
+    """Target size and small-file bound of one table, in bytes. The ledger recounts a table when they change."""
 
     target: int
     small_below: int
@@ -132,7 +140,7 @@ class FileSizes:
 
 
 def file_sizes(policy: PolicyValues, properties: Mapping[str, str]) -> FileSizes:
-    """Target and small-file bound: the policy's, else the table's own property, else Iceberg's default.
+    """Target size and small-file bound: from the policy, else from the table property, else Iceberg's default.
 
     Raises:
         InputError: the table property is not a positive number.
@@ -148,7 +156,7 @@ def file_sizes(policy: PolicyValues, properties: Mapping[str, str]) -> FileSizes
 
 
 class Catalogs:
-    """The configured catalogs, opened on first use. Thread-safe; pickles without its open connections."""
+    """The configured catalogs, opened on first use. Thread-safe; pickled without open connections."""
 
     def __init__(self, properties: Mapping[str, Mapping[str, str]]) -> None:
         self._properties = {name: dict(values) for name, values in properties.items()}
@@ -184,11 +192,11 @@ class Catalogs:
             return self._open[name]
 
     def load(self, name: TableName, ref: str = MAIN) -> TableView:
-        """The table as it is now, seen from the head of branch `ref`.
+        """The table as it is now, at the head of branch `ref`.
 
         Raises:
-            TableMissingError: no such table.
-            InputError: no such branch, or the name is a tag's.
+            TableMissingError: the table does not exist.
+            InputError: the branch does not exist, or `ref` is a tag.
             RetryError: the catalog or the store does not answer.
         """
         table = self._load_table(name)
@@ -215,7 +223,7 @@ class Catalogs:
             raise
         except Exception as error:  # any driver's error: the caller marks the table and retries
             raise RetryError(
-                f"table {name} cannot be loaded: {_told(error)}", reason=Reason.TABLE_UNREADABLE
+                f"table {name} cannot be loaded: {_message(error)}", reason=Reason.TABLE_UNREADABLE
             ) from error
 
     def list_tables(self, catalog_name: str) -> Iterator[TableName]:
@@ -245,16 +253,16 @@ class Catalogs:
             ) from error
 
 
-def _told(error: Exception) -> str:
-    """What is wrong, in a sentence also where metadata is of a kind that PyIceberg does not know."""
+def _message(error: Exception) -> str:
+    """The error in one sentence, also for metadata that PyIceberg cannot parse (pydantic prints pages)."""
     unknown = error.__cause__
     if not isinstance(unknown, ValidationError):
         return str(error)
     first = unknown.errors()[0]
     place = ".".join(map(str, first["loc"]))
     return (
-        f"PyIceberg does not know its metadata: {first['msg']} (at {place}); it is left alone until it changes, or a "
-        "newer PyIceberg knows it"
+        f"PyIceberg cannot parse its metadata: {first['msg']} (at {place}); the table is skipped until its metadata "
+        "changes or PyIceberg is upgraded"
     )
 
 
@@ -267,7 +275,7 @@ def _check_branch(metadata: TableMetadata, name: TableName, ref: str) -> None:
         )
     if found.snapshot_ref_type != "branch":
         raise InputError(
-            f"{ref!r} of table {name} is a tag: tags stay as they are. Its branches: {branches}",
+            f"{ref!r} of table {name} is a tag, and tags are never rewritten; its branches: {branches}",
             reason=Reason.BAD_BRANCH,
         )
 

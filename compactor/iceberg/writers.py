@@ -1,6 +1,6 @@
-"""Which engine committed a snapshot, and for which job, from the snapshot's summary. Pure.
+"""Find the engine and the job that committed a snapshot, from the snapshot's summary. Pure.
 
-A job is named by what stays the same from commit to commit: never by a commit, query or epoch id.
+A job's id stays the same from commit to commit: it is never a commit, query or epoch id.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 CONNECT_OFFSETS = "kafka.connect.offsets."
-"""Of Kafka Connect's sink: followed by the control topic and the connector's consumer group, which stay the same."""
+"""Kafka Connect's sink; followed by the control topic and the connector's consumer group, which stay the same."""
 SPARK_JOB_KEYS = ("spark.sql.streaming.queryId", "spark.app.id", "app-id")
-"""Of a streaming query, which keeps its id over restarts; else of the application."""
+"""The streaming query, which keeps its id over restarts; else the application."""
 
 
 class WriterEngine(StrEnum):
-    """An engine, by the name that people know."""
+    """An engine, by the name that it is known by."""
 
     CONNECT = "Kafka Connect"
     FLINK = "Flink"
@@ -27,11 +27,11 @@ class WriterEngine(StrEnum):
 
 @dataclass(frozen=True)
 class Writer:
-    """One that commits by itself, with any number of tasks.
+    """A job that makes its own commits, with any number of tasks.
 
     Attributes:
-        engine: What runs it.
-        job: Its id; empty if the engine writes none that lasts longer than a commit (Trino, Athena, PyIceberg).
+        engine: The engine that runs the job.
+        job: The job's id; empty if the engine writes no id that outlives a commit (Trino, Athena, PyIceberg).
     """
 
     engine: WriterEngine
@@ -51,6 +51,6 @@ def writer_of(summary: Mapping[str, str]) -> Writer:
     spark_job = next((summary[key] for key in SPARK_JOB_KEYS if key in summary), None)
     if spark_job:
         return Writer(WriterEngine.SPARK, spark_job)
-    if "trino_query_id" in summary:  # of one statement
+    if "trino_query_id" in summary:  # the id of one statement, not of a job
         return Writer(WriterEngine.TRINO)
     return UNKNOWN

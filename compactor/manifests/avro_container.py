@@ -1,4 +1,4 @@
-"""Avro object container files as blocks of bytes: taken apart and put together without inflating or decoding a record.
+"""Split and join Avro object container files by blocks of bytes, without decompressing or decoding a record.
 
 Source: Avro specification 1.12, "Object Container Files".
 """
@@ -18,12 +18,12 @@ _LAST_SHIFT: Final = 63
 
 
 class ContainerError(Exception):
-    """Reaction: **read it with another library**, whose message says more: the bytes are no container known here."""
+    """Reaction: **read it with another library**, whose error says more: the bytes are no container known here."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """A file: the schema as it stands in its header, (number of records, bytes as they are stored) of each block."""
+    """One file: the schema text of its header, and of each block the number of records and the stored bytes."""
 
     schema: str
     stored: tuple[tuple[int, bytes], ...]
@@ -36,10 +36,10 @@ class Container:
 
 
 def open_container(content: bytes) -> Container:
-    """Take a file apart; nothing is inflated.
+    """Split a file into blocks, without decompressing them.
 
     Raises:
-        ContainerError: it is damaged.
+        ContainerError: the file is damaged.
     """
     source = _Source(content)
     try:
@@ -55,12 +55,12 @@ def open_container(content: bytes) -> Container:
         return Container(metadata[_SCHEMA].decode(), tuple(stored), codec)
     except ContainerError:
         raise
-    except Exception as error:  # no schema, a header that is no text
+    except Exception as error:  # e.g. no schema, or a header that is not UTF-8
         raise ContainerError(str(error)) from error
 
 
 def join_containers(schema: str, containers: Sequence[Container], codec: str = NO_CODEC) -> bytes:
-    """One file of all blocks as they are stored, all by `codec`, under a schema that describes the same bytes."""
+    """One file with all blocks as they are stored; `schema` must describe the same bytes, `codec` hold for all."""
     metadata = {_SCHEMA: schema, _CODEC: codec}
     parts = [_MAGIC, _long(len(metadata))]
     for text in (text for pair in metadata.items() for text in pair):
@@ -72,7 +72,7 @@ def join_containers(schema: str, containers: Sequence[Container], codec: str = N
 
 
 def _long(value: int) -> bytes:
-    """A zigzag variable-length integer (Avro spec: binary encoding); lengths and counts only, so never negative."""
+    """A zigzag variable-length integer (Avro spec: binary encoding); only lengths and counts, never negative."""
     value <<= 1
     encoded = bytearray()
     while value > 0x7F:  # noqa: PLR2004 - seven bits a byte
@@ -96,7 +96,7 @@ class _Source:
     def take(self, length: int) -> bytes:
         end = self._at + length
         if length < 0 or end > len(self._content):
-            raise ContainerError("it ends too early")
+            raise ContainerError("the file ends too early")
         taken = self._content[self._at : end]
         self._at = end
         return taken
@@ -119,7 +119,7 @@ class _Source:
     def metadata(self) -> dict[str, bytes]:
         found: dict[str, bytes] = {}
         while count := self.long():
-            if count < 0:  # followed by the size of these pairs in bytes
+            if count < 0:  # then the size of these pairs in bytes follows
                 count = -count
                 self.long()
             for _ in range(count):

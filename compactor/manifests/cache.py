@@ -1,7 +1,7 @@
-"""The manifest cache: each manifest is read and decoded once, kept in memory, then on local disk.
+"""The manifest cache: reads and decodes each manifest once, and keeps it in memory and on local disk.
 
-A manifest file never changes, so nothing here needs invalidating: what is not wanted any more is evicted. What its
-entries inherit from the manifest list may change once, in an upgrade to V3, so that is part of the key.
+A manifest file never changes, so entries are evicted, never invalidated. The values that entries inherit from the
+manifest list may change once, in an upgrade to V3, so they are part of the key.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from compactor.manifests.disk import ManifestDisk
 from compactor.manifests.reads import Reader, Wanted, read_here, wanted_of
 
 WEIGHT_OF_A_MANIFEST: Final = 20_000
-"""Bytes that the objects around the columns of one manifest take, measured: far more than the rows of a small one."""
+"""Measured bytes of the objects around the columns of one manifest: far more than the rows of a small manifest."""
 
 WRITE_AFTER_SECONDS: Final = 0.2
-"""Entries go to disk when the plan they were read for is made, or the cache is closed: writing ten manifests beside a
-plan costs it 10 ms."""
+"""Delay before entries are written to disk, so that the plan that reads them is done: writing ten manifests beside a
+plan slows it down by 10 ms."""
 
 
 class ManifestCache:
-    """Entries of manifests in columns, least recently used ones evicted beyond `limit_bytes`. Thread-safe.
+    """Entries of manifests in columns, in memory up to `limit_bytes`, evicted least recently used first. Thread-safe.
 
-    `disk` outlives the process and is shared with others; without it, memory is all there is. Closed, or left as a
-    context, the cache has written there all that it has read.
+    `disk` outlives the process and is shared with other processes; None means memory only. `close`, or the end of the
+    `with` block, writes all entries to disk.
     """
 
     def __init__(
@@ -49,24 +49,24 @@ class ManifestCache:
         self._disk = disk
         self._reader: Reader = read_here
         self._writer = ThreadPoolExecutor(1, "manifest-disk")
-        self._asked = threading.Event()
+        self._flush_now = threading.Event()
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, EntryColumns] = OrderedDict()
         self._bytes = 0
         self._prefetched: set[str] = set()
 
-    def read_by(self, reader: Reader) -> None:
-        """From now on, read what is missing in another way: an executor's work, where there is a cluster."""
+    def use_reader(self, reader: Reader) -> None:
+        """Read missing manifests with `reader` from now on, e.g. on the executors of a cluster."""
         self._reader = reader
 
-    def written(self) -> None:
-        """Write now, and wait until all that has been read is on disk."""
-        self._asked.set()
-        self._writer.submit(self._asked.clear).result()
+    def flush(self) -> None:
+        """Write all entries to disk, and wait for the end."""
+        self._flush_now.set()
+        self._writer.submit(self._flush_now.clear).result()
 
     def close(self) -> None:
-        """Write now, and end; a cache that is closed reads no more."""
-        self._asked.set()
+        """Write all entries to disk, and wait for the end; `read` must not be called any more."""
+        self._flush_now.set()
         self._writer.shutdown()
 
     def __enter__(self) -> Self:
@@ -84,12 +84,12 @@ class ManifestCache:
         manifests: Sequence[ManifestFile],
         *,
         prefetch: bool = False,
-        tell: Listener = ignore,
+        listener: Listener = ignore,
     ) -> list[EntryColumns]:
-        """Entries of each manifest, in order; what is neither in memory nor on disk is read from the store.
+        """Entries of each manifest, in order; manifests that are not cached are read from the store.
 
-        `prefetch`: nobody waits for them yet; counted apart, to see whether prefetching was of use. `tell`: hears of
-        this read too.
+        `prefetch`: the read is ahead of a plan; counted separately, to measure the use of prefetching. `listener`:
+        called with the event of this read, beside the cache's own listener.
 
         Raises:
             RetryError: a manifest cannot be read.
@@ -117,8 +117,8 @@ class ManifestCache:
             foreseen=foreseen,
             unusual=unusual,
         )
-        for listener in (self._listener, tell):
-            listener(event)
+        self._listener(event)
+        listener(event)
         found = {**used, **new}
         return [found[each.key] for each in wanted]
 
@@ -139,13 +139,13 @@ class ManifestCache:
         return {key: entries for key, entries in found.items() if entries is not None}
 
     def _keep(self, disk: ManifestDisk, decoded: Mapping[str, EntryColumns]) -> None:
-        """Runs behind whoever waits for the entries, who would wait for this thread too."""
-        self._asked.wait(WRITE_AFTER_SECONDS)
+        """Runs in the writer's thread, after the plan that waits for these entries."""
+        self._flush_now.wait(WRITE_AFTER_SECONDS)
         for key, entries in decoded.items():
             disk.put(key, entries)
 
     def _remember(self, used: Mapping[str, EntryColumns], new: Mapping[str, EntryColumns], *, prefetch: bool) -> int:
-        """Keep new entries; returns how many of the used ones had been prefetched, each counted once."""
+        """Keep new entries; return how many of the used entries had been prefetched, each counted once."""
         with self._lock:
             foreseen = 0 if prefetch else len(self._prefetched & used.keys())
             self._prefetched.difference_update(() if prefetch else used)

@@ -1,6 +1,6 @@
-"""Manifest entries in columns: what counting and planning need of a million files, in a few hundred megabytes.
+"""Manifest entries in columns: the data that counting and planning need, a few hundred megabytes for a million files.
 
-Statistics are not among them: they are read again for the files of a chosen group (`manifests.read_entries`).
+Column statistics are not included: they are read again for planned files (`manifest_entries.read_entries`).
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ SCHEMA: Final = pa.schema(
         pa.field("blob", pa.list_(pa.int64())),
     ]
 )
-"""One row an entry, named as in `FileEntry`; `partition` is an index into the partitions that go with the rows."""
+"""One row per entry, with the names of `FileEntry`; `partition` is an index into the `Partitions` of the rows."""
 
 CONTENT: Final = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES)
 _STATUSES: Final = tuple(Status)
 _CODES: Final = {content: code for code, content in enumerate(CONTENT)}
-_entry: Final = partial(tuple.__new__, FileEntry)  # half the time that FileEntry(...) takes
+_entry: Final = partial(tuple.__new__, FileEntry)  # twice as fast as FileEntry(...)
 
 
 class Partitions:
-    """Distinct partitions of one spec, by index: as canonical text, as a 64-bit hash, as key and raw values on demand.
+    """Distinct partitions of one spec, by index: canonical texts, 64-bit hashes, and keys with raw values on demand.
 
-    The hash says quickly which rows of different manifests share a partition. Whoever merges files compares their keys:
-    two partitions with one hash must not become one.
+    Equal hashes find rows of different manifests with the same partition quickly. Code that merges files must compare
+    the keys too: two partitions with the same hash must not be merged.
     """
 
     def __init__(
@@ -71,9 +71,9 @@ class Partitions:
 
 
 class LiveRuns(NamedTuple):
-    """Where the live rows of one manifest are: its data files and its delete files, as runs of neighbours.
+    """The positions of live rows in one manifest, for data files and for delete files.
 
-    All rows of a run have one partition. Shape (3, runs): partition index, the first row, the row behind its last.
+    A run is consecutive rows of one partition. Shape (3, runs): partition index, first row, one past the last row.
     """
 
     data: npt.NDArray[np.int32]
@@ -83,7 +83,7 @@ class LiveRuns(NamedTuple):
 def live_runs(
     partition: npt.NDArray[Any], status: npt.NDArray[Any], content: npt.NDArray[Any], counts: Sequence[int]
 ) -> list[LiveRuns]:
-    """The runs of each of several manifests, whose rows stand one after the other; `counts`: how many rows each has."""
+    """The live runs of several manifests whose rows follow each other; `counts`: the number of rows of each."""
     live = status != Status.DELETED.value
     is_data = content == _CODES[Content.DATA]
     found = (_runs(np.where(live & chosen, partition, -1), counts) for chosen in (is_data, ~is_data))
@@ -91,7 +91,7 @@ def live_runs(
 
 
 def _runs(codes: npt.NDArray[Any], counts: Sequence[int]) -> list[npt.NDArray[np.int32]]:
-    """`codes`: row by row the partition's index, -1 where a row is not meant."""
+    """`codes`: the partition index of each row; -1 for rows to leave out."""
     manifests = np.cumsum([0, *counts])
     edge = np.diff(codes, prepend=-1) != 0
     edge[manifests[:-1][np.array(counts) > 0]] = True
@@ -106,7 +106,7 @@ def _runs(codes: npt.NDArray[Any], counts: Sequence[int]) -> list[npt.NDArray[np
 
 
 def _listed(column: pa.Array) -> list[Any]:
-    """A column as Python values; numbers without nulls, most of them, by way of NumPy, which is ten times faster."""
+    """A column as Python values. Numbers without nulls go through NumPy, which is ten times faster."""
     if column.null_count == 0 and pa.types.is_integer(column.type):
         values: list[Any] = column.to_numpy().tolist()
         return values
@@ -117,16 +117,19 @@ def _listed(column: pa.Array) -> list[Any]:
 
 
 def _hashes(spec_id: int, texts: Iterable[str]) -> npt.NDArray[np.uint64]:
-    """One hash a partition, the same in every process."""
+    """One hash per partition; the same in every process."""
     digests = b"".join(hashlib.blake2b(f"{spec_id}:{text}".encode(), digest_size=8).digest() for text in texts)
     return np.frombuffer(digests, dtype=np.uint64)
 
 
 class EntryColumns:
-    """The entries of one manifest. Iterating gives `FileEntry`s; the columns are there for whoever counts many.
+    """The entries of one manifest, in columns. Iterating yields `FileEntry` objects.
 
-    `runs`: where its live rows are. `nbytes`: memory the rows hold. `prefix`: what all paths begin with; the column
-    `path` holds what follows, which is a third of their bytes where a manifest's files are in one folder.
+    Attributes:
+        runs: The positions of live rows.
+        nbytes: Bytes of memory that the rows hold.
+        prefix: The common start of all paths. The column `path` holds the rest, which is a third of the bytes where the
+            files of a manifest are in one folder.
     """
 
     __slots__ = ("_numbers", "manifest_path", "nbytes", "partitions", "prefix", "rows", "runs")
@@ -151,7 +154,7 @@ class EntryColumns:
 
     @classmethod
     def of(cls, manifest_path: str, layout: PartitionLayout, entries: Iterable[FileEntry]) -> EntryColumns:
-        """Columns of entries that are there as objects."""
+        """The columns of entries that exist as objects."""
         entries = tuple(entries)
         texts: dict[str, int] = {}
         for entry in entries:
@@ -177,9 +180,9 @@ class EntryColumns:
         return iter(self.entries())
 
     def numbers(self, name: str) -> npt.NDArray[Any]:
-        """One column without nulls as numbers: the rows' own memory, seen by NumPy."""
+        """One column without nulls as a NumPy array over the rows' own memory."""
         found = self._numbers.get(name)
-        if found is None:  # kept, since a thousand manifests are asked at each plan
+        if found is None:  # cached: each plan reads the columns of a thousand manifests
             found = self._numbers[name] = self.rows.column(name).to_numpy()
         return found
 
@@ -207,13 +210,13 @@ class EntryColumns:
         return [self.prefix + end for end in ends]
 
     def named(self, paths: Collection[str]) -> npt.NDArray[np.bool_]:
-        """Row by row, whether the path is one of these."""
+        """For each row, whether `paths` holds its path."""
         ends = pa.array([path.removeprefix(self.prefix) for path in paths if path.startswith(self.prefix)], pa.string())
         found = pc.is_in(self.rows.column("path"), ends).to_numpy(zero_copy_only=False)
         return np.asarray(found, dtype=np.bool_)
 
     def compacted(self) -> EntryColumns:
-        """The same with partitions of its own, not all those it was decoded with."""
+        """A copy whose `Partitions` hold only its own partitions, not those of all manifests of the decoded batch."""
         used, indexes = np.unique(self.numbers("partition"), return_inverse=True)
         texts = [self.partitions.texts[index] for index in used]
         own = Partitions(self.partitions.layout, texts, self.partitions.hashes[used])

@@ -1,9 +1,9 @@
-"""Manifests → columns, many at once: the bytes of a data file's statistics are stepped over, not decoded.
+"""Decode many manifests at once into columns; the bytes of column statistics are skipped, not decoded.
 
-An Avro record is the concatenation of its fields, so that a record within a record may as well be written as more
-fields of the outer one. Manifests of one schema are joined into one Avro container whose header says so: then
-DataFusion decodes the fields that are wanted and skips the others, and what a call costs is paid once for many.
-Anything unusual is refused (`UnusualManifestError`): PyIceberg, the reference, then reads that manifest.
+An Avro record is the concatenation of its fields, so a nested record has the same bytes as more fields of the outer
+record. Manifests of one schema are joined into one Avro container with such a flat schema. DataFusion then decodes the
+requested fields, skips the others, and the fixed cost of a call is paid once for many manifests. A manifest with an
+unusual layout is refused (`UnusualManifestError`); PyIceberg, the reference decoder, then reads it.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ _WANTED: Final = {
 _REQUIRED: Final = (0, 100, 101, 103, 104)
 _FORMATS: Final = frozenset(each.value.lower() for each in FileFormat)
 _MOST_COMBINATIONS: Final = 2**62
-_MOST_FIXED_BYTES: Final = 64 * 1024  # of a partition value; nulls take as many, so that a few lines could fill memory
+_MOST_FIXED_BYTES: Final = 64 * 1024  # of one partition value; nulls take as many, so few rows could fill memory
 
 
 class UnusualManifestError(Exception):
-    """Reaction: **read it with PyIceberg**: the manifest is not laid out as this decoder expects."""
+    """Reaction: **read it with PyIceberg**: the manifest has not the layout that this decoder expects."""
 
 
 @dataclass(frozen=True)
 class RawManifest:
-    """One manifest's line of the manifest list, and the bytes of its file."""
+    """One manifest: its entry in the manifest list, and the bytes of its file."""
 
     manifest: ManifestFile
     content: bytes
@@ -72,17 +72,17 @@ class RawManifest:
 
 @dataclass(frozen=True)
 class _Blocks:
-    """One manifest, taken apart."""
+    """One manifest, split into Avro blocks."""
 
     raw: RawManifest
     container: Container
 
 
 def decode_manifests(raws: Sequence[RawManifest], layouts: Mapping[int, PartitionLayout]) -> list[EntryColumns]:
-    """The entries of each manifest, in order, with what they inherit (spec: sequence number and first row id).
+    """The entries of each manifest, in order, with inherited values (spec: sequence number and first row id).
 
     Raises:
-        UnusualManifestError: one of them is not laid out as expected.
+        UnusualManifestError: one of the manifests has another layout than expected.
     """
     groups: dict[tuple[int, ManifestContent, str, str], list[int]] = defaultdict(list)
     opened = [_open(raw) for raw in raws]
@@ -99,7 +99,7 @@ def decode_manifests(raws: Sequence[RawManifest], layouts: Mapping[int, Partitio
 def _open(raw: RawManifest) -> _Blocks:
     try:
         container = open_container(raw.content)
-    except ContainerError as error:  # the reference decides whether it is damage
+    except ContainerError as error:  # the reference decoder decides whether the file is damaged
         raise UnusualManifestError(str(error)) from error
     return _Blocks(raw, container)
 
@@ -115,11 +115,11 @@ def _decode(members: Sequence[_Blocks], layout: PartitionLayout) -> list[EntryCo
         joined = join_containers(flat.text, containers, containers[0].codec)
         table = read_avro(joined, flat.wanted(members))
         if table.num_rows != sum(counts):
-            raise UnusualManifestError("not as many entries as the blocks say")  # noqa: TRY301
+            raise UnusualManifestError("the number of entries differs from the blocks' counts")  # noqa: TRY301
         return _columns(_Read(flat, table), [blocks.raw.manifest for blocks in members], counts, layout)
     except UnusualManifestError:
         raise
-    except Exception as error:  # DataFusion raises what it likes: the reference decides whether it is damage
+    except Exception as error:  # DataFusion raises any class: the reference decoder decides about damage
         raise UnusualManifestError(str(error)) from error
 
 
@@ -151,14 +151,14 @@ class _FlatSchema:
         return all(field_id in self.names for field_id in field_ids)
 
     def wanted(self, members: Sequence[_Blocks]) -> list[str]:
-        """Names of the columns to decode; bounds and blobs only where there may be position deletes."""
+        """Names of the columns to decode; bounds and blobs only in manifests that may hold position deletes."""
         deletes = any(blocks.raw.manifest.content == ManifestContent.DELETES for blocks in members)
         ids = [*_WANTED, *((LOWER_BOUNDS, UPPER_BOUNDS, *BLOB) if deletes else ())]
         return [*(self.names[field_id] for field_id in ids if field_id in self.names), *self.partition]
 
 
 def _flattened(record: Mapping[str, Any], above: tuple[int, ...]) -> list[tuple[tuple[int, ...], Any]]:
-    """(field ids from the outside in, type) of each field; the two records of every manifest entry are opened up."""
+    """(path of field ids, type) of each field, with the nested records `data_file` and `partition` flattened."""
     found: list[tuple[tuple[int, ...], Any]] = []
     for field in record["fields"]:
         if "field-id" not in field:
@@ -174,10 +174,10 @@ def _flattened(record: Mapping[str, Any], above: tuple[int, ...]) -> list[tuple[
 
 
 class _PlainTypes:
-    """Types without their logical types: what bytes mean is for the partition layout to say.
+    """Types without logical types, since the partition layout says what the bytes mean.
 
-    Every use of a named type becomes a definition of its own name: Java names a type once and refers to it, PyIceberg
-    defines it again and again, which Avro forbids.
+    Every use of a named type becomes a definition with a new name: Java defines a type once and refers to it; PyIceberg
+    repeats the definition, which Avro forbids.
     """
 
     def __init__(self) -> None:
@@ -207,7 +207,7 @@ class _PlainTypes:
 
 @dataclass(frozen=True)
 class _Read:
-    """Decoded columns, by field id; what the manifests do not have is null."""
+    """Decoded columns, by field id; a field that the manifests do not have is null."""
 
     flat: _FlatSchema
     table: pa.Table
@@ -222,7 +222,7 @@ class _Read:
         return self.table.column(name).combine_chunks()
 
     def bounds(self, field_id: int) -> Any:
-        """The bound of the deleted paths, row by row, null where there is none."""
+        """The bound of the deleted file paths for each row; null if there is none."""
         name = self.flat.names.get(field_id)
         if name is None:
             return pa.nulls(self.table.num_rows, pa.binary())
@@ -277,7 +277,7 @@ def _columns(
 
 
 def _check_codes(columns: Mapping[str, Any]) -> None:
-    """See that numbers and names stand for something: else it is damage, or newer than this decoder."""
+    """Check that codes are known: an unknown code means damage, or a format newer than this decoder."""
     for name, codes in (("status", len(Status)), ("content", len(CONTENT))):
         ends = pc.min_max(columns[name]).as_py()
         if ends["min"] is not None and not 0 <= ends["min"] <= ends["max"] < codes:
@@ -287,7 +287,7 @@ def _check_codes(columns: Mapping[str, Any]) -> None:
 
 
 def _shortened(rows: pa.RecordBatch) -> tuple[str, pa.RecordBatch]:
-    """What all paths begin with, and the rows with what follows; the first and last path in order decide it."""
+    """The common start of all paths, and the rows with the rest; the first and last path in order suffice."""
     paths = rows.column("path")
     ends = pc.min_max(paths)
     prefix = commonprefix([ends["min"].as_py() or "", ends["max"].as_py() or ""])  # noqa: RUF071 - characters are meant
@@ -307,7 +307,7 @@ def _snapshot_ids(own: Any, manifests: Sequence[ManifestFile], counts: Sequence[
 
 
 def _sequence_numbers(own: Any, status: Any, manifests: Sequence[ManifestFile], counts: Sequence[int]) -> Any:
-    """An added entry inherits the manifest's (spec: sequence number inheritance); in format version 1 it is 0."""
+    """An added entry inherits the manifest's number (spec: sequence number inheritance); 0 in format version 1."""
     of_manifest = _repeated([manifest.sequence_number or 0 for manifest in manifests], counts)
     inherits = pc.or_(pc.equal(of_manifest, 0), pc.equal(status, Status.ADDED.value))
     return pc.coalesce(own, pc.if_else(inherits, of_manifest, 0))
@@ -316,7 +316,7 @@ def _sequence_numbers(own: Any, status: Any, manifests: Sequence[ManifestFile], 
 def _first_row_ids(
     own: Any, status: Any, records: Any, manifests: Sequence[ManifestFile], counts: Sequence[int]
 ) -> Any:
-    """As `manifests._inherit_row_ids`: live files without an id count on from the manifest's."""
+    """As `manifest_entries._inherit_row_ids`: live files without an id continue from the manifest's first id."""
     firsts = [first_row_id(manifest) for manifest in manifests]
     if not any(first is not None for first in firsts):
         return pa.nulls(len(own), pa.int64())
@@ -334,7 +334,7 @@ def _first_row_ids(
 
 
 def _applies_to(read: _Read, content: Any) -> Any:
-    """The one data file that a position delete names: its reference, else equal bounds of the deleted paths."""
+    """The one data file that a position delete names: its reference, else equal bounds of the deleted file paths."""
     is_positions = pc.equal(content, CONTENT.index(Content.POSITION_DELETES))
     if not pc.any(is_positions).as_py():
         return pa.nulls(len(content), pa.string())
@@ -347,7 +347,7 @@ def _applies_to(read: _Read, content: Any) -> Any:
 
 
 def _blobs(read: _Read) -> Any:
-    """Where a deletion vector lies in its file, as a list of offset and length; null for all other files."""
+    """[offset, length] of a deletion vector in its file; null for all other files."""
     names = [read.flat.names.get(field_id) for field_id in BLOB]
     kind = SCHEMA.field("blob").type
     if not all(name in read.table.column_names for name in names):
@@ -360,7 +360,7 @@ def _blobs(read: _Read) -> Any:
 
 
 def _partitions(fields: Sequence[Any], rows: int, layout: PartitionLayout) -> tuple[npt.NDArray[Any], Partitions]:
-    """Per row the index of its partition, and the distinct partitions: values become text once each, not per row."""
+    """The partition index of each row, and the distinct partitions: each value becomes text once, not once per row."""
     codes = np.zeros(rows, dtype=np.int64)
     combinations = 1
     for field in fields:
@@ -383,7 +383,7 @@ def _partitions(fields: Sequence[Any], rows: int, layout: PartitionLayout) -> tu
 
 
 def _distinct(field: Any) -> tuple[int, npt.NDArray[Any]]:
-    """How many distinct values a column has, and each row's number among them. Floats are told apart by their bits."""
+    """The number of distinct values, and the index of each row's value. Floats are compared by their bits."""
     if pa.types.is_floating(field.type):
         field = field.view(pa.int64() if pa.types.is_float64(field.type) else pa.int32())
     encoded = field.dictionary_encode(null_encoding="encode")

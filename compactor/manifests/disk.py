@@ -1,8 +1,8 @@
-"""Decoded manifests on local disk: Arrow files, mapped into memory when wanted, shared by the processes of one host.
+"""Cache decoded manifests on local disk, as Arrow files that are memory-mapped and shared by all processes of a host.
 
-A manifest never changes, so a file here is either right or damaged. Damage (a truncated file, a flipped bit) is found
-by length and checksum; such a file is thrown away and the manifest read again. Files appear by renaming, so nobody
-sees half of one. What was not wanted for longest goes first when the folder outgrows its bound.
+A manifest never changes, so a cached file is either correct or damaged. Length and checksum detect damage; a damaged
+file is deleted and the manifest is read again. A file is written under another name and renamed, so that no reader sees
+half of it. When the folder exceeds its limit, the least recently used files are deleted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from compactor.partitions import PartitionLayout
 
 LOG = logging.getLogger(__name__)
 
-FORMAT: Final = 6  # raised whenever what is kept, or what it means, changes
+FORMAT: Final = 6  # increase whenever the content of the files or its meaning changes
 SUFFIX: Final = ".arrow"
-FLAGS_OF_A_PRIVATE_FOLDER: Final = 0o700  # paths and partition values are nobody else's business
-_OURS: Final = re.compile(r"[0-9a-f]{64}\.(arrow|\d+-\d+)")  # what others keep in the folder is none of our business
-_END: Final = struct.Struct("<8sQI")  # magic, length and checksum of what comes before
+FLAGS_OF_A_PRIVATE_FOLDER: Final = 0o700  # paths and partition values are private
+_OURS: Final = re.compile(r"[0-9a-f]{64}\.(arrow|\d+-\d+)")  # never delete other files in the folder
+_END: Final = struct.Struct("<8sQI")  # magic, then length and checksum of the bytes before
 _MAGIC: Final = b"firnline"
 _KEY: Final = b"key"
 _PARTITIONS: Final = b"partitions"
@@ -44,20 +44,20 @@ _DATA: Final = b"data"
 _DELETES: Final = b"deletes"
 _ROW: Final = np.dtype("<i4")
 ROOM_AFTER_TRIMMING: Final = 0.9
-"""Trimming goes below the bound by a tenth, so that it is not for every file that the folder is listed."""
+"""Ratio of the limit that trimming leaves, so that the folder is not listed again for the next file."""
 MEASURED_EVERY: Final = 1 / 16
-"""Of the bound: when a process has written so much, it looks at what others have written meanwhile."""
+"""Ratio of the limit: after writing as many bytes, a process measures the folder again, with other processes' files."""
 TRY_AGAIN_SECONDS: Final = 60.0
-"""After the folder could not be written: it may be full, or have been removed."""
+"""Wait after a failed write: the folder may be full, or removed."""
 ABANDONED_SECONDS: Final = 3600.0
-"""After which an unfinished file is nobody's any more; before, it is another process'."""
+"""Age from which an unfinished file is deleted; a younger one may belong to a running process."""
 
 
 class ManifestDisk:
-    """A folder of decoded manifests, at most about `limit_bytes` large. Thread-safe; several processes may share it.
+    """A folder of decoded manifests of about `limit_bytes` at most. Thread-safe; several processes may share it.
 
-    It is only ever a help: a folder that cannot be written is reported once, tried again now and then, and everything
-    is read from the store. `clock`: seconds since the epoch, as files are dated.
+    The cache is optional: if the folder cannot be written, a warning is logged once, writing is retried later, and
+    manifests are read from the store. `clock`: seconds since the epoch, as in file times.
     """
 
     def __init__(self, folder: Path, limit_bytes: int, clock: Callable[[], float] = time.time) -> None:
@@ -70,16 +70,16 @@ class ManifestDisk:
         self._not_before = 0.0
 
     def __reduce__(self) -> tuple[type[ManifestDisk], tuple[Path, int]]:
-        """To executors: the folder of their own host."""
-        return ManifestDisk, (self._folder, self._limit)  # the clock is the other process' own
+        """Pickled for executors, which use the folder on their own host and their own clock."""
+        return ManifestDisk, (self._folder, self._limit)
 
     def get(self, key: str, layout: PartitionLayout, manifest_path: str) -> EntryColumns | None:
-        """The entries kept under `key`, None if there are none or they are damaged."""
+        """The entries cached under `key`; None if there are none, or if the file is damaged."""
         path = self._path(key)
         try:
             with pa.memory_map(str(path)) as source:
                 buffer = source.read_buffer()
-        except OSError:  # nobody has kept it, or not for us
+        except OSError:  # not cached, or not readable for this user
             return None
         with contextlib.suppress(OSError):
             os.utime(path)
@@ -92,7 +92,7 @@ class ManifestDisk:
             return None
 
     def put(self, key: str, entries: EntryColumns) -> None:
-        """Keep `entries`, at the cost of what was not wanted for longest."""
+        """Cache `entries`; least recently used files make room for them."""
         if self._clock() < self._not_before:
             return
         content = packed(entries, key)
@@ -108,7 +108,7 @@ class ManifestDisk:
             with contextlib.suppress(OSError):
                 unfinished.unlink(missing_ok=True)
             if not self._not_before:
-                LOG.warning("manifests cannot be kept in %s, they are read from the store: %s", self._folder, error)
+                LOG.warning("cannot cache manifests in %s, reading them from the store: %s", self._folder, error)
             self._bytes, self._not_before = None, self._clock() + TRY_AGAIN_SECONDS
 
     def _path(self, key: str) -> Path:
@@ -136,7 +136,7 @@ class ManifestDisk:
                 try:
                     status = each.stat()
                 except FileNotFoundError:
-                    continue  # another process trimmed it
+                    continue  # deleted by another process
                 found.append((status.st_mtime, status.st_size, Path(each.path)))
         return found
 
@@ -154,7 +154,7 @@ class ManifestDisk:
 
 
 def packed(entries: EntryColumns, key: str = "") -> bytes:
-    """One manifest's entries as bytes that stand for themselves, for `unpacked`. `key`: what they are kept under."""
+    """One manifest's entries as self-contained bytes, for `unpacked`. `key`: the key that they are cached under."""
     own = entries.compacted()
     metadata = {
         _KEY: key.encode(),
@@ -176,7 +176,8 @@ def unpacked(content: pa.Buffer | bytes, layout: PartitionLayout, manifest_path:
     """The inverse of `packed`, without a copy.
 
     Raises:
-        ValueError: the bytes are not what `packed` made, or under another key; an Arrow exception says the same.
+        ValueError: the bytes are damaged or have another key.
+        pa.ArrowException: the bytes are damaged.
     """
     buffer = content if isinstance(content, pa.Buffer) else pa.py_buffer(content)
     if buffer.size < _END.size:

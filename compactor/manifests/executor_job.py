@@ -1,6 +1,6 @@
-"""Manifests decoded by executors: for tables whose manifests are too many bytes for the driver's own cores.
+"""Decode manifests on Spark executors, for tables whose manifests are too large for the driver's cores.
 
-What comes back is columns, without statistics; the driver keeps them as if it had read them itself.
+Executors send back columns without statistics. The driver caches them like columns that it decoded itself.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from compactor.reasons import Reason
 
 @dataclass(frozen=True)
 class ReadOnExecutors:
-    """A `Reader` that starts a Spark job for reads of at least `from_bytes`; smaller ones stay in this process."""
+    """A `Reader` that starts a Spark job to read at least `from_bytes`; smaller reads run in this process."""
 
     session: SparkSession
     from_bytes: int
 
     def __call__(self, io: FileIO, wanted: Sequence[Wanted]) -> Iterator[Decoded]:
-        """One task a batch; batches arrive one after the other, so that the driver never holds all twice.
+        """One Spark task per batch. Batches arrive one after the other, so that the driver never holds all twice.
 
         Raises:
             RetryError: a manifest cannot be read, or the job failed.
@@ -58,9 +58,9 @@ class ReadOnExecutors:
 
 
 def _worked(io: FileIO, batch: Sequence[Wanted]) -> tuple[int, list[bytes], str | None]:
-    """On an executor; an error is an answer, not a failed task with pages of stack trace."""
+    """Runs on an executor. Returns an error as text: a failed task would log pages of stack trace."""
     try:
-        (decoded,) = read_here(io, batch, decoders=1)  # what is a batch to the driver is one here
+        (decoded,) = read_here(io, batch, decoders=1)  # one decoder: the batch is not split again
     except RetryError as error:
         return 0, [], str(error)
     return decoded.unusual, [packed(entries) for entries in decoded.entries], None

@@ -1,7 +1,7 @@
-"""Live data files by partition, out of the columns of many manifests; a file becomes an object when somebody asks.
+"""Live data files by partition, from the columns of many manifests; a file becomes an object on first use.
 
-Of a million files, most lie in partitions with nothing to do. Those are told from their columns: how many small files,
-whether any delete may apply.
+Of a million files, most lie in partitions that are not due. The columns alone show that: the number of small files, and
+whether a delete may apply.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from compactor.partitions import PartitionKey, PartitionLayout
 
 
 class LiveFile(NamedTuple):
-    """A data file and the delete files that may apply to it; a named tuple as `FileEntry` is, for the same reason.
+    """A data file and the delete files that may apply to it; a named tuple for speed, like `FileEntry`.
 
-    `superseded`: position deletes that would, had not a deletion vector taken their place.
+    `superseded`: position deletes that do not apply because a deletion vector replaces them.
     """
 
     entry: FileEntry
@@ -38,18 +38,18 @@ class LiveFile(NamedTuple):
 
     @property
     def deleted_ratio(self) -> float:
-        """Share of rows that deletes naming this very file remove (an upper bound: positions may repeat)."""
+        """Ratio of rows that deletes of this very file remove; an upper bound, since positions may repeat."""
         named = sum(delete.records for delete in self.deletes if delete.applies_to == self.entry.path)
         return min(1.0, named / self.entry.records) if self.entry.records else 0.0
 
 
-_live_file: Final = partial(tuple.__new__, LiveFile)  # as `manifest_columns` makes its entries
+_live_file: Final = partial(tuple.__new__, LiveFile)  # twice as fast as LiveFile(...)
 
 
 class LiveFiles(Sequence[LiveFile]):
     """The live files of one partition, in arrival order (data sequence number, then path).
 
-    Their number, `small` and `has_deletes` are there without making objects.
+    Their number, `small` and `has_deletes` are known without making objects.
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class LiveFiles(Sequence[LiveFile]):
         has_deletes: bool,
     ) -> None:
         self.small: Final = small
-        """How many are smaller than so many bytes."""
+        """The number of files smaller than a number of bytes."""
         self.has_deletes = has_deletes
         self._count = count
         self._load = load
 
     @classmethod
     def of(cls, files: Sequence[LiveFile]) -> LiveFiles:
-        """Files that are there as objects, in arrival order."""
+        """Files that exist as objects, in arrival order."""
         return cls(
             len(files),
             lambda small_below: sum(file.size < small_below for file in files),
@@ -78,7 +78,7 @@ class LiveFiles(Sequence[LiveFile]):
 
     @cached_property
     def files(self) -> tuple[LiveFile, ...]:
-        """All of them as objects."""
+        """The files as objects."""
         return self._load()
 
     def __len__(self) -> int:
@@ -98,16 +98,16 @@ class LiveFiles(Sequence[LiveFile]):
 
 
 def deletes_of(files: Sequence[LiveFile]) -> Collection[FileEntry]:
-    """The delete files that may apply to any of these, each once."""
+    """The delete files that may apply to any of `files`, each once."""
     return {delete.path: delete for file in files for delete in file.deletes}.values()
 
 
 class DeleteIndex:
-    """Which delete files may apply to a data file (spec: scan planning).
+    """Finds the delete files that may apply to a data file (spec: scan planning).
 
-    A position delete applies when data.seq <= delete.seq, within its partition or to the file it names; an equality
-    delete when data.seq < delete.seq, within its partition, or everywhere when its spec is unpartitioned. A deletion
-    vector applies to the file it names and takes the place of all position deletes for it.
+    A position delete applies if data.seq <= delete.seq, in its partition or to the file that it names. An equality
+    delete applies if data.seq < delete.seq, in its partition, or everywhere if its spec is unpartitioned. A deletion
+    vector applies to the file that it names and replaces all position deletes of that file.
     """
 
     def __init__(self, deletes: Sequence[FileEntry], layouts: Mapping[int, PartitionLayout]) -> None:
@@ -124,7 +124,7 @@ class DeleteIndex:
                 self.by_partition[delete.key].append(delete)
 
     def live_file(self, file: FileEntry) -> LiveFile:
-        """One data file with the deletes that may apply to it."""
+        """The data file with the delete files that may apply to it."""
         candidates = (
             *self.by_path.get(file.path, ()),
             *self.by_partition.get(file.key, ()),
@@ -141,7 +141,7 @@ class DeleteIndex:
 
 
 def _applies(delete: FileEntry, file: FileEntry) -> bool:
-    """By sequence number; of a deletion vector older than its data file, see `engine.impossible`."""
+    """By sequence number; `engine.impossible` handles a deletion vector that is older than its data file."""
     if delete.content is Content.EQUALITY_DELETES:
         return file.data_sequence_number < delete.data_sequence_number
     return delete.is_deletion_vector or file.data_sequence_number <= delete.data_sequence_number
@@ -152,7 +152,7 @@ def _is_position_delete_file(delete: FileEntry) -> bool:
 
 
 class LiveRows:
-    """The live files of some manifests: the data files by partition, their sizes at hand."""
+    """The live files of some manifests, in columns."""
 
     def __init__(self, manifests: Sequence[EntryColumns]) -> None:
         self._rows = ManifestRows(manifests)
@@ -166,7 +166,7 @@ class LiveRows:
 
     def by_partition(self, deletes: DeleteIndex) -> dict[PartitionKey, LiveFiles]:
         """The live data files by partition, ordered by key."""
-        named = self._data.how_many(self._rows.named(deletes.by_path)).tolist() if deletes.by_path else None
+        named = self._data.count_flagged(self._rows.named(deletes.by_path)).tolist() if deletes.by_path else None
         found: dict[PartitionKey, LiveFiles] = {}
         for number, (key, count) in enumerate(zip(self._data.keys, self._data.counts.tolist(), strict=True)):
             is_named = named is not None and named[number] > 0
@@ -176,37 +176,37 @@ class LiveRows:
         return {key: found[key] for key in sorted(found)}
 
     def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
-        """Which of the files are listed by more than one entry.
+        """The paths of `files` that more than one entry lists.
 
-        Entries of other files are looked at only where they have a size that one of these has too.
+        Only entries whose size equals the size of one of `files` are compared by path.
         """
         if not files:
             return frozenset()
         sizes = np.fromiter(map(attrgetter("size"), files), np.int64, len(files))
         near = np.flatnonzero((self._sizes >= sizes.min()) & (self._sizes <= sizes.max()))
-        if len(near) > 2 * len(files):  # telling sizes apart costs more than looking at some too many
+        if len(near) > 2 * len(files):  # else comparing sizes costs more than comparing the paths of all
             near = near[np.isin(self._sizes[near], sizes)]
         same_size = near[self._data.holds(near)]
         _, place, entries = np.unique(self._sizes[same_size], return_inverse=True, return_counts=True)
         twice = _more_than_once(self._rows.paths(same_size[entries[place] > 1]))
-        if len({file.path for file in files}) < len(files):  # maybe of different sizes
+        if len({file.path for file in files}) < len(files):  # possibly with different sizes
             twice |= _more_than_once(file.path for file in files)
         return frozenset(file.path for file in files if file.path in twice) if twice else frozenset()
 
-    def which_are_there(self, paths: Collection[str]) -> frozenset[str]:
-        """Those of the paths that are live data files."""
+    def live_among(self, paths: Collection[str]) -> frozenset[str]:
+        """The paths that belong to live data files."""
         named = np.flatnonzero(self._rows.named(paths))
         return frozenset(self._rows.paths(named[self._data.holds(named)]))
 
     def _small_files(self, partition: int, small_below: int) -> int:
-        """Counted for all partitions at once: who asks for one asks for the others too."""
+        """Computed for all partitions once per threshold, then cached."""
         found = self._small.get(small_below)
         if found is None:
-            found = self._small[small_below] = self._data.how_many(self._sizes < small_below).tolist()
+            found = self._small[small_below] = self._data.count_flagged(self._sizes < small_below).tolist()
         return found[partition]
 
     def _load(self, partition: int, key: PartitionKey, deletes: DeleteIndex) -> tuple[LiveFile, ...]:
-        """Files of one partition. Should two partitions ever share a hash, those of the other one are left alone."""
+        """The files of one partition; rows of another partition with the same hash are left out."""
         found = self._rows.entries(self._data.rows(partition))
         entries = [entry for entry in found if entry.key == key]
         entries.sort(key=attrgetter("path"))

@@ -1,6 +1,6 @@
-"""The prefetcher: new manifests of tables that have been planned before are read when a commit is heard of.
+"""The prefetcher reads new manifests of a table when a commit is announced, so that the next plan finds them in memory.
 
-The next plan then finds them in memory. It is only ever a help: what fails here is read, and reported, by the plan.
+It is optional: if it fails, the plan reads the manifests and reports the error.
 """
 
 from __future__ import annotations
@@ -17,44 +17,45 @@ LOG = logging.getLogger(__name__)
 
 
 class Prefetcher:
-    """One thread; however often a table is heard of while it is busy, it is read once more. Tables never planned are
-    left alone: of thousands of tables, most are never due.
+    """Prefetches in one thread; a table that changes several times while the thread is busy is read once.
+
+    Tables that were never planned are ignored: of thousands of tables, most are never due.
     """
 
     def __init__(self, catalogs: Catalogs, cache: ManifestCache) -> None:
         self._catalogs = catalogs
         self._cache = cache
         self._planned: set[TableName] = set()
-        self._heard: TableQueue[None] = TableQueue()
+        self._changed: TableQueue[None] = TableQueue()
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the table that is being read; a daemon thread, so nobody waits for it."""
-        self._heard.drained()
-        self._heard.close()
+        """End the thread after the current table, without waiting for it."""
+        self._changed.drained()
+        self._changed.close()
 
     def planned(self, table: TableName) -> None:
-        """From now on this table's commits are of interest."""
+        """Prefetch this table's new manifests from now on."""
         self._planned.add(table)
 
-    def heard_of(self, table: TableName) -> None:
-        """A table has changed. Returns at once."""
+    def table_changed(self, table: TableName) -> None:
+        """Request a prefetch of a table with a new commit. Returns at once."""
         if table in self._planned:
-            self._heard.put(table, None)
+            self._changed.put(table, None)
 
     def _work(self) -> None:
-        while (heard := self._heard.take()) is not None:
-            prefetch(self._catalogs, self._cache, heard[0])
+        while (changed := self._changed.take()) is not None:
+            prefetch(self._catalogs, self._cache, changed[0])
 
 
 def prefetch(catalogs: Catalogs, cache: ManifestCache, table: TableName, ref: str = MAIN) -> None:
-    """Read what is new of one table."""
+    """Read the manifests of one table that are not cached yet."""
     try:
         view = catalogs.load(table, ref)
         cache.read(view, view.manifests(), prefetch=True)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the next plan meets it and says so
+    except Exception as error:  # noqa: BLE001 - any error: the next plan gets the same error and reports it
         LOG.debug("manifests of %s could not be prefetched: %s", table, error)

@@ -1,4 +1,4 @@
-"""Reading manifests: which ones, in which batches, fetched and decoded; by PyIceberg where nothing else can."""
+"""Fetch manifests from the store in batches and decode them; PyIceberg decodes what the fast decoder refuses."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from compactor.partitions import PartitionLayout
 from compactor.reasons import Reason
 
 FETCH_THREADS: Final = 32
-"""Reads that wait for the store at once: at 50 ms an object, 640 manifests a second."""
+"""Concurrent reads from the store: 640 manifests a second at 50 ms per object."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
-"""Manifests decoded by one call: enough to make its fixed cost small, few enough to hold their columns twice."""
+"""Bytes of manifests per decoder call: enough to make its fixed cost small, few enough to hold their columns twice."""
 BATCH_MANIFESTS: Final = 256
 BYTES_AHEAD: Final = 32 * 1024 * 1024
-"""Bytes fetched or being fetched before they are decoded: with a store far away, what keeps all fetch threads busy."""
+"""Bytes fetched ahead of decoding: enough to keep all fetch threads busy with a distant store."""
 
 
 class Wanted(NamedTuple):
-    """One manifest, how its partitions are written, and the key of its entries in caches."""
+    """A manifest to read, the layout of its partitions, and the key of its entries in caches."""
 
     manifest: ManifestFile
     layout: PartitionLayout
@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
 
 @dataclass(frozen=True)
 class Decoded:
-    """Entries of some manifests; `unusual` of them were left to PyIceberg."""
+    """Entries of some manifests; `unusual`: how many of them PyIceberg decoded."""
 
     wanted: Sequence[Wanted]
     entries: Sequence[EntryColumns]
@@ -50,7 +50,7 @@ class Decoded:
 
 
 def wanted_of(table: TableView, manifests: Sequence[ManifestFile]) -> list[Wanted]:
-    """Manifests with the keys of their entries: path and length, what is inherited, how partitions are written."""
+    """Manifests with their cache keys: path, length, inherited values, and partition types."""
     layouts = {spec_id: table.layout(spec_id) for spec_id in {each.partition_spec_id for each in manifests}}
     kinds = {spec_id: f"{spec_id}:{','.join(map(str, layout.types))}" for spec_id, layout in layouts.items()}
     return [
@@ -65,7 +65,7 @@ def wanted_of(table: TableView, manifests: Sequence[ManifestFile]) -> list[Wante
 
 
 def batches(wanted: Sequence[Wanted], most_bytes: int = BATCH_BYTES) -> Iterator[list[Wanted]]:
-    """Manifests to decode together, in order: about so many bytes, so that equal manifests make equal batches."""
+    """Manifests to decode together, in order, about `most_bytes` each; manifests of equal size make equal batches."""
     batch: list[Wanted] = []
     size = 0
     for each in wanted:
@@ -83,19 +83,19 @@ def fetch(io: FileIO, manifest: ManifestFile) -> RawManifest:
     """The bytes of one manifest.
 
     Raises:
-        RetryError: the store does not deliver them.
+        RetryError: the store cannot read them.
     """
     try:
         with io.new_input(manifest.manifest_path).open() as stream:
             return RawManifest(manifest, stream.read())
-    except Exception as error:  # any store's error: the table is marked and read again later
+    except Exception as error:  # any store's error: the table is marked as stale and read again later
         raise RetryError(
             f"manifest {manifest.manifest_path} cannot be read: {error}", reason=Reason.MANIFEST_UNREADABLE
         ) from error
 
 
 def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest]) -> Decoded:
-    """All at once; if that cannot be, one by one, and what is unusual by PyIceberg.
+    """Decode all manifests at once; if one is unusual, decode them one by one, the unusual ones with PyIceberg.
 
     Raises:
         RetryError: one of them is damaged.
@@ -115,16 +115,16 @@ def _by_reference(io: FileIO, wanted: Wanted) -> EntryColumns:
     entries = read_entries(io, wanted.manifest, careful=True)
     try:
         return EntryColumns.of(path, wanted.layout, (file_entry(entry, path, wanted.layout) for entry in entries))
-    except Exception as error:  # a value that means nothing
+    except Exception as error:  # a value that is not valid
         raise RetryError(f"manifest {path} cannot be read: {error}", reason=Reason.MANIFEST_UNREADABLE) from error
 
 
 Reader = Callable[[FileIO, Sequence[Wanted]], Iterator[Decoded]]
-"""Reads what no cache holds: batches of entries, in any order. Raises RetryError when a manifest cannot be read."""
+"""Reads manifests that are not cached: batches of entries, in any order. Raises RetryError if one cannot be read."""
 
 
 def read_here(io: FileIO, wanted: Sequence[Wanted], *, decoders: int | None = None) -> Iterator[Decoded]:
-    """In this process: so many batches are decoded at once (default: as there are cores), others are fetched meanwhile.
+    """Read in this process: `decoders` batches are decoded at once (default: one per core) while others are fetched.
 
     Raises:
         RetryError: one of them cannot be read.
@@ -133,8 +133,8 @@ def read_here(io: FileIO, wanted: Sequence[Wanted], *, decoders: int | None = No
         return
     total = sum(each.manifest.manifest_length for each in wanted)
     at_once = decoders or cores()
-    most_bytes = min(BATCH_BYTES, total // at_once + 1)  # something for each
-    local = all(is_local(each.manifest.manifest_path) for each in wanted)  # here at once: who decodes them reads them
+    most_bytes = min(BATCH_BYTES, total // at_once + 1)  # work for each decoder
+    local = all(is_local(each.manifest.manifest_path) for each in wanted)  # decoders read local files themselves
     with (
         ThreadPoolExecutor(FETCH_THREADS, "manifest-fetch") as fetchers,
         ThreadPoolExecutor(at_once, "manifest-decode") as decoding,
@@ -155,7 +155,7 @@ def read_here(io: FileIO, wanted: Sequence[Wanted], *, decoders: int | None = No
             for decoded, _ in under_way:
                 yield decoded.result()
         finally:
-            under_way.clear()  # else what was read lives as long as the error of the read that failed
+            under_way.clear()  # else the traceback of a failed read keeps the other results alive
 
 
 def _decode_fetched(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[Callable[[], RawManifest]]) -> Decoded:
@@ -163,5 +163,5 @@ def _decode_fetched(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[Callabl
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

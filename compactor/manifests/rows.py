@@ -1,4 +1,4 @@
-"""The rows of several manifests as one table of numbers: grouped by partition, made into objects where wanted."""
+"""The rows of several manifests as one table of numbers: group them by partition, make objects of chosen rows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Numbers = npt.NDArray[Any]
 
 
 class Grouped:
-    """Rows by partition, as runs of neighbouring rows: of a million files, most lie beside others of their partition.
+    """Rows by partition, as runs of consecutive rows: most files are listed next to files of the same partition.
 
-    Partitions have numbers; `keys` and `counts` (of rows) are theirs, in that order.
+    Partitions are numbered; `keys` and `counts` (numbers of rows) are in the order of these numbers.
     """
 
     def __init__(self, starts: Numbers, ends: Numbers, codes: Numbers, key_of: Callable[[int], PartitionKey]) -> None:
-        """Runs in ascending order, without overlap, the partition of each as a number, and how to know its key."""
+        """Runs in ascending order without overlap; `codes`: the partition of each run; `key_of`: the key of a run."""
         self._starts, self._ends = starts, ends
         self._order = np.argsort(codes, kind="stable")
         runs = np.bincount(codes)
@@ -46,16 +46,16 @@ class Grouped:
         rows = _expanded(self._starts[self._order], self._ends[self._order])
         return zip(self.keys, np.split(rows, np.cumsum(self.counts)[:-1]) if len(self) else (), strict=True)
 
-    def how_many(self, flags: npt.NDArray[np.bool_]) -> Numbers:
-        """Of how many rows of each partition this is said; `flags` row by row."""
+    def count_flagged(self, flags: npt.NDArray[np.bool_]) -> Numbers:
+        """For each partition, the number of rows whose flag is set; `flags`: one per row."""
         if not len(self):
             return self.counts
-        edges = np.stack([self._starts, self._ends], axis=1).ravel()  # every other sum is of rows between runs
+        edges = np.stack([self._starts, self._ends], axis=1).ravel()  # every second sum is of rows between runs
         in_runs = np.add.reduceat(np.append(flags, False), edges, dtype=np.int64)[::2]
         return self._by_partition(in_runs)
 
     def holds(self, rows: Numbers) -> npt.NDArray[np.bool_]:
-        """Which of these rows are in any partition."""
+        """For each of `rows`, whether it lies in any partition."""
         if not len(self):
             return np.zeros(len(rows), np.bool_)
         run = np.searchsorted(self._starts, rows, side="right") - 1
@@ -66,7 +66,7 @@ class Grouped:
 
 
 def _expanded(starts: Numbers, ends: Numbers) -> Numbers:
-    """The rows of runs, run after run."""
+    """The row numbers of all runs, run after run."""
     if len(starts) == 1:
         return np.arange(starts[0], ends[0])
     lengths = ends - starts
@@ -75,7 +75,7 @@ def _expanded(starts: Numbers, ends: Numbers) -> Numbers:
 
 
 class ManifestRows:
-    """Rows are known by their number over all manifests, in the order given. Manifests without entries are left out."""
+    """Rows of several manifests, numbered over all manifests in the given order; empty manifests are left out."""
 
     def __init__(self, manifests: Sequence[EntryColumns]) -> None:
         self._manifests = [each for each in manifests if len(each)]
@@ -84,11 +84,11 @@ class ManifestRows:
         self._starts = np.cumsum([0, *counts])[:-1]
 
     def numbers(self, name: str) -> Numbers:
-        """A column without nulls, row by row."""
+        """One column without nulls, for all rows."""
         return _joined([each.numbers(name) for each in self._manifests])
 
     def snapshot_ids(self) -> Numbers:
-        """The snapshot that added or removed each row's file, 0 if unknown."""
+        """For each row, the snapshot that added or removed the file; 0 if unknown."""
         filled = [pc.fill_null(each.rows.column("snapshot_id"), 0).to_numpy() for each in self._manifests]
         return _joined(filled)
 
@@ -108,7 +108,7 @@ class ManifestRows:
         return _expanded(starts, ends)
 
     def _runs(self, *, data: bool) -> tuple[Numbers, Numbers, Numbers, Numbers]:
-        """Of each run its manifest, its partition's index there, its first row and the row behind its last."""
+        """For each run: its manifest, the index of its partition there, its first row, and one past its last row."""
         runs = [each.runs.data if data else each.runs.deletes for each in self._manifests]
         if not any(each.size for each in runs):
             nothing = np.zeros(0, np.int64)
@@ -119,7 +119,7 @@ class ManifestRows:
         return manifests, partitions, starts + row, ends + row
 
     def _grouped(self, *, data: bool) -> Grouped:
-        """Only distinct partitions are hashed and only runs are sorted, not rows."""
+        """Hashes distinct partitions and sorts runs, not rows, to be fast."""
         manifests, partitions, starts, ends = self._runs(data=data)
         codes, first = self._partition_codes
 
@@ -131,10 +131,10 @@ class ManifestRows:
 
     @cached_property
     def _partition_codes(self) -> tuple[Numbers, Numbers]:
-        """A number for every partition of every manifest, and where each manifest's begin."""
+        """A number for each partition of each manifest, and the position of each manifest's first partition."""
         distinct = {id(each.partitions): each.partitions.hashes for each in self._manifests}
         codes, found = pd.factorize(_joined([*distinct.values()]))
-        if len(found) <= np.iinfo(np.uint16).max:  # what NumPy sorts in linear time
+        if len(found) <= np.iinfo(np.uint16).max:  # NumPy sorts 16-bit numbers in linear time
             codes = codes.astype(np.uint16)
         own = dict(zip(distinct, np.cumsum([0, *map(len, distinct.values())]).tolist(), strict=False))
         return codes, np.array([own[id(each.partitions)] for each in self._manifests], np.int64)
@@ -149,7 +149,7 @@ class ManifestRows:
             yield from columns.paths(within)
 
     def named(self, paths: Collection[str]) -> npt.NDArray[np.bool_]:
-        """Row by row, whether the path is one of these."""
+        """For each row, whether `paths` holds its path."""
         if not paths:
             return np.zeros(self._count, dtype=np.bool_)
         return _joined([each.named(paths) for each in self._manifests]).astype(np.bool_)

@@ -1,4 +1,4 @@
-"""Which columns of an equality delete `encode` can compare: those that Arrow and Iceberg compare alike. Pure."""
+"""Find columns of equality deletes that `encode` cannot compare: Arrow and Iceberg must agree on equality. Pure."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ COMPARED: Final = (
     FixedType,
     BinaryType,
 )
-"""Types whose values are equal in Arrow when they are in Iceberg."""
+"""Types whose values are equal in Arrow if and only if they are equal in Iceberg."""
 
 
 def not_compared(schema: Schema, field_ids: Iterable[int]) -> str | None:
-    """Why columns cannot be compared here, as a sentence: they are nested, or of another type than `COMPARED`."""
+    """Why `encode` cannot compare columns: one is nested, or its type is not in `COMPARED`. None if it can."""
     by_id = {field.field_id: field for field in schema.fields}
     for field_id in field_ids:
         field = by_id.get(field_id)
         if field is None:
-            return f"an equality delete compares field {field_id}, which is no top-level column"
+            return f"an equality delete compares field {field_id}, which is not a top-level column"
         if not isinstance(field.field_type, COMPARED):
             return f"an equality delete compares column {field.name} of type {field.field_type}"
     return None

@@ -1,9 +1,9 @@
-"""Which groups of a run other commits have touched since it was planned, told from the new manifests alone.
+"""Find the file groups of a run that conflict with commits made since the plan, from the new manifests alone.
 
-A group is touched when one of its files was removed, or added a second time (a commit names files by path and would
-remove both: rows that count twice would count once), when a position delete or deletion vector was added that may name
-one of its rows, or when a delete that the rewrite has applied was taken away. New equality deletes touch nobody: the
-outputs carry the planned snapshot's data sequence number, so that newer ones still apply to them (spec: scan planning).
+A file group has a conflict if one of its files was removed or was added a second time (a commit removes files by path,
+so it would remove both: rows that count twice would count once), if a position delete or deletion vector was added that
+may name one of its rows, or if a delete that the rewrite has applied was removed. New equality deletes are no conflict:
+the outputs carry the planned snapshot's data sequence number, so newer deletes still apply (spec: scan planning).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from compactor.debt.table_changes import Gap, entries_changed, unseen_snapshots
+from compactor.debt.table_changes import Gap, entries_changed, manifests_added, unseen_snapshots
 from compactor.errors import ReplanError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.cache import ManifestCache
@@ -21,11 +21,11 @@ from compactor.reasons import Reason
 if TYPE_CHECKING:
     from compactor.iceberg.tables import TableView
     from compactor.partitions import PartitionKey
-    from compactor.planning.planner import Group
+    from compactor.planning.planner import FileGroup
 
 
 def changes_since(now: TableView, snapshot_id: int, cache: ManifestCache) -> tuple[FileEntry, ...]:
-    """Everything added and removed on the view's branch after `snapshot_id`, which may itself have expired.
+    """All files added and removed on the view's branch after `snapshot_id`, which may itself have expired.
 
     Raises:
         ReplanError: the branch no longer descends from that snapshot (a rollback), or history in between expired.
@@ -38,11 +38,11 @@ def changes_since(now: TableView, snapshot_id: int, cache: ManifestCache) -> tup
             "back, or its history expired",
             reason=Reason.HISTORY_GAP,
         )
-    return tuple(entries_changed(now, unseen.snapshots, cache))
+    return tuple(entries_changed(now, manifests_added(now, unseen.snapshots), cache))
 
 
-def touched_groups(groups: Sequence[Group], changes: Iterable[FileEntry]) -> dict[int, str]:
-    """Pure: index of each touched group → what touched it, in words for people."""
+def touched_groups(groups: Sequence[FileGroup], changes: Iterable[FileEntry]) -> dict[int, str]:
+    """Pure: the index of each file group with a conflict → the conflict, for people."""
     owner = {file.entry.path: index for index, group in enumerate(groups) for file in group.files}
     in_partition: Mapping[PartitionKey, list[int]] = _indexes((group.key, index) for index, group in enumerate(groups))
     # One Puffin file holds the deletion vectors of many data files.

@@ -1,13 +1,13 @@
-"""Delete files that a rewrite leaves without any row to delete: they leave in the same commit.
+"""Find dangling delete files: delete files with no row left to delete after a rewrite. The same commit removes them.
 
-Iceberg's own commit removes deletion vectors only where it has planned the scan itself, and no other delete file. Its
-RemoveDanglingDeletes compares sequence numbers per partition, which brings rows back where a delete is global.
-Here a delete file goes only when every live data file it applies to is being rewritten: the rewrite has applied it to
-those, and the outputs are beyond it (a position delete or vector names other paths; an equality delete is not newer
-than the planned snapshot, whose data sequence number the outputs carry). Data files committed later are newer than it.
+Iceberg's own commit removes deletion vectors only if it planned the scan itself, and no other delete files. Its
+RemoveDanglingDeletes compares sequence numbers per partition, which brings rows back if a delete is global. Here a
+delete file is removed only if every live data file that it applies to is rewritten: the rewrite has applied it to these
+files, and it does not apply to the outputs (a position delete or vector names other paths; an equality delete is not
+newer than the planned snapshot, whose data sequence number the outputs carry) nor to data files committed later.
 
-Other writers, and versions of firnline before this rule held for vectors, leave delete files behind that apply to
-nothing: they go with the next commit, or by a commit of their own.
+Other writers, and old versions of firnline, leave delete files that apply to nothing. The next commit removes them, or
+a commit of its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ Identity = tuple[str, tuple[int, int] | None]
 
 @dataclass(frozen=True)
 class CoverableDelete:
-    """A delete file that applies to planned data files only: once all of `covers` are rewritten it dangles.
+    """A delete file that applies only to planned data files (`covers`): it dangles once all of them are rewritten.
 
-    An empty `covers`: it applies to no live data file already.
+    Empty `covers`: it applies to no live data file, so it dangles already.
     """
 
     entry: FileEntry
@@ -36,14 +36,14 @@ class CoverableDelete:
 
 
 def coverable_deletes(inventory: Inventory, entries: Sequence[FileEntry]) -> tuple[CoverableDelete, ...]:
-    """Pure: the live delete files that apply to no data file but these, the planned ones, or to none at all."""
+    """Pure: the live delete files that apply to no data files except the planned `entries`."""
     if not inventory.deletes:
         return ()
     planned = {entry.path for entry in entries}
     applies_to: dict[Identity, set[str]] = defaultdict(set)
     for files in inventory.partitions.values():
         for file in files if files.has_deletes else ():
-            for delete in (*file.deletes, *file.superseded):  # what was superseded applies again without its vector
+            for delete in (*file.deletes, *file.superseded):  # superseded deletes apply again without the vector
                 applies_to[delete.identity].add(file.entry.path)
     return tuple(
         CoverableDelete(delete, frozenset(applies_to[delete.identity]))
@@ -55,17 +55,17 @@ def coverable_deletes(inventory: Inventory, entries: Sequence[FileEntry]) -> tup
 def dangling_deletes(
     coverable: Sequence[CoverableDelete], rewritten: AbstractSet[str], gone: AbstractSet[Identity]
 ) -> tuple[FileEntry, ...]:
-    """Pure: the delete files to remove with the commit that rewrites `rewritten`; `gone` are removed already."""
+    """Pure: the delete files to remove in the commit that rewrites `rewritten`; `gone` were removed before."""
     return tuple(
         delete.entry for delete in coverable if delete.covers <= rewritten and delete.entry.identity not in gone
     )
 
 
 def worth_a_commit(coverable: Sequence[CoverableDelete], least: int) -> bool:
-    """Pure: whether delete files that apply to nothing are worth a commit that removes nothing else.
+    """Pure: whether dangling delete files are worth a commit of their own.
 
-    `least` vectors and position deletes are: each names a file that is gone, and nothing but a rewrite ever removes
-    them. Equality deletes that apply to nothing are what every upsert writer leaves; they wait for the next rewrite.
+    At least `least` vectors and position deletes are: the file that each names is gone, and only a rewrite removes
+    them. Dangling equality deletes do not count: every upsert writer leaves some; they wait for the next rewrite.
     """
     found = sum(not delete.covers and delete.entry.content is Content.POSITION_DELETES for delete in coverable)
     return found >= least

@@ -1,15 +1,15 @@
 """When deletes make a rewrite worth its cost, under any policy. Pure.
 
-Cost and benefit are counted in file opens; what opening a file costs a scan is worth `OPEN_BYTES` of reading, as in
-Iceberg's own split planning. A rewrite saves every later scan the files that leave, data and delete files, and the rows
-that are dropped; it costs a commit, the files it reads and writes, and its bytes twice.
+Costs and savings are counted in file opens; one open costs a scan as much as reading `OPEN_BYTES`, as in Iceberg's own
+split planning. A rewrite saves every later scan the data and delete files that leave and the rows that are dropped. It
+costs a commit, the files that it reads and writes, and its bytes twice.
 
-*Bound.* Files are rewritten for the sake of deletes only where that has a positive `net`: so it reads at most
-`PAYBACK_SCANS * OPEN_BYTES / 2` = 8 MiB for each file that leaves, and twice the bytes that are dropped. Each file that
-a writer adds, data or delete file, leaves once. This comes on top of the rewrites that the tiers bound (tiers.py), and
-of two that are due whatever they cost: of files that are not small, which drop a share of their bytes
-(`delete_ratio_threshold`) or a number of delete files that grows with their size (`equality_delete_threshold`), and of
-small files with as many deletes in a partition at rest, once for each time that a writer comes back.
+*Bound.* Files are rewritten because of deletes only if `net` is positive: such rewrites read at most
+`PAYBACK_SCANS * OPEN_BYTES / 2` = 8 MiB for each file that leaves, and twice the dropped bytes. Each file that a writer
+adds, data or delete file, leaves once. These rewrites are in addition to those that the tiers bound (tiers.py), and to
+two kinds that are due at any cost: files that are not small and drop a ratio of their bytes (`delete_ratio_threshold`)
+or a number of delete files that grows with their size (`equality_delete_threshold`); and small files with as many
+deletes in an idle partition, once after each time that a writer committed.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from compactor.manifests.live_files import LiveFile
 from compactor.settings.policy import PolicyValues
 
 OPEN_BYTES = 4 * 1024 * 1024
-"""Bytes that a scan reads in the time that opening a file takes: Iceberg's default of `read.split.open-file-cost`."""
+"""Bytes that a scan reads in the time of one file open: Iceberg's default of `read.split.open-file-cost`."""
 COMMIT_OPENS = 64
-"""What one commit costs, in file opens: catalog calls, manifests to write, and the chance to meet a writer's commit."""
+"""The cost of a commit in file opens: catalog calls, manifests to write, and the risk of a conflict with a writer."""
 PAYBACK_SCANS = 4
-"""A rewrite for the sake of deletes must pay for itself within so many scans."""
+"""The number of scans within which a rewrite because of deletes must pay off."""
 
 
 @dataclass(frozen=True)
 class Saving:
-    """What rewriting some files of a partition saves each scan, and what it costs once, in file opens."""
+    """File opens that a rewrite of some files of a partition saves each scan, and that it costs once."""
 
     saved: float
     cost: float
 
     @property
     def net(self) -> float:
-        """What is left after `PAYBACK_SCANS` scans."""
+        """Savings minus cost after `PAYBACK_SCANS` scans."""
         return PAYBACK_SCANS * self.saved - self.cost
 
 
 def saving(files: Sequence[LiveFile], chosen: AbstractSet[int], outputs: int) -> Saving:
-    """Of rewriting `chosen`, indexes of a partition's `files`, into `outputs` files.
+    """The saving of rewriting `chosen` (indexes of a partition's `files`) into `outputs` files.
 
-    A delete file leaves where it applies to no other file of the partition. A global one (of an unpartitioned spec, in
-    a partitioned table) may apply to files elsewhere: it counts as one that stays.
+    A delete file leaves if it applies to no other file of the partition. A global delete file (of an unpartitioned
+    spec, in a partitioned table) may apply to files of other partitions: it counts as staying.
     """
     needed = {delete.identity for index, file in enumerate(files) if index not in chosen for delete in file.deletes}
     rewritten = [files[index] for index in chosen]
@@ -69,14 +69,15 @@ class DeleteRules:
     sizes: FileSizes
 
     def heavy(self, files: Sequence[LiveFile]) -> frozenset[int]:
-        """Indexes of the files of which so much is deleted, or by so many files, that they are due by themselves."""
+        """Indexes of the files that are due by the ratio of their deleted rows, or by the number of their deletes."""
         return frozenset(index for index, file in enumerate(files) if file.deletes and self._heavy(file))
 
     def slow_to_read(self, files: Sequence[LiveFile]) -> frozenset[int]:
-        """Indexes of the files that are due for their equality deletes.
+        """Indexes of the files that are due because of their equality deletes.
 
-        A delete file leaves only with the last file that it applies to. So where one file is due, small ones go with it
-        that have at least half of the most, and where a file that is not small is due, others at half their own count.
+        A delete file leaves only with the last file that it applies to. So if one file is due, small files with at
+        least half of the most deletes are rewritten too; and if a file that is not small is due, other files that are
+        not small are due from half of their own threshold.
         """
         if all(len(file.deletes) < self.values.equality_delete_threshold for file in files):
             return frozenset()
@@ -97,15 +98,15 @@ class DeleteRules:
         )
 
     def _slow(self, file: LiveFile, equality_deletes: int) -> bool:
-        """Whether its equality deletes are enough, and applying them pays: a file of 512 MiB is due from 64 of them."""
+        """Whether a file has enough equality deletes that applying them pays; 512 MiB are due from 64 delete files."""
         return equality_deletes >= max(
             self.values.equality_delete_threshold, 2 * file.size / (PAYBACK_SCANS * OPEN_BYTES)
         )
 
     def judge(self, counts: PartitionCounts) -> str | None:
-        """Why a partition may hold a heavy file, or deletes that apply to nothing; None if that is unlikely.
+        """Why a partition may hold a file that is due by its deletes, or deletes that apply to nothing; else None.
 
-        A guess: the ledger does not know which file a delete names. The files themselves settle it.
+        An estimate, since the ledger does not know which file a delete names. The plan decides by the files.
         """
         ratio = counts.deleted_records / counts.records if counts.records else 0.0
         if ratio >= self.values.delete_ratio_threshold:
@@ -122,18 +123,16 @@ class DeleteRules:
 
     @staticmethod
     def more_deletes_than_files(counts: PartitionCounts) -> bool:
-        """Whether vectors or position deletes must have lost their data files, as far as each names one."""
+        """Whether some deletion vectors or position deletes have lost their data files, if each names one file."""
         return counts.delete_files - counts.equality_deletes > counts.data_files
 
     def may_pay(self, counts: PartitionCounts) -> bool:
-        """Whether rewriting all of a partition's small files could pay, were they full of deletes: never False where
-        it pays.
-        """
+        """Whether a rewrite of all small files could pay if they were full of deletes; False only if it cannot."""
         most = counts.small_files + counts.delete_files + counts.small_bytes / OPEN_BYTES
         return PAYBACK_SCANS * most >= COMMIT_OPENS
 
     def _may_hold_a_heavy_file(self, counts: PartitionCounts) -> bool:
-        """Whether all deletes together would reach the threshold in the smallest file there can be, by average rows."""
+        """Whether all deletes together would reach the threshold in the smallest possible file, by average rows."""
         if not counts.deleted_records or not counts.data_bytes:
             return False
         smallest = self.sizes.small_below

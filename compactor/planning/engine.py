@@ -1,8 +1,8 @@
-"""Which engine rewrites a group, and why: the cheapest one that keeps every row, every type and every label.
+"""Choose the engine of a file group: the cheapest engine that keeps every row, every type and every field id.
 
-`splice` copies row groups and decodes nothing; `encode` decodes and encodes Parquet once, with Arrow; `spark` reads and
-writes through Iceberg's own code and can do everything. What metadata cannot tell (schemas, row-group sizes) the
-footers tell later, see `splice_checks.refusal`: what is not spliced then is encoded, what is not encoded goes to Spark.
+`splice` copies row groups without decoding; `encode` decodes and encodes Parquet once, with Arrow; `spark` reads and
+writes with Iceberg's own code and supports everything. The choice is made from metadata. Footers (schemas, row-group
+sizes) may change it later, see `splice/checks.py`: from `splice` to `encode`, from `encode` to `spark`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENGINES_TO_ASK_FOR = ("auto", "splice", "encode", "spark")
 
 
 class Engine(Enum):
-    """Names as on the command line, in results and in metric labels; the cheapest first."""
+    """Engines, the cheapest first; their names on the command line, in results and in metric labels."""
 
     SPLICE = "splice"
     ENCODE = "encode"
@@ -33,31 +33,31 @@ class Engine(Enum):
 
 @dataclass(frozen=True)
 class EngineChoice:
-    """An engine and the reason: for metric labels, and a sentence for people."""
+    """An engine, the reason for metric labels, and a sentence for people."""
 
-    engine: Engine
+    kind: Engine
     reason: Reason
     sentence: str
 
 
 def costliest(choices: Sequence[EngineChoice]) -> EngineChoice:
-    """The choice that speaks for a group whose shares were written by different engines."""
+    """The choice to report for a file group whose output tasks used different engines."""
     cost = list(Engine)
-    return max(choices, key=lambda choice: cost.index(choice.engine))
+    return max(choices, key=lambda choice: cost.index(choice.kind))
 
 
 def choose_engine(
     table: TableView, key: PartitionKey, files: Sequence[LiveFile], requested: str = "auto"
 ) -> EngineChoice:
-    """Choose from metadata alone; `splice` and `encode` are still subject to the footers.
+    """Choose an engine from metadata alone; the footers may still rule out `splice` and `encode`.
 
     Raises:
-        InputError: there is no such engine, or it cannot do this group without losing something.
+        InputError: the requested engine does not exist, or would lose data of this file group.
     """
     if requested not in ENGINES_TO_ASK_FOR:
         raise InputError(f"there is no engine {requested!r}; use one of {', '.join(ENGINES_TO_ASK_FOR)}")
     if requested == "spark":
-        return EngineChoice(Engine.SPARK, Reason.REQUESTED, "asked for by the user")
+        return EngineChoice(Engine.SPARK, Reason.REQUESTED, "requested by the user")
     delete_files = deletes_of(files)
     foreign = _not_for_arrow(table, key, files, delete_files)
     if foreign is not None and requested == "auto":
@@ -70,7 +70,7 @@ def choose_engine(
             reason=obstacle[0],
         )
     if requested == "encode":
-        return EngineChoice(Engine.ENCODE, Reason.REQUESTED, "asked for by the user")
+        return EngineChoice(Engine.ENCODE, Reason.REQUESTED, "requested by the user")
     if deletes is not None:
         return EngineChoice(Engine.ENCODE, *deletes)
     return EngineChoice(Engine.SPLICE, Reason.ROW_GROUPS_COPIED, "Parquet of one schema, nothing to decode")
@@ -79,7 +79,7 @@ def choose_engine(
 def _not_for_arrow(
     table: TableView, key: PartitionKey, files: Sequence[LiveFile], deletes: Collection[FileEntry]
 ) -> tuple[Reason, str] | None:
-    """The first thing metadata tells against everything but Iceberg's own code: slug and sentence."""
+    """The first reason in the metadata for which only Iceberg's own code can rewrite the files."""
     kinds = {(file.entry.file_format, file.entry.encrypted) for file in files}
     formats = {file_format for file_format, _ in kinds}
     compared = not_compared(table.metadata.schema(), _compared_ids(deletes))
@@ -95,23 +95,23 @@ def _not_for_arrow(
         (
             _lost_row_ids(table, files),
             Reason.ROW_LINEAGE,
-            "a data file has no row ids although its snapshot has given them: copying would lose them",
+            "a data file has no row ids although its snapshot assigned them: copying would lose them",
         ),
-        (is_sorted(table), Reason.SORTED, "the table has a sort order: rows have to be sorted anew"),
+        (is_sorted(table), Reason.SORTED, "the table has a sort order: rows have to be sorted again"),
         (not key.commits_as_json, Reason.PARTITION_VALUE, "a partition value is NaN or infinite"),
     )
-    return next(((slug, sentence) for stands, slug, sentence in checks if stands), None)
+    return next(((reason, sentence) for holds, reason, sentence in checks if holds), None)
 
 
 def _lost_row_ids(table: TableView, files: Sequence[LiveFile]) -> bool:
-    """Whether row ids were not read as they should be: a V3 snapshot gives every data file its ids (spec)."""
+    """Whether a file lacks the row ids that a V3 snapshot assigns to every data file (spec)."""
     snapshot = table.snapshot
     given = snapshot is not None and snapshot.first_row_id is not None
     return given and any(file.entry.first_row_id is None for file in files)
 
 
 def _deletes(deletes: Collection[FileEntry]) -> tuple[Reason, str] | None:
-    """What tells against copying whole row groups: slug and sentence."""
+    """Why whole row groups cannot be copied."""
     if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
         return Reason.EQUALITY_DELETES, "equality deletes apply: rows are compared by value"
     if any(delete.is_deletion_vector for delete in deletes):
@@ -127,9 +127,9 @@ def _compared_ids(deletes: Collection[FileEntry]) -> frozenset[int]:
 
 
 def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> str | None:
-    """Why nobody can rewrite these files, Iceberg itself included; None when somebody can.
+    """Why no engine can rewrite these files, not even Iceberg itself; None if an engine can.
 
-    Of what only Spark can do, it is also what Spark would change, as far as metadata tells.
+    Files that only Spark can rewrite are also refused if metadata shows that Spark would change their rows.
     """
     columns = table.metadata.schema()._lazy_id_to_field  # noqa: SLF001 - the public find_field raises per miss
     fields = [field.name for field in table.spec(key.spec_id).fields if field.source_id not in columns]
@@ -137,7 +137,7 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
         return f"partition field {fields[0]} lost its column: Iceberg cannot read the partition values any more"
     deletes = deletes_of(files)
     if any(delete.content is Content.EQUALITY_DELETES and not delete.equality_ids for delete in deletes):
-        return "an equality delete names no column to compare: nobody can tell which rows it deletes"
+        return "an equality delete names no column to compare: the rows that it deletes are unknown"
     ids = _compared_ids(deletes) - set(columns)
     if ids:
         return f"an equality delete compares column {min(ids)}, which was dropped: Iceberg cannot apply it any more"
@@ -148,10 +148,10 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
 
 
 def _contradiction(file: LiveFile) -> str | None:
-    """What the deletion vectors of a file leave open: Iceberg's readers refuse such a file."""
+    """What is contradictory in a file's deletion vectors; Iceberg's readers refuse such a file."""
     vectors = [delete for delete in file.deletes if delete.is_deletion_vector]
     if len(vectors) > 1:
-        return f"{file.entry.path} has two deletion vectors: nobody can tell which of them holds"
+        return f"{file.entry.path} has two deletion vectors: the valid one is unknown"
     for vector in vectors:
         if vector.applies_to is None:
             return f"the deletion vector in {vector.path} names no data file"

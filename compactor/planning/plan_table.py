@@ -1,4 +1,4 @@
-"""Plan one table: read its manifests, ask the policy, choose engines. Shared by `plan`, `compact` and the service."""
+"""Plan one table: read its manifests, apply the policy, choose engines. Used by `plan`, `compact` and the service."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from compactor.events import ManifestsRead
-from compactor.filters.pruning import partition_filter
 from compactor.filters.selection import Selection, count_selection
 from compactor.filters.where import bind_where
 from compactor.iceberg.manifest_entries import FileEntry
@@ -19,9 +18,9 @@ from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.dangling_deletes import CoverableDelete, coverable_deletes, dangling_deletes, worth_a_commit
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
-from compactor.planning.file_pruning import candidates
+from compactor.planning.file_pruning import prune_files
 from compactor.planning.inventory import take_inventory
-from compactor.planning.planner import Group, GroupLimits, Plan, make_plan, within_limits
+from compactor.planning.planner import FileGroup, GroupLimits, Plan, make_plan, within_limits
 from compactor.planning.tiered_policy import policy_of
 from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
@@ -30,12 +29,15 @@ from compactor.timing import Stages
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a plan by a person: everything due (default), or what was narrowed or forced.
+    """What a plan is requested for: everything due (default), or what a person narrowed or forced.
 
-    `strategy`: by thresholds unless said otherwise, since a single run has no later one to leave work to; None is the
-    table's own policy, as the service follows it. `rewrite_all`: every file,
-    healthy ones too. `explained`: count what the filter selected, for who reads the plan.
-    `grant`: what the run may cost.
+    Attributes:
+        where: Filter; None is the policy's own filter.
+        force: Merge all small files, due or not.
+        strategy: The policy's strategy; thresholds by default, since a single run has no later run to leave work to.
+            None is the table's own policy, as in the service.
+        rewrite_all: Rewrite every file, healthy files too.
+        explained: Count what the filter selected, to show it.
     """
 
     where: str | None = None
@@ -47,30 +49,37 @@ class Request:
     grant: Grant = NO_GRANT
 
 
-DANGLING_FROM = 8  # beside a writer, a commit for fewer could meet one of the writer's
+DANGLING_FROM = 8  # beside an active writer, a commit for fewer delete files is not worth the risk of a conflict
 AS_THE_SERVICE = Request(strategy=None, explained=False)
 
 
 @dataclass(frozen=True)
 class PlannedGroup:
-    """A group and the engine that metadata allows; footers may still turn a splice into `spark`."""
+    """A file group and the engine that metadata allows; footers may still turn a splice into `encode` or `spark`."""
 
-    group: Group
+    file_group: FileGroup
     engine: EngineChoice
 
 
 @dataclass(frozen=True)
 class TablePlan:
-    """All that one run needs: the pinned view, the groups, the values they were planned with, and the time it took.
+    """The input of one run: the pinned view, the file groups, the settings they were planned with.
 
-    `stages`: seconds of listing, reading, grouping, choosing and explaining. `reads`: where manifest entries came from.
-    `skipped_deletes`: manifests of deletes that a filter left unread. `put_off`: due partitions for which this run has
-    no room. `dangling_from`: delete files that apply to nothing are worth a commit of their own from so many.
+    Attributes:
+        unplanned: Why partitions have no file group.
+        policy: The settings that the plan was made with.
+        coverable_deletes: Delete files that apply to planned files only, or to none.
+        stages: Seconds of listing, reading, grouping, choosing and explaining.
+        reads: Where manifest entries came from.
+        skipped_deletes: Delete manifests that the filter left unread.
+        put_off: Due partitions that do not fit the limits of this run.
+        dangling_from: The number of delete files that apply to nothing from which they are worth their own commit.
     """
 
     table: TableView
-    plan: Plan
+    snapshot_id: int | None
     groups: tuple[PlannedGroup, ...]
+    unplanned: Mapping[PartitionKey, str]
     policy: PolicyValues
     sizes: FileSizes
     requested_engine: str
@@ -85,7 +94,7 @@ class TablePlan:
 
     @property
     def has_work(self) -> bool:
-        """Whether a run has something to commit: groups, or delete files that apply to nothing."""
+        """Whether a run has something to commit: file groups, or delete files that apply to nothing."""
         return bool(self.groups) or worth_a_commit(self.coverable_deletes, self.dangling_from)
 
     @property
@@ -95,14 +104,14 @@ class TablePlan:
 
     @property
     def bytes(self) -> int:
-        """Input bytes of all groups."""
-        return sum(group.group.bytes for group in self.groups)
+        """Input bytes of all file groups."""
+        return sum(group.file_group.bytes for group in self.groups)
 
     def left_alone(self, due: Iterable[PartitionKey]) -> dict[PartitionKey, str]:
-        """Why partitions of `due` are not in the plan: policy, filter, or no data file."""
-        open_ = {group.group.key for group in self.groups} | self.put_off
+        """Why partitions of `due` have no file group (policy, filter, or no data file), and all of `unplanned`."""
+        open_ = {group.file_group.key for group in self.groups} | self.put_off
         why = "outside policy.where" if self.policy.where else "it holds delete files, but no data file"
-        return {**{key: why for key in due if key not in open_}, **self.plan.left_alone}
+        return {**{key: why for key in due if key not in open_}, **self.unplanned}
 
 
 def plan_table(
@@ -124,13 +133,12 @@ def plan_table(
         policy = policy.model_copy(update={"strategy": request.strategy})
     sizes = file_sizes(policy, table.properties)
     where = bind_where(table, request.where or policy.where)
-    keeps = partition_filter(table, where)
     inventory = take_inventory(table, cache, where, stages)
 
     rules = policy_of(policy, sizes, force=request.force, everything=request.rewrite_all)
-    chosen_from = candidates(inventory, where) if policy.prune_files and not where.keeps_everything else None
+    prunes = policy.prune_files and not where.keeps_everything
     limits = _group_limits(policy, request)
-    made = make_plan(inventory, rules, limits, keeps, wall_clock(), chosen_from)
+    made = make_plan(prune_files(inventory, where) if prunes else inventory, rules, limits, wall_clock())
     possible = _possible(table, inventory.listed_twice(made.entries), made)
     plan = within_limits(possible, limits)
     groups = tuple(
@@ -138,12 +146,17 @@ def plan_table(
     )
     coverable = coverable_deletes(inventory, plan.entries)
     stages.done("choose")
-    selection = count_selection(where, inventory.manifests, inventory.partitions) if request.explained else None
+    selection = None
+    if request.explained:
+        selection = count_selection(
+            where, inventory.manifests, inventory.skipped, inventory.partitions, inventory.selected
+        )
     stages.done("explain")
     return TablePlan(
         table=table,
-        plan=plan,
+        snapshot_id=inventory.snapshot_id,
         groups=groups,
+        unplanned=plan.unplanned,
         policy=policy,
         sizes=sizes,
         requested_engine=request.engine,
@@ -152,14 +165,14 @@ def plan_table(
         selection=selection,
         stages=stages.seconds,
         reads=inventory.reads,
-        skipped_deletes=inventory.skipped_deletes,
+        skipped_deletes=tuple(each for each in inventory.skipped if each.content == ManifestContent.DELETES),
         put_off=frozenset(group.key for group in possible.groups) - {group.key for group in plan.groups},
         dangling_from=_dangling_from(table, policy, request, wall_clock()),
     )
 
 
 def _dangling_from(table: TableView, policy: PolicyValues, request: Request, now: float) -> int:
-    """A person who starts a run, and a table at rest, have nothing to lose by a commit."""
+    """1 for a person's run and for an idle table, where a commit risks no conflict with a writer."""
     idle = table.snapshot is not None and now - table.snapshot.timestamp_ms / 1000 >= policy.settle_after_seconds
     return 1 if idle or request.strategy is not None else DANGLING_FROM
 
@@ -177,8 +190,8 @@ def _group_limits(policy: PolicyValues, request: Request) -> GroupLimits:
 
 
 def _possible(table: TableView, twice: frozenset[str], plan: Plan) -> Plan:
-    """The plan without groups that would only fail: one of them would stop the whole run."""
-    groups, left_alone = [], dict(plan.left_alone)
+    """The plan without file groups that no engine can rewrite: one of them would stop the whole run."""
+    groups, unplanned = [], dict(plan.unplanned)
     for group in plan.groups:
         obstacle = impossible(table, group.key, group.files)
         if twice and any(file.entry.path in twice for file in group.files):
@@ -186,10 +199,10 @@ def _possible(table: TableView, twice: frozenset[str], plan: Plan) -> Plan:
         if obstacle is None:
             groups.append(group)
         else:
-            left_alone[group.key] = obstacle
-    return replace(plan, groups=tuple(groups), left_alone=left_alone)
+            unplanned[group.key] = obstacle
+    return Plan(tuple(groups), unplanned)
 
 
 def with_engine(planned: PlannedGroup, engine: Engine, reason: Reason, sentence: str) -> PlannedGroup:
-    """The same group, to be rewritten by another engine because the footers spoke against the first."""
+    """The same file group with another engine, for files whose footers rule out the first."""
     return replace(planned, engine=EngineChoice(engine, reason, sentence))

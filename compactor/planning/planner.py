@@ -1,40 +1,44 @@
-"""Planning: due partitions → groups → shares. Pure: an inventory and a policy in, a frozen plan out.
+"""Planning: due partitions → file groups → output tasks. Pure: an inventory and a policy in, a frozen plan out.
 
-A *group* is what is merged within one partition (at most `max_file_group_size` bytes); a *share* is the run of its
-files that becomes one output file. Bytes and target decide the number of shares; parallelism never does.
+A *file group* holds the files of one partition that are merged together (at most `max_file_group_size` bytes). An
+*output task* merges consecutive files of a group into one output file. The number of output tasks depends on bytes and
+target size, never on parallelism.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
 
 from compactor.iceberg.manifest_entries import FileEntry
-from compactor.manifests.live_files import LiveFile, LiveFiles
+from compactor.manifests.live_files import LiveFile
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.planning.budget import requests_of
 from compactor.planning.inventory import Inventory
 from compactor.planning.policy import Policy
 
+Task = tuple[LiveFile, ...]
+"""The input files of one output task."""
+
 
 @dataclass(frozen=True)
-class Group:
-    """Files of one partition that are merged together; each share becomes one output file."""
+class FileGroup:
+    """Files of one partition that are merged together; `tasks`: the files of each output task."""
 
     key: PartitionKey
     partition: Mapping[str, JsonValue]
     bucket: int | None
-    shares: tuple[tuple[LiveFile, ...], ...]
+    tasks: tuple[Task, ...]
     why: str
 
     @cached_property
     def files(self) -> tuple[LiveFile, ...]:
         """All input files, in arrival order."""
-        return tuple(file for share in self.shares for file in share)
+        return tuple(file for task in self.tasks for file in task)
 
     @cached_property
     def bytes(self) -> int:
@@ -49,12 +53,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one run would do to one table at one snapshot, and why the other partitions are left alone."""
+    """The file groups of one table at one snapshot, and why the other partitions have none (`unplanned`)."""
 
-    snapshot_id: int | None
-    sequence_number: int
-    groups: tuple[Group, ...]
-    left_alone: Mapping[PartitionKey, str] = field(default_factory=dict)
+    groups: tuple[FileGroup, ...]
+    unplanned: Mapping[PartitionKey, str] = field(default_factory=dict)
 
     @property
     def entries(self) -> tuple[FileEntry, ...]:
@@ -64,9 +66,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class GroupLimits:
-    """What a group and a run may hold, and which groups come first (`rewrite_job_order` of the settings).
+    """Limits of a file group and of a run, and the order of groups (`rewrite_job_order` of the settings).
 
-    `single_files`: also write a file by itself, although that makes none fewer.
+    `single_files`: also rewrite a file by itself, although that does not reduce the number of files.
     """
 
     bytes: int
@@ -82,43 +84,32 @@ def make_plan(
     inventory: Inventory,
     policy: Policy,
     limits: GroupLimits,
-    wanted: Callable[[PartitionKey], bool] = lambda _key: True,
     now: float = 0.0,
-    candidates: Mapping[PartitionKey, LiveFiles] | None = None,
 ) -> Plan:
-    """Ask the policy about every wanted partition and cut what is due into groups and shares.
+    """Apply the policy to every selected partition; cut due partitions into file groups and output tasks.
 
-    `now`: seconds since the epoch, for rules that go by time. `candidates`: what may be chosen, where that is not
-    all of the inventory. What a run may hold is for `within_limits` to say.
+    `now`: seconds since the epoch, for rules that go by time. `within_limits` applies the limits of the run.
     """
-    groups: list[Group] = []
-    left_alone: dict[PartitionKey, str] = {}
-    for key, files in (inventory.partitions if candidates is None else candidates).items():
-        if not wanted(key):
-            continue
+    groups: list[FileGroup] = []
+    unplanned: dict[PartitionKey, str] = {}
+    for key, files in inventory.selected.items():
         why_not = policy.glance(files)
         if why_not is not None:
-            left_alone[key] = why_not
+            unplanned[key] = why_not
             continue
         choice = policy.choose(files, inventory.idle_seconds(key, now), lambda file: inventory.age_seconds(file, now))
         layout = inventory.layouts[key.spec_id]
         made = [
-            Group(key=key, partition=layout.readable(key), bucket=layout.bucket(key), shares=shares, why=choice.why)
-            for shares in _shares(choice.files, policy, limits)
+            FileGroup(key=key, partition=layout.readable(key), bucket=layout.bucket(key), tasks=tasks, why=choice.why)
+            for tasks in _tasks_by_group(choice.files, policy, limits)
         ]
         groups.extend(made)
         if not made:
-            left_alone[key] = choice.why
-    ordered = sorted(groups, key=_ORDERS[limits.order])
-    return Plan(
-        snapshot_id=inventory.snapshot_id,
-        sequence_number=inventory.sequence_number,
-        groups=tuple(ordered),
-        left_alone=left_alone,
-    )
+            unplanned[key] = choice.why
+    return Plan(tuple(sorted(groups, key=_ORDERS[limits.order])), unplanned)
 
 
-_ORDERS: Mapping[str, Callable[[Group], int]] = {
+_ORDERS: Mapping[str, Callable[[FileGroup], int]] = {
     "none": lambda _group: 0,
     "bytes-asc": lambda group: group.bytes,
     "bytes-desc": lambda group: -group.bytes,
@@ -128,33 +119,34 @@ _ORDERS: Mapping[str, Callable[[Group], int]] = {
 
 
 def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
-    """What one run may have of a plan: shares in their order, the first in any case, as long as there is room.
+    """The part of a plan that fits the limits of one run: output tasks in order; the first one always.
 
-    A share that does not fit is cut to what does: left out whole, run after run, it would only grow.
+    A task that does not fit is cut to the files that fit. If it were left out whole, it would only grow from run to
+    run.
     """
-    most = [math.inf if each is None else each for each in (limits.files_of_run, limits.bytes_of_run)]
-    left = [*most, math.inf if limits.requests_of_run is None else limits.requests_of_run]
+    most = (limits.files_of_run, limits.bytes_of_run, limits.requests_of_run)
+    left = [math.inf if each is None else each for each in most]
     if min(left) == math.inf:
         return plan
-    kept: list[Group] = []
+    kept: list[FileGroup] = []
     for group in plan.groups:
-        shares: list[tuple[LiveFile, ...]] = []
-        for share in group.shares:
-            fitting = share if not (kept or shares) else _fitting(share, left)
+        tasks: list[Task] = []
+        for task in group.tasks:
+            fitting = task if not (kept or tasks) else _fitting(task, left)
             if fitting:
-                shares.append(fitting)
+                tasks.append(fitting)
                 left = [there - wanted for wanted, there in zip(_cost(fitting), left, strict=True)]
-        if shares:
-            kept.append(replace(group, shares=tuple(shares)))
+        if tasks:
+            kept.append(replace(group, tasks=tuple(tasks)))
     return replace(plan, groups=tuple(kept))
 
 
-def _fitting(share: tuple[LiveFile, ...], left: Sequence[float]) -> tuple[LiveFile, ...]:
-    """The share if there is room for it, else as many of its first files as there is room for, at least two."""
-    if _fits(share, left):
-        return share
-    files = bisect_left(range(len(share)), True, key=lambda files: not _fits(share[: files + 1], left))
-    return share[:files] if files > 1 else ()
+def _fitting(task: Task, left: Sequence[float]) -> Task:
+    """The task if it fits, else as many of its first files as fit, at least two; else nothing."""
+    if _fits(task, left):
+        return task
+    files = bisect_left(range(len(task)), True, key=lambda files: not _fits(task[: files + 1], left))
+    return task[:files] if files > 1 else ()
 
 
 def _fits(files: Sequence[LiveFile], left: Sequence[float]) -> bool:
@@ -162,32 +154,30 @@ def _fits(files: Sequence[LiveFile], left: Sequence[float]) -> bool:
 
 
 def _cost(files: Sequence[LiveFile]) -> tuple[int, int, int]:
-    """Files, bytes and requests of a run over these files."""
+    """Files, bytes and requests of rewriting these files into one."""
     size = sum(file.size for file in files)
     return len(files), size, requests_of(len(files), 1, size)
 
 
-def _shares(files: tuple[LiveFile, ...], policy: Policy, limits: GroupLimits) -> list[tuple[tuple[LiveFile, ...], ...]]:
-    groups = []
-    for run in _runs_up_to(files, limits.bytes, limits.files):
-        cut = (tuple(run[start:end]) for start, end in policy.cut(run))
-        shares = tuple(share for share in cut if limits.single_files or _worth_writing(share))
-        if shares:
-            groups.append(shares)
-    return groups
+def _tasks_by_group(files: Sequence[LiveFile], policy: Policy, limits: GroupLimits) -> Iterator[tuple[Task, ...]]:
+    for group in _chunks(files, limits.bytes, limits.files):
+        cut = (tuple(group[start:end]) for start, end in policy.cut(group))
+        tasks = tuple(task for task in cut if limits.single_files or _worth_writing(task))
+        if tasks:
+            yield tasks
 
 
-def _worth_writing(share: tuple[LiveFile, ...]) -> bool:
-    """One file in, one file out only pays when deletes leave with it."""
-    return len(share) > 1 or any(file.deletes for file in share)
+def _worth_writing(task: Task) -> bool:
+    """Whether a task reduces files or applies deletes; one file in, one file out pays only for its deletes."""
+    return len(task) > 1 or any(file.deletes for file in task)
 
 
 def batches(
-    groups: Sequence[Group], most_groups: int, most_bytes: float, most_batches: int | None = None
+    groups: Sequence[FileGroup], most_groups: int, most_bytes: float, most_batches: int | None = None
 ) -> list[tuple[int, ...]]:
-    """Indexes of the groups that are committed together: consecutive, at most so many and of so many input bytes.
+    """Indexes of the groups of each commit: consecutive groups, at most `most_groups` and `most_bytes` input bytes.
 
-    A group larger than `most_bytes` is committed by itself. `most_batches` goes before the other two.
+    A group larger than `most_bytes` gets a commit of its own. `most_batches` overrides the other two limits.
     """
     if most_batches is not None:
         most_groups, most_bytes = max(1, math.ceil(len(groups) / most_batches)), math.inf
@@ -202,16 +192,14 @@ def batches(
     return [tuple(batch) for batch in made]
 
 
-def _runs_up_to(files: Sequence[LiveFile], limit: int, most: int | None) -> list[Sequence[LiveFile]]:
-    """Consecutive files of at most so many bytes and so many files, at least one."""
-    ends = list(accumulate(file.entry.size for file in files))  # bytes up to and with each file
-    runs: list[Sequence[LiveFile]] = []
+def _chunks(files: Sequence[LiveFile], most_bytes: int, most_files: int | None) -> Iterator[Sequence[LiveFile]]:
+    """Consecutive files, as many as fit both limits, at least one."""
+    ends = list(accumulate(file.entry.size for file in files))  # bytes up to the end of each file
     start = 0
     while start < len(files):
         before = ends[start - 1] if start else 0
-        end = max(start + 1, bisect_right(ends, before + limit))
-        if most is not None:
-            end = min(end, start + max(1, most))
-        runs.append(files[start:end])
+        end = max(start + 1, bisect_right(ends, before + most_bytes))
+        if most_files is not None:
+            end = min(end, start + max(1, most_files))
+        yield files[start:end]
         start = end
-    return runs

@@ -1,9 +1,9 @@
-"""Policy: is a partition due, and which of its files are merged. Pure: counts or files in, a judgement out.
+"""Policy: whether a partition is due, and which of its files are merged. Pure: counts or files in, a judgement out.
 
-`TieredPolicy` (tiered_policy.py) is what the service follows by default. `ThresholdPolicy` decides as Spark's
-`rewrite_data_files` does by default (SizeBasedFileRewritePlanner and BinPackRewriteFilePlanner): files below 75 % of
-the target are small; a partition is due from `min_input_files` of them, or from two that together exceed the target,
-or when deletes outgrow their thresholds.
+The service uses `TieredPolicy` (tiered_policy.py) by default. `ThresholdPolicy` decides as Spark's `rewrite_data_files`
+does by default (SizeBasedFileRewritePlanner and BinPackRewriteFilePlanner): files below 75 % of the target are small; a
+partition is due from `min_input_files` small files, from two small files that exceed the target together, or when
+deletes exceed their thresholds.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.planning.delete_rules import DeleteRules
 from compactor.settings.policy import PolicyValues
 
-FEWEST_TO_MERGE = 2  # merging one file with nothing changes nothing
+FEWEST_TO_MERGE = 2  # rewriting a single file does not reduce the number of files
 ROUND_UP_FROM = 0.75
-"""A last output is split off when it would reach 75 % of the target: outputs then average 87.5 to 175 % of the target
-(a single output less, when there is no more), inside the 75 to 180 % that count as healthy."""
+"""A rest of 75 % of the target or more becomes an output of its own. Outputs then average 87.5 to 175 % of the target
+(or one output is smaller, for lack of bytes), within the 75 to 180 % that count as healthy."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a partition is due, and why or why not, in words for people."""
+    """Whether a partition is due, and why or why not, for people."""
 
     due: bool
     why: str
@@ -35,7 +35,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Choice:
-    """The files of one partition to merge, in the order given; empty when the partition is not due."""
+    """The files of one partition to merge, in the given order; empty if the partition is not due."""
 
     files: tuple[LiveFile, ...]
     why: str
@@ -44,36 +44,36 @@ class Choice:
 AgeOf = Callable[[LiveFile], float]
 
 
-def new(_file: LiveFile) -> float:
-    """The age of files whose age nobody knows: too young for anything to be due by it."""
+def unknown_age(_file: LiveFile) -> float:
+    """Default age: zero, so that age rules never apply."""
     return 0.0
 
 
 class Policy(Protocol):
-    """What the debt board and the planner ask. Implementations are pure and frozen."""
+    """The decisions that the debt board and the planner need. Implementations are pure and frozen."""
 
     def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
-        """From the ledger's counts alone: is planning this partition worth the look?
+        """Whether the partition is due, by the ledger's counts alone; a plan then looks at its files.
 
-        `idle_seconds`: how long ago a writer last committed to it.
+        `idle_seconds`: time since a writer's last commit to the partition.
         """
         ...
 
     def glance(self, files: LiveFiles) -> str | None:
-        """From sizes alone: why none of the files would be chosen, None if only a closer look can tell."""
+        """Why no file would be chosen, by sizes alone; None if `choose` has to decide."""
         ...
 
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
-        """From the files themselves: which are merged. `age_of`: seconds since a file was written."""
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
+        """The files to merge, by the files themselves. `age_of`: seconds since a file was written."""
         ...
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """(start, end) of each run of the files that becomes one output."""
+        """(start, end) of the consecutive files of each output."""
         ...
 
 
 def output_count(total_bytes: int, target: int) -> int:
-    """How many outputs `total_bytes` become by thresholds, at least one."""
+    """The number of outputs for `total_bytes` by thresholds, at least one."""
     whole, rest = divmod(total_bytes, target)
     return max(1, whole + (1 if rest >= ROUND_UP_FROM * target else 0))
 
@@ -83,23 +83,24 @@ LOOKS_PER_AGE = 4
 
 @dataclass(frozen=True)
 class AgeRule:
-    """When a partition's small files are due by the age of the oldest of them, under any policy."""
+    """Makes a partition due by the age of its oldest small file, under any policy."""
 
     values: PolicyValues
 
     def judge(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
-        """Why the files are to be looked at, None if the rule is off.
+        """Why a plan has to look at the ages of the files; None if the rule is off.
 
-        The ledger knows no ages. The reason changes four times an age, and with it a look that found nothing is over.
+        The ledger does not know ages. The reason changes `LOOKS_PER_AGE` times per maximum age, so that a partition
+        that a plan declined is looked at again.
         """
         oldest = self.values.max_small_file_age_seconds
         if oldest is None or counts.small_files < FEWEST_TO_MERGE:
             return None
         look = int((counts.changed_ms / 1000 + idle_seconds) / (oldest / LOOKS_PER_AGE))
-        return f"{counts.small_files} small files, to be looked at for one older than {oldest:g} s (look {look})"
+        return f"{counts.small_files} small files, check for one older than {oldest:g} s (check {look})"
 
     def why(self, small: Sequence[LiveFile], age_of: AgeOf) -> str | None:
-        """Why these small files are merged, None if none of them is too old."""
+        """Why these small files are merged; None if none is too old."""
         oldest = self.values.max_small_file_age_seconds
         if oldest is None or len(small) < FEWEST_TO_MERGE or max(map(age_of, small)) < oldest:
             return None
@@ -108,9 +109,10 @@ class AgeRule:
 
 @dataclass(frozen=True)
 class ThresholdPolicy:
-    """Spark's thresholds. `force` merges every small file whatever the thresholds (two are enough).
+    """Spark's thresholds.
 
-    `everything` takes every file, healthy ones too, as Spark's `rewrite-all`.
+    `force`: merge all small files, at least two, whatever the thresholds. `everything`: take every file, healthy files
+    too, as Spark's `rewrite-all`.
     """
 
     values: PolicyValues
@@ -119,7 +121,7 @@ class ThresholdPolicy:
     everything: bool = False
 
     def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
-        """Due by the count, bytes or age of small files, or by deletes."""
+        """Due by count, bytes or age of small files, or by deletes."""
         small = counts.small_files
         if small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes):
             return Judgement(True, self._why_merge(small, counts.small_bytes))
@@ -129,7 +131,7 @@ class ThresholdPolicy:
         return Judgement(False, self._why_not(small))
 
     def glance(self, files: LiveFiles) -> str | None:
-        """Without deletes, one small file cannot become fewer."""
+        """A partition with one small file and no deletes needs no rewrite."""
         small = files.small(self.sizes.small_below)
         enough = self.everything or files.has_deletes or small >= FEWEST_TO_MERGE
         return None if enough else self._why_not(small)
@@ -138,11 +140,11 @@ class ThresholdPolicy:
         self,
         files: Sequence[LiveFile],
         idle_seconds: float = 0.0,  # noqa: ARG002 - idleness is no rule of Spark's
-        age_of: AgeOf = new,
+        age_of: AgeOf = unknown_age,
     ) -> Choice:
-        """Small and delete-heavy files, when together they pass a threshold."""
+        """Small files and files with many deletes, if they pass a threshold together."""
         if self.everything:
-            return Choice(tuple(files), f"all {len(files)} files, as asked for")
+            return Choice(tuple(files), f"all {len(files)} files, as requested")
         rules = DeleteRules(self.values, self.sizes)
         heavy = rules.heavy(files) | rules.slow_to_read(files)
         chosen = tuple(file for index, file in enumerate(files) if self.sizes.is_small(file.size) or index in heavy)
@@ -155,7 +157,7 @@ class ThresholdPolicy:
         return Choice((), self._why_not(len(chosen))) if too_old is None else Choice(chosen, too_old)
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """Runs of about equal bytes, as many as bytes and target say."""
+        """Outputs of about equal bytes; their number follows from bytes and target."""
         sizes = [file.size for file in files]
         return evenly(sizes, output_count(sum(sizes), self.sizes.target))
 

@@ -1,7 +1,7 @@
 """Detect, from metadata alone, files that Iceberg's Spark reader misreads. Pure.
 
-Spark would write what it read, every row of it, so that no row count reveals the change. Each case was seen with
-Iceberg 1.11. `rewrite/tasks/spark_checks.py` detects from the footers what metadata does not tell.
+Spark would write every row as it read it, so that no row count reveals the change. Each case was observed with Iceberg
+1.11. `rewrite/tasks/spark_checks.py` detects cases that only the footers show.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WRITTEN_FORMAT: Final = "write.format.default"
 
 
 def misread(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> Refusal | None:
-    """What metadata tells: about the partition's source column, and about row ids."""
+    """Why Spark would misread the files, by the partition's source column or by row ids; None if it would not."""
     field = _nullable_partition_source(table, key.spec_id)
     if field is not None:
         return Refusal(

@@ -1,8 +1,9 @@
-"""The policy the service follows: merge by tiers (tiers.py), settle what is idle, apply deletes that pile up. Pure.
+"""The service's policy: merge by tiers (tiers.py), merge idle partitions further, apply accumulated deletes. Pure.
 
-Merging by tiers rewrites each byte a bounded number of times however files arrive; merging at a fixed count does not.
-On top of it, and outside its bounds: a settling merge of a partition that no writer has touched for a while, rewrites
-that apply deletes, and the caps that a user sets (`max_small_files`, `max_small_bytes`, `max_small_file_age_seconds`).
+Merging by tiers rewrites each byte a bounded number of times for any arrival of files; merging at a fixed count does
+not. Additional rewrites, outside of these bounds: settling merges of partitions that no writer has committed to for a
+while, rewrites that apply deletes, and the user's limits (`max_small_files`, `max_small_bytes`,
+`max_small_file_age_seconds`).
 """
 
 from __future__ import annotations
@@ -24,23 +25,23 @@ from compactor.planning.policy import (
     Judgement,
     Policy,
     ThresholdPolicy,
-    new,
+    unknown_age,
 )
 from compactor.settings.policy import PolicyValues
 
 
 @dataclass(frozen=True)
 class TieredPolicy:
-    """Rules 1 to 4 of the policy. `force` merges every small file whatever the rules (two are enough)."""
+    """Merges by tiers, idleness, deletes and limits. `force`: merge all small files, at least two."""
 
     values: PolicyValues
     sizes: FileSizes
     force: bool = False
 
     def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
-        """Never not due where `choose` would merge for sizes or idleness; at times due a little early.
+        """Due whenever `choose` would merge because of sizes or idleness, and sometimes too early.
 
-        The ledger knows the sizes of small files to a fifth, so that a look at the files settles it.
+        The ledger knows the sizes of small files to a fifth; the plan decides by the files.
         """
         small = counts.small_files
         if small >= FEWEST_TO_MERGE:
@@ -53,12 +54,12 @@ class TieredPolicy:
         return Judgement(False, self._why_not(small))
 
     def glance(self, files: LiveFiles) -> str | None:
-        """Without deletes, one small file cannot become fewer."""
+        """A partition with one small file and no deletes needs no rewrite."""
         small = files.small(self.sizes.small_below)
         return None if files.has_deletes or small >= FEWEST_TO_MERGE else self._why_not(small)
 
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
-        """The files to merge, in arrival order: the small ones that the rules pick, and what deletes add to them."""
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
+        """The files to merge, in arrival order: small files that the rules pick, and files to rewrite for deletes."""
         small = [index for index, file in enumerate(files) if self.sizes.is_small(file.size)]
         too_old = AgeRule(self.values).why([files[index] for index in small], age_of)
         picked, why = self._pick([files[index].size for index in small], idle_seconds, too_old)
@@ -68,9 +69,9 @@ class TieredPolicy:
         return Choice(tuple(files[index] for index in sorted(chosen)), why)
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """Runs that become healthy files; where deletes leave with them, runs of about equal bytes.
+        """Outputs of healthy size; with deletes, outputs of about equal bytes.
 
-        A file alone, with few deletes, is left out: it would be written for nothing.
+        A single file with few deletes is left out: its rewrite would save nothing.
         """
         sizes = [file.size for file in files]
         if not any(file.deletes for file in files):
@@ -85,12 +86,12 @@ class TieredPolicy:
     def _with_deletes(
         self, files: Sequence[LiveFile], small: frozenset[int], picked: frozenset[int], idle_seconds: float, why: str
     ) -> tuple[frozenset[int], str]:
-        """Indexes of the files to rewrite where deletes apply, and why.
+        """Indexes of the files to rewrite in a partition with deletes, and why.
 
-        A heavy file that is not small goes in any case. A small one waits for its neighbours: alone it would become
-        one file again, at the price of a commit. It goes when rewriting it with the other small files pays for that
-        (or for all but the commit, where equality deletes are as many as the settings allow), when others are rewritten
-        anyway and it pays to join them, or when no writer commits any more.
+        A heavy file (due by its deletes) that is not small is always rewritten. A heavy small file waits for other
+        small files, since alone it would become one file again at the cost of a commit. It is rewritten when that pays
+        together with the other small files (without the cost of the commit, if it is due by its equality deletes), when
+        other files are rewritten anyway and joining them pays, or when the partition is idle.
         """
         rules = DeleteRules(self.values, self.sizes)
         slow = rules.slow_to_read(files)
@@ -114,7 +115,7 @@ class TieredPolicy:
         return certain, why
 
     def _best(self, files: Sequence[LiveFile], choices: AbstractSet[frozenset[int]]) -> tuple[float, frozenset[int]]:
-        """The choice that saves most, and what it saves in the end; of equals the smaller."""
+        """The net saving of the best choice, and the choice; of equal choices, the smaller one."""
         found = []
         for chosen in choices:
             outputs = len(self.cut([files[index] for index in sorted(chosen)]))
@@ -122,7 +123,7 @@ class TieredPolicy:
         return max(found, key=lambda each: (each[0], -len(each[1])))
 
     def _deletes_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
-        """Why deletes may make files due, None if they cannot: small files alone must pay for a commit."""
+        """Why deletes may make files due; None if they cannot. A rewrite of small files only must pay for a commit."""
         rules = DeleteRules(self.values, self.sizes)
         why = rules.judge(counts)
         if why is None:
@@ -136,7 +137,7 @@ class TieredPolicy:
         return None if all_small and not (slow or rules.may_pay(counts)) else why
 
     def _pick(self, sizes: Sequence[int], idle_seconds: float, too_old: str | None) -> tuple[list[int], str]:
-        """Positions of the small files to merge, and why these or none."""
+        """Positions of the small files to merge, and why; or why none."""
         everything = list(range(len(sizes)))
         if len(sizes) < FEWEST_TO_MERGE:
             return [], self._why_not(len(sizes))
@@ -155,14 +156,14 @@ class TieredPolicy:
         return [], self._why_not(len(sizes))
 
     def _why_merge(self, files: int, total: int) -> str | None:
-        """Why all small files are merged, None where only the tiers decide."""
+        """Why all small files are merged; None if the tiers decide."""
         values = self.values
         if total >= self.sizes.target:
             return f"{files} small files reach the target together"
         if values.max_small_files is not None and files >= values.max_small_files:
-            return f"{files} small files, at most {values.max_small_files} wanted"
+            return f"{files} small files, limit {values.max_small_files}"
         if values.max_small_bytes is not None and total >= values.max_small_bytes:
-            return f"{total} bytes in small files, at most {values.max_small_bytes} wanted"
+            return f"{total} bytes in small files, limit {values.max_small_bytes}"
         return f"{files} small files, forced" if self.force else None
 
     def _tiers_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
@@ -177,34 +178,34 @@ class TieredPolicy:
 
     @staticmethod
     def _why_not(small: int) -> str:
-        return f"{small} small files, too few to be worth their bytes"
+        return f"{small} small files, too few for a merge that pays"
 
 
 @dataclass(frozen=True)
 class LeaveHotPartitions:
-    """Another policy, but a partition that somebody has just committed to is left alone."""
+    """Wraps a policy: a partition with a commit within the last `seconds` is not due."""
 
     policy: Policy
     seconds: float
 
     def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
-        """As the other policy, once the partition has cooled down."""
+        """As the wrapped policy, after `seconds` without a commit."""
         if idle_seconds < self.seconds:
             return Judgement(False, self._why())
         return self.policy.judge(counts, idle_seconds)
 
     def glance(self, files: LiveFiles) -> str | None:
-        """As the other policy: where there is nothing to do, it does not matter when somebody committed."""
+        """As the wrapped policy."""
         return self.policy.glance(files)
 
-    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = new) -> Choice:
-        """As the other policy, once the partition has cooled down."""
+    def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
+        """As the wrapped policy, after `seconds` without a commit."""
         if idle_seconds < self.seconds:
             return Choice((), self._why())
         return self.policy.choose(files, idle_seconds, age_of)
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """As the other policy."""
+        """As the wrapped policy."""
         return self.policy.cut(files)
 
     def _why(self) -> str:
@@ -212,7 +213,7 @@ class LeaveHotPartitions:
 
 
 def policy_of(values: PolicyValues, sizes: FileSizes, *, force: bool = False, everything: bool = False) -> Policy:
-    """The policy that a table's settings name. `everything`: one that takes every file, whatever they say."""
+    """The policy that a table's settings name. `everything`: a policy that takes every file, whatever the settings."""
     if everything:
         return ThresholdPolicy(values=values, sizes=sizes, force=True, everything=True)
     kind = ThresholdPolicy if values.strategy == "threshold" else TieredPolicy

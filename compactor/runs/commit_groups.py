@@ -57,12 +57,12 @@ def commit_groups(
         table.refresh()
         table.check_unchanged()
         changes = changes_since(catalogs.load(plan.table.name, plan.table.ref), table.snapshot_id, cache)
-        touched = touched_groups([group.planned.group for group in kept], changes)
+        touched = touched_groups([group.planned.file_group for group in kept], changes)
         dropped += [overtaken(kept[index].planned, plan.table.name, what) for index, what in touched.items()]
         kept = [group for index, group in enumerate(kept) if index not in touched]
         if groups and not kept:
             return Committed(snapshot_id=None, kept=(), dropped=tuple(dropped), delete_files_removed=0)
-        rewritten = {file.entry.path for group in kept for file in group.planned.group.files}
+        rewritten = {file.entry.path for group in kept for file in group.planned.file_group.files}
         gone = {entry.identity for entry in changes if entry.status is Status.DELETED}
         # Files that an earlier commit of the run replaced do not count: it may have been rolled back since.
         dangling = dangling_deletes(plan.coverable_deletes, rewritten, gone)

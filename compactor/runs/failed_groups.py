@@ -26,7 +26,7 @@ def reclassify_conflicts(
     """
     mine = [drop for drop in failed if drop.error.reason in DAMAGE]
     others = [drop for drop in failed if drop.error.reason not in DAMAGE]
-    snapshot_id = plan.plan.snapshot_id or 0
+    snapshot_id = plan.snapshot_id or 0
     try:
         now = catalogs.load(plan.table.name, plan.table.ref)
         changes = changes_since(now, snapshot_id, cache)
@@ -38,7 +38,7 @@ def reclassify_conflicts(
         what = f"the planned snapshot {snapshot_id} of {plan.table.name} expired, and its metadata with it"
         return (*mine, *(_planned_anew(drop, what, Reason.SNAPSHOT_EXPIRED) for drop in others))
     taken_away = [entry for entry in changes if entry.status is Status.DELETED]
-    touched = touched_groups([drop.planned.group for drop in others], taken_away)
+    touched = touched_groups([drop.planned.file_group for drop in others], taken_away)
     reclassified = [
         _planned_anew(drop, str(overtaken(drop.planned, plan.table.name, touched[index]).error), Reason.CONFLICT)
         if index in touched

@@ -47,7 +47,7 @@ def left_out(
 ) -> DroppedGroup:
     """A file group that is not rewritten; the class of `error` names the reaction."""
     return DroppedGroup(
-        planned, error(f"group {planned.group.partition} of {table} was left out: {why}", reason=reason)
+        planned, error(f"group {planned.file_group.partition} of {table} was left out: {why}", reason=reason)
     )
 
 
@@ -103,20 +103,20 @@ def checked_result(table: TableName, planned: PlannedGroup, parts: Sequence[Writ
     Raises:
         GiveUpError: they do not add up.
     """
-    rows_in, rows_out = planned.group.rows, sum(part.rows_out for part in parts)
+    rows_in, rows_out = planned.file_group.rows, sum(part.rows_out for part in parts)
     rows_deleted = sum(part.rows_deleted for part in parts)
     if rows_in - rows_deleted != rows_out:
         raise GiveUpError(
-            f"group {planned.group.partition} of {table}: {rows_in} rows in, {rows_deleted} deleted, but "
+            f"group {planned.file_group.partition} of {table}: {rows_in} rows in, {rows_deleted} deleted, but "
             f"{rows_out} written; nothing is committed. Check the record counts in the table's manifests",
             reason=Reason.ROW_COUNT_MISMATCH,
         )
     return GroupResult(
         planned=planned,
         engine=costliest([part.engine for part in parts]),
-        files_in=len(planned.group.files),
+        files_in=len(planned.file_group.files),
         files_out=sum(len(part.outputs) for part in parts),
-        bytes_in=planned.group.bytes,
+        bytes_in=planned.file_group.bytes,
         bytes_out=sum(part.bytes_out for part in parts),
         rows_in=rows_in,
         rows_deleted=rows_deleted,
@@ -131,8 +131,8 @@ def as_event(run_id: str, plan: TablePlan, result: GroupResult) -> GroupRewritte
     return GroupRewritten(
         run_id=run_id,
         table=plan.table.name,
-        key=result.planned.group.key,
-        engine=result.engine.engine.value,
+        key=result.planned.file_group.key,
+        engine=result.engine.kind.value,
         reason=result.engine.reason,
         files_in=result.files_in,
         files_out=result.files_out,
@@ -149,13 +149,13 @@ def as_event(run_id: str, plan: TablePlan, result: GroupResult) -> GroupRewritte
 
 def as_planned(plan: TablePlan, planned: PlannedGroup) -> GroupPlan:
     """The planned file group, as events carry it."""
-    group = planned.group
+    group = planned.file_group
     return GroupPlan(
         partition=group.partition,
         why=group.why,
         strategy=plan.policy.strategy,
-        snapshot_id=plan.plan.snapshot_id,
-        engine=planned.engine.engine.value,
+        snapshot_id=plan.snapshot_id,
+        engine=planned.engine.kind.value,
         engine_reason=planned.engine.reason,
         files=len(group.files),
         bytes=group.bytes,

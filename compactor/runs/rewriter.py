@@ -90,11 +90,11 @@ class Rewriter:
         """
         run_id, table = run_id or str(uuid.uuid4()), plan.table.name
         run = Run(self.tools, plan, run_id, Switches(enabled, stopping), progress)
-        if not plan.has_work or plan.plan.snapshot_id is None:
+        if not plan.has_work or plan.snapshot_id is None:
             return run.result
         self._publish_planned(run_id, plan)
         try:
-            result = run.carry_out(plan.plan.snapshot_id)
+            result = run.carry_out(plan.snapshot_id)
         except FirnlineError as error:
             message = f"{error} (after {run.commits} commits of the run)" if run.commits else str(error)
             self._publish_failed(run_id, plan, run.stage, error, message)
@@ -116,7 +116,7 @@ class Rewriter:
                 run_id=run_id,
                 table=plan.table.name,
                 groups=len(plan.groups),
-                files=sum(len(group.group.files) for group in plan.groups),
+                files=sum(len(group.file_group.files) for group in plan.groups),
                 bytes=plan.bytes,
                 seconds=plan.seconds,
             )

@@ -101,7 +101,7 @@ class Run:
         return RunResult(
             run_id=self._run_id,
             table=self._plan.table.name,
-            snapshot_before=self._plan.plan.snapshot_id,
+            snapshot_before=self._plan.snapshot_id,
             snapshot_after=self._snapshot_after,
             groups=tuple(self._results),
             plan_seconds=self._plan.seconds,
@@ -141,7 +141,7 @@ class Run:
     def _parts(self) -> list[Sequence[int]]:
         """Numbers of the file groups of each commit; one commit without groups where only delete files are due."""
         settings = self._tools.commit
-        groups = [planned.group for planned in self._plan.groups]
+        groups = [planned.file_group for planned in self._plan.groups]
         return list(batches(groups, settings.groups, settings.bytes, settings.max_commits)) or [()]
 
     def _rewrite(
@@ -221,7 +221,7 @@ class Run:
         catalogs, name = self._tools.catalogs, self._plan.table.name
         summary = CommitSummary(
             run_id=self._run_id,
-            engines=tuple(output.engine.engine.value for group in groups for output in group.parts),
+            engines=tuple(output.engine.kind.value for group in groups for output in group.parts),
             part=part,
             rollback_on_conflict=self._tools.commit.rolls_back(is_polaris=catalogs.is_polaris(name.catalog)),
         )
@@ -238,7 +238,7 @@ class Run:
         if self._dropped:
             self._outputs.abandon(record)  # outputs of dropped file groups are in no snapshot
             return
-        if any(result.engine.engine is Engine.SPARK for result in self._results):
+        if any(result.engine.kind is Engine.SPARK for result in self._results):
             self._outputs.delete_unreferenced(record)  # a task that Spark ran twice may have left a file
         self._outputs.close(record)
 
@@ -249,7 +249,7 @@ class Run:
                 GroupDropped(
                     run_id=self._run_id,
                     table=self._plan.table.name,
-                    key=drop.planned.group.key,
+                    key=drop.planned.file_group.key,
                     reason=drop.error.reason,
                     reaction=drop.error.reaction,
                     message=str(drop.error),
@@ -262,7 +262,7 @@ class Run:
             self._tasks_done += 1
             self._bytes_done += output.bytes_in
             if self._progress:
-                tasks = sum(len(planned.group.shares) for planned in self._plan.groups)
+                tasks = sum(len(planned.file_group.tasks) for planned in self._plan.groups)
                 self._progress(self._tasks_done, tasks, self._bytes_done)
 
     def _cancel(self) -> None:

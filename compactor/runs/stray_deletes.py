@@ -26,7 +26,7 @@ def without_strays(plan: TablePlan, cache: ManifestCache) -> tuple[TablePlan, tu
         return plan, ()
     read = cache.read(plan.table, plan.skipped_deletes)
     entries = [entry for columns in read for entry in columns if entry.is_live]
-    strays = touched_groups([planned.group for planned in plan.groups], entries)
+    strays = touched_groups([planned.file_group for planned in plan.groups], entries)
     dropped = tuple(_dropped(plan, plan.groups[index], what) for index, what in strays.items())
     kept = tuple(planned for index, planned in enumerate(plan.groups) if index not in strays)
     return replace(plan, groups=kept), dropped

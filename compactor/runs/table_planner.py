@@ -67,7 +67,7 @@ class TablePlanner:
         """The first open request was done, or cannot be done."""
         requested = first_request(debt)
         if requested is not None:
-            self.board.served(debt.table, requested)
+            self.board.finish_request(debt.table, requested)
 
     def _load_enabled(self, debt: TableDebt) -> TableView:
         try:
@@ -118,9 +118,7 @@ class TablePlanner:
         skipped = tuple(skipped_partition(each, left[each.key]) for each in debt.due if each.key in left)
         if skipped:
             self.listener(
-                PartitionsSkipped(
-                    table=debt.table, snapshot_id=plan.plan.snapshot_id, reason="declined", partitions=skipped
-                )
+                PartitionsSkipped(table=debt.table, snapshot_id=plan.snapshot_id, reason="declined", partitions=skipped)
             )
 
 

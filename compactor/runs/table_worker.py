@@ -83,7 +83,7 @@ class RewriteWorker:
         if first_request(debt) is not None:
             return
         given_up: dict[PartitionKey, str] = {
-            drop.planned.group.key: str(drop.error) for drop in dropped if isinstance(drop.error, GiveUpError)
+            drop.planned.file_group.key: str(drop.error) for drop in dropped if isinstance(drop.error, GiveUpError)
         }
         self.planner.board.decline(debt, {**left_alone(debt, plan), **given_up})
 
@@ -129,8 +129,8 @@ class ObserveWorker:
             RunWouldRewrite(
                 table=debt.table,
                 groups=len(plan.groups),
-                files=sum(len(group.group.files) for group in plan.groups),
-                files_after=sum(len(group.group.shares) for group in plan.groups),
+                files=sum(len(group.file_group.files) for group in plan.groups),
+                files_after=sum(len(group.file_group.tasks) for group in plan.groups),
                 bytes=plan.bytes,
             )
         )

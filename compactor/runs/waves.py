@@ -55,7 +55,7 @@ class OutputWaves:
         self._written.clear()
         groups = self.plan.groups
         self._run_all(
-            [TaskId(number, index) for number in numbers for index in range(len(groups[number].group.shares))]
+            [TaskId(number, index) for number in numbers for index in range(len(groups[number].file_group.tasks))]
         )
         parts = sorted(self._written.items())
         return [

@@ -1,7 +1,7 @@
-"""What a table's history cost, and what it would have cost under Spark's action on a cron and under firnline. Pure.
+"""Compare the cost of a table's history as it was, with Spark's action on a cron, and with firnline. Pure.
 
-All three look at the same thing: the files that writers added in the retained snapshots. What was there before, and
-what writers deleted themselves, is left out of all of them.
+All three count the files that writers added in the retained snapshots. Older files, and files that writers deleted
+themselves, are left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ DAY = 86_400.0
 
 
 class Prices(Section):
-    """What is paid for, in one currency: the keys of a price file. Zeros are left out of the bill."""
+    """Prices in one currency: the keys of a price file."""
 
     get_per_1000: float = Field(default=0.0, ge=0, description="A thousand reading requests.")
     put_per_1000: float = Field(default=0.0, ge=0, description="A thousand writing requests.")
@@ -35,7 +35,7 @@ class Prices(Section):
 
 @dataclass(frozen=True)
 class Scenario:
-    """One way to have kept the table, over `days` of history."""
+    """One way to compact the table over `days` of history."""
 
     name: str
     outcome: Outcome
@@ -43,22 +43,22 @@ class Scenario:
 
     @property
     def rewritten(self) -> int:
-        """Bytes that rewrites read, settling among them."""
+        """Bytes that rewrites read, with settling merges."""
         return self.outcome.bytes_rewritten + self.outcome.bytes_settled
 
     @property
     def gets(self) -> int:
-        """Requests with which rewrites read."""
+        """Requests of rewrites for reading."""
         return REQUESTS_PER_FILE * self.outcome.files_rewritten
 
     @property
     def puts(self) -> int:
-        """Requests with which rewrites write: parts, and two that open and close each file."""
+        """Requests of rewrites for writing: parts, plus two to open and close each file."""
         return 2 * self.outcome.files_written + -(-self.rewritten // PART_BYTES)
 
     @property
     def scan_gets(self) -> float:
-        """Requests of one scan of the files that arrived, on average over the history."""
+        """Requests of one scan of the files of the history, on average."""
         return REQUESTS_PER_FILE * (self.outcome.mean_small_files + max(0, self.outcome.files - self.last_small_files))
 
     @property
@@ -67,7 +67,7 @@ class Scenario:
         return self.outcome.small_files[-1] if self.outcome.small_files else 0
 
     def cost(self, prices: Prices) -> float:
-        """The bill of the whole history."""
+        """The total cost of the history."""
         scans = prices.full_scans_per_day * self.days
         gets = self.gets + scans * self.scan_gets
         return (
@@ -85,9 +85,9 @@ def assess(
     cron_commits: Sequence[int],
     sweep_seconds: float = 0.0,
 ) -> tuple[Scenario, ...]:
-    """The history as it was, under Spark's thresholds every so many commits, and under firnline's policy.
+    """The history as it was, with Spark's thresholds after every `cron_commits` commits, and with firnline's policy.
 
-    `sweep_seconds`: how often the service looks for partitions that have gone idle; 0: it notices at once.
+    `sweep_seconds`: how often the service looks for idle partitions; 0: it finds them at once.
     """
     arrived = arrivals(commits)
     days = (commits[-1].at - commits[0].at) / DAY if commits else 0.0
@@ -101,7 +101,7 @@ def assess(
 
 
 def as_it_was(commits: Sequence[Commit], sizes: FileSizes) -> Outcome:
-    """What the history shows; who rewrote, or whether anybody did, makes no difference."""
+    """The history as it was, with the rewrites of any compactor."""
     there: dict[PartitionKey, Counter[int]] = {}
     counts: list[int] = []
     small = bytes_in = rewritten = rewrites = taken = made = 0
@@ -109,7 +109,7 @@ def as_it_was(commits: Sequence[Commit], sizes: FileSizes) -> Outcome:
         known = 0
         for key, removed in commit.removed.items():
             for size in removed:
-                if there.get(key, Counter())[size] > 0:  # else it is older than the history
+                if there.get(key, Counter())[size] > 0:  # else the file is older than the history
                     there[key][size] -= 1
                     small -= sizes.is_small(size)
                     known += size
@@ -117,7 +117,7 @@ def as_it_was(commits: Sequence[Commit], sizes: FileSizes) -> Outcome:
         rewritten += known * commit.rewrite
         rewrites += commit.rewrite and bool(known)
         if commit.rewrite and not known:
-            continue  # rewrote only what is older
+            continue  # a rewrite of older files only
         for key, added in commit.added.items():
             there.setdefault(key, Counter()).update(added)
             small += sum(map(sizes.is_small, added))

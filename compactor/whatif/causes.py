@@ -1,8 +1,8 @@
-"""Why a table's files are small, from the commits that made them, and what would help at the source. Pure.
+"""Find out why a table's files are small, from the commits that made them, and what would help at the source. Pure.
 
-A bucket's files come to commits x files per commit. Files per commit and bucket above one come from tasks of one job
-that do not agree who writes a bucket; several writers at the same time multiply them; what is left is the interval
-between commits, or partitions that never hold much.
+The files of a bucket are commits x files per commit. More than one file per commit and bucket means that several tasks
+of a job write into the same bucket; several active writers multiply them. Other causes are the interval between commits
+and partitions that hold few bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from compactor.whatif.remedies import less_often, one_task_per_bucket
 from compactor.whatif.table_history import Commit
 
 FAN_OUT_FROM = 1.5
-"""Files per commit and bucket from which the tasks' distribution is a cause, and likewise commits per round."""
+"""Files per commit and bucket from which the distribution over tasks is a cause; likewise commits per round."""
 HOUR = 3600.0
 LONGEST_INTERVAL = 24 * HOUR
 NO_PARTITION = "[]"
@@ -31,18 +31,18 @@ class Arrivals:
     """How files arrive, in medians over commits or rounds of commits.
 
     Attributes:
-        commits: Writers' commits looked at.
-        engines: The engines that made them, the one with most commits first.
+        commits: The number of writers' commits.
+        engines: The engines that made them, the engine with most commits first.
         writers: Writers that are active at the same time: jobs, or sinks of one job. Successive runs of a job are one
-            writer. None where the number is unknown, since commits name no job.
-        partitioned: Whether the table has partitions; if not, all of it is one bucket.
+            writer. None if unknown, because commits name no job.
+        partitioned: Whether the table has partitions; if not, the whole table is one bucket.
         files_per_commit: Files that one commit adds to a bucket: the tasks that write into it.
         bytes_per_commit: Bytes that one commit adds to a bucket.
         files_per_bucket: Files that one round (one commit of each active writer) adds to a bucket.
         interval: Seconds between rounds; 0 if there was only one.
         bytes_per_bucket: Bytes that one round adds to a bucket.
         file_bytes: Size of an added file.
-        partition_bytes: Bytes in a bucket, of those that the commits added to.
+        partition_bytes: Bytes of a bucket that the commits added to.
     """
 
     commits: int
@@ -60,7 +60,7 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Cause:
-    """One reason, what would help, and how many files would be left of each hundred that arrive now."""
+    """One cause, its remedy, and how many of a hundred arriving files would be left with the remedy."""
 
     name: str
     sentence: str
@@ -69,9 +69,9 @@ class Cause:
 
 
 def arrivals_in(commits: Sequence[Commit], held: Mapping[PartitionKey, int] | None = None) -> Arrivals | None:
-    """The shape of the writers' commits, oldest first; None where no commit added a file.
+    """Medians of the writers' commits (given oldest first); None if no commit added a file.
 
-    `held`: Bytes that each bucket holds now. Without it, what the commits added is taken for all there is.
+    `held`: bytes that each bucket holds now; without it, the bytes that the commits added.
     """
     written = [commit for commit in commits if commit.added and not commit.rewrite]
     if not written:
@@ -101,7 +101,7 @@ def arrivals_in(commits: Sequence[Commit], held: Mapping[PartitionKey, int] | No
 
 
 def _added_to_buckets(groups: Sequence[Sequence[Commit]]) -> list[tuple[PartitionKey, list[int]]]:
-    """Of each group of commits and each bucket that it added to: the sizes of the files."""
+    """For each group of commits and each bucket that it added to, the sizes of the files."""
     found: list[tuple[PartitionKey, list[int]]] = []
     for members in groups:
         added: dict[PartitionKey, list[int]] = defaultdict(list)
@@ -113,7 +113,7 @@ def _added_to_buckets(groups: Sequence[Sequence[Commit]]) -> list[tuple[Partitio
 
 
 Spans = dict[Writer, tuple[float, float]]
-"""From the first to the last commit of each writer."""
+"""The times of the first and the last commit of each writer."""
 
 
 def _spans(commits: Sequence[Commit]) -> Spans:
@@ -128,10 +128,9 @@ def _overlap(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 
 def _rounds(commits: Sequence[Commit], spans: Spans) -> list[list[Commit]]:
-    """One commit of each active writer at about one time is one round.
+    """Group commits into rounds: one commit of each active writer at about the same time.
 
-    Writers whose commits do not overlap in time follow each other: a batch job has a new id in each run. Their commits
-    are rounds of their own.
+    Writers whose commits do not overlap in time are no round together: a batch job has a new id in each run.
     """
     rounds: list[list[Commit]] = []
     for commit in commits:
@@ -145,7 +144,7 @@ def _rounds(commits: Sequence[Commit], spans: Spans) -> list[list[Commit]]:
 
 
 def _writers(rounds: Sequence[Sequence[Commit]], spans: Spans) -> int | None:
-    """Writers that are active during a round. Commits that name no job are taken for those of one writer per engine."""
+    """The number of writers active in a round. Commits that name no job count as one writer per engine."""
     active = statistics.median_low(
         sum(_overlap(span, (members[0].at, members[-1].at)) for span in spans.values()) for members in rounds
     )
@@ -153,7 +152,7 @@ def _writers(rounds: Sequence[Sequence[Commit]], spans: Spans) -> int | None:
 
 
 def causes_of(arrivals: Arrivals, sizes: FileSizes, distribution_mode: str) -> tuple[Cause, ...]:
-    """The causes, the one whose remedy saves most files first; none where files arrive large enough."""
+    """The causes, ordered by how many files their remedy saves; none if files arrive large enough."""
     if arrivals.file_bytes >= sizes.small_below:
         return ()
     found = []
@@ -211,14 +210,14 @@ def _several_writers(arrivals: Arrivals) -> Cause:
 
 
 def _interval(arrivals: Arrivals, sizes: FileSizes) -> list[Cause]:
-    """The interval is a cause where a whole round's bytes of a bucket would still be a small file."""
+    """The interval is a cause if all bytes of a round for a bucket would still be a small file."""
     if not arrivals.interval or arrivals.bytes_per_bucket >= sizes.small_below:
         return []
     to_fill = sizes.target / max(1.0, arrivals.bytes_per_bucket)
     factor = min(to_fill, LONGEST_INTERVAL / arrivals.interval)
     if factor <= 1:
         return []
-    # A commit sooner than needed is worth its files only to readers that need the rows; the fewest minutes say enough.
+    # Frequent commits pay only if readers need the rows that soon; so name the interval that would fill a file.
     longer = arrivals.interval * factor
     bring = (
         "fill one file a commit" if factor == to_fill else f"bring {_size(arrivals.bytes_per_bucket * factor)} a commit"

@@ -1,8 +1,8 @@
-"""What makes a writer add fewer files, by engine. Pure.
+"""Settings that make a writer add fewer files, by engine. Pure.
 
-Spark and Flink read the table property write.distribution-mode. Where a table has partitions, Spark's default is `hash`
-and Flink's is `none`. Without partitions `hash` changes nothing, except that Flink's upserts are distributed by key.
-Kafka Connect's sink does not read it: a task writes the rows of its topic partitions.
+Spark and Flink read the table property write.distribution-mode. For a partitioned table, Spark's default is `hash` and
+Flink's is `none`. Without partitions, `hash` has no effect, except that Flink distributes upserts by key. Kafka
+Connect's sink ignores the property: a task writes the rows of its topic partitions.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INTERVAL = {
 
 
 def one_task_per_bucket(engines: Sequence[WriterEngine], mode: str, *, partitioned: bool) -> str:
-    """What makes one task write a bucket; `mode` is the table's write.distribution-mode, empty if not set."""
+    """How to make one task write each bucket; `mode`: the table's write.distribution-mode, empty if not set."""
     found = [_one_task_per_bucket(engine, mode, partitioned=partitioned) for engine in engines]
     if len(found) == 1:
         return found[0]
@@ -63,6 +63,6 @@ def _one_task_per_bucket(engine: WriterEngine, mode: str, *, partitioned: bool) 
 
 
 def less_often(engines: Sequence[WriterEngine]) -> str:
-    """What sets the interval between commits, in parentheses; empty where the engine has no setting for it."""
+    """The settings of the interval between commits, in parentheses; empty if the engines have none."""
     found = [_INTERVAL[engine] for engine in engines if engine in _INTERVAL]
     return f" ({'; '.join(found)})" if found else ""

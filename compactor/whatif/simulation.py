@@ -1,7 +1,7 @@
-"""What a policy costs and what it buys, found by replaying arrivals through it; no data is touched. Pure.
+"""Simulate a policy: replay commits and count the cost and the benefit of its rewrites, without data. Pure.
 
-Files arrive in buckets, the policy is asked after every commit (or by a cron), what it picks is merged at once and its
-bytes are added up. Idle time between commits lets it settle. Only sizes count, so that 10,000 commits take a second.
+Files arrive in buckets. The policy decides after every commit (or by a cron), and its rewrites happen at once. Idle
+time between commits allows settling merges. Only sizes matter, so that 10,000 commits take a second.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ FOREVER = float("inf")
 
 @dataclass(frozen=True)
 class Arrival:
-    """One commit of a writer: when (seconds), and the sizes (bytes) of the files it adds, by bucket.
+    """One commit of a writer: its time (seconds), and the sizes (bytes) of its files by bucket.
 
-    `upserts`: with an equality delete file for every bucket, which applies to all files that were there before.
+    `upserts`: the commit also adds an equality delete file per bucket, which applies to all older files.
     """
 
     at: float
@@ -35,24 +35,25 @@ class Arrival:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One replay.
+    """The result of one replay.
 
     Attributes:
         arrivals: Commits of the writer.
-        bytes_in: Bytes it wrote.
-        bytes_rewritten: Bytes that rewrites read; those of settling merges are in `bytes_settled`.
+        bytes_in: Bytes that the writer wrote.
+        bytes_rewritten: Bytes that rewrites read, without settling merges.
+        bytes_settled: Bytes that settling merges read.
         rewrites: `replace` commits.
         files_rewritten: Files that rewrites read.
-        files_written: Files that they wrote.
-        most_rewrites: How often the unluckiest byte was rewritten, settling left out.
-        mean_small_files: Small files in all buckets, averaged over the commits, after the policy has acted.
-        most_small_files: Their maximum.
+        files_written: Files that rewrites wrote.
+        most_rewrites: The largest number of rewrites of one byte, without settling merges.
+        mean_small_files: Small files in all buckets after the policy has acted, averaged over the commits.
+        most_small_files: The maximum of small files.
         files: Files of any size at the end.
-        overlap: How many files of a bucket hold rows of one commit, on average: 1 when files follow each other.
-        small_files: Their number after each arrival.
-        mean_delete_files: Live delete files in all buckets, averaged over the commits, after the policy has acted.
-        most_delete_files: The largest number of them in one bucket.
-        vain_rewrites: Rewrites of a bucket that left it with as many files, data and delete files, as it had.
+        overlap: The average number of files of a bucket that hold rows of one commit; 1 if files do not overlap.
+        small_files: The number of small files after each arrival.
+        mean_delete_files: Live delete files in all buckets after the policy has acted, averaged over the commits.
+        most_delete_files: The largest number of delete files in one bucket.
+        vain_rewrites: Rewrites of a bucket that did not reduce its data and delete files.
     """
 
     arrivals: int
@@ -74,7 +75,7 @@ class Outcome:
 
     @property
     def write_amplification(self) -> float:
-        """Bytes rewritten per byte written, settling left out."""
+        """Bytes rewritten per byte written, without settling merges."""
         return self.bytes_rewritten / self.bytes_in if self.bytes_in else 0.0
 
     @property
@@ -93,7 +94,7 @@ class _File:
 
 
 class _Bucket:
-    """The files of the bucket while it is replayed."""
+    """The files of one bucket during a replay."""
 
     def __init__(self, policy: Policy, is_small: Callable[[int], bool]) -> None:
         self._policy = policy
@@ -117,7 +118,7 @@ class _Bucket:
         (self.open if self._is_small(size) else self.done).append(file)
 
     def delete(self) -> None:
-        """An equality delete file arrives: it applies to the files of all earlier commits."""
+        """Add an equality delete file, which applies to the files of all earlier commits."""
         self.deletes.append(_entry(f"deletes-{self.commits}", 1, self.commits, Content.EQUALITY_DELETES))
 
     @property
@@ -125,7 +126,7 @@ class _Bucket:
         return len(self.open) + len(self.done) + len(self.deletes)
 
     def _candidates(self) -> list[_File]:
-        """What the policy may choose from. Files that are not small never come back, but where deletes apply."""
+        """The files that the policy may choose from: small files, and with deletes all files."""
         return [*self.done, *self.open] if self.deletes else self.open
 
     def _live(self, file: _File) -> LiveFile:
@@ -134,7 +135,7 @@ class _Bucket:
         return LiveFile(file.live.entry, tuple(self.deletes[first:]))
 
     def act(self, idle_seconds: float, now: float) -> bool:
-        """Ask the policy once, and do what it says."""
+        """Apply the policy once; return whether it rewrote files."""
         self.open.sort(key=lambda file: file.first)
         candidates = self._candidates()
         by_path = {file.live.entry.path: file for file in candidates}
@@ -191,7 +192,7 @@ def _entry(path: str, size: int, commit: int, content: Content = Content.DATA) -
 
 
 class _Replay:
-    """All buckets of a table while its commits arrive."""
+    """All buckets of a table during a replay."""
 
     def __init__(self, policy: Policy, is_small: Callable[[int], bool], settle_after: float, sweep: float) -> None:
         self._policy = policy
@@ -220,16 +221,16 @@ class _Replay:
             self.bytes_in += sum(sizes)
             self._touched[key] = None
             self._unsettled.pop(key, None)
-            self._unsettled[key] = arrival.at  # the longest idle comes first
+            self._unsettled[key] = arrival.at  # ordered by last commit, oldest first
 
     def look(self, now: float) -> None:
-        """What a run does: everything that is due, and what is idle besides, again until nothing is."""
+        """Run once: rewrite all that is due or idle, until nothing is."""
         if self._act(list(self._touched), 0.0, now):
             self._settle(now)
         self._touched.clear()
 
     def sweep_until(self, now: float) -> None:
-        """The sweeps before `now` that find a bucket to which nobody has written for long enough."""
+        """Run the sweeps before `now` that find an idle bucket."""
         while self._unsettled:
             sweep = self._sweep_at(next(iter(self._unsettled.values())) + self._settle_after)
             if sweep > now:
@@ -237,13 +238,13 @@ class _Replay:
             self._settle(sweep)
 
     def _sweep_at(self, moment: float) -> float:
-        """The first sweep from this moment on; they begin with the first commit."""
+        """The first sweep at or after `moment`; sweeps begin with the first commit."""
         if not self._sweep or moment == FOREVER or self._first_sweep is None:
             return moment
         return self._first_sweep + math.ceil((moment - self._first_sweep) / self._sweep) * self._sweep
 
     def _settle(self, now: float) -> None:
-        """Tell the policy of buckets that nobody has written to for long enough."""
+        """Apply the policy to idle buckets."""
         idle = []
         for key, since in self._unsettled.items():
             if now - since < self._settle_after:
@@ -273,15 +274,15 @@ def replay(
     settle_after: float = FOREVER,
     sweep: float = 0.0,
 ) -> Outcome:
-    """Let commits arrive, and ask `policy` after every `every` of them until it has nothing to do.
+    """Replay commits, and apply `policy` after every `every` commits until nothing is due.
 
     Args:
-        arrivals: In order of time.
-        policy: Whom to ask.
-        is_small: Whether a file of so many bytes counts as small.
-        every: 1 for a service that hears every commit; more for a cron.
-        settle_after: Seconds without a commit after which the policy is told that a bucket is idle.
-        sweep: Seconds between two looks at what is idle; 0: it is noticed at once.
+        arrivals: The commits, in order of time.
+        policy: The policy.
+        is_small: Whether a file of this size in bytes is small.
+        every: 1 for a service that receives every commit; more for a cron.
+        settle_after: Seconds without a commit after which a bucket is idle.
+        sweep: Seconds between two sweeps for idle buckets; 0: idle buckets are found at once.
     """
     table = _Replay(policy, is_small, settle_after, sweep)
     counts: list[int] = []
@@ -320,7 +321,7 @@ def replay(
 def regular(
     commits: int, sizes: Sequence[int], interval: float, files: int = 1, *, upserts: bool = False
 ) -> Iterator[Arrival]:
-    """So many commits, `interval` seconds apart, of `files` files each; sizes are taken in turn."""
+    """`commits` commits, `interval` seconds apart, of `files` files each; `sizes` are used in turn."""
     for number in range(commits):
         chosen = tuple(sizes[(number * files + index) % len(sizes)] for index in range(files))
         yield Arrival(number * interval, {"": chosen}, upserts)

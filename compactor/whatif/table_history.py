@@ -1,7 +1,6 @@
-"""A table's past as its retained snapshots tell it: who committed what when, which files each commit added and took.
+"""A table's history from its retained snapshots: the time and writer of each commit, the files it added and removed.
 
-Expired snapshots are gone for good; what a table holds from before the oldest retained one is counted as there from the
-start.
+Expired snapshots are unknown; files from before the oldest retained snapshot count as present from the start.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
-from compactor.debt.table_changes import entries_changed
+from compactor.debt.table_changes import entries_changed, manifests_added
 from compactor.iceberg.manifest_entries import Content, Status
 from compactor.iceberg.tables import TableView, head_of
 from compactor.iceberg.writers import Writer, writer_of
@@ -25,14 +24,14 @@ Sizes = Mapping[PartitionKey, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Commit:
-    """One snapshot.
+    """One commit.
 
     Attributes:
         at: Seconds since the epoch.
         rewrite: Whether it is a `replace`: the same rows in other files.
-        writer: Who made it.
-        added: Sizes of the data files it added, by (spec, partition); a bucket is a partition.
-        removed: Sizes of those it removed.
+        writer: The writer that made it.
+        added: Sizes of the data files that it added, by (spec, partition); a bucket is a partition.
+        removed: Sizes of the data files that it removed.
     """
 
     at: float
@@ -43,7 +42,7 @@ class Commit:
 
 
 def retained_ancestry(table: TableView) -> tuple[Snapshot, ...]:
-    """The snapshots that lead to the current one, oldest first, as far back as they are retained."""
+    """The current snapshot and its retained ancestors, oldest first."""
     by_id = {snapshot.snapshot_id: snapshot for snapshot in table.metadata.snapshots}
     found: list[Snapshot] = []
     current = head_of(table.metadata, table.ref)
@@ -55,7 +54,7 @@ def retained_ancestry(table: TableView) -> tuple[Snapshot, ...]:
 
 
 def commits_of(table: TableView, cache: ManifestCache, most: int | None = None) -> list[Commit]:
-    """The retained commits, oldest first; at most the newest `most` of them.
+    """The retained commits, oldest first; only the newest `most` if given.
 
     Raises:
         RetryError: a manifest cannot be read.
@@ -69,7 +68,7 @@ def _commit(table: TableView, snapshot: Snapshot, cache: ManifestCache) -> Commi
         Status.ADDED: defaultdict(list),
         Status.DELETED: defaultdict(list),
     }
-    for entry in entries_changed(table, [snapshot], cache):
+    for entry in entries_changed(table, manifests_added(table, [snapshot]), cache):
         if entry.content is Content.DATA:
             changed[entry.status][entry.key].append(entry.size)
     summary = snapshot.summary
@@ -87,7 +86,7 @@ def _commit(table: TableView, snapshot: Snapshot, cache: ManifestCache) -> Commi
 
 
 def arrivals_of(table: TableView, cache: ManifestCache) -> list[Arrival]:
-    """What writers added, commit by commit, for a replay; buckets are (spec, partition) keys.
+    """The commits of writers, for a replay; buckets are (spec, partition) keys.
 
     Raises:
         RetryError: a manifest cannot be read.

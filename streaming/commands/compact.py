@@ -40,7 +40,7 @@ def compact(
         raise InputError(f"table {made.table.name} has the property firnline.enabled=false; unset it first")
     console = Console(stderr=True)
     with _progress(console) as progress:
-        bar = progress.add_task("rewriting", total=sum(len(group.group.shares) for group in made.groups), bytes=0)
+        bar = progress.add_task("rewriting", total=sum(len(group.file_group.tasks) for group in made.groups), bytes=0)
         result = compact_once(
             settings,
             made,

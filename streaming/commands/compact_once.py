@@ -58,8 +58,8 @@ def _run(
         return RunResult(
             run_id=run_id,
             table=name,
-            snapshot_before=plan.plan.snapshot_id,
-            snapshot_after=plan.plan.snapshot_id,
+            snapshot_before=plan.snapshot_id,
+            snapshot_after=plan.snapshot_id,
             groups=(),
             plan_seconds=plan.seconds,
             rewrite_seconds=0.0,

@@ -46,9 +46,9 @@ def with_footers_read(plan: TablePlan) -> TablePlan:
 
     def settle(planned: PlannedGroup) -> PlannedGroup:
         settled = planned
-        if planned.engine.engine is Engine.SPARK:
+        if planned.engine.kind is Engine.SPARK:
             return planned
-        for index, share in enumerate(planned.group.shares):
+        for index, share in enumerate(planned.file_group.tasks):
             not_spliced, not_encoded = foreseen(build_task_input(plan, planned, index, share[0].entry.path))
             if not_encoded is not None:
                 return with_engine(planned, Engine.SPARK, not_encoded.reason, not_encoded.sentence)
@@ -64,7 +64,7 @@ def plan_document(plan: TablePlan) -> Document:
     """`firnline plan --output json`: the groups of `compact`, with expected outputs; sizes after are not known yet."""
     return {
         "table": str(plan.table.name),
-        "snapshot_before": plan.plan.snapshot_id,
+        "snapshot_before": plan.snapshot_id,
         "snapshot_after": None,
         "operation": None,
         "selection": plan.selection.document() if plan.selection else None,
@@ -72,7 +72,7 @@ def plan_document(plan: TablePlan) -> Document:
         "dangling_delete_files": len(plan.dangling) if plan.has_work else 0,
         "left_alone": [
             {"spec_id": key.spec_id, "partition": plan.table.layout(key.spec_id).readable(key), "why": why}
-            for key, why in plan.plan.left_alone.items()
+            for key, why in plan.unplanned.items()
         ],
         "seconds": {"plan": round(plan.seconds, 3)},
         "planning": _planning_document(plan),
@@ -95,16 +95,16 @@ def _planning_document(plan: TablePlan) -> Document:
 
 
 def _planned_document(planned: PlannedGroup) -> Document:
-    group = planned.group
+    group = planned.file_group
     return {
         "spec_id": group.key.spec_id,
         "partition": dict(group.partition),
         "bucket": group.bucket,
-        "engine": planned.engine.engine.value,
+        "engine": planned.engine.kind.value,
         "reason": planned.engine.reason,
         "why": group.why,
         "files_in": len(group.files),
-        "files_out": len(group.shares),
+        "files_out": len(group.tasks),
         "bytes_in": group.bytes,
         "bytes_out": None,
         "rows_in": group.rows,
@@ -127,8 +127,8 @@ def run_document(result: RunResult) -> Document:
         "groups": [_result_document(group) for group in result.groups],
         "dropped": [
             {
-                "spec_id": drop.planned.group.key.spec_id,
-                "partition": dict(drop.planned.group.partition),
+                "spec_id": drop.planned.file_group.key.spec_id,
+                "partition": dict(drop.planned.file_group.partition),
                 "reason": drop.error.reason,
                 "message": str(drop.error),
             }
@@ -144,12 +144,12 @@ def run_document(result: RunResult) -> Document:
 
 
 def _result_document(result: GroupResult) -> Document:
-    group = result.planned.group
+    group = result.planned.file_group
     return {
         "spec_id": group.key.spec_id,
         "partition": dict(group.partition),
         "bucket": group.bucket,
-        "engine": result.engine.engine.value,
+        "engine": result.engine.kind.value,
         "reason": result.engine.reason,
         "why": group.why,
         "files_in": result.files_in,
@@ -276,18 +276,18 @@ def print_plan(console: Console, plan: TablePlan) -> None:
     if not plan.groups:
         if not plan.has_work:
             console.print(f"[bold]{plan.table.name}[/]: nothing is due")
-        for key, why in list(plan.plan.left_alone.items())[:20]:
+        for key, why in list(plan.unplanned.items())[:20]:
             console.print(f"  {partition_text(plan.table.layout(key.spec_id).readable(key))}: {why}", highlight=False)
         return
     rows = (
         (
-            partition_text(planned.group.partition),
-            str(len(planned.group.files)),
-            str(len(planned.group.shares)),
-            filesize.decimal(planned.group.bytes),
-            planned.engine.engine.value,
+            partition_text(planned.file_group.partition),
+            str(len(planned.file_group.files)),
+            str(len(planned.file_group.tasks)),
+            filesize.decimal(planned.file_group.bytes),
+            planned.engine.kind.value,
             planned.engine.reason,
-            planned.group.why,
+            planned.file_group.why,
         )
         for planned in plan.groups
     )
@@ -307,11 +307,11 @@ def print_run(console: Console, result: RunResult) -> None:
         return
     rows = (
         (
-            partition_text(group.planned.group.partition),
+            partition_text(group.planned.file_group.partition),
             str(group.files_in),
             str(group.files_out),
             filesize.decimal(group.bytes_in),
-            group.engine.engine.value,
+            group.engine.kind.value,
             group.engine.reason,
             f"{group.rows_in:,} - {group.rows_deleted:,} = {group.rows_out:,}",
         )
@@ -319,7 +319,7 @@ def print_run(console: Console, result: RunResult) -> None:
     )
     _table(console, f"{result.table}: snapshot {result.snapshot_after}", rows, "engine", "reason", "rows")
     for drop in result.dropped:
-        where = partition_text(drop.planned.group.partition)
+        where = partition_text(drop.planned.file_group.partition)
         console.print(f"[red]left as it was[/] {where}: {drop.error}", highlight=False)
     seconds = {"plan": result.plan_seconds, "rewrite": result.rewrite_seconds, "commit": result.commit_seconds}
     if result.delete_files_removed:

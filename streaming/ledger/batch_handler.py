@@ -159,10 +159,10 @@ class BatchHandler:
         due_since = (known.due_since if known else None) or now
         debt = replace(debt, due_since=due_since if debt.has_work else None)
         if known is not None and known.snapshot_id == debt.snapshot_id:
-            return replace(debt, commits_per_hour=known.commits_per_hour, heard_at=known.heard_at)
-        since_last = now - known.heard_at if known is not None and known.heard_at is not None else None
+            return replace(debt, commits_per_hour=known.commits_per_hour, counted_at=known.counted_at)
+        since_last = now - known.counted_at if known is not None and known.counted_at is not None else None
         rate = commit_rate(known.commits_per_hour if known else 0.0, since_last)
-        return replace(debt, commits_per_hour=rate, heard_at=now)
+        return replace(debt, commits_per_hour=rate, counted_at=now)
 
     def _tell_skipped(self, rows: TableRows, debt: TableDebt) -> None:
         """Of the partitions that this batch is about, those with debt that is left for now."""

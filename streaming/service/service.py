@@ -121,7 +121,7 @@ class Service:
             clock=self._clock,
         )
         requests = OpenRequests(checkpoint)
-        self._board.resume(requests.load(), requests.save)
+        self._board.restore_requests(requests.load(), requests.save)
         self._sweep_in_flight()
         self._start_work(session, parts, checkpoint)
         self._state.ready, self._state.starting = True, False
@@ -179,7 +179,7 @@ class Service:
             self._topics.open()
             self._stop_steps.add("producer", self._topics.close)
             self._start_history()
-        self._stop_steps.add("manifest cache", self._cache.written)
+        self._stop_steps.add("manifest cache", self._cache.flush)
         sessions.append(spark_session(self._settings))
         return sessions[0]
 
@@ -193,7 +193,7 @@ class Service:
     def _start_work(self, session: SparkSession, parts: Rewriting, checkpoint: str) -> None:
         """Hooks, dispatcher, streams and watcher, in this order."""
         if not session.sparkContext.master.startswith("local"):
-            self._cache.read_by(ReadOnExecutors(session, self._settings.service.manifest_job_bytes))
+            self._cache.use_reader(ReadOnExecutors(session, self._settings.service.manifest_job_bytes))
         self._start_hooks(session)
         prefetcher = self._start_prefetcher()
         direct = DirectCounter(DirectLedger(ledger_settings(self._settings, self._catalogs), self._clock), self._clock)
@@ -275,7 +275,7 @@ class Service:
 
         def updated(event: Event) -> None:
             if isinstance(event, LedgerUpdated):
-                prefetcher.heard_of(event.table)
+                prefetcher.table_changed(event.table)
 
         self._bus.subscribe(updated)
         self._stop_steps.add("prefetcher", prefetcher.stop)

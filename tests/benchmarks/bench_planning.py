@@ -144,7 +144,7 @@ def warm(table: PlanningTable, rounds: int, folder: Path, cold_seconds: float, c
         assert reads.last is not None
         assert reads.last.misses == NEW_MANIFESTS
         nothing_new.append(seconds(lambda: plan(table, cache)))
-        cache.written()  # as a process that ends does
+        cache.flush()  # as a process that ends does
         restarted.append(seconds(lambda: plan(table, ManifestCache(MEMORY, reads, disk=disk))))
         assert reads.last.misses == 0
     shown = Table("warm", "seconds", "of cold", "goal")

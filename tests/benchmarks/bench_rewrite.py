@@ -223,11 +223,9 @@ def _print_rewrites(bench: Bench, console: Console, seconds: dict[str, list[floa
     console.print(table)
     stages = {"plan": "plan_seconds", "rewrite": "rewrite_seconds", "commit": "commit_seconds"}
     spent = {name: statistics.median(getattr(part, stage) for part in parts) for name, stage in stages.items()}
-    engines = sorted(
-        {f"{group.engine.engine.value} ({group.engine.reason})" for part in parts for group in part.groups}
-    )
+    engines = sorted({f"{group.engine.kind.value} ({group.engine.reason})" for part in parts for group in part.groups})
     console.print(f"firnline: {', '.join(f'{name} {value:.2f} s' for name, value in spent.items())}; {engines}")
-    if {group.engine.engine.value for part in parts for group in part.groups} != {case.engine}:
+    if {group.engine.kind.value for part in parts for group in part.groups} != {case.engine}:
         console.print(f"[red]expected the {case.engine} engine[/]")
     goals = []
     if case.goal_copies is not None:

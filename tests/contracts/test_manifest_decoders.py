@@ -300,7 +300,7 @@ def test_bytes_behind_the_records_are_damage(tmp_path: Path) -> None:
     manifest = one_entry(tmp_path / "m.avro")
     changed(tmp_path / "m.avro", lambda block: block + b"x")
     for careful in (False, True):
-        with pytest.raises(RetryError, match="left behind"):
+        with pytest.raises(RetryError, match="after its last record"):
             read_entries(load_file_io({}), manifest, careful=careful)
 
 
@@ -325,7 +325,7 @@ def test_a_manifest_that_datafusion_does_not_come_to_an_end_with_is_waited_for_o
         [sys.executable, "-c", ENDLESS, str(tmp_path / "m.avro")], capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines() == [
-        "DataFusion does not come to an end", "DataFusion is still at another manifest",
+        "DataFusion loops forever", "DataFusion still loops on an earlier manifest",
     ]  # fmt: skip
 
 

@@ -128,7 +128,7 @@ def check_compaction(lake: Lake, table: str, engine: str = "auto", baseline: Bas
         result,
         outcome=outcome,
         problems=problems,
-        engines=tuple(sorted({f"{group.engine.engine.value}: {group.engine.reason}" for group in run.groups})),
+        engines=tuple(sorted({f"{group.engine.kind.value}: {group.engine.reason}" for group in run.groups})),
         files_in=sum(group.files_in for group in run.groups),
         files_out=sum(group.files_out for group in run.groups),
         rows_deleted=sum(group.rows_deleted for group in run.groups),
@@ -245,7 +245,7 @@ def _added(loaded: Table, run: RunResult) -> list[ManifestEntry]:
 
 def _files_wrong(lake: Lake, table: str, loaded: Table, before: Baseline, run: RunResult) -> Iterator[str]:
     for group in run.groups:
-        planned = len(group.planned.group.shares)
+        planned = len(group.planned.file_group.tasks)
         if group.files_out > planned or (group.rows_out and not group.files_out):
             yield f"{group.files_out} files of {group.rows_out} rows written for {planned} planned outputs"
     snapshot = loaded.metadata.current_snapshot()
@@ -255,9 +255,7 @@ def _files_wrong(lake: Lake, table: str, loaded: Table, before: Baseline, run: R
     if len(live) != was - removed + added:
         yield f"{len(live)} data files live, {was} were, of which {removed} became {added}"
     plan = _plan(lake, table)
-    stuck = {
-        key.spec_id for key, why in plan.plan.left_alone.items() if "column" in why or "rows in ORC have ids" in why
-    }
+    stuck = {key.spec_id for key, why in plan.unplanned.items() if "column" in why or "rows in ORC have ids" in why}
     small: Counter[tuple[int, str]] = Counter()
     for entry in live:
         file = entry.data_file
@@ -308,7 +306,7 @@ def _plan(lake: Lake, table: str, engine: str = "auto") -> TablePlan:
 def _not_settled(lake: Lake, table: str) -> Iterator[str]:
     groups = _plan(lake, table).groups
     if groups:
-        again = [f"{group.group.partition}: {group.group.why}" for group in groups[:NAMES_SHOWN]]
+        again = [f"{group.file_group.partition}: {group.file_group.why}" for group in groups[:NAMES_SHOWN]]
         yield f"a second compaction still finds {len(groups)} groups: {again}"
 
 

@@ -77,13 +77,15 @@ def test_files_that_others_took_away_are_no_damage(lake: Lake, table_name: str, 
     create(lake, table_name, 2, "", BY_A)
     insert(lake, table_name, 3)
     plan = planned(lake, table_name, engine=engine)
-    only = [group.group.files[0].entry.path for group in plan.groups if group.group.partition == {"a": "p1"}]
+    only = [group.file_group.files[0].entry.path for group in plan.groups if group.file_group.partition == {"a": "p1"}]
     every = "options => map('rewrite-all', 'true')"
     lake.sql(f"CALL lake.system.rewrite_data_files(table => '{table_name}', where => 'a = \"p1\"', {every})")
     Path(plain_path(only[0])).unlink()
     result = run(lake, plan)
-    assert [group.planned.group.partition for group in result.groups] == [{"a": "p0"}]
-    assert [(drop.planned.group.partition, drop.error.reason) for drop in result.dropped] == [({"a": "p1"}, "conflict")]
+    assert [group.planned.file_group.partition for group in result.groups] == [{"a": "p0"}]
+    assert [(drop.planned.file_group.partition, drop.error.reason) for drop in result.dropped] == [
+        ({"a": "p1"}, "conflict")
+    ]
     assert "was removed from the table" in str(result.dropped[0].error)
 
 
@@ -93,7 +95,7 @@ def test_a_file_that_the_table_still_has_is_damage(lake: Lake, table_name: str, 
     insert(lake, table_name, 3)
     plan = planned(lake, table_name, engine=engine)
     for group in plan.groups:
-        Path(plain_path(group.group.files[0].entry.path)).unlink()
+        Path(plain_path(group.file_group.files[0].entry.path)).unlink()
     with pytest.raises(GiveUpError) as error:
         run(lake, plan)
     assert error.value.reason == ("input_missing" if engine == "auto" else "unexpected")
@@ -120,8 +122,10 @@ def test_only_the_group_that_was_hit_is_left_out(
         result = run(lake, plan)
     else:
         result = run(lake, plan, enabled=before_commit(other))
-    assert [group.planned.group.partition for group in result.groups] == [{"a": "p0"}]
-    assert [(drop.planned.group.partition, drop.error.reason) for drop in result.dropped] == [({"a": "p1"}, "conflict")]
+    assert [group.planned.file_group.partition for group in result.groups] == [{"a": "p0"}]
+    assert [(drop.planned.file_group.partition, drop.error.reason) for drop in result.dropped] == [
+        ({"a": "p1"}, "conflict")
+    ]
     rows = lake.sql(f"SELECT id, k FROM lake.{table_name}")
     expected = {number: number for number in range(10)}
     if "UPDATE" in statement:
@@ -131,7 +135,7 @@ def test_only_the_group_that_was_hit_is_left_out(
     assert sorted((row.id, row.k) for row in rows) == sorted([*expected.items()] * 3)
     assert unreferenced(lake, table_name) == set()
     again = lake.compact(table_name, force=True)
-    assert [group.planned.group.partition for group in again.groups] == [{"a": "p1"}]
+    assert [group.planned.file_group.partition for group in again.groups] == [{"a": "p1"}]
     assert sorted((row.id, row.k) for row in lake.sql(f"SELECT id, k FROM lake.{table_name}")) == sorted(
         [*expected.items()] * 3
     )
@@ -148,7 +152,7 @@ def test_another_compactor_that_was_faster_leaves_nothing_to_commit(lake: Lake, 
         lake.sql(f"CALL lake.system.rewrite_data_files(table => '{table_name}', where => \"a = 'p0'\")")
 
     result = run(lake, plan, enabled=before_commit(other))
-    assert [drop.planned.group.partition for drop in result.dropped] == [{"a": "p0"}]
+    assert [drop.planned.file_group.partition for drop in result.dropped] == [{"a": "p0"}]
     assert lake.rows(table_name) == rows
     assert len(lake.live_files(table_name)) == 2
     with pytest.raises(ReplanError):
@@ -232,7 +236,7 @@ def test_a_delete_that_somebody_else_removed_is_not_missed(lake: Lake, table_nam
         )
 
     result = run(lake, plan, enabled=before_commit(other))
-    assert [drop.planned.group.partition for drop in result.dropped] == [{"a": "p1"}]
+    assert [drop.planned.file_group.partition for drop in result.dropped] == [{"a": "p1"}]
     assert lake.rows(table_name) == rows
     lake.compact(table_name, force=True)
     assert lake.rows(table_name) == rows
@@ -294,7 +298,7 @@ def test_deletes_stay_when_an_earlier_part_of_the_run_was_rolled_back(lake: Lake
 def meanwhile_of(call: int, lake: Lake, table: str, plan: TablePlan) -> bool:
     """Before the second commit: back to the planned snapshot, as Apache Polaris does for a writer."""
     if call == 2:
-        java_table(lake, table).manageSnapshots().rollbackTo(plan.plan.snapshot_id).commit()
+        java_table(lake, table).manageSnapshots().rollbackTo(plan.snapshot_id).commit()
     return True
 
 
@@ -317,7 +321,7 @@ def test_files_whose_deletion_vectors_share_a_puffin_file_are_told_apart(
         lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 7")
 
     result = run(lake, plan, enabled=before_commit(other))
-    assert [drop.planned.group.partition for drop in result.dropped] == [{"a": "p1"}]
+    assert [drop.planned.file_group.partition for drop in result.dropped] == [{"a": "p1"}]
     assert lake.rows(table_name) == [row for row in rows if row[0] != 7]
 
 

@@ -50,7 +50,7 @@ def while_preparing(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) 
 def append_again(lake: Lake, plan: TablePlan) -> None:
     """A writer repeats its append of a file of partition p1: readers see its rows twice from now on."""
     table = f"{plan.table.name.namespace[0]}.{plan.table.name.name}"
-    group = next(each.group for each in plan.groups if each.group.partition == {"a": "p1"})
+    group = next(each.file_group for each in plan.groups if each.file_group.partition == {"a": "p1"})
     path, loaded = group.files[0].entry.path, java_table(lake, table)
     tasks = loaded.newScan().planFiles().iterator()
     while (file := tasks.next().file()).location() != path:
@@ -77,7 +77,7 @@ def test_a_file_that_is_appended_again_meanwhile_keeps_counting_twice(
     else:
         while_preparing(monkeypatch, lambda: append_again(lake, plan))
         result = run(lake, plan)
-    assert [drop.planned.group.partition for drop in result.dropped] == [{"a": "p1"}]
+    assert [drop.planned.file_group.partition for drop in result.dropped] == [{"a": "p1"}]
     assert "was added once more" in str(result.dropped[0].error)
     lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert len(lake.rows(table_name)) == 35

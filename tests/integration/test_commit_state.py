@@ -81,7 +81,7 @@ def test_a_commit_that_was_rolled_back_before_its_answer_keeps_its_metadata(
         if not landed:
             table.refresh()
             landed.append(table.handle.currentSnapshot().snapshotId())
-            table.handle.manageSnapshots().rollbackTo(plan.plan.snapshot_id).commit()
+            table.handle.manageSnapshots().rollbackTo(plan.snapshot_id).commit()
         return real(table, *more, **options)
 
     monkeypatch.setattr(commit_module, "find_commit", late)

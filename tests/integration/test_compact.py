@@ -54,8 +54,8 @@ def test_a_group_nobody_can_rewrite_costs_no_other_group(lake: Lake, table_name:
     with Path(broken.removeprefix("file:")).open("r+b") as file:
         file.truncate(100)
     result = lake.compact(table_name)
-    assert [drop.planned.group.bucket for drop in result.dropped] == [2]
-    assert sorted(group.planned.group.bucket or 0 for group in result.groups) == [0, 1, 3]
+    assert [drop.planned.file_group.bucket for drop in result.dropped] == [2]
+    assert sorted(group.planned.file_group.bucket or 0 for group in result.groups) == [0, 1, 3]
     live = lake.live_files(table_name)
     assert sum("id_bucket=2" in path for path in live) == 6
     assert len(live) == 3 + 6

@@ -102,7 +102,7 @@ def test_what_is_foreseen_is_what_is_done(
     assert facts(foreseen) == facts(done)
     assert foreseen["snapshot_before"] == done["snapshot_before"]
     after = set(lake.live_files(table_name))
-    assert files - after == {file.entry.path for group in plan.plan.groups for file in group.files}
+    assert files - after == {file.entry.path for group in plan.groups for file in group.file_group.files}
     assert len(after - files) == sum(group["files_out"] for group in foreseen["groups"])
     assert lake.rows(table_name) == rows
 

@@ -35,7 +35,7 @@ def test_executors_read_what_the_driver_reads(lake: Lake, view: TableView) -> No
     reads: list[ManifestsRead] = []
     manifests = view.manifests()
     cache = ManifestCache(2**24, reads.append)  # type: ignore[arg-type]
-    cache.read_by(ReadOnExecutors(lake.session, from_bytes=0))
+    cache.use_reader(ReadOnExecutors(lake.session, from_bytes=0))
     expected = [list(one) for one in ManifestCache(2**24).read(view, manifests)]
     for from_store in (len(manifests), 0):
         assert [list(one) for one in cache.read(view, manifests)] == expected
@@ -45,7 +45,7 @@ def test_executors_read_what_the_driver_reads(lake: Lake, view: TableView) -> No
 
 def test_small_reads_start_no_job(lake: Lake, view: TableView) -> None:
     cache = ManifestCache(2**24)
-    cache.read_by(ReadOnExecutors(lake.session, from_bytes=2**30))
+    cache.use_reader(ReadOnExecutors(lake.session, from_bytes=2**30))
     lake.session.sparkContext.setJobGroup("before", "")
     cache.read(view, view.manifests())
     assert lake.session.sparkContext.getLocalProperty("spark.jobGroup.id") == "before"
@@ -55,6 +55,6 @@ def test_a_manifest_that_is_gone_is_named(lake: Lake, view: TableView) -> None:
     lost = view.manifests()[0].manifest_path
     Path(lost.removeprefix("file:")).unlink()
     cache = ManifestCache(2**24)
-    cache.read_by(ReadOnExecutors(lake.session, from_bytes=0))
+    cache.use_reader(ReadOnExecutors(lake.session, from_bytes=0))
     with pytest.raises(RetryError, match=lost.rsplit("/", 1)[1]):
         cache.read(view, view.manifests())

@@ -451,13 +451,13 @@ class LateCommit:
         view = lake.view(table)
         policy = lake.settings.policy.for_table(view.name)
         self.plan: TablePlan = plan_table(view, policy, ManifestCache(1 << 20), Request())
-        self.base = JavaTable.load(lake.session, view, self.plan.plan.snapshot_id)
+        self.base = JavaTable.load(lake.session, view, self.plan.snapshot_id)
         runner = OutputTaskRunner(lake.session, self.base, self.plan, self.run_id)
         self.record: Record = self.records.open(self.run_id, view, runner.output_files, runner.output_folders)
         self.done: list[WrittenOutput] = [
             runner.rewrite(TaskId(number, index))
             for number, group in enumerate(self.plan.groups)
-            for index in range(len(group.group.shares))
+            for index in range(len(group.file_group.tasks))
         ]
         self.outputs = [Path(plain_path(path)) for path in self.record.files if not path.endswith("-part.parquet")]
         assert self.outputs

@@ -67,7 +67,7 @@ def is_left_alone(lake: Lake, table: str, reason: str) -> None:
 def is_not_planned(lake: Lake, table: str, why: str) -> None:
     plan = planned(lake, table)
     assert not plan.groups
-    assert why in next(iter(plan.plan.left_alone.values()))
+    assert why in next(iter(plan.unplanned.values()))
 
 
 def test_milliseconds_in_a_sorted_table(lake: Lake, table_name: str, tmp_path: Path) -> None:

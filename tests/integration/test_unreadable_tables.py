@@ -35,6 +35,6 @@ def test_every_table_that_cannot_be_read_is_named(tmp_path: Path, command: str) 
     said = done.stderr.splitlines()
     assert len([line for line in said if "lake.db.gone cannot be loaded" in line]) == 1
     (strange,) = (line for line in said if "lake.db.strange" in line)
-    assert "PyIceberg does not know its metadata" in strange
+    assert "PyIceberg cannot parse its metadata" in strange
     assert "variant" in strange
     assert "pydantic" not in done.stderr

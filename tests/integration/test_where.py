@@ -173,7 +173,9 @@ def test_a_user_on_a_day_reads_the_manifests_of_that_day(lake: Lake, table_name:
     assert len({entry.key for entry in entries}) == 4
     everything = take_inventory(view, cache)
     partitions = {key: everything.partitions[key] for key in {entry.key for entry in entries}}
-    lines = count_selection(bound, view.manifests(), partitions).lines()
+    skipped = [each for each in view.manifests() if each not in read]
+    selected = {key for key in partitions if bound.keeps(key)}
+    lines = count_selection(bound, read, skipped, partitions, selected).lines()
     assert lines[1] == "SelectedBucketsCount: 1 out of 4"
     assert lines[2].startswith(
         f"partitions 1 of {days} to {4 * days}, manifests read 1 of {days}, files 1 of {4 * days}, "
@@ -219,7 +221,7 @@ def test_files_can_be_left_out_by_their_bounds_and_their_deletes_stay(lake: Lake
     def files_in(prune: bool) -> list[list[str]]:
         values = policy.model_copy(update={"prune_files": prune})
         plan = plan_table(view, values, cache, Request(where="id < 25", force=True))
-        return [[file.entry.path for file in group.group.files] for group in plan.groups]
+        return [[file.entry.path for file in group.file_group.files] for group in plan.groups]
 
     ((*whole,),), ((*pruned,),) = files_in(prune=False), files_in(prune=True)
     assert (len(whole), len(pruned)) == (6, 3)

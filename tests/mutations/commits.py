@@ -169,8 +169,8 @@ MUTATIONS: Final = (
         "15",
         "outputs are rewritten again and again",
         "compactor/planning/planner.py",
-        "return len(share) > 1 or any(file.deletes for file in share)",
-        "return bool(share)",
+        "return len(task) > 1 or any(file.deletes for file in task)",
+        "return bool(task)",
         "tests/properties/test_planner_properties.py::test_planning_again_over_the_outputs_comes_to_an_end",
     ),
     Mutation(

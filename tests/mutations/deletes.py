@@ -129,8 +129,8 @@ MUTATIONS: Final = (
         "3",
         "a delete of another partition than the file it names is overlooked under a filter",
         "compactor/runs/stray_deletes.py",
-        "strays = touched_groups([planned.group for planned in plan.groups], entries)",
-        "strays = touched_groups([planned.group for planned in plan.groups], entries[:0])",
+        "strays = touched_groups([planned.file_group for planned in plan.groups], entries)",
+        "strays = touched_groups([planned.file_group for planned in plan.groups], entries[:0])",
         "tests/integration/test_broken_rules.py::test_a_delete_of_another_partition_than_its_file_is_not_overlooked",
     ),
     Mutation(
@@ -244,8 +244,8 @@ MUTATIONS: Final = (
         "4",
         "part two of a run counts what part one has rewritten, although it was rolled back",
         "compactor/runs/commit_groups.py",
-        "rewritten = {file.entry.path for group in kept for file in group.planned.group.files}",
-        "rewritten = {file.entry.path for group in plan.groups for file in group.group.files}",
+        "rewritten = {file.entry.path for group in kept for file in group.planned.file_group.files}",
+        "rewritten = {file.entry.path for group in plan.groups for file in group.file_group.files}",
         f"{_GROUPS}::test_deletes_stay_when_an_earlier_part_of_the_run_was_rolled_back",
     ),
     # --- 8 rows are counted ---
@@ -318,8 +318,8 @@ MUTATIONS: Final = (
         "4",
         "a delete is taken for dangling although manifests it may apply to were not read",
         "compactor/planning/inventory.py",
-        "_deletes_known(index.deletes, rows, where if skipped else None)",
-        "_deletes_known(index.deletes, rows, None)",
+        "_deletes_known(deletes, rows, layouts, kept) if skipped else deletes",
+        "deletes",
         "tests/integration/test_where.py::test_a_filtered_run_leaves_deletes_that_may_apply_elsewhere",
     ),
     Mutation(

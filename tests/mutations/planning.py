@@ -167,7 +167,7 @@ MUTATIONS: Final = (
         "defaults",
         "groups are larger than 100 GiB",
         "compactor/planning/planner.py",
-        "bisect_right(ends, before + limit)",
+        "bisect_right(ends, before + most_bytes)",
         "len(files)",
         f"{_PLANNER}::test_a_group_is_larger_than_its_limit_only_when_one_file_is",
     ),

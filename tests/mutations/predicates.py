@@ -21,8 +21,8 @@ MUTATIONS: Final = (
         "predicates",
         "ts < '2024-01-15 10:00:00' leaves out day 2024-01-15",
         "compactor/filters/projection.py",
-        "    LessThanOrEqual: Operator.AT_MOST,\n",
-        "    LessThanOrEqual: Operator.LESS,\n",
+        "    expressions.In: Operator.IN,\n",
+        "    expressions.In: Operator.IN,\n    expressions.LessThanOrEqual: Operator.LESS,\n",
         f"{_TIMES}::test_projections_read_like_sql[ts < '2024-01-15 10:00:00'-day-day <= 2024-01-15]",
     ),
     Mutation(
@@ -31,7 +31,7 @@ MUTATIONS: Final = (
         "compactor/filters/projection.py",
         "projected = field.transform.project(field.name, _bound(weaker, kind))",
         "projected = field.transform.project(field.name, _bound(weaker, kind)) or (\n"
-        "                NotIn(field.name, {0, 1}) if leaf.operator is Operator.NOT_IN else None\n"
+        "                expressions.NotIn(field.name, {0, 1}) if leaf.operator is Operator.NOT_IN else None\n"
         "            )",
         f"{_TIMES}::test_projections_read_like_sql[ts <> '2024-01-15'-day-day IS NOT NULL]",
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pyiceberg.types import IntegerType
@@ -31,8 +31,12 @@ def delete_file(records: int, number: int, *, applies_to: str | None) -> FileEnt
 
 
 def inventory_of(files: tuple[LiveFile, ...]) -> Inventory:
+    return inventory_with({KEY: LiveFiles.of(files)})
+
+
+def inventory_with(partitions: Mapping[PartitionKey, LiveFiles]) -> Inventory:
     table: Any = None
-    return Inventory(table, 1, 1, {KEY: LiveFiles.of(files)}, {0: LAYOUT})
+    return Inventory(table, 1, partitions, partitions, {0: LAYOUT})
 
 
 def _entry(path: str, size: int, records: int, content: Content, applies_to: str | None) -> FileEntry:

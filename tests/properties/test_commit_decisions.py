@@ -18,7 +18,7 @@ from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.planning.conflicts import touched_groups
 from compactor.planning.dangling_deletes import coverable_deletes, dangling_deletes
 from compactor.planning.inventory import Inventory
-from compactor.planning.planner import Group, batches
+from compactor.planning.planner import FileGroup, batches
 
 KEYS = (
     PartitionKey(0, "[1]"),
@@ -80,7 +80,7 @@ class Scene:
             for spec_id, layout in LAYOUTS.items()
         ]
         partitions = LiveRows(manifests).by_partition(DeleteIndex(self.deletes, LAYOUTS))
-        return Inventory(table, 1, HEAD, partitions, LAYOUTS, self.deletes)
+        return Inventory(table, 1, partitions, partitions, LAYOUTS, self.deletes)
 
     def live(self) -> dict[str, LiveFile]:
         return {file.entry.path: file for files in self.inventory.partitions.values() for file in files}
@@ -181,8 +181,8 @@ def test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it(scene
     assert not {each.identity for each in removed} & gone
 
 
-def group_of(files: list[LiveFile], key: PartitionKey) -> Group:
-    return Group(key, {}, None, (tuple(files),), "due")
+def group_of(files: list[LiveFile], key: PartitionKey) -> FileGroup:
+    return FileGroup(key, {}, None, (tuple(files),), "due")
 
 
 @settings(max_examples=400)
@@ -234,7 +234,7 @@ def test_vectors_that_share_a_puffin_file_are_told_apart() -> None:
         assert list(touched_groups(groups, [vector._replace(status=Status.DELETED)])) == [number]
 
 
-def alters(change: FileEntry, group: Group) -> bool:
+def alters(change: FileEntry, group: FileGroup) -> bool:
     paths = {file.entry.path for file in group.files}
     if change.status is Status.DELETED:
         used = {(delete.path, delete.applies_to) for file in group.files for delete in file.deletes}

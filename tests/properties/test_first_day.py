@@ -32,7 +32,7 @@ def debt(number: int, snapshot: int, files: int, size: int, since: float) -> Tab
     counts = PartitionCounts(files, files, files * size, files * size)
     due = {KEY: PartitionDebt(KEY, {"p": 1}, None, counts, True, "test")}
     name = TableName("lake", ("db",), f"t{number:04d}")
-    return TableDebt(name, snapshot, due, acted_on=True, due_since=since, heard_at=since)
+    return TableDebt(name, snapshot, due, acted_on=True, due_since=since, counted_at=since)
 
 
 @dataclass

@@ -67,7 +67,7 @@ def test_live_files_by_partition(table: list[list[Row]], from_disk: bool, data: 
     asked = [of_data[place] for place in places]
     assert found.listed_twice(asked) == {entry.path for entry in asked if counts[entry.path] > 1}
     paths = {entry.path for manifest in manifests for entry in manifest}
-    assert found.which_are_there(paths) == set(counts)
+    assert found.live_among(paths) == set(counts)
 
 
 @settings(max_examples=400)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import accumulate, count, pairwise
 
 import pytest
@@ -22,7 +21,7 @@ from compactor.planning.planner import GroupLimits, make_plan, within_limits
 from compactor.planning.policy import ThresholdPolicy, output_count
 from compactor.planning.tiered_policy import policy_of
 from compactor.settings.policy import PolicyValues
-from tests.properties.planning import KEY, LAYOUT, data_file, delete_file, inventory_of
+from tests.properties.planning import KEY, data_file, delete_file, inventory_of, inventory_with
 
 MEBIBYTE = 1024 * 1024
 TARGET = 1000
@@ -60,7 +59,7 @@ def policy(values: PolicyValues, target: int = TARGET, *, force: bool = False) -
     return ThresholdPolicy(values, FileSizes(target, target * 3 // 4), force)
 
 
-# --- shares -----------------------------------------------------------------------------------------------------------
+# --- output tasks ----------------------------------------------------------------------------------------------------
 
 
 @given(files(), values(), st.sampled_from([1, 300, 1000, 5000]), st.booleans())
@@ -71,16 +70,16 @@ def test_every_share_is_a_run_of_files_in_arrival_order_and_no_file_is_in_two(
     plan = make_plan(inventory_of(found), rules, GroupLimits(chosen_values.max_file_group_size))
     chosen = rules.choose(found).files
     position = {file.entry.path: number for number, file in enumerate(chosen)}
-    shares = [share for group in plan.groups for share in group.shares]
-    places = [position[file.entry.path] for share in shares for file in share]
+    tasks = [task for group in plan.groups for task in group.tasks]
+    places = [position[file.entry.path] for task in tasks for file in task]
     assert places == sorted(set(places))
-    for share in shares:
-        first = position[share[0].entry.path]
-        assert share == chosen[first : first + len(share)]
-        assert len(share) > 1 or share[0].deletes
+    for task in tasks:
+        first = position[task[0].entry.path]
+        assert task == chosen[first : first + len(task)]
+        assert len(task) > 1 or task[0].deletes
     left_out = [file for file in chosen if position[file.entry.path] not in places]
     assert not any(file.deletes for file in left_out)
-    assert bool(plan.groups) != (KEY in plan.left_alone) or not found
+    assert bool(plan.groups) != (KEY in plan.unplanned) or not found
 
 
 @given(files(), values())
@@ -122,7 +121,7 @@ def many_partitions(sizes: list[list[int]]) -> Inventory:
         PartitionKey(0, f"[{number}]"): LiveFiles.of([data_file(next(serial), size) for size in each])
         for number, each in enumerate(sizes)
     }
-    return replace(inventory_of(()), partitions=found, layouts={0: LAYOUT})
+    return inventory_with(found)
 
 
 @given(st.lists(st.lists(small_sizes, max_size=12), max_size=8), st.integers(2, 20), st.integers(1, 9000))
@@ -131,22 +130,22 @@ def test_a_run_has_no_more_than_it_may_and_what_it_leaves_stays_due(
 ) -> None:
     inventory, rules = many_partitions(sizes), policy(PolicyValues(), force=True)
     whole = make_plan(inventory, rules, GroupLimits(NO_LIMIT))
-    shares = [share for group in whole.groups for share in group.shares]
+    tasks = [task for group in whole.groups for task in group.tasks]
     for limits in (GroupLimits(NO_LIMIT, files_of_run=most_files), GroupLimits(NO_LIMIT, bytes_of_run=most_bytes)):
         plan = within_limits(make_plan(inventory, rules, limits), limits)
-        taken = [share for group in plan.groups for share in group.shares]
-        for share in taken:
-            (whole_share,) = [each for each in shares if share[0] in each]
-            assert share == whole_share[: len(share)]
-            assert len(share) > 1 or share == whole_share
-        assert bool(taken) == bool(shares)
+        taken = [task for group in plan.groups for task in group.tasks]
+        for task in taken:
+            (whole_task,) = [each for each in tasks if task[0] in each]
+            assert task == whole_task[: len(task)]
+            assert len(task) > 1 or task == whole_task
+        assert bool(taken) == bool(tasks)
         if len(taken) > 1:
             assert sum(map(len, taken)) <= most_files or limits.files_of_run is None
             assert sum(group.bytes for group in plan.groups) <= most_bytes or limits.bytes_of_run is None
-        assert plan.left_alone == whole.left_alone, "nothing that was cut off is called not due"
+        assert plan.unplanned == whole.unplanned, "nothing that was cut off is called not due"
 
 
-def test_a_share_that_does_not_fit_beside_others_is_cut_and_not_left_for_good() -> None:
+def test_a_task_that_does_not_fit_beside_others_is_cut_and_not_left_for_good() -> None:
     """One partition gets five files between any two runs, the other has ninety-seven and a run may have a hundred."""
     inventory, rules = many_partitions([[10] * 5, [10] * 97]), policy(PolicyValues(), force=True)
     limits = GroupLimits(NO_LIMIT, files_of_run=100)
@@ -226,7 +225,7 @@ def _the_same_bytes_in_other_files(data: st.DataObject, sizes: list[int]) -> lis
 def test_outputs_are_healthy_on_average_and_each_within_a_file_of_the_average(sizes: list[int]) -> None:
     found = tuple(data_file(number, size) for number, size in enumerate(sizes))
     plan = make_plan(inventory_of(found), policy(PolicyValues(min_input_files=2)), GroupLimits(NO_LIMIT))
-    outputs = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
+    outputs = [sum(file.size for file in task) for group in plan.groups for task in group.tasks]
     fair = sum(sizes) / output_count(sum(sizes), TARGET)
     for number, end in enumerate(accumulate(sum(file.size for file in run) for run in cut(found, len(outputs))), 1):
         assert abs(end - number * sum(sizes) / len(outputs)) <= max(sizes) / 2 + 1e-6
@@ -242,9 +241,9 @@ def test_four_buckets_of_28_files_of_36_mb_become_four_files_of_a_gigabyte() -> 
         PartitionKey(0, f"[{bucket}]"): LiveFiles.of([data_file(next(serial), 36 * MEBIBYTE) for _ in range(28)])
         for bucket in range(4)
     }
-    inventory = replace(inventory_of(()), partitions=partitions, layouts={0: LAYOUT})
+    inventory = inventory_with(partitions)
     plan = make_plan(inventory, policy(PolicyValues(), target), GroupLimits(100 * 1024 * MEBIBYTE))
-    assert [(group.bucket, [len(share) for share in group.shares]) for group in plan.groups] == [
+    assert [(group.bucket, [len(task) for task in group.tasks]) for group in plan.groups] == [
         (bucket, [28]) for bucket in range(4)
     ]
 
@@ -260,7 +259,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(
         if not plan.groups:
             break
         gone = {file.entry.path for group in plan.groups for file in group.files}
-        sizes = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
+        sizes = [sum(file.size for file in task) for group in plan.groups for task in group.tasks]
         outputs = tuple(data_file(next(serial), size) for size in sizes)
         assert len(outputs) < len(gone) or any(file.deletes for file in found)
         found = tuple(file for file in found if file.entry.path not in gone) + outputs

@@ -96,7 +96,16 @@ def delete_manifests() -> list[ManifestFile]:
 
 def selected(where: Where, commits: Sequence[tuple[ManifestFile, Partitions]], *more: ManifestFile) -> Selection:
     read = [each for manifest, partitions in commits if where.keeps_manifest(manifest) for each in partitions]
-    return count_selection(where, [*(manifest for manifest, _ in commits), *more], live(where, read))
+    return counted(where, [*(manifest for manifest, _ in commits), *more], live(where, read))
+
+
+def counted(
+    where: Where, manifests: Sequence[ManifestFile], partitions: dict[PartitionKey, tuple[LiveFile, ...]]
+) -> Selection:
+    read, skipped = [], []
+    for manifest in manifests:
+        (read if where.keeps_manifest(manifest) else skipped).append(manifest)
+    return count_selection(where, read, skipped, partitions, {key for key in partitions if where.keeps(key)})
 
 
 def live(where: Where, partitions: Sequence[tuple[Any, ...]]) -> dict[PartitionKey, tuple[LiveFile, ...]]:
@@ -172,7 +181,7 @@ def test_the_bounds_of_a_selection_hold(manifests: list[list[tuple[Any, ...]]], 
     where = bind_where(table_view(ANY_SPEC), f"int_column <= {number}")
     listed = [manifest_of(ANY_SPEC, partitions) for partitions in manifests]
     read = [each for each, manifest in zip(manifests, listed, strict=True) if where.keeps_manifest(manifest)]
-    (of_spec,) = count_selection(where, listed, live(where, [each for manifest in read for each in manifest])).specs
+    (of_spec,) = counted(where, listed, live(where, [each for manifest in read for each in manifest])).specs
     everything = [each for manifest in manifests for each in manifest]
     assert of_spec.partitions.at_least <= len(set(everything))
     assert of_spec.partitions.at_most is None or of_spec.partitions.at_most >= len(set(everything))
@@ -189,7 +198,7 @@ def test_summaries_of_deleted_files_prove_no_partition() -> None:
     for position, field in enumerate(MANIFEST_LIST):
         if field.name in {"added_files_count", "deleted_files_count"}:
             manifest._data[position] = 1
-    (of_spec,) = count_selection(where, [manifest], {}).specs
+    (of_spec,) = counted(where, [manifest], {}).specs
     assert str(of_spec.partitions) == "0 of 0 to 1"
     assert str(of_spec.files) == "0 of 1"
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from compactor.debt.board import PartitionCounts
 from compactor.debt.table_changes import counts_of
-from compactor.debt.tiers import balanced, evenly, longest_prefix, most_open_files, most_rewrites, step_of
+from compactor.debt.tiers import balanced, evenly, longest_prefix, step_of
 from compactor.iceberg.manifest_entries import Content
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile
@@ -33,6 +33,16 @@ GROWTHS = (1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
 
 arriving = st.lists(st.lists(st.integers(1, 749) | st.sampled_from([1, 1, 8, 64]), max_size=4), max_size=120)
 sizes_of_files = st.lists(st.integers(1, 749), max_size=60)
+
+
+def most_rewrites(arrival_size: int, target: int, growth: float) -> int:
+    """The first bound: how often a byte that arrives in a file of this size can be rewritten by rules 1 and 2."""
+    return math.ceil(math.log(target / arrival_size, growth) - 1e-9) if arrival_size < target else 0
+
+
+def most_open_files(smallest: int, target: int, growth: float) -> float:
+    """The second bound: how many small files can be left when neither rule applies."""
+    return 1 + math.log(max(1.0, target / smallest), growth / (growth - 1))
 
 
 def tiered(growth: float = 8.0, sizes: FileSizes = SIZES, **values: float) -> TieredPolicy:
@@ -308,7 +318,7 @@ def test_planning_again_over_the_outputs_comes_to_an_end(found: list[int], growt
         if not plan.groups:
             return
         gone = {file.entry.path for group in plan.groups for file in group.files}
-        made = [sum(file.size for file in share) for group in plan.groups for share in group.shares]
+        made = [sum(file.size for file in task) for group in plan.groups for task in group.tasks]
         assert len(made) < len(gone)
         files = tuple(file for file in files if file.entry.path not in gone)
         files += tuple(data_file(next(serial), size) for size in made)

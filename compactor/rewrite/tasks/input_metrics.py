@@ -9,7 +9,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
 from itertools import chain
 from typing import Final, NamedTuple
 
@@ -92,12 +91,8 @@ class InputMetrics:
 
         self._passes[task].add_done_callback(free)
 
-    @cached_property
-    def _manifests(self) -> list[ManifestFile]:
-        return self._plan.table.manifests()
-
     def _files(self, task: TaskId) -> Sequence[LiveFile]:
-        return self._plan.groups[task.group].group.shares[task.position]
+        return self._plan.groups[task.group].file_group.tasks[task.position]
 
     def _want(self, wanted: dict[str, set[str]], task: TaskId, work: TaskInput) -> int:
         """Add the paths of the inputs that the task may copy, by manifest; returns their number."""
@@ -111,7 +106,7 @@ class InputMetrics:
         """Pickled metrics by path: as objects they would take seven times the memory."""
         return {
             entry.data_file.file_path: pickle.dumps(ColumnMetrics.from_data_file(entry.data_file))
-            for manifest in (self._manifests if wanted else ())
+            for manifest in (self._plan.table.manifests() if wanted else ())
             if manifest.manifest_path in wanted
             for entry in self._read(self._plan.table.io, manifest)
             if entry.data_file.file_path in wanted[manifest.manifest_path]

@@ -67,11 +67,11 @@ class OutputTaskRunner:
         tasks = [
             TaskId(number, index)
             for number, planned in enumerate(plan.groups)
-            if planned.engine.engine is not Engine.SPARK
-            for index in range(len(planned.group.shares))
+            if planned.engine.kind is not Engine.SPARK
+            for index in range(len(planned.file_group.tasks))
         ]
         names = [
-            (plan.groups[task.group].group.key, f"{task.group:05d}-{task.position:05d}-firnline-{run_id}.parquet")
+            (plan.groups[task.group].file_group.key, f"{task.group:05d}-{task.position:05d}-firnline-{run_id}.parquet")
             for task in tasks
         ]
         self._outputs = dict(zip(tasks, table.new_data_locations(names), strict=True))
@@ -95,7 +95,7 @@ class OutputTaskRunner:
         """
         planned = self._plan.groups[task.group]
         engine = planned.engine
-        if engine.engine is not Engine.SPARK:
+        if engine.kind is not Engine.SPARK:
             if task not in self._attempts:
                 self.write_ahead([task])
             attempt = self._attempts.pop(task)
@@ -107,7 +107,7 @@ class OutputTaskRunner:
             finally:
                 self._metrics.forget(task)
             engine = self._refused(attempt.outcome)
-        self._label_thread(str(planned.group.partition))
+        self._label_thread(str(planned.file_group.partition))
         return self._by_spark(task, engine)
 
     def write_ahead(self, wave: Sequence[TaskId]) -> None:
@@ -144,7 +144,7 @@ class OutputTaskRunner:
         return EngineChoice(Engine.SPARK, refusal.reason, refusal.sentence)
 
     def _written(self, planned: PlannedGroup, task: TaskId, written: TaskResult, seconds: float) -> WrittenOutput:
-        files = planned.group.shares[task.position]
+        files = planned.file_group.tasks[task.position]
         file = written.file.spliced if isinstance(written.file, MixedFile) else written.file
         encoded = written.file.encoded if isinstance(written.file, MixedFile) else written.file
         inputs = [
@@ -157,7 +157,7 @@ class OutputTaskRunner:
         outputs = []
         if file.rows:
             output = content_file(
-                planned.group.key,
+                planned.file_group.key,
                 self._outputs[task],
                 "parquet",
                 file.size,
@@ -199,8 +199,8 @@ class OutputTaskRunner:
 
     def _by_spark(self, task: TaskId, engine: EngineChoice) -> WrittenOutput:
         started = time.monotonic()
-        group = self._plan.groups[task.group].group
-        files = group.shares[task.position]
+        group = self._plan.groups[task.group].file_group
+        files = group.tasks[task.position]
         self._check_for_spark(group.key, files)
         planned_tasks = self._planned_tasks()
         scan_tasks = self._table.jvm.java.util.ArrayList()
@@ -245,6 +245,6 @@ class OutputTaskRunner:
         """Java's scan tasks of all input files of the run, planned once, when the first task needs them."""
         with self._lock:
             if self._spark_tasks is None:
-                paths = [file.entry.path for planned in self._plan.groups for file in planned.group.files]
+                paths = [file.entry.path for planned in self._plan.groups for file in planned.file_group.files]
                 self._spark_tasks = self._table.planned_scan_tasks(paths)
             return self._spark_tasks

@@ -25,7 +25,7 @@ def build_task_input(plan: TablePlan, planned: PlannedGroup, index: int, output:
 
     With engine `auto` the task tries to splice, then to encode. An engine that was requested is the only one tried.
     """
-    files = planned.group.shares[index]
+    files = planned.file_group.tasks[index]
     if plan.requested_engine == "splice":
         return TaskInput(splice_task(plan, files, output), None)
     if plan.requested_engine == "encode":

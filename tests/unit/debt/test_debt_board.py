@@ -103,12 +103,12 @@ def test_a_request_stays_until_it_is_served_and_asking_twice_is_asking_once() ->
     known = board.get(TABLE)
     assert known is not None
     assert known.requested == ("", "id = 1")
-    board.served(TABLE, "")
+    board.finish_request(TABLE, "")
     board.put(debt(2))
     known = board.get(TABLE)
     assert known is not None
     assert known.requested == ("id = 1",)
-    board.served(TABLE, "id = 1")
+    board.finish_request(TABLE, "id = 1")
     known = board.get(TABLE)
     assert known is not None
     assert known.requested == ()

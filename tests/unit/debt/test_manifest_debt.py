@@ -65,7 +65,7 @@ def test_due_by_number_and_by_what_merging_saves(many: int, size: int, due: bool
 def test_the_target_is_the_tables() -> None:
     target = {"commit.manifest.target-size-bytes": "1000"}
     assert not counted(*[manifest(1000)] * 8, **target).due
-    assert counted(*[manifest(400)] * 8, **target).why == "8 manifests where 4 would do"
+    assert counted(*[manifest(400)] * 8, **target).why == "8 manifests, 4 would be enough"
     assert counted(*[manifest(1000)] * 8, **{"commit.manifest.target-size-bytes": "rubbish"}).due
 
 

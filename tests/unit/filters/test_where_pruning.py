@@ -37,17 +37,13 @@ from pyiceberg.types import (
 )
 
 from compactor.errors import GiveUpError, InputError
-from compactor.filters.pruning import partition_filter
 from compactor.filters.where import Where, bind_where, summary_bounds
-from compactor.iceberg.manifest_entries import Content, FileEntry, Status
-from compactor.partitions import PartitionLayout
 from tests.properties.filters import (
     COLUMNS,
     bound,
     file_of,
     keeps,
     manifest_of,
-    partition_field,
     partition_of,
     table_view,
 )
@@ -288,40 +284,10 @@ def test_a_file_without_nan_counts_may_hold_nan() -> None:
     assert filtered.keeps_file(file)
 
 
-def entry_of(where: Where, spec_id: int, partition: tuple[Any, ...], content: Content) -> FileEntry:
-    key = PartitionLayout.of(where.table.spec(spec_id), where.table.metadata.schema()).key(partition)
-    return FileEntry(
-        "m", Status.ADDED, 1, 1, content, "f", "parquet", key, partition, 1, 1, None,
-        encrypted=False, equality_ids=(), applies_to=None,
-    )  # fmt: skip
-
-
-def test_which_deletes_are_accounted_for_when_manifests_are_skipped() -> None:
-    by_int = PartitionSpec(partition_field("int", IdentityTransform(), 1000, "part"), spec_id=1)
-    nowhere = PartitionSpec(spec_id=0)
-    void = PartitionSpec(partition_field("int", VoidTransform(), 1000, "part"), spec_id=2)
-    filtered = bind_where(table_view(nowhere, by_int, void), "int_column = 5")
-    equality, position = Content.EQUALITY_DELETES, Content.POSITION_DELETES
-    assert filtered.accounts_for(entry_of(filtered, 1, (5,), equality))
-    assert filtered.accounts_for(entry_of(filtered, 1, (5,), position))
-    assert not filtered.accounts_for(entry_of(filtered, 1, (6,), equality))
-    assert not filtered.accounts_for(entry_of(filtered, 1, (6,), position))
-    assert filtered.accounts_for(entry_of(filtered, 0, (), position))
-    assert not filtered.accounts_for(entry_of(filtered, 0, (), equality))  # global: it applies to skipped files too
-    assert not filtered.accounts_for(entry_of(filtered, 2, (None,), equality))
-    for spec in (nowhere, void):
-        assert filtered.keeps_manifest(SimpleNamespace(partition_spec_id=spec.spec_id, partitions=None))  # type: ignore[arg-type]
-    everything = bind_where(filtered.table, None)
-    assert everything.accounts_for(entry_of(filtered, 0, (), equality))
-
-
-def test_the_old_way_in_still_works() -> None:
-    spec = PartitionSpec(partition_field("int", IdentityTransform(), 1000, "part"), spec_id=3)
-    view = table_view(spec)
-    for where in ("int_column = 5", bind_where(view, "int_column = 5")):
-        keeps_partition = partition_filter(view, where)
-        entries = [entry_of(bind_where(view, None), 3, (value,), Content.DATA) for value in (5, 6)]
-        assert [keeps_partition(each.key) for each in entries] == [True, False]
+def test_partitions_are_kept_by_key() -> None:
+    filtered = bound("int", IdentityTransform(), "int_column = 5")
+    layout = filtered.table.layout(3)
+    assert [filtered.keeps(layout.key((value,))) for value in (5, 6)] == [True, False]
 
 
 def test_partition_values_of_any_shape_are_compared() -> None:

@@ -61,7 +61,7 @@ class Reads(list[ManifestsRead]):
 def read(cache: ManifestCache, view: TableView, manifests: Sequence[ManifestFile]) -> list[EntryColumns]:
     """Read, and wait for what is written behind."""
     found = cache.read(view, manifests)
-    cache.written()
+    cache.flush()
     return found
 
 
@@ -289,10 +289,10 @@ def test_only_tables_that_were_planned_are_prefetched(catalogs: Catalogs) -> Non
     append(catalogs)
     prefetcher = Prefetcher(catalogs, ManifestCache(2**24, hear))
     prefetcher.start()
-    prefetcher.heard_of(NAME)
+    prefetcher.table_changed(NAME)
     assert not arrived.wait(0.2)
     prefetcher.planned(NAME)
-    prefetcher.heard_of(NAME)
+    prefetcher.table_changed(NAME)
     assert arrived.wait(10)
     assert reads[-1].prefetched == 1
     prefetcher.stop()

@@ -33,7 +33,7 @@ def test_a_due_partition_for_which_the_run_has_no_room_stays_due(tmp_path: Path)
     for category in "ab":
         history.append_unreal(category, [10, 10, 10])
     plan = planned(history)
-    assert [group.group.key for group in plan.groups] == [A]
+    assert [group.file_group.key for group in plan.groups] == [A]
     assert plan.left_alone([A, B]) == {}
 
     counts = counts_of(data_file(0, 10).entry, FileSizes(1000, 750))

@@ -53,7 +53,7 @@ class Stage:
             history.view(), values, ManifestCache(1 << 20), request, wall_clock=lambda: time.time() + 3600
         )
         (group,) = self.plan.groups
-        assert [len(task) for task in group.group.shares] == [4, 4, 4]
+        assert [len(task) for task in group.file_group.tasks] == [4, 4, 4]
         self.reader = Reader()
         self.metrics = InputMetrics(self.plan, self.reader)
 
@@ -61,7 +61,7 @@ class Stage:
         return build_task_input(self.plan, self.plan.groups[task.group], task.position, f"/out-{task.position}.parquet")
 
     def paths(self, task: TaskId) -> list[str]:
-        return [file.entry.path for file in self.plan.groups[task.group].group.shares[task.position]]
+        return [file.entry.path for file in self.plan.groups[task.group].file_group.tasks[task.position]]
 
     def start(self, *wave: TaskId) -> None:
         self.metrics.start({task: self.input_of(task) for task in wave}, TASKS, self.input_of)

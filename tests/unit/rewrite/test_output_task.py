@@ -24,7 +24,7 @@ from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.planning.plan_table import PlannedGroup
-from compactor.planning.planner import Group
+from compactor.planning.planner import FileGroup
 from compactor.refusal import Refusal
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeTask, encode
@@ -350,7 +350,7 @@ def test_the_engine_follows_from_what_manifests_say(kind: str) -> None:
     group = (LiveFile(entry(path="other")), LiveFile(file, deletes))
     table = table_of()
     choice = choose_engine(table, file.key, group)
-    assert (choice.engine, choice.reason) == (engine, reason)
+    assert (choice.kind, choice.reason) == (engine, reason)
     assert impossible(table, file.key, group) is None or "nested" in kind
     assert choose_engine(table, file.key, group, "spark").reason == "requested"
     if engine is Engine.SPARK:
@@ -362,7 +362,7 @@ def test_the_engine_follows_from_what_manifests_say(kind: str) -> None:
 
 def test_a_table_with_a_sort_order_is_sorted_anew_not_copied() -> None:
     choice = choose_engine(table_of(ordered=True), KEY, (LiveFile(entry()),))
-    assert (choice.engine, choice.reason) == (Engine.SPARK, "sorted")
+    assert (choice.kind, choice.reason) == (Engine.SPARK, "sorted")
     with pytest.raises(InputError):
         choose_engine(table_of(ordered=True), KEY, (LiveFile(entry()),), "splice")
 
@@ -394,7 +394,7 @@ def test_a_group_is_sound_when_three_separate_counts_add_up(
 ) -> None:
     choice = EngineChoice(Engine.ENCODE, "requested", "")
     shares = ((LiveFile(entry()),), (LiveFile(entry(path="b")), LiveFile(entry(path="c"))))
-    planned = PlannedGroup(Group(KEY, {}, None, shares, "due"), choice)
+    planned = PlannedGroup(FileGroup(KEY, {}, None, shares, "due"), choice)
     parts = [
         WrittenOutput(choice, None, (object(),), 1, 1, 1, gone, rows, 1.0, 1)
         for gone, rows in zip(deleted, written, strict=True)

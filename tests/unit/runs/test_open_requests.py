@@ -20,7 +20,7 @@ def board(folder: Path) -> DebtBoard:
     """A process's board, as the service makes it at its start."""
     requests = OpenRequests(f"file://{folder}/checkpoint")
     made = DebtBoard()
-    made.resume(requests.load(), requests.save)
+    made.restore_requests(requests.load(), requests.save)
     return made
 
 
@@ -36,12 +36,12 @@ def test_a_request_that_was_not_served_is_open_in_the_next_life(tmp_path: Path) 
     first = board(tmp_path)
     first.request(ONE, ["", "day = '2024-01-15'"])
     first.request(OTHER, ["x = 1"])
-    first.served(ONE, "")
+    first.finish_request(ONE, "")
     first.forget(OTHER)
     second = board(tmp_path)
     assert asked(second, ONE) == ("day = '2024-01-15'",)
     assert asked(second, OTHER) == ()
-    second.served(ONE, "day = '2024-01-15'")
+    second.finish_request(ONE, "day = '2024-01-15'")
     assert OpenRequests(f"{tmp_path}/checkpoint").load() == {}
 
 
@@ -51,7 +51,7 @@ def test_asking_again_writes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint" / "requests.json"
     file.unlink()
     given_board.request(ONE, [""])
-    given_board.served(OTHER, "never asked")
+    given_board.finish_request(OTHER, "never asked")
     assert not file.exists()
 
 
@@ -95,7 +95,7 @@ def test_nobody_waits_for_the_store(tmp_path: Path) -> None:
         assert may_go_on.wait(10)
         kept.append(dict(requests))
 
-    given_board.resume({}, keep)
+    given_board.restore_requests({}, keep)
     asking = [threading.Thread(target=given_board.request, args=(table, [""])) for table in (ONE, OTHER)]
     for thread in asking:
         thread.start()
