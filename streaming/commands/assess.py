@@ -1,4 +1,4 @@
-"""`firnline assess`: what a table's own history cost, and what it would have cost otherwise. Read-only, no Kafka."""
+"""`firnline assess`: replay a table's history and compare its cost with alternatives. Read-only, no Kafka."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ DEFAULT_CRONS = "10,60"
 
 
 def read_prices(path: Path | None) -> Prices | None:
-    """The prices of a YAML file.
+    """Read prices from a YAML file.
 
     Raises:
-        InputError: it is no YAML map of known keys.
+        InputError: the file is not a YAML map of known keys.
     """
     if path is None:
         return None
@@ -46,19 +46,19 @@ def read_prices(path: Path | None) -> Prices | None:
 @click.command("assess")
 @click.argument("tables", nargs=-1)
 @click.option("--cron", "crons", default=DEFAULT_CRONS, show_default=True, callback=numbers(int, 1),
-              help="Spark's rewrite_data_files every so many commits, to compare with.")  # fmt: skip
-@click.option("--commits", "most", type=click.IntRange(2), help="Look at the newest so many snapshots only.")
+              help="Compare with Spark's rewrite_data_files, run every N commits; comma-separated.")  # fmt: skip
+@click.option("--commits", "most", type=click.IntRange(2), help="Read only the newest N snapshots.")
 @click.option("--prices", type=click.Path(dir_okay=False, path_type=Path), help="YAML file: get_per_1000, "
-              "put_per_1000, rewrite_per_gb, full_scans_per_day. Adds a bill.")  # fmt: skip
+              "put_per_1000, rewrite_per_gb, full_scans_per_day. Adds costs to the result.")  # fmt: skip
 @OUTPUT
 @click.pass_obj
 def assess_tables(
     config: Path | None, /, tables: tuple[str, ...], crons: tuple[int, ...], most: int | None, prices: Path | None,
     output: str,
 ) -> None:  # fmt: skip
-    """Replay the snapshot history of TABLES (default: all): small files, bytes, requests, money.
+    """Replay the snapshot history of TABLES (default: all): small files, bytes, requests, costs.
 
-    Each as it was, as it would have been under Spark's action on a cron, and under firnline. Reads metadata only.
+    Compares what happened with Spark's action on a schedule and with firnline. Reads metadata only.
     """
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
@@ -94,7 +94,7 @@ def _assessed(
 
 
 def document(name: TableName, scenarios: tuple[Scenario, ...], prices: Prices | None) -> dict[str, Any]:
-    """One table for scripts."""
+    """JSON document of one table."""
     outcome = scenarios[0].outcome
     return {
         "table": str(name),
@@ -124,7 +124,7 @@ def _scenario(scenario: Scenario, prices: Prices | None) -> dict[str, Any]:
 
 
 def show(console: Console, found: dict[str, Any]) -> None:
-    """One table for people."""
+    """Print one table."""
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,

@@ -1,4 +1,4 @@
-"""What several commands share: options, exit codes, how results and errors are printed."""
+"""Shared by the commands: options, exit codes, output of results and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ PIPED_WIDTH = 160
 BAD_INPUT, FAILED_SAFELY = 2, 3
 
 OUTPUT = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="For people or scripts."
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Output format: a table, or JSON for scripts.",
 )
 
 
@@ -66,13 +70,13 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str], tuple[Any, ...]]:
-    """Reads a comma-separated list of numbers, none below `least`."""
+    """A click callback that parses a comma-separated list of numbers, each at least `least`."""
 
     def read(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[Any, ...]:
         try:
             found = tuple(kind(part) for part in text.split(",") if part.strip())
         except ValueError:
-            raise click.BadParameter(f"{text!r} is no list of numbers, as in 2,4,8") from None
+            raise click.BadParameter(f"{text!r} is not a list of numbers such as 2,4,8") from None
         if any(number < least for number in found):
             raise click.BadParameter(f"numbers must be at least {least:g}")
         return found
@@ -81,7 +85,7 @@ def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str
 
 
 def tell(error: FirnlineError) -> None:
-    """The sentence of an error, on standard error."""
+    """Print the message of an error to standard error."""
     Console(stderr=True).print(f"[bold red]firnline:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
 
 
@@ -102,6 +106,6 @@ def print_json(document: Any) -> None:
 
 
 def for_people() -> Console:
-    """Standard output. In a file or a pipe, which have no width, tables are not folded as on a narrow terminal."""
+    """A console on standard output. It is wide for files and pipes, so that tables are not folded there."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPED_WIDTH)

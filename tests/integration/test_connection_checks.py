@@ -176,7 +176,7 @@ def test_the_history_is_looked_at_and_not_made(
     found = checks(tree, tmp_path)
     assert failed(found) == set()
     assert f"{name}/data/.firnline-probe" in found[check].detail
-    assert checks(tree, tmp_path, observe=True)[check].detail == "it is there"
+    assert checks(tree, tmp_path, observe=True)[check].detail == "it exists"
     tree["history"] = {"table": f"db.{table}"}
     found = checks(tree, tmp_path)
     assert failed(found) == {f"history table lake.db.{table}"}

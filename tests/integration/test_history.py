@@ -273,4 +273,4 @@ def test_people_see_what_was_decided_and_why(kept: HistoryTable) -> None:
 
     assert re.search(r"2026-01-21 12:00:00 .*day=1 .*done: due .*6 small files .*6 -> 1 .*6.0 kB .*splice", shown())
     assert "skipped: switched_off" in shown(partition="day=1")
-    assert "nothing was decided in this time" in shown(since=NOON + 1)
+    assert "no decisions in this time" in shown(since=NOON + 1)
