@@ -26,6 +26,7 @@ from metrics.metric_definition import MetricDefinition
 DEFAULT_TARGET_BYTES = 512 * 1024 * 1024  # Iceberg's default of write.target-file-size-bytes
 
 LONGEST_LABEL = 256
+MAX_TABLES = 5_000
 _CHECKSUM_LETTERS = 12
 _CONTROL_OR_SURROGATE = "%\x00-\x1f\x7f-\x9f\ud800-\udfff"  # a lone surrogate cannot be written as UTF-8
 _NAME_ESCAPES = re.compile(f"[.{_CONTROL_OR_SURROGATE}]")
@@ -47,7 +48,7 @@ class WorkStatus:
 class CollectorLimits:
     """Limits of the number of series: tables with their own series, and partitions of all tables together."""
 
-    max_tables: int = 5_000
+    max_tables: int = MAX_TABLES
     worst_partitions: int = 20
 
 

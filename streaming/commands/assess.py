@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from compactor.whatif.assessment import Prices, Scenario, assess
 from compactor.whatif.table_history import commits_of
-from streaming.commands.options import OUTPUT, for_people, numbers, tell
+from streaming.commands.options import OUTPUT, numbers, print_error, print_json, result_console
 from streaming.ledger.table_resolution import watched_tables
 from streaming.wiring import manifest_cache
 
@@ -72,12 +71,12 @@ def assess_tables(
         except FirnlineError as error:
             failed.append(error)
     if output == "json":
-        click.echo(json.dumps(documents, indent=2, ensure_ascii=False))
+        print_json(documents)
     else:
         for each in documents:
-            show(for_people(), each)
+            show(result_console(), each)
     for other in failed[1:]:
-        tell(other)
+        print_error(other)
     if failed:
         raise failed[0]
 

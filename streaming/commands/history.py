@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -22,7 +21,7 @@ from compactor.history.table import HistoryQuery
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from streaming.commands.options import OUTPUT, for_people
+from streaming.commands.options import OUTPUT, print_json, result_console
 from streaming.wiring import history_table
 
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -87,9 +86,9 @@ def history(
         HistoryQuery(table=name, since=since, until=until, partition=partition, decision=decision, limit=limit)
     )
     if output == "json":
-        click.echo(json.dumps([document(row) for row in found], indent=2, ensure_ascii=False))
+        print_json([document(row) for row in found])
     else:
-        show(for_people(), name, found)
+        show(result_console(), name, found)
 
 
 def document(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from compactor.settings.policy import PolicyValues
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from compactor.whatif.simulation import FOREVER, Arrival, Outcome, bursts, regular, replay
-from streaming.commands.options import OUTPUT, for_people, numbers
+from streaming.commands.options import OUTPUT, numbers, print_json, result_console
 
 UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
@@ -103,9 +102,9 @@ def simulate(config: Path | None, /, table: str | None, plot: Path | None, outpu
     if plot is not None:
         draw(plot, outcomes)
     if output == "json":
-        click.echo(json.dumps([document(name, outcome) for name, outcome in outcomes], indent=2))
+        print_json([document(name, outcome) for name, outcome in outcomes])
     else:
-        show(for_people(), outcomes)
+        show(result_console(), outcomes)
 
 
 def _growth(text: str) -> float:
