@@ -54,7 +54,7 @@ class TableRules(Section):
     other_compactors: Literal["share", "leave"] = Field(
         default="share",
         description="For a table that another compactor has rewritten within the last day: `share` (rewrite what is "
-        "due) or `leave` (do not rewrite). `firnline debt` shows the other compactor in both cases.",
+        "due) or `leave` (do not rewrite). `firnline debt --why` shows the other compactor in both cases.",
     )
 
     def ignores(self, table: TableName) -> bool:
@@ -156,8 +156,8 @@ class LimitSettings(Section):
         default=None,
         ge=1,
         description="Bytes that runs of all tables may read in any 60 minutes. A table with more bytes due starts "
-        "once no other run counts in the last 60 minutes, and rewrites that many bytes. Exceeded by one output file "
-        "at most. Unset: no limit.",
+        "when nothing was read in the last 60 minutes, and rewrites that many bytes. Exceeded by one output file at "
+        "most. Unset: no limit.",
     )
     requests_per_hour: int | None = Field(
         default=None,

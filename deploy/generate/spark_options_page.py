@@ -22,10 +22,10 @@ def spark_options_page() -> str:
     lines = [
         "# Spark's options, by their own names",
         "",
-        "Options of Spark's `rewrite_data_files` (Iceberg 1.11) and their equivalents in firnline. `plan` and `compact`",
-        "accept them by Spark's name:",
+        "Options of Spark's `rewrite_data_files` (Iceberg 1.11) and their equivalents in firnline. `plan` and",
+        "`compact` accept them by Spark's name:",
         "`firnline compact db.t --option min-input-files=3 --option rewrite-job-order=bytes-asc`.",
-        "These options win over table properties and settings. An unknown name is an error that suggests a similar one.",
+        "These options win over table properties and settings. An unknown name is an error with a suggestion.",
         "",
         "For the service, use settings ([Settings](settings.md)). Keys of `policy` can also be set per table: in the",
         "file (`policy.tables.<name>.<key>`) or as table properties (`firnline.policy.<key>`).",
