@@ -41,7 +41,7 @@ COLUMNS: tuple[tuple[str, IcebergType, str], ...] = (
     ("partition_json", StringType(), 'The same as JSON: `{"day": "2024-01-15", "id_bucket": 3}`.'),
     ("branch", StringType(), "The branch of the files; null for the whole table or a skipped partition."),
     ("decision", StringType(), "`done`, `dropped` (planned or started, not committed) or `skipped` (not rewritten)."),
-    ("reason", StringType(), "One word, see below."),
+    ("reason", StringType(), "One word; the table of rows above lists them."),
     ("why", StringType(), "One sentence: why it was due, or why it was not rewritten."),
     ("run_id", StringType(), "Id of the run, as in logs, snapshot summaries, exemplars and Spark's job group."),
     ("strategy", StringType(), "`tiered` or `threshold`."),
