@@ -45,11 +45,9 @@ class TableRules(Section):
     """Which tables are rewritten, only observed, or ignored: globs over `[catalog.]namespace.table`."""
 
     include: tuple[str, ...] = Field(
-        default=(), description="Globs of tables to rewrite. Empty: no table is changed until you name it."
+        default=(), description="Globs of tables to rewrite. Empty: no table is rewritten."
     )
-    observe: tuple[str, ...] = Field(
-        default=("*",), description="Globs of tables to count and show in metrics without writing to them."
-    )
+    observe: tuple[str, ...] = Field(default=("*",), description="Globs of tables to count without writing to them.")
     exclude: tuple[str, ...] = Field(default=(), description="Globs of tables to ignore. Wins over the other two.")
     other_compactors: Literal["share", "leave"] = Field(
         default="share",
@@ -114,9 +112,7 @@ class SparkSettings(Section):
     """Where Spark tasks run."""
 
     master: str = Field(default="local[*]", description="Spark master URL.")
-    conf: dict[str, str] = Field(
-        default_factory=dict, description="Spark configuration, passed to the session unchanged."
-    )
+    conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration, passed on unchanged.")
 
 
 class CommitSettings(Section):
@@ -236,23 +232,14 @@ class StateSettings(Section):
 class ServiceSettings(Section):
     """Intervals, parallelism and caches of the service."""
 
-    trigger_seconds: float = Field(
-        default=2.0, gt=0, description="Seconds between micro-batches. The smallest delay from an event to the ledger."
-    )
+    trigger_seconds: float = Field(default=2.0, gt=0, description="Micro-batch interval: the least delay of an event.")
     sweep_seconds: float = Field(
-        default=300.0,
-        gt=0,
-        description="Seconds between sweeps. A sweep lists the catalogs and finds commits without events.",
+        default=300.0, gt=0, description="Interval of sweeps, which list the catalogs and find commits without events."
     )
     switch_check_seconds: float = Field(
-        default=15.0,
-        gt=0,
-        le=60,
-        description="Seconds between checks of `firnline.enabled` during a rewrite. At most 60.",
+        default=15.0, gt=0, le=60, description="Interval of checks of `firnline.enabled` during a rewrite."
     )
-    concurrent_runs: int = Field(
-        default=1, ge=1, description="Tables rewritten at the same time. A table never has two runs."
-    )
+    concurrent_runs: int = Field(default=1, ge=1, description="Tables rewritten at the same time, by one run each.")
     max_concurrent_file_group_rewrites: int | None = Field(
         default=None,
         ge=1,
@@ -260,17 +247,13 @@ class ServiceSettings(Section):
         "Never more than the rewrite slots (cores less those of the stream). Unset: all slots.",
     )
     retry_seconds: float = Field(
-        default=10.0, gt=0, description="Seconds until a failed table is tried again. Doubles up to 10 minutes."
+        default=10.0, gt=0, description="First back-off of a failed table. Doubles up to 10 min."
     )
     manifests_per_batch: int = Field(
-        default=500,
-        ge=1,
-        description="Manifests that a table may read in one micro-batch. A longer recount continues in the next.",
+        default=500, ge=1, description="Manifests that a table may read in one micro-batch; the next continues."
     )
     manifest_cache_bytes: int = Field(
-        default=256 * MEBIBYTE,
-        ge=0,
-        description="Bytes of memory for decoded manifests. One million files take about half of the default.",
+        default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests. A million files take half of it."
     )
     manifest_disk_bytes: int = Field(
         default=1024 * MEBIBYTE,
@@ -285,19 +268,13 @@ class ServiceSettings(Section):
         "400,000 files, or one to two seconds of the driver's cores.",
     )
     manifest_disk_folder: str = Field(
-        default="",
-        description="Folder of these manifests. Empty: firnline/manifests in XDG_CACHE_HOME, else in ~/.cache.",
+        default="", description="Their folder. Empty: firnline/manifests in XDG_CACHE_HOME, else in ~/.cache."
     )
     worst_partitions: int = Field(
-        default=20,
-        ge=0,
-        description="Partitions with their own metric series: those of all tables with the most small files.",
+        default=20, ge=0, description="Partitions with metric series: those with most small files."
     )
     lease_seconds: float = Field(
-        default=60.0,
-        gt=0,
-        description="Seconds after which a process that has not renewed its lease counts as dead. Its outputs may "
-        "then be swept.",
+        default=60.0, gt=0, description="A process silent for this time is dead; its outputs may be swept."
     )
     grace_seconds: float = Field(
         default=2700.0,
@@ -310,9 +287,7 @@ class ServiceSettings(Section):
 class Settings(Section):
     """All settings."""
 
-    catalogs: dict[str, dict[str, str]] = Field(
-        description="Catalogs by name, each a map of PyIceberg's catalog properties."
-    )
+    catalogs: dict[str, dict[str, str]] = Field(description="Catalogs by name: maps of PyIceberg's properties.")
     tables: TableRules = TableRules()
     kafka: KafkaSettings = KafkaSettings()
     spark: SparkSettings = SparkSettings()
@@ -326,7 +301,7 @@ class Settings(Section):
     history: HistorySettings = HistorySettings()
     logging: LogSettings = LogSettings()
     hooks: tuple[HookSettings, ...] = Field(
-        default=(), description="Refresh hooks, called after each commit: a list of maps with the keys below."
+        default=(), description="Refresh hooks, called after each commit: a list of maps."
     )
 
     @field_validator("catalogs", mode="before")

@@ -1,4 +1,4 @@
-"""`firnline history`: show why partitions were rewritten or not. Reads the history table; needs no running service."""
+"""`firnline history`: show why partitions were rewritten or not. Reads the history table; needs no service."""
 
 from __future__ import annotations
 
@@ -52,18 +52,12 @@ def _moment(_context: click.Context, _parameter: click.Parameter, text: str | No
 @click.command("history")
 @click.argument("table")
 @click.option(
-    "--since",
-    default="30d",
-    show_default=True,
-    callback=_moment,
-    help="Start: 30d, 12h, 90m ago, or a time (ISO 8601, UTC).",
+    "--since", default="30d", show_default=True, callback=_moment, help="30d, 12h, 90m, or a time (ISO, UTC)."
 )
 @click.option("--until", callback=_moment, help="End, in the same form. Default: now.")
 @click.option("--partition", metavar="TEXT", help="Only partitions whose text contains TEXT, e.g. day=2024-01-15.")
 @click.option("--decision", type=click.Choice([DONE, DROPPED, SKIPPED]), help="Only decisions of this kind.")
-@click.option(
-    "--limit", type=click.IntRange(1), default=50, show_default=True, help="Most rows to show; the newest are shown."
-)
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Most rows to show.")
 @OUTPUT
 @click.pass_obj
 def history(
@@ -78,9 +72,7 @@ def history(
     catalogs = Catalogs(settings.catalogs)
     kept = history_table(settings, catalogs)
     if kept is None:
-        raise InputError(
-            "history.table is not set: no decisions are recorded; set it, e.g. history: {table: ops.firnline_history}"
-        )
+        raise InputError("history.table is not set: nothing is recorded; e.g. history: {table: ops.firnline_history}")
     name = TableName.parse(table, catalogs.names)
     found = kept.read(
         HistoryQuery(table=name, since=since, until=until, partition=partition, decision=decision, limit=limit)

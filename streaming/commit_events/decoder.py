@@ -42,16 +42,7 @@ class BadEventReason(StrEnum):
     UNKNOWN_TABLE = "unknown_table"
 
 
-DETECTION_ORDER = (
-    "kafka_connect",
-    "lakekeeper",
-    "polaris",
-    "s3_notification",
-    "glue",
-    "openlineage",
-    "commit_report",
-    "canonical",
-)
+DETECTION_ORDER = ("kafka_connect", "canonical")
 """Formats with a unique mark come first; the canonical event, recognised by one JSON key, comes last."""
 
 
@@ -226,9 +217,7 @@ class Fields:
     def texts(self, name: str) -> tuple[str, ...]:
         value = self._required(name)
         if not isinstance(value, list):
-            raise MalformedError(
-                BadEventReason.WRONG_TYPE, f"{self.path}{name} is {shown(value)}; it must be a list of strings"
-            )
+            raise _wrong_type(self.path + name, value, "a list of strings")
         return tuple(_text(part, f"{self.path}{name}[{index}]") for index, part in enumerate(value))
 
     def namespace(self, name: str) -> tuple[str, ...]:
@@ -247,9 +236,7 @@ class Fields:
     def integer(self, name: str, low: int = INT64_MIN, high: int = INT64_MAX) -> int:
         value = self._required(name)
         if isinstance(value, bool) or not isinstance(value, int):
-            raise MalformedError(
-                BadEventReason.WRONG_TYPE, f"{self.path}{name} is {shown(value)}; it must be an integer"
-            )
+            raise _wrong_type(self.path + name, value, "an integer")
         if not low <= value <= high:
             raise MalformedError(
                 BadEventReason.OUT_OF_RANGE, f"{self.path}{name} is {shown(value)}; it must be in {low}..{high}"
@@ -279,9 +266,7 @@ class Fields:
     def record(self, name: str) -> Fields:
         value = self._required(name)
         if not isinstance(value, dict):
-            raise MalformedError(
-                BadEventReason.WRONG_TYPE, f"{self.path}{name} is {shown(value)}; it must be an object"
-            )
+            raise _wrong_type(self.path + name, value, "an object")
         return Fields(value, f"{self.path}{name}.")
 
     def _required(self, name: str) -> Any:
@@ -291,9 +276,13 @@ class Fields:
         return value
 
 
+def _wrong_type(where: str, value: object, wanted: str) -> MalformedError:
+    return MalformedError(BadEventReason.WRONG_TYPE, f"{where} is {shown(value)}; it must be {wanted}")
+
+
 def _text(value: object, where: str) -> str:
     if not isinstance(value, str):
-        raise MalformedError(BadEventReason.WRONG_TYPE, f"{where} is {shown(value)}; it must be a string")
+        raise _wrong_type(where, value, "a string")
     if not 1 <= len(value) <= MAX_TEXT_CHARACTERS:
         limits = f"1 to {MAX_TEXT_CHARACTERS} characters"
         raise MalformedError(BadEventReason.INVALID_TEXT, f"{where} has {len(value)} characters; it must have {limits}")
