@@ -19,8 +19,6 @@ _PER_PARTITION = ("table", "spec", "partition", "bucket")
 
 
 class Kind(StrEnum):
-    """Prometheus metric types in use."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -65,12 +63,10 @@ def histogram(name: str, meaning: str, remedy: str, *, labels: tuple[str, ...] =
 
 
 def table_gauge(name: str, meaning: str, remedy: str) -> MetricDefinition:
-    """A gauge per table."""
     return gauge(name, meaning, remedy, labels=_PER_TABLE)
 
 
 def engine_counter(name: str, meaning: str, remedy: str) -> MetricDefinition:
-    """A counter per engine and reason for its choice."""
     return counter(name, meaning, remedy, labels=("engine", "reason"))
 
 

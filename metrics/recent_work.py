@@ -68,7 +68,6 @@ class RecentWork:
             return tuple(reversed(self._finished))
 
     def __call__(self, event: Event) -> None:
-        """Update from one event."""
         with self._lock:
             match event:
                 case RunPlanned():

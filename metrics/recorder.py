@@ -73,7 +73,6 @@ class Recorder:
         self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
 
     def __call__(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case per event type, checked for completeness
-        """Count one event."""
         match event:
             case RunPlanned():
                 self._planned(event)

@@ -152,7 +152,6 @@ def _finished(one: Finished) -> Document:
 
 
 def status_page(document: Document) -> str:
-    """The document as HTML."""
     return f"""<!doctype html>
 <html lang="en">
 <head>

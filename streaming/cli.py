@@ -37,7 +37,6 @@ class Commands(click.Group):
     """Prints firnline's errors as one message on stderr and sets the exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
         try:
             return super().invoke(ctx)
         except FirnlineError as error:

@@ -195,7 +195,6 @@ class HistoryTable:
 
 
 def arrow_table(decisions: Sequence[Decision], version: str) -> pa.Table:
-    """The rows as an Arrow table."""
     rows = [
         {
             **{name: _written(value) for name, value in vars(decision).items()},

@@ -57,5 +57,4 @@ class HookSettings(Section):
 
     @property
     def template(self) -> str:
-        """The configured statement, else the engine's default."""
         return self.statement or DEFAULT_STATEMENTS.get(self.kind, "")

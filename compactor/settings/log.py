@@ -10,8 +10,6 @@ from compactor.settings.section import Section
 
 
 class LogSettings(Section):
-    """Log lines on stderr."""
-
     format: Literal["auto", "json", "console"] = Field(
         default="auto",
         description="`json`: one JSON object per line; `console`: for people; `auto`: `console` on a terminal, else "

@@ -106,11 +106,9 @@ class RunOptions:
     rewrite_all: bool = False
 
     def values(self, values: PolicyValues) -> PolicyValues:
-        """The table's policy values with the options applied."""
         return values.model_copy(update=dict(self.policy))
 
     def settings(self, settings: Settings) -> Settings:
-        """The settings with the options applied."""
         return settings.model_copy(
             update={
                 "commit": settings.commit.model_copy(update=dict(self.commit)),

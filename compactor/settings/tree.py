@@ -109,8 +109,6 @@ class KafkaSettings(Section):
 
 
 class SparkSettings(Section):
-    """Where Spark tasks run."""
-
     master: str = Field(default="local[*]", description="Spark master URL.")
     conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration, passed on unchanged.")
 
@@ -138,7 +136,6 @@ class CommitSettings(Section):
     )
 
     def rolls_back(self, *, is_polaris: bool) -> bool:
-        """Whether commits set Polaris' rollback property."""
         return self.polaris_rollback == "always" or (self.polaris_rollback == "auto" and is_polaris)
 
 
@@ -220,8 +217,6 @@ class HttpSettings(Section):
 
 
 class StateSettings(Section):
-    """State that must survive a restart."""
-
     checkpoint: str = Field(
         default="",
         description="URI of the stream's checkpoint. In-flight records and open requests are stored beside it. "
@@ -285,8 +280,6 @@ class ServiceSettings(Section):
 
 
 class Settings(Section):
-    """All settings."""
-
     catalogs: dict[str, dict[str, str]] = Field(description="Catalogs by name: maps of PyIceberg's properties.")
     tables: TableRules = TableRules()
     kafka: KafkaSettings = KafkaSettings()

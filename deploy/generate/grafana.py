@@ -32,12 +32,10 @@ class Dashboard:
 
 
 def file_name(dashboard: Dashboard) -> str:
-    """File name of the dashboard."""
     return f"{dashboard.uid}.json"
 
 
 def document(dashboard: Dashboard) -> dict[str, Any]:
-    """Grafana's JSON model."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,

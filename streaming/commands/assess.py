@@ -93,7 +93,6 @@ def _assessed(
 
 
 def document(name: TableName, scenarios: tuple[Scenario, ...], prices: Prices | None) -> dict[str, Any]:
-    """JSON document of one table."""
     outcome = scenarios[0].outcome
     return {
         "table": str(name),
@@ -123,7 +122,6 @@ def _scenario(scenario: Scenario, prices: Prices | None) -> dict[str, Any]:
 
 
 def show(console: Console, found: dict[str, Any]) -> None:
-    """Print one table."""
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,

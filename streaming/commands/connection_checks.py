@@ -45,8 +45,6 @@ OBSERVED = "not tried: `run --observe` writes nothing"
 
 
 class Status(Enum):
-    """Result of a check."""
-
     OK = "ok"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -63,7 +61,6 @@ class Check:
     again: bool = False
 
     def document(self) -> dict[str, Any]:
-        """JSON document of the check."""
         return asdict(self) | {"status": self.status.value}
 
 

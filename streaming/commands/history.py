@@ -89,7 +89,6 @@ def document(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def show(console: Console, name: TableName, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print decisions."""
     table = Table(title=f"{name}: decisions, newest first", box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("decided at (UTC)", "partition", "decision", "why", "files", "size", "engine", "seconds", "run"):
         justify: Any = "right" if heading in {"files", "size", "seconds"} else "left"

@@ -85,7 +85,6 @@ def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str
 
 
 def print_error(error: FirnlineError) -> None:
-    """Print the message of an error to standard error."""
     Console(stderr=True).print(f"[bold red]firnline:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
 
 
@@ -95,13 +94,11 @@ def exit_code(error: FirnlineError) -> int:
 
 
 def fail(error: FirnlineError, code: int | None = None) -> NoReturn:
-    """Print the error and exit."""
     print_error(error)
     sys.exit(exit_code(error) if code is None else code)
 
 
 def print_json(document: Any) -> None:
-    """Print a JSON document to standard output."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 

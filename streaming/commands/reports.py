@@ -116,7 +116,6 @@ def _planned_document(planned: PlannedGroup) -> Document:
 
 
 def run_document(result: RunResult) -> Document:
-    """`firnline compact --output json`."""
     after = result.snapshot_after if result.snapshot_after is not None else result.snapshot_before
     return {
         "table": str(result.table),
@@ -254,7 +253,6 @@ def settings_yaml(settings: Settings) -> str:
 
 
 def print_planning(console: Console, plan: TablePlan) -> None:
-    """Print how the plan was made."""
     document = _planning_document(plan)
     seconds = ", ".join(f"{stage} {spent:.3f} s" for stage, spent in document["seconds"].items())
     console.print(f"planned in {plan.seconds:.3f} s: {seconds}", highlight=False)
@@ -267,7 +265,6 @@ def print_planning(console: Console, plan: TablePlan) -> None:
 
 
 def print_plan(console: Console, plan: TablePlan) -> None:
-    """Print a plan."""
     for line in plan.selection.lines() if plan.selection else ():
         console.print(line, markup=False, highlight=False)
     if plan.has_work and plan.dangling:
@@ -297,7 +294,6 @@ def print_plan(console: Console, plan: TablePlan) -> None:
 
 
 def print_run(console: Console, result: RunResult) -> None:
-    """Print the result of a run."""
     if not result.commits:
         console.print(f"[bold]{result.table}[/]: nothing to do")
         return

@@ -45,8 +45,6 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> t
 
 @dataclass(frozen=True)
 class Contender:
-    """One line of the comparison."""
-
     name: str
     policy: Policy
     every: int = 1
@@ -157,7 +155,6 @@ def _contenders(values: PolicyValues, sizes: FileSizes, options: dict[str, Any])
 
 
 def document(name: str, outcome: Outcome) -> dict[str, Any]:
-    """JSON document of one line."""
     return {
         "policy": name.strip(),
         "commits": outcome.arrivals,
@@ -178,7 +175,6 @@ def document(name: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def show(console: Console, outcomes: Sequence[tuple[str, Outcome]]) -> None:
-    """Print the comparison."""
     first = outcomes[0][1]
     table = Table(
         box=SIMPLE_HEAD,

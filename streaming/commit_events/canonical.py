@@ -36,8 +36,6 @@ _BRINGS_FILES = frozenset({UPDATE, "create-table", "register-table"})
 
 @dataclass(frozen=True)
 class CanonicalDecoder:
-    """Decoder of the canonical event."""
-
     source: str = SOURCE
 
     def recognises(self, event: RawEvent) -> bool:

@@ -97,8 +97,6 @@ def _play(stage: Stage, show: Show, *, keep: bool) -> int:
 
 
 class Play:
-    """The two acts."""
-
     def __init__(self, stage: Stage, show: Show) -> None:
         self._stage = stage
         self._show = show
@@ -190,12 +188,10 @@ class Play:
         )  # fmt: skip
 
     def service_log(self) -> str:
-        """Path and end of the service's log."""
         log = self._running_service().log
         return f"The service's log {log} ends with:\n{last_lines(log)}"
 
     def wait_for_the_end(self, broker: str) -> None:
-        """Keep everything running until Ctrl-C."""
         self._show.lines(
             ("settings", str(self._stage.settings_file)),
             ("broker", broker),
@@ -239,7 +235,6 @@ class Play:
             time.sleep(LOOK_SECONDS / 4)
 
     def _watch(self) -> None:
-        """Read new output and state, and show it."""
         for line in self._ingestion.take_lines() if self._ingestion is not None else ():
             self._ingested.append(IngestedCommit(**json.loads(line)))
             if len(self._ingested) % 7 == 0:

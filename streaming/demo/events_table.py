@@ -28,7 +28,6 @@ COLUMNS = {
 
 
 def create_table(session: SparkSession, table: TableName) -> None:
-    """Create the namespace and the table if they do not exist."""
     namespace = ".".join(f"`{part}`" for part in (table.catalog, *table.namespace))
     session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
     columns = ", ".join(f"{name} {kind}" for name, (kind, _) in COLUMNS.items())
@@ -46,11 +45,9 @@ def rows_per_commit(file_size: float) -> int:
 
 
 def event_rows(session: SparkSession, first_id: int, rows: int) -> DataFrame:
-    """`rows` events with ids from `first_id`."""
     values = [f"{expression} AS {name}" for name, (_, expression) in COLUMNS.items()]
     return session.range(first_id, first_id + rows, 1, 2).selectExpr(*values)
 
 
 def append_events(session: SparkSession, table: TableName, first_id: int, rows: int) -> None:
-    """Make one commit with one file in every bucket."""
     event_rows(session, first_id, rows).writeTo(table.spark).append()

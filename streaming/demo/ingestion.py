@@ -66,7 +66,6 @@ def main(config: Path, table: str, commits: int, file_size: int, pause: float) -
 def ingest(
     settings: Settings, table: TableName, commits: int, file_size: int, pause: float
 ) -> Iterator[IngestedCommit]:
-    """Make the commits in a separate Spark session."""
     catalogs = Catalogs(settings.catalogs)
     session = spark_session(_with_own_spark(settings), application="ingestion")
     sender = producer(settings.kafka)

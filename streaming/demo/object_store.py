@@ -27,7 +27,6 @@ class ObjectStore:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Catalog properties by PyIceberg's names."""
         return {
             "s3.endpoint": self.endpoint,
             "s3.access-key-id": self.access_key,

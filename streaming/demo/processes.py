@@ -44,11 +44,9 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether the process is running."""
         return self._process.poll() is None
 
     def take_lines(self) -> list[str]:
-        """Lines printed since the last call."""
         taken = []
         with suppress(queue.Empty):
             while True:
@@ -102,7 +100,6 @@ class Child:
 
 
 def last_lines(log: Path) -> str:
-    """The end of a log, indented."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
     return "\n".join(f"  {line.rstrip()}" for line in lines) or "  (nothing)"
 

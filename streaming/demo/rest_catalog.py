@@ -49,7 +49,6 @@ def files_on(store: ObjectStore) -> dict[str, str]:
 
 
 def answers(uri: str) -> bool:
-    """Whether a REST catalog answers at `uri`."""
     try:
         with urllib.request.urlopen(f"{uri}/v1/config", timeout=5):  # noqa: S310 - http
             return True

@@ -33,12 +33,10 @@ class Readings:
 
     @property
     def ready(self) -> bool:
-        """Whether the service is ready."""
         return self.total(d.SERVICE_READY.name) > 0
 
     @property
     def idle(self) -> bool:
-        """Whether no run is running or queued."""
         return self.total(d.RUNNING_RUNS.name) == 0 and self.total(d.QUEUED_RUNS.name) == 0
 
     @property
@@ -52,7 +50,6 @@ class Readings:
         return self._counts(d.RUN_FAILURES.name, "{stage} ({reason}, {reaction})")
 
     def stage_seconds(self, stage: str) -> float:
-        """Seconds of all runs in a stage."""
         return self.total(f"{d.STAGE_SECONDS.name}_sum", stage=stage)
 
     @property

@@ -35,8 +35,6 @@ class Scene:
 
 @dataclass(frozen=True)
 class Check:
-    """A condition that the demo checks."""
-
     holds: bool
     text: str
 
@@ -62,8 +60,6 @@ class ActResult:
 
 
 class Show:
-    """All output of the demo."""
-
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._live: Live | None = None
@@ -72,7 +68,6 @@ class Show:
             self._console.width = PLAIN_WIDTH
 
     def heading(self, text: str) -> None:
-        """Print the heading of an act."""
         self._console.print()
         if self._console.is_terminal:
             self._console.print(Rule(f"[bold]{text}", align="left", style="cyan"))
@@ -80,7 +75,6 @@ class Show:
             self._console.print(f"== {text}", soft_wrap=True)
 
     def say(self, text: str, style: str = "") -> None:
-        """Print one line with the seconds since the start."""
         line = Text(f"{time.monotonic() - self._started:6.1f} s  ", style="dim")
         self._console.print(line.append(text, style=style or "not dim"), soft_wrap=True)
 
@@ -90,7 +84,6 @@ class Show:
             self.say(text)
 
     def failure(self, text: str) -> None:
-        """Print an error in red."""
         self._console.print(Text(text, style="bold red"), soft_wrap=True)
 
     @contextmanager
@@ -107,12 +100,10 @@ class Show:
                 self._live = None
 
     def scene(self, scene: Scene) -> None:
-        """Replace the live view."""
         if self._live is not None:
             self._live.update(_scene(scene, bars=max(8, min(HISTORY, self._console.width - OTHER_COLUMNS))))
 
     def summary(self, acts: Sequence[ActResult]) -> None:
-        """Print the figures and checks of all acts."""
         table = Table(box=box.SIMPLE_HEAD, title="Before and after", title_justify="left", title_style="bold")
         table.add_column("")
         for act in acts:
@@ -126,7 +117,6 @@ class Show:
             self._console.print(Text(f"  {mark}  {check.text}", style=style), soft_wrap=True)
 
     def lines(self, *pairs: tuple[str, str]) -> None:
-        """Print names and values, one pair per line."""
         self._console.print()
         width = max(len(name) for name, _ in pairs)
         for name, value in pairs:
@@ -159,7 +149,6 @@ def sparkline(values: Sequence[int], highest: int) -> str:
 
 
 def checksum_text(checksum: int) -> str:
-    """Sixteen hexadecimal digits."""
     return f"{checksum:0{CHECKSUM_DIGITS}x}"
 
 

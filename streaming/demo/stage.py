@@ -40,7 +40,6 @@ class Stage:
 
     @property
     def settings_file(self) -> Path:
-        """The service's and the ingestion's settings."""
         return self.folder / "firnline.yaml"
 
     def check(self) -> None:
@@ -78,7 +77,6 @@ class Stage:
                 yield {"type": "rest", "uri": uri, "warehouse": warehouse, **store.properties}
 
     def write_settings(self, bootstrap_servers: str, catalog: Mapping[str, str]) -> None:
-        """Write firnline.yaml."""
         document = {
             "catalogs": {CATALOG: dict(catalog)},
             "tables": {"include": ["db.*"]},
@@ -99,7 +97,6 @@ class Stage:
 
 @contextmanager
 def work_folder(folder: Path | None) -> Iterator[Path]:
-    """The given folder, or a new temporary one."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder.resolve()

@@ -24,8 +24,6 @@ BATCH_ROWS = 32_768
 
 @dataclass(frozen=True)
 class LiveDataFile:
-    """One data file of a snapshot."""
-
     path: str
     bucket: int
     bytes: int
@@ -83,20 +81,16 @@ class TableCommit:
 
 @dataclass(frozen=True)
 class Look:
-    """The table at one moment."""
-
     snapshot_id: int
     buckets: dict[int, BucketFiles]
     commits: tuple[TableCommit, ...]
 
     @property
     def files(self) -> int:
-        """Live data files."""
         return sum(bucket.files for bucket in self.buckets.values())
 
     @property
     def settled(self) -> bool:
-        """Whether no bucket is due for a rewrite."""
         return not any(bucket.due for bucket in self.buckets.values())
 
     def commits_after(self, snapshot_id: int | None) -> tuple[TableCommit, ...]:

@@ -85,7 +85,6 @@ class RefreshHooks:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Start one thread per hook."""
         for hook, lane in self._lanes:
             thread = threading.Thread(target=self._work, args=(hook, lane), name=f"hook-{hook.name}", daemon=True)
             thread.start()

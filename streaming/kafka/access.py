@@ -24,8 +24,6 @@ class TopicAccess:
 
 
 class KafkaAccess:
-    """A connection of Kafka's admin client."""
-
     def __init__(self, kafka: KafkaSettings) -> None:
         self._topics: dict[str, TopicAccess] = {}
         try:
@@ -34,7 +32,6 @@ class KafkaAccess:
             raise no_broker(kafka, error) from error
 
     def close(self) -> None:
-        """Close the connection."""
         self._admin.close()
 
     def topic(self, name: str) -> TopicAccess:

@@ -50,7 +50,6 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def sink_options(kafka: KafkaSettings) -> dict[str, str]:
-    """Options of Spark's Kafka sink for dead letters."""
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "topic": kafka.dead_letter_topic,
@@ -132,7 +131,6 @@ def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> N
 
 
 def client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
-    """Arguments of all kafka-python clients."""
     translated = {
         PYTHON_NAMES.get(key, key.replace(".", "_")): value
         for key, value in kafka.options.items()
@@ -143,7 +141,6 @@ def client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
 
 
 def no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:
-    """The error for a broker that cannot be reached."""
     return RetryError(
         f"no Kafka broker answers at {kafka.bootstrap_servers}: {error}; check kafka.bootstrap_servers",
         reason=Reason.KAFKA_UNAVAILABLE,

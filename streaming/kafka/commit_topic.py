@@ -34,15 +34,11 @@ class RecordKind(Enum):
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why firnline must not write to a topic, and the remedy."""
-
     why: str
     remedy: str
 
 
 class ForeignTopicError(InputError):
-    """The commit topic belongs to another system."""
-
     def __init__(self, topic: str, refusal: Refusal) -> None:
         super().__init__(
             f"kafka.commit_topic: topic {topic} {refusal.why}; {refusal.remedy}", reason=Reason.FOREIGN_TOPIC

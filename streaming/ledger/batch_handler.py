@@ -38,15 +38,11 @@ RETRY_SECONDS = 15.0
 
 
 class RecountRequester(Protocol):
-    """Requests another count of a table."""
-
     def request_recount(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None: ...
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of one table in one batch."""
-
     table: TableName
     body: dict[str, Any]
     partitions: tuple[dict[str, Any], ...]
@@ -83,7 +79,6 @@ class BatchHandler:
         self.apply(frame.collect())
 
     def apply(self, rows: Iterable[Any]) -> None:
-        """Apply collected rows to the board."""
         tables: dict[str, dict[str, Any]] = {}
         partitions: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         dead: list[tuple[dict[str, Any], bytes | None]] = []

@@ -22,15 +22,12 @@ Headers = list[tuple[str, bytes]]
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record for the dead-letter topic."""
-
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...]
 
 
 def dead_letter(event: RawEvent, bad: BadEvent, *, topic: str, partition: int, offset: int) -> DeadLetter:
-    """The dead letter of an event."""
     headers = dead_letter_headers(
         bad.reason, bad.detail, topic=topic, partition=partition, offset=offset, original_headers=event.headers
     )

@@ -49,7 +49,6 @@ class LedgerSettings:
 
 
 def ledger_settings(settings: Settings, catalogs: Catalogs) -> LedgerSettings:
-    """Select the operator's settings."""
     return LedgerSettings(
         catalogs=catalogs,
         tables=settings.tables,
@@ -98,7 +97,6 @@ class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no t
         self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Spark calls this once per task."""
         light_between_tasks()
         self._head = handle.getValueState("head", "json string")
         self._slots = handle.getMapState("slots", "number int", "packed binary")

@@ -69,7 +69,6 @@ def partition_row(
     counts: PartitionCounts,
     judgement: Judgement,
 ) -> dict[str, Any]:
-    """One partition's counts and the policy's judgement."""
     body = {
         "spec_id": key.spec_id,
         "values": key.values,

@@ -29,7 +29,6 @@ class OwnLog(io.TextIOBase):
         self._to, self._stderr, self._drained = pipe, stderr, drained
 
     def write(self, text: str) -> int:
-        """Write a line."""
         data = text.encode("utf-8", "backslashreplace")
         try:
             _write_all(self._to, data)

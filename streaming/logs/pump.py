@@ -77,7 +77,6 @@ class Entries:
 
     @property
     def waiting(self) -> bool:
-        """Whether an entry is held back."""
         return bool(self._text)
 
 
