@@ -1,1 +1,1 @@
-"""The compactor room: Iceberg, storage and Spark as a place to run tasks. Knows nothing of Kafka or Prometheus."""
+"""The compactor: Iceberg, storage, and Spark as a place to run tasks. Imports neither Kafka nor Prometheus."""

@@ -1,4 +1,4 @@
-"""Every error firnline raises on purpose, each class naming the reaction it asks for.
+"""All errors that firnline raises on purpose. The class of an error names the reaction to it.
 
 A message says what happened, to which table, file or key, and what to do next.
 """
@@ -9,7 +9,7 @@ from compactor.reasons import Reason
 
 
 class FirnlineError(Exception):
-    """Base of all deliberate errors. `reason` and `reaction` are fit for metric labels."""
+    """Base of all deliberate errors. `reason` and `reaction` are slugs, fit for metric labels."""
 
     reason: Reason = Reason.ERROR
     reaction: str = "give_up"
@@ -21,28 +21,28 @@ class FirnlineError(Exception):
 
 
 class RetryError(FirnlineError):
-    """Reaction: **retry** the same work later, with back-off (a catalog or store that does not answer)."""
+    """Reaction: **retry** the same work later, with back-off (a catalog or store does not answer)."""
 
     reason = Reason.UNAVAILABLE
     reaction = "retry"
 
 
 class ReplanError(FirnlineError):
-    """Reaction: **re-plan** from the table's present state (another commit touched what was being rewritten)."""
+    """Reaction: **re-plan** from the table's current state (another commit touched the rewritten files)."""
 
     reason = Reason.CONFLICT
     reaction = "replan"
 
 
 class CommitUnknownError(FirnlineError):
-    """Reaction: **settle first**: the commit may have landed. Delete nothing; look for the run id in snapshots."""
+    """Reaction: **settle first**: the commit may have landed. Delete nothing; look for the run id in the snapshots."""
 
     reason = Reason.COMMIT_STATE_UNKNOWN
     reaction = "settle"
 
 
 class GiveUpError(FirnlineError):
-    """Reaction: **give up** this rewrite; the table is untouched and stays as it is until it changes."""
+    """Reaction: **give up** this rewrite. The table is unchanged; do not try again before its files change."""
 
     reason = Reason.REFUSED
     reaction = "give_up"
@@ -56,7 +56,7 @@ class StoppedError(FirnlineError):
 
 
 class LaterError(FirnlineError):
-    """Reaction: **look again later**: the table is another compactor's for now. Nothing is wrong."""
+    """Reaction: **look again later**: another compactor works on the table. This is not a failure."""
 
     reason = Reason.OTHER_COMPACTOR
     reaction = "later"

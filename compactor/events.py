@@ -1,4 +1,4 @@
-"""Typed events: what the compactor and the stream tell whoever listens. The metrics room counts them; logs print them.
+"""Typed events that the compactor and the stream publish. `metrics/` counts them, the log prints them.
 
 All durations are seconds, all sizes bytes. `reason` fields are slugs from bounded sets, fit for metric labels.
 """
@@ -14,7 +14,7 @@ from compactor.table_names import TableName
 
 @dataclass(frozen=True)
 class RunPlanned:
-    """A rewrite run of one table was planned: `groups` groups (one per partition and bucket) will be rewritten."""
+    """A run of one table was planned: it will rewrite `groups` file groups."""
 
     run_id: str
     table: TableName
@@ -26,7 +26,7 @@ class RunPlanned:
 
 @dataclass(frozen=True)
 class RunSkipped:
-    """A due table was looked at and deliberately left alone. Decisions not to act are counted too."""
+    """A due table was deliberately not rewritten."""
 
     table: TableName
     reason: str
@@ -34,7 +34,7 @@ class RunSkipped:
 
 @dataclass(frozen=True)
 class SkippedPartition:
-    """A partition that is left as it is. `files`, `bytes`: its small ones."""
+    """A partition that is not rewritten. `files`, `bytes`: its small files."""
 
     key: PartitionKey
     partition: Mapping[str, JsonValue]
@@ -45,10 +45,10 @@ class SkippedPartition:
 
 @dataclass(frozen=True)
 class PartitionsSkipped:
-    """Partitions with debt that are not rewritten now; none named: the whole table.
+    """Partitions with debt that are not rewritten now. No partitions: the whole table.
 
-    `reason`: `not_due` by the ledger's counts, `declined` by a plan that looked at their files, `not_acted_on`: the
-    table is only watched.
+    `reason`: `not_due` (the ledger's counts), `declined` (a plan that read the partition's files) or `not_acted_on`
+    (the table is only observed).
     """
 
     table: TableName
@@ -59,7 +59,7 @@ class PartitionsSkipped:
 
 @dataclass(frozen=True)
 class GroupPlan:
-    """What was decided about one group before a byte of it was read, and why: `why` in words, `strategy` by name."""
+    """The decision about one file group, made from metadata. `why`: a sentence; `strategy`: a name."""
 
     partition: Mapping[str, JsonValue] = field(default_factory=dict)
     why: str = ""
@@ -74,7 +74,7 @@ class GroupPlan:
 
 @dataclass(frozen=True)
 class GroupRewritten:
-    """One group's new files are written and its row count is checked; nothing is committed yet."""
+    """A file group's outputs are written and their row count is checked. Not committed yet."""
 
     run_id: str
     table: TableName
@@ -95,7 +95,7 @@ class GroupRewritten:
 
 @dataclass(frozen=True)
 class GroupCommitted:
-    """One group's new files have taken the place of its old ones. `delete_files_removed`: by the whole commit."""
+    """A commit replaced a file group's inputs by its outputs. `delete_files_removed`: of the whole commit."""
 
     rewritten: GroupRewritten
     snapshot_id: int
@@ -104,7 +104,7 @@ class GroupCommitted:
 
 @dataclass(frozen=True)
 class GroupDropped:
-    """One group could not be rewritten; the run goes on without it and its files are as they were."""
+    """A file group could not be rewritten. Its files are unchanged; the run continues without it."""
 
     run_id: str
     table: TableName
@@ -117,9 +117,9 @@ class GroupDropped:
 
 @dataclass(frozen=True)
 class RunCommitted:
-    """One `replace` snapshot holds the whole run; a long one takes several, `snapshot_id` is the last.
+    """A run ended with a commit. A long run commits several `replace` snapshots; `snapshot_id` is the last.
 
-    `event_to_compacted_seconds`: since the oldest event it settles.
+    `event_to_compacted_seconds`: from the oldest event that the run settles to its commit.
     """
 
     run_id: str
@@ -139,7 +139,7 @@ class RunCommitted:
 
 @dataclass(frozen=True)
 class RunFailed:
-    """A run ended without a commit. `stage`: plan, rewrite, commit, manifests; `reaction`: what its class asks for."""
+    """A run ended without a commit. `stage`: plan, rewrite, commit or manifests; `reaction`: of the error's class."""
 
     run_id: str
     table: TableName
@@ -151,7 +151,7 @@ class RunFailed:
 
 @dataclass(frozen=True)
 class RunWouldRewrite:
-    """Observe mode: what a run would have done. Nothing was written."""
+    """Observe mode: the size of the run that was not started. Nothing was written."""
 
     table: TableName
     groups: int
@@ -162,10 +162,10 @@ class RunWouldRewrite:
 
 @dataclass(frozen=True)
 class ManifestsRead:
-    """Manifests wanted by a plan or a recount: found in memory or on disk, or read from the store (`bytes_read`).
+    """Manifests that a plan or a recount needed: found in memory (`hits`), on disk, or read from the store (`misses`).
 
-    `prefetched`: read before anybody asked; `foreseen`: found in memory for that reason, each counted once. `unusual`:
-    manifests that only the slow reference decoder could read.
+    `prefetched`: read before a plan needed them. `foreseen`: prefetched manifests that a plan then used, each counted
+    once. `unusual`: manifests that only the slow reference decoder could read. `bytes_read`: from the store.
     """
 
     table: TableName
@@ -181,7 +181,7 @@ class ManifestsRead:
 
 @dataclass(frozen=True)
 class LedgerUpdated:
-    """The ledger has counted a table up to `snapshot_id`. `recount_reason` is None for an incremental walk."""
+    """The ledger counted a table up to `snapshot_id`. `recount_reason`: None after an incremental update."""
 
     table: TableName
     snapshot_id: int | None
@@ -192,7 +192,7 @@ class LedgerUpdated:
 
 @dataclass(frozen=True)
 class TableUnreadable:
-    """A table could not be loaded or counted; it is marked stale and tried again, the others go on."""
+    """A table could not be loaded or counted. It is marked stale and retried; other tables are not affected."""
 
     table: TableName
     reason: str
@@ -201,7 +201,7 @@ class TableUnreadable:
 
 @dataclass(frozen=True)
 class DeadLettered:
-    """Events that no decoder or no table wanted were sent to the dead-letter topic."""
+    """Events that no decoder could read or that match no table were sent to the dead-letter topic."""
 
     reason: str
     count: int
@@ -209,7 +209,7 @@ class DeadLettered:
 
 @dataclass(frozen=True)
 class BatchFinished:
-    """One micro-batch of the stream is done. `lag_offsets`: events on the topic that the batch had not read."""
+    """A micro-batch of the stream ended. `lag_offsets`: events on the topic that the batch did not read."""
 
     query: str
     batch_id: int
@@ -221,7 +221,7 @@ class BatchFinished:
 
 @dataclass(frozen=True)
 class UnreferencedFilesRemoved:
-    """Outputs of a crashed, failed or aborted run were deleted, after proof that no snapshot references them."""
+    """Outputs of a crashed, failed or aborted run were deleted after proof that no snapshot references them."""
 
     table: TableName
     files: int
@@ -229,7 +229,7 @@ class UnreferencedFilesRemoved:
 
 @dataclass(frozen=True)
 class ManifestsRewritten:
-    """Manifests were merged and ordered by partition: `before` became `after`, with no data file touched."""
+    """Manifests were merged and ordered by partition: `before` became `after`. No data file changed."""
 
     run_id: str
     table: TableName
@@ -240,7 +240,7 @@ class ManifestsRewritten:
 
 @dataclass(frozen=True)
 class HookFinished:
-    """A refresh hook was called after a commit; `error` says why nobody was told, empty when all went well."""
+    """A refresh hook was called after a commit. `error`: why it failed, empty if it succeeded."""
 
     hook: str
     table: TableName
@@ -250,7 +250,7 @@ class HookFinished:
 
 @dataclass(frozen=True)
 class HistoryWritten:
-    """An append to the history table: `rows`, or the `error` for which it is tried again. `dropped`: rows lost."""
+    """An append to the history table: `rows` written, or the `error` before its retry. `dropped`: rows lost."""
 
     rows: int
     dropped: int = 0
@@ -282,4 +282,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore(_event: Event) -> None:
-    """The listener that does nothing."""
+    """Listener that does nothing."""

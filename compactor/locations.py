@@ -1,15 +1,15 @@
-"""Locations of files as tables spell them: which are files of this host, and their paths."""
+"""File locations as tables spell them: whether a location is local, and its path."""
 
 from __future__ import annotations
 
 
 def is_local(location: str) -> bool:
-    """Whether the kernel reaches it; a network file system looks the same."""
+    """Whether the operating system can open the location (also on a mounted network file system)."""
     return location.startswith(("/", "file:"))
 
 
 def plain_path(location: str) -> str:
-    """`file:/a`, `file:///a` and `/a` name one file; other schemes are compared as they are."""
+    """Normalize `file:/a` and `file:///a` to `/a`; return locations of other schemes unchanged."""
     if location.startswith("file:"):
         return "/" + location.removeprefix("file:").lstrip("/")
     return location

@@ -1,8 +1,8 @@
 """Partition keys: the (spec, partition) identity that debt, plans and commits share.
 
-A partition tuple is kept as the JSON array that Iceberg's single-value serialization gives it (spec appendix D):
-dates as ISO text, decimals as text at the exact scale, binary and fixed as hex, null as null. That text is hashable,
-sortable, printable, and what Iceberg's Java parsers read on the commit side.
+A partition tuple is stored as a JSON array in Iceberg's single-value serialization (spec appendix D): dates as ISO
+text, decimals as text at the exact scale, binary and fixed as hex, null as null. The text is hashable, sortable,
+printable, and readable by Iceberg's Java parsers in the commit.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NANOS_PER_SECOND = 1_000_000_000
 class PartitionKey(NamedTuple):
     """One partition of one partition spec. `values` is the canonical JSON array of the partition tuple.
 
-    A named tuple, since plans compare tens of thousands of them.
+    A named tuple, because plans compare tens of thousands of them.
     """
 
     spec_id: int
@@ -60,13 +60,13 @@ class PartitionKey(NamedTuple):
 
     @property
     def commits_as_json(self) -> bool:
-        """False when a value is NaN or infinite, which Iceberg's JSON content-file parser rejects."""
+        """False if a value is NaN or infinite: Iceberg's JSON content-file parser rejects them."""
         return not any(isinstance(value, float) and not math.isfinite(value) for value in self.tuple_json)
 
 
 @dataclass(frozen=True)
 class PartitionLayout:
-    """How to read partition tuples of one spec: field names, result types, which fields are buckets or void."""
+    """Field names and result types of one spec's partition tuples, and which fields are buckets or void."""
 
     spec_id: int
     names: tuple[str, ...]
@@ -76,12 +76,12 @@ class PartitionLayout:
 
     @property
     def is_unpartitioned(self) -> bool:
-        """No field, or void ones only (what V1 tables keep of dropped fields): its equality deletes are global."""
+        """No field, or only void fields (V1 tables keep dropped fields so). Its equality deletes are global."""
         return len(self.void_fields) == len(self.names)
 
     @classmethod
     def of(cls, spec: PartitionSpec, schema: Schema) -> PartitionLayout:
-        """The layout of `spec`; `schema` must hold the spec's source columns (any schema of the table that does)."""
+        """The layout of `spec`. `schema`: any schema of the table that has the spec's source columns."""
         types = tuple(_result_type(field.field_type) for field in spec.partition_type(schema).fields)
         buckets = tuple(i for i, field in enumerate(spec.fields) if isinstance(field.transform, BucketTransform))
         voids = tuple(i for i, field in enumerate(spec.fields) if isinstance(field.transform, VoidTransform))
@@ -93,15 +93,15 @@ class PartitionLayout:
         return PartitionKey(self.spec_id, json.dumps(encoded, separators=(",", ":"), ensure_ascii=False))
 
     def values(self, key: PartitionKey) -> tuple[Any, ...]:
-        """The inverse of `key`: the partition tuple as PyIceberg decodes it from a manifest entry."""
+        """Inverse of `key`: the partition tuple as PyIceberg decodes it from a manifest entry."""
         return tuple(from_json(kind, value) for kind, value in zip(self.types, key.tuple_json, strict=True))
 
     def readable(self, key: PartitionKey) -> dict[str, JsonValue]:
-        """Field name → value, for people and for JSON output. `{}` when unpartitioned."""
+        """Field name → value, for display and JSON output. `{}` if unpartitioned."""
         return dict(zip(self.names, key.tuple_json, strict=True))
 
     def bucket(self, key: PartitionKey) -> int | None:
-        """The bucket number when the spec has exactly one bucket field, else None."""
+        """The bucket number if the spec has exactly one bucket field, else None."""
         if len(self.bucket_fields) != 1:
             return None
         value = key.tuple_json[self.bucket_fields[0]]
@@ -109,7 +109,7 @@ class PartitionLayout:
 
 
 def partition_text(partition: Mapping[str, JsonValue]) -> str:
-    """`{field: value}` for people, the same in reports, logs and the history."""
+    """Partition as text for reports, logs and the history."""
     return ", ".join(f"{name}={value}" for name, value in partition.items()) or "(unpartitioned)"
 
 
@@ -120,7 +120,7 @@ def _result_type(field_type: Any) -> PrimitiveType:
 
 
 def to_json(kind: PrimitiveType, value: Any) -> JsonValue:
-    """One partition value in Iceberg's JSON single-value form, whichever of its Python shapes PyIceberg hands over."""
+    """One partition value in Iceberg's JSON single-value form, from any Python type that PyIceberg returns for it."""
     if value is None:
         return None
     writer = _WRITERS.get(type(kind))
@@ -138,11 +138,13 @@ def _date(value: int | dt.date) -> str:
 
 
 def _civil(days: int) -> str:
-    """ISO date of a day number, also beyond the years that Python's `date` covers."""
+    """ISO date of a day number, also outside the years of Python's `date`."""
     text = str(np.datetime64(days, "D"))
     month_and_day = text[-len("-MM-DD") :]
     year = int(text.removesuffix(month_and_day))
-    sign = "-" if year < 0 else "+" if year > dt.MAXYEAR else ""  # java.time takes a plus from five digits on
+    sign = (
+        "-" if year < 0 else "+" if year > dt.MAXYEAR else ""
+    )  # java.time requires a plus sign for years of five digits
     return f"{sign}{abs(year):04d}{month_and_day}"
 
 
@@ -193,7 +195,7 @@ _WRITERS: dict[type[PrimitiveType], Callable[[PrimitiveType, Any], JsonValue]] =
 
 
 def from_json(kind: PrimitiveType, value: JsonValue) -> Any:
-    """The inverse of `to_json`, in the shapes that PyIceberg decodes: days, micro- and nanoseconds as numbers."""
+    """Inverse of `to_json`, in the types that PyIceberg decodes: days, micro- and nanoseconds as numbers."""
     if value is None:
         return None
     reader = _READERS.get(type(kind))

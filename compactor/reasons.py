@@ -1,4 +1,4 @@
-"""Why: the reason of an error, of an engine's refusal and of a run that was skipped.
+"""Reasons of errors, of an engine's refusals and of skipped runs.
 
 A reason is a slug from this bounded set, fit for a metric label. It compares equal to its text.
 """
@@ -9,7 +9,7 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Names as in events, metric labels and JSON."""
+    """Values as in events, metric labels and JSON."""
 
     # Input: settings, options, names.
     BAD_INPUT = "bad_input"
@@ -23,7 +23,7 @@ class Reason(StrEnum):
     FOREIGN_TOPIC = "foreign_topic"
     UNKNOWN_TABLE = "unknown_table"
 
-    # A service that firnline needs.
+    # Services that firnline needs.
     UNAVAILABLE = "unavailable"
     ACCESS_DENIED = "access_denied"
     CATALOG_UNAVAILABLE = "catalog_unavailable"
@@ -65,7 +65,7 @@ class Reason(StrEnum):
     UNREADABLE_DELETE_FILE = "unreadable_delete_file"
     FOOTER_TOO_LARGE = "footer_too_large"
 
-    # What an engine refuses, or why it was chosen.
+    # Why an engine refuses files, or why it was chosen.
     REFUSED = "refused"
     REQUESTED = "requested"
     ROW_GROUPS_COPIED = "row_groups_copied"
@@ -105,7 +105,7 @@ class Reason(StrEnum):
     COLUMN_NAMES_COLLIDE = "column_names_collide"
     STRAY_DELETE = "stray_delete"
 
-    # Rows that do not add up.
+    # Row counts and values that do not match.
     ROW_COUNT_MISMATCH = "row_count_mismatch"
     RECORD_COUNT_UNKNOWN = "record_count_unknown"
     NULL_IN_REQUIRED_FIELD = "null_in_required_field"

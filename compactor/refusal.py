@@ -1,4 +1,4 @@
-"""What an engine answers when it cannot rewrite some files without losing something, or should not."""
+"""An engine's refusal: it cannot rewrite these files without loss, or should not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from compactor.reasons import Reason
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why an engine does not rewrite these files: the reason, and a sentence for people."""
+    """Why an engine does not rewrite these files: the reason, and a sentence for display."""
 
     reason: Reason
     sentence: str

@@ -11,7 +11,7 @@ from compactor.errors import InputError
 
 @dataclass(frozen=True, order=True)
 class TableName:
-    """A table within a named catalog. The same namespace and name in two catalogs are two tables."""
+    """A table in a named catalog. The same namespace and name in two catalogs are two tables."""
 
     catalog: str
     namespace: tuple[str, ...]
@@ -19,7 +19,7 @@ class TableName:
 
     @property
     def identifier(self) -> tuple[str, ...]:
-        """Namespace levels and name, as PyIceberg takes them (no catalog)."""
+        """Namespace levels and name, without the catalog, as PyIceberg expects them."""
         return (*self.namespace, self.name)
 
     @property
@@ -36,7 +36,7 @@ class TableName:
         return f"{self.catalog}.{self.short}"
 
     def matches(self, glob: str) -> bool:
-        """Whether `glob` names this table, with or without its catalog."""
+        """Whether `glob` matches this table's name, with or without its catalog."""
         return fnmatchcase(self.short, glob) or fnmatchcase(str(self), glob)
 
     @classmethod

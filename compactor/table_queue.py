@@ -1,4 +1,4 @@
-"""What waits to be done about tables: the newest word about each, in the order in which tables were first heard of."""
+"""A queue of tables: the newest item of each table, in the order in which the tables were first added."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import Generic, TypeVar
 
 from compactor.table_names import TableName
 
-Word = TypeVar("Word")
+Item = TypeVar("Item")
 
 
-class TableQueue(Generic[Word]):
-    """However often a table is heard of while its turn has not come, it comes up once. Thread-safe."""
+class TableQueue(Generic[Item]):
+    """A table that is added several times while it waits is taken once, with its newest item. Thread-safe."""
 
     def __init__(self) -> None:
-        self._waiting: dict[TableName, Word] = {}
+        self._waiting: dict[TableName, Item] = {}
         self._changed = threading.Condition()
         self._closed = False
 
-    def put(self, table: TableName, word: Word) -> None:
-        """The newest word about a table. Returns at once."""
+    def put(self, table: TableName, item: Item) -> None:
+        """Add the table, or replace its item. Does not block."""
         with self._changed:
-            self._waiting[table] = word
+            self._waiting[table] = item
             self._changed.notify()
 
-    def take(self) -> tuple[TableName, Word] | None:
-        """Wait for the next one; None after `close`, once nothing waits any more."""
+    def take(self) -> tuple[TableName, Item] | None:
+        """Wait for the next table and its item; None once the queue is closed and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._waiting)
             if not self._waiting:
@@ -34,13 +34,13 @@ class TableQueue(Generic[Word]):
             return table, self._waiting.pop(table)
 
     def close(self) -> None:
-        """Nobody waits for more."""
+        """End waiting `take` calls once the queue is empty."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def drained(self) -> list[TableName]:
-        """Take all that waits at once."""
+        """Remove and return all waiting tables."""
         with self._changed:
             tables = list(self._waiting)
             self._waiting.clear()

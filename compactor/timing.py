@@ -1,4 +1,4 @@
-"""Where time goes: seconds per stage of one piece of work."""
+"""Seconds per stage of one piece of work."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 class Stages:
-    """Stages that follow one another; each ends where the next begins."""
+    """Consecutive stages: each starts when the previous one ends."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -15,7 +15,7 @@ class Stages:
         self.seconds: dict[str, float] = {}
 
     def done(self, stage: str) -> None:
-        """The time since the last stage, or since the start, was spent on this one."""
+        """Add the time since the end of the previous stage (or the start) to `stage`."""
         now = self._clock()
         self.seconds[stage] = self.seconds.get(stage, 0.0) + now - self._since
         self._since = now

@@ -1,1 +1,1 @@
-"""The metrics room: turns the compactor's typed events and the debt board into Prometheus metrics and HTTP pages."""
+"""Prometheus metrics and HTTP pages, from typed events and the debt board."""

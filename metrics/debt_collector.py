@@ -1,4 +1,4 @@
-"""Gauges read at scrape time from the debt board and the dispatcher, so that what vanishes there vanishes here."""
+"""Gauges read at scrape time from the debt board and the dispatcher; a dropped table's series vanish with the table."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import heapq
 import platform
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -25,6 +26,7 @@ from metrics.metric_definition import MetricDefinition
 DEFAULT_TARGET_BYTES = 512 * 1024 * 1024  # Iceberg's default of write.target-file-size-bytes
 
 LONGEST_LABEL = 256
+MAX_TABLES = 5_000
 _CHECKSUM_LETTERS = 12
 _CONTROL_OR_SURROGATE = "%\x00-\x1f\x7f-\x9f\ud800-\udfff"  # a lone surrogate cannot be written as UTF-8
 _NAME_ESCAPES = re.compile(f"[.{_CONTROL_OR_SURROGATE}]")
@@ -32,46 +34,10 @@ _VALUE_ESCAPES = re.compile(f'[/="{_CONTROL_OR_SURROGATE}]')
 
 _Rank = tuple[int, int, int, str]
 
-_TABLE_METRICS = (
-    d.TABLE_FILES,
-    d.TABLE_SMALL_FILES,
-    d.TABLE_DATA_BYTES,
-    d.TABLE_SMALL_BYTES,
-    d.TABLE_DELETE_FILES,
-    d.TABLE_RECORDS,
-    d.TABLE_DUE_PARTITIONS,
-    d.TABLE_DEBT_FILES,
-    d.TABLE_WAITING_SECONDS,
-    d.TABLE_STALE,
-    d.TABLE_ACTED_ON,
-    d.TABLE_MANIFESTS,
-    d.TABLE_MANIFEST_BYTES,
-    d.TABLE_MANIFEST_DEPTH,
-)
-_PARTITION_METRICS = (
-    d.PARTITION_FILES,
-    d.PARTITION_SMALL_FILES,
-    d.PARTITION_DATA_BYTES,
-    d.PARTITION_SMALL_BYTES,
-    d.PARTITION_DELETE_FILES,
-    d.PARTITION_RECORDS,
-)
-_SINGLE_METRICS = (
-    d.TABLES,
-    d.TABLES_LEFT_OUT,
-    d.STALE_TABLES,
-    d.OLDEST_WAITING_SECONDS,
-    d.QUEUED_RUNS,
-    d.RUNNING_RUNS,
-    d.OLDEST_DUE_SECONDS,
-    d.SERVICE_READY,
-)
-COLLECTED = (*_TABLE_METRICS, *_PARTITION_METRICS, *_SINGLE_METRICS, d.BUILD_INFO)
-
 
 @dataclass(frozen=True)
 class WorkStatus:
-    """What the dispatcher has to do. `oldest_due_seconds`: how long the longest-waiting due table has been due."""
+    """Queued and running runs. `oldest_due_seconds`: how long the longest-waiting due table has been due."""
 
     queued: int = 0
     running: int = 0
@@ -80,15 +46,15 @@ class WorkStatus:
 
 @dataclass(frozen=True)
 class CollectorLimits:
-    """Bounds of the exposition: tables with series of their own, and partitions shown over the whole fleet."""
+    """Limits of the number of series: tables with their own series, and partitions of all tables together."""
 
-    max_tables: int = 5_000
+    max_tables: int = MAX_TABLES
     worst_partitions: int = 20
 
 
 @dataclass(frozen=True)
 class TableSummary:
-    """One table's debt, added up. `worst` are the candidates for the fleet's worst partitions, worst first."""
+    """Sums over one table's partitions. `worst`: its candidates for the fleet's worst partitions, worst first."""
 
     debt: TableDebt
     total: PartitionCounts
@@ -102,9 +68,9 @@ class TableSummary:
 
 
 class DebtCollector(Collector):
-    """A Prometheus collector of the debt board, the dispatcher's work, readiness and the build.
+    """Prometheus collector of the debt board, the dispatcher's work, readiness and build information.
 
-    `target_bytes` gives a table's target file size and `clock` seconds since the epoch.
+    `target_bytes` returns a table's target file size; `clock` returns seconds since the epoch.
     """
 
     def __init__(
@@ -128,10 +94,10 @@ class DebtCollector(Collector):
         self._summaries: dict[TableName, TableSummary] = {}
 
     def summaries(self) -> tuple[TableSummary, ...]:
-        """Every table's debt added up, most small files first.
+        """Sums of every table, most small files first.
 
-        Adding up a million partitions takes seconds, so a table is summed again only after its debt was replaced. The
-        kept sums are replaced as a whole, never changed: scrapes at the same time need no lock.
+        Adding up a million partitions takes seconds, so a table's sums are cached until its debt is replaced. Each call
+        replaces the cache as a whole, so concurrent scrapes need no lock.
         """
         known = self._summaries
         fresh: dict[TableName, TableSummary] = {}
@@ -139,20 +105,20 @@ class DebtCollector(Collector):
             kept = known.get(debt.table)
             fresh[debt.table] = kept if kept is not None and kept.debt is debt else self._summarize(debt)
         self._summaries = fresh
-        # The board's order is by name and sorting is stable: equally bad tables are in name order.
+        # The board is in name order and sorting is stable: tables with equal counts stay in name order.
         return tuple(sorted(fresh.values(), key=lambda summary: -summary.total.small_files))
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """The families without samples: registering the collector reads no board, and a second one is refused."""
+        """Families without samples, so that registration does not read the board but refuses a second collector."""
         return [_family(definition) for definition in COLLECTED]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """All gauge families, as of now."""
+        """All gauge families with their current values."""
         now = self._clock()
         summaries = self.summaries()
         yield from self._tables(summaries[: self._limits.max_tables], now)
         yield from self._partitions(summaries)
-        yield from self._singles(summaries, now)
+        yield from self._service(summaries, now)
         yield _family(d.BUILD_INFO, [((self._version, platform.python_version()), 1)])
 
     def _summarize(self, debt: TableDebt) -> TableSummary:
@@ -167,25 +133,27 @@ class DebtCollector(Collector):
         )
 
     def _tables(self, summaries: tuple[TableSummary, ...], now: float) -> Iterator[GaugeMetricFamily]:
-        families = [_family(definition) for definition in _TABLE_METRICS]
-        for summary in summaries:
-            labels = (_escaped(_NAME_ESCAPES, summary.table.catalog), table_label(summary.table))
-            for family, value in zip(families, _table_values(summary, now), strict=True):
-                family.add_metric(labels, value)
-        yield from families
+        labels = [(_escaped(_NAME_ESCAPES, one.table.catalog), table_label(one.table)) for one in summaries]
+        for definition, value in _TABLE_VALUES.items():
+            yield _family(definition, zip(labels, (value(one, now) for one in summaries), strict=True))
 
     def _partitions(self, summaries: tuple[TableSummary, ...]) -> Iterator[GaugeMetricFamily]:
-        families = [_family(definition) for definition in _PARTITION_METRICS]
-        # Lazy: looks at one partition of each table, then only at the worst.
+        # Lazy: reads one partition of each table, then only the worst.
         fleet = heapq.merge(*map(_ranked, summaries), key=itemgetter(0))
-        for _, table, debt in islice(fleet, self._limits.worst_partitions):
-            bucket = "" if debt.bucket is None else str(debt.bucket)
-            labels = (table_label(table), str(debt.key.spec_id), partition_label(debt), bucket)
-            for family, value in zip(families, _count_values(debt.counts), strict=True):
-                family.add_metric(labels, value)
-        yield from families
+        worst = [(table, debt) for _, table, debt in islice(fleet, self._limits.worst_partitions)]
+        labels = [
+            (
+                table_label(table),
+                str(debt.key.spec_id),
+                partition_label(debt),
+                "" if debt.bucket is None else str(debt.bucket),
+            )
+            for table, debt in worst
+        ]
+        for definition, value in _PARTITION_VALUES.items():
+            yield _family(definition, zip(labels, (value(debt.counts) for _, debt in worst), strict=True))
 
-    def _singles(self, summaries: tuple[TableSummary, ...], now: float) -> Iterator[GaugeMetricFamily]:
+    def _service(self, summaries: tuple[TableSummary, ...], now: float) -> Iterator[GaugeMetricFamily]:
         work = self._work()
         waiting = (_waiting_seconds(summary.debt, now) for summary in summaries if summary.debt.acted_on)
         values = (
@@ -196,14 +164,14 @@ class DebtCollector(Collector):
             work.queued,
             work.running,
             work.oldest_due_seconds,
-            int(self._ready()),
+            self._ready(),
         )
-        for definition, value in zip(_SINGLE_METRICS, values, strict=True):
+        for definition, value in zip(_SERVICE_METRICS, values, strict=True):
             yield _family(definition, [((), value)])
 
 
 def table_label(table: TableName) -> str:
-    """`catalog.namespace.name`, with dots inside a part escaped: two tables never share a label."""
+    """`catalog.namespace.name`, with dots inside a part escaped, so that two tables never share a label."""
     return _shortened(".".join(_escaped(_NAME_ESCAPES, part) for part in (table.catalog, *table.identifier)))
 
 
@@ -215,7 +183,7 @@ def partition_label(debt: PartitionDebt) -> str:
 
 def _escaped_value(value: JsonValue) -> str:
     if value == "null":
-        return "%6Eull"  # the text, not the absence of a value
+        return "%6Eull"  # the text "null", not a null
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return _escaped(_VALUE_ESCAPES, str(value))
@@ -226,7 +194,7 @@ def _escaped(unsafe: re.Pattern[str], text: str) -> str:
 
 
 def _shortened(label: str) -> str:
-    """A partition value may be a whole document; a checksum keeps two such labels apart."""
+    """Cut long labels (a partition value can be a whole document); a checksum keeps them distinct."""
     if len(label) <= LONGEST_LABEL:
         return label
     checksum = hashlib.sha256(label.encode()).hexdigest()[:_CHECKSUM_LETTERS]
@@ -250,7 +218,7 @@ def _partition_rank(debt: PartitionDebt) -> _Rank:
 
 
 def _removable(counts: PartitionCounts, target_bytes: int) -> int:
-    """Small files less the files of target size that their bytes fill, at least one."""
+    """Number of files that a rewrite removes: small files less the outputs (their bytes / target, at least one)."""
     outputs = max(1, -(-counts.small_bytes // target_bytes))
     return max(0, counts.small_files - outputs)
 
@@ -259,29 +227,42 @@ def _waiting_seconds(debt: TableDebt, now: float) -> float:
     return 0.0 if debt.waiting_since is None else max(0.0, now - debt.waiting_since)
 
 
-def _count_values(counts: PartitionCounts) -> tuple[int, ...]:
-    return (
-        counts.data_files,
-        counts.small_files,
-        counts.data_bytes,
-        counts.small_bytes,
-        counts.delete_files,
-        counts.records,
-    )
+def _manifests(summary: TableSummary) -> ManifestCounts:
+    return summary.debt.manifests or ManifestCounts()
 
 
-def _table_values(summary: TableSummary, now: float) -> tuple[float, ...]:
-    debt = summary.debt
-    return (
-        *_count_values(summary.total),
-        summary.due_partitions,
-        summary.debt_files,
-        _waiting_seconds(debt, now),
-        int(debt.stale is not None),
-        int(debt.acted_on),
-        *_manifest_values(debt.manifests),
-    )
-
-
-def _manifest_values(counts: ManifestCounts | None) -> tuple[float, ...]:
-    return (counts.manifests, counts.bytes, counts.depth) if counts is not None else (0, 0, 0)
+_TABLE_VALUES: Final[Mapping[MetricDefinition, Callable[[TableSummary, float], float]]] = {
+    d.TABLE_FILES: lambda summary, _: summary.total.data_files,
+    d.TABLE_SMALL_FILES: lambda summary, _: summary.total.small_files,
+    d.TABLE_DATA_BYTES: lambda summary, _: summary.total.data_bytes,
+    d.TABLE_SMALL_BYTES: lambda summary, _: summary.total.small_bytes,
+    d.TABLE_DELETE_FILES: lambda summary, _: summary.total.delete_files,
+    d.TABLE_RECORDS: lambda summary, _: summary.total.records,
+    d.TABLE_DUE_PARTITIONS: lambda summary, _: summary.due_partitions,
+    d.TABLE_DEBT_FILES: lambda summary, _: summary.debt_files,
+    d.TABLE_WAITING_SECONDS: lambda summary, now: _waiting_seconds(summary.debt, now),
+    d.TABLE_STALE: lambda summary, _: summary.debt.stale is not None,
+    d.TABLE_ACTED_ON: lambda summary, _: summary.debt.acted_on,
+    d.TABLE_MANIFESTS: lambda summary, _: _manifests(summary).manifests,
+    d.TABLE_MANIFEST_BYTES: lambda summary, _: _manifests(summary).bytes,
+    d.TABLE_MANIFEST_DEPTH: lambda summary, _: _manifests(summary).depth,
+}
+_PARTITION_VALUES: Final[Mapping[MetricDefinition, Callable[[PartitionCounts], float]]] = {
+    d.PARTITION_FILES: lambda counts: counts.data_files,
+    d.PARTITION_SMALL_FILES: lambda counts: counts.small_files,
+    d.PARTITION_DATA_BYTES: lambda counts: counts.data_bytes,
+    d.PARTITION_SMALL_BYTES: lambda counts: counts.small_bytes,
+    d.PARTITION_DELETE_FILES: lambda counts: counts.delete_files,
+    d.PARTITION_RECORDS: lambda counts: counts.records,
+}
+_SERVICE_METRICS = (
+    d.TABLES,
+    d.TABLES_LEFT_OUT,
+    d.STALE_TABLES,
+    d.OLDEST_WAITING_SECONDS,
+    d.QUEUED_RUNS,
+    d.RUNNING_RUNS,
+    d.OLDEST_DUE_SECONDS,
+    d.SERVICE_READY,
+)
+COLLECTED = (*_TABLE_VALUES, *_PARTITION_VALUES, *_SERVICE_METRICS, d.BUILD_INFO)

@@ -1,6 +1,6 @@
-"""Every metric, defined once: name, kind, labels, unit, what it means, and what to do when it looks wrong.
+"""All metrics: name, kind, labels, meaning, and what to do when a value looks wrong.
 
-No label holds free text: tables and partitions are bounded by the collector's limits, all others are slugs.
+No label has free text: the collector limits tables and partitions; all other labels are slugs.
 """
 
 from __future__ import annotations
@@ -15,78 +15,81 @@ from metrics.metric_definition import (
     table_gauge,
 )
 
-# What the tables hold now, read from the debt board at scrape time.
+# State of the tables, read from the debt board at scrape time.
 
 TABLE_FILES = table_gauge(
     "firnline_table_files",
     "Live data files of the table.",
-    "Growing with a flat record count: writers commit small files; see due partitions and failed runs.",
+    "Grows while the record count does not: writers commit small files. Check due partitions and failed runs.",
 )
 TABLE_SMALL_FILES = table_gauge(
     "firnline_table_small_files",
     "Live data files below the small-file threshold of the table.",
-    "Rising without an end: check that the table is acted on and not stale, then runs skipped and run failures.",
+    "Grows without end: check that the table is rewritten (acted_on) and not stale, then runs skipped and run "
+    "failures.",
 )
 TABLE_DATA_BYTES = table_gauge(
     "firnline_table_data_bytes",
     "Bytes in live data files of the table.",
-    "A sudden change follows a change of the table's contents, never a rewrite: look at the table's snapshots.",
+    "A sudden change comes from writers, never from a rewrite: check the table's snapshots.",
 )
 TABLE_SMALL_BYTES = table_gauge(
     "firnline_table_small_bytes",
     "Bytes in live data files below the small-file threshold of the table.",
-    "About what a rewrite would read: if it is large, expect long runs and plan cores for them.",
+    "About the bytes that a rewrite reads. If large, expect long runs and provide cores.",
 )
 TABLE_DELETE_FILES = table_gauge(
     "firnline_table_delete_files",
     "Live delete files and deletion vectors of the table.",
-    "Rising while runs commit: readers slow down; lower the table's delete-file threshold.",
+    "Grows while runs commit: reads become slower; lower the table's delete thresholds.",
 )
 TABLE_RECORDS = table_gauge(
     "firnline_table_records",
     "Records in live data files, before deletes are applied, of the table.",
-    "A fall that no writer's delete or overwrite explains would be a fault: stop rewrites and compare snapshots.",
+    "A decrease without a writer's delete or overwrite is an error: stop rewrites and compare snapshots.",
 )
 TABLE_DUE_PARTITIONS = table_gauge(
     "firnline_table_due_partitions",
-    "Partitions of the table that the policy calls due for a rewrite.",
-    "Not falling: see queued runs, runs skipped by reason and run failures; add cores or raise the limit of runs.",
+    "Partitions of the table that are due for a rewrite.",
+    "Does not fall: check queued runs, runs skipped by reason and run failures; add cores or raise "
+    "service.concurrent_runs.",
 )
 TABLE_DEBT_FILES = table_gauge(
     "firnline_table_debt_files",
     "Files that a rewrite of every partition's small files would remove from the table.",
-    "Grows for hours: rewrites do not keep up; compare queued runs with running runs and add cores.",
+    "Grows for hours: rewrites are too slow. Compare queued and running runs; add cores.",
 )
 TABLE_WAITING_SECONDS = table_gauge(
     "firnline_table_waiting_seconds",
-    "Age of the oldest event of the table that no rewrite has settled; 0 when all are settled.",
-    "Longer than the policy's longest wait on a table that is acted on: see runs skipped and run failures.",
+    "Age of the oldest commit event of the table that no rewrite has settled; 0 if there is none.",
+    "Higher than the policy's longest wait on a rewritten table: check runs skipped and run failures.",
 )
 TABLE_STALE = table_gauge(
     "firnline_table_stale",
-    "1 when the counts of the table may be old, because it could not be read, else 0.",
-    "The status page says why; check the catalog's and the store's health and the service's permissions.",
+    "1 if the counts of the table may be old because the table could not be read, else 0.",
+    "The status page shows the reason. Check the catalog, the store and the service's permissions.",
 )
 TABLE_ACTED_ON = table_gauge(
     "firnline_table_acted_on",
-    "1 when due partitions of the table are rewritten, 0 when it is only observed.",
-    "Switch the table to rewriting in the settings once the figures of observe mode are convincing.",
+    "1 if due partitions of the table are rewritten, 0 if the table is only observed.",
+    "Add the table to tables.include once the figures of observe mode are convincing.",
 )
 
 TABLE_MANIFESTS = table_gauge(
     "firnline_table_manifests",
     "Manifests of the table's current snapshot, of data and of deletes.",
-    "Hundreds: every plan of every engine opens those whose partitions match; see manifests.min_count.",
+    "Hundreds: every plan of every engine opens those whose partitions match. See manifests.min_count.",
 )
 TABLE_MANIFEST_BYTES = table_gauge(
     "firnline_table_manifest_bytes",
-    "Bytes of the manifests; by the number of them, their mean size.",
-    "A mean far below commit.manifest.target-size-bytes (8 MiB) with many of them: merging pays.",
+    "Bytes of the table's manifests. Divide by their number for the mean size.",
+    "Many manifests with a mean far below commit.manifest.target-size-bytes (8 MiB): merging them pays.",
 )
 TABLE_MANIFEST_DEPTH = table_gauge(
     "firnline_table_manifest_depth",
-    "Data manifests that a filter on one value of the first partition field opens on average; 1: perfectly clustered.",
-    "Near the number of manifests: each spans all partitions; a rewrite up to V2 orders them.",
+    "Mean number of data manifests that a filter on one value of the first partition field opens; 1 is perfectly "
+    "clustered.",
+    "Close to the number of manifests: each spans all partitions. A manifest rewrite orders them (up to format V2).",
 )
 
 PARTITION_FILES = of_partition(TABLE_FILES)
@@ -98,124 +101,126 @@ PARTITION_RECORDS = of_partition(TABLE_RECORDS)
 
 TABLES = gauge(
     "firnline_tables",
-    "Tables on the debt board, with those left out of the per-table metrics.",
-    "Lower than expected: check the settings' table globs and that the table watcher reaches the catalog.",
+    "Tables on the debt board, including those without per-table metrics.",
+    "Lower than expected: check the globs in tables.* and that sweeps reach the catalog.",
 )
 TABLES_LEFT_OUT = gauge(
     "firnline_tables_left_out",
-    "Tables without per-table metrics because the collector's limit is reached; they have the fewest small files.",
-    "Raise the limit of tables if the Prometheus server has room; rewrites are not affected.",
+    "Tables without per-table metrics: only the 5,000 tables with the most small files have them.",
+    "No action needed: rewrites are not affected. The status page and `firnline debt` cover all tables.",
 )
 STALE_TABLES = gauge(
     "firnline_stale_tables",
-    "Tables whose counts may be old, with those left out of the per-table metrics.",
-    "Many at once mean that a catalog or store does not answer; see unreadable tables by reason.",
+    "Tables whose counts may be old, including those without per-table metrics.",
+    "Many at once: a catalog or store does not answer. See unreadable tables by reason.",
 )
 OLDEST_WAITING_SECONDS = gauge(
     "firnline_oldest_waiting_seconds",
-    "Age of the oldest unsettled event of any table that is acted on, with tables left out; 0 when all are settled.",
-    "Find the table by its waiting seconds or on the status page, then see runs skipped and run failures.",
+    "Age of the oldest unsettled commit event of all rewritten tables; 0 if there is none.",
+    "Find the table by its waiting seconds or on the status page, then check runs skipped and run failures.",
 )
 
-# The work of the dispatcher and the service, read at scrape time.
+# State of the dispatcher and the service, read at scrape time.
 
 QUEUED_RUNS = gauge(
     "firnline_queued_runs",
-    "Due tables that wait for a free lane.",
-    "Always above zero: add cores, or raise the limit of concurrent runs.",
+    "Due tables that wait for a free run.",
+    "Always above zero: add cores or raise service.concurrent_runs.",
 )
 RUNNING_RUNS = gauge(
     "firnline_running_runs",
     "Rewrite runs in progress.",
-    "Zero while runs are queued: look for backing off in runs skipped, and for a stuck Spark job.",
+    "Zero while runs are queued: check runs skipped (back-off) and look for a stuck Spark job.",
 )
 OLDEST_DUE_SECONDS = gauge(
     "firnline_oldest_due_seconds",
-    "Time that the longest-waiting due table has been due.",
-    "Growing without an end: one table starves or fails over and over; see run failures by reason.",
+    "Time since the longest-waiting due table became due.",
+    "Grows without end: one table waits too long or fails repeatedly. See run failures by reason.",
 )
 BUILD_INFO = gauge(
     "firnline_build_info",
-    "Always 1; the labels name the running version.",
-    "Join it with other metrics to tell what a deployment changed.",
+    "Always 1. The labels are the running version.",
+    "Join with other metrics to see what a deployment changed.",
     labels=("version", "python"),
 )
 SERVICE_READY = gauge(
     "firnline_service_ready",
-    "1 when the service answers /readyz with 200, else 0.",
-    "Open /readyz: its body names the part that is not well.",
+    "1 if /readyz answers 200, else 0.",
+    "Open /readyz: its body names the failing part.",
 )
 
 # The stream of commit events.
 
 EVENTS = counter(
     "firnline_events_total",
-    "Commit events that reached the ledger, by the source they came from.",
-    "Flat while writers commit: check the source's event delivery; the table watcher finds what was missed.",
+    "Commit events that reached the ledger, by source.",
+    "Flat while writers commit: check the delivery of events. Sweeps find the missed commits.",
     labels=("source",),
 )
 EVENT_LAG_OFFSETS = gauge(
     "firnline_event_lag_offsets",
-    "Offsets on the event topic that the last batch of the query had not read.",
-    "Rising: batches take longer than events arrive; see batch seconds and manifest read seconds.",
+    "Offsets on the event topic that the query's last batch did not read.",
+    "Grows: batches are slower than the arrival of events. See batch seconds and manifest read seconds.",
     labels=("query",),
 )
 DEAD_LETTERS = counter(
     "firnline_dead_letters_total",
     "Events sent to the dead-letter topic.",
-    "Read the dead-letter topic: each message says why no decoder or no table wanted it.",
+    "Read the dead-letter topic: the header firnline.reason of each message says why the event cannot be used.",
     labels=("reason",),
 )
 LEDGER_UPDATES = counter(
     "firnline_ledger_updates_total",
-    "Times that the ledger has counted a table up to a snapshot.",
-    "Flat while events arrive: see batch seconds, unreadable tables and the stream's log.",
+    "Times that the ledger counted a table up to a snapshot.",
+    "Flat while events arrive: check batch seconds, unreadable tables and the log.",
 )
 RECOUNT_REASONS = ("first_sight", "history_gap", "table_replaced", "summary_mismatch", "thresholds_changed")
 RECOUNTS = counter(
     "firnline_ledger_recounts_total",
-    "Full recounts of a table, where walking the new snapshots was not enough.",
-    "Frequent ones cost manifest reads: expired snapshots mean events come too late, rollbacks are the writers'.",
+    "Full recounts of a table, where reading the new snapshots was not enough.",
+    "Frequent recounts read many manifests. Expired snapshots mean that events come too late; rollbacks come from "
+    "writers.",
     labels=("reason",),
 )
 EVENT_TO_LEDGER_SECONDS = histogram(
     "firnline_event_to_ledger_seconds",
-    "Time from the oldest event of an update to the ledger's count of it.",
-    "High: see event lag, the trigger interval and manifest read seconds.",
+    "Time from the oldest event of an update until the ledger counted it.",
+    "High: check event lag, the trigger interval and manifest read seconds.",
 )
 EVENT_TO_COMPACTED_SECONDS = histogram(
     "firnline_event_to_compacted_seconds",
     "Time from the oldest event that a run settles to the run's commit.",
-    "High: see queued runs and stage seconds; the policy's wait for more files is part of it.",
+    "High: check queued runs and stage seconds. Includes the policy's wait for more files.",
 )
 BATCH_SECONDS = histogram(
     "firnline_batch_seconds",
     "Duration of micro-batches.",
-    "Longer than the trigger interval: lower the tables per batch, or give the stream more state partitions.",
+    "Longer than service.trigger_seconds: lower kafka.max_events_per_batch or service.manifests_per_batch, or add "
+    "cores.",
     labels=("query",),
 )
 BATCH_INPUT_ROWS = counter(
     "firnline_batch_input_rows_total",
     "Rows read by micro-batches.",
-    "Far above the events by source: many duplicates or foreign messages share the topic.",
+    "Far above the events by source: many duplicates, or messages of other systems on the topic.",
     labels=("query",),
 )
 LAST_BATCH_TIMESTAMP_SECONDS = gauge(
     "firnline_last_batch_timestamp_seconds",
     "Time of the end of the last micro-batch, since the epoch.",
-    "Older than a few trigger intervals: the stream is stuck or dead; see /healthz and the log.",
+    "Older than a few trigger intervals: the stream hangs or has ended. Check /healthz and the log.",
     labels=("query",),
 )
 STATE_ROWS = gauge(
     "firnline_state_rows",
     "Rows in the state store of the query.",
-    "Growing without new tables or partitions: dropped tables are not forgotten; see the log.",
+    "Grows without new tables or partitions: dropped tables are not removed. Check the log.",
     labels=("query",),
 )
 UNREADABLE_TABLES = counter(
     "firnline_unreadable_tables_total",
     "Times that a table could not be loaded or counted.",
-    "Check the catalog, the store and the permissions for the reason; the table is tried again by itself.",
+    "Check the catalog, the store and the permissions for the reason. The service retries.",
     labels=("reason",),
 )
 
@@ -223,58 +228,58 @@ UNREADABLE_TABLES = counter(
 
 MANIFEST_CACHE_HITS = counter(
     "firnline_manifest_cache_hits_total",
-    "Manifests found in the cache.",
-    "Few beside misses: give the cache more bytes.",
+    "Manifests found in the memory cache.",
+    "Low compared with misses: raise service.manifest_cache_bytes.",
 )
 MANIFEST_CACHE_MISSES = counter(
     "firnline_manifest_cache_misses_total",
     "Manifests that had to be read from the store.",
-    "Many after the first hours: give the cache more bytes, or have writers merge manifests.",
+    "Many after the first hours: raise service.manifest_cache_bytes, or let writers merge manifests.",
 )
 MANIFEST_DISK_HITS = counter(
     "firnline_manifest_disk_hits_total",
-    "Manifests found on local disk, decoded by an earlier life or another process of the host.",
-    "None after a restart: see service.manifest_disk_folder and whether it outlives the process.",
+    "Manifests found on local disk, decoded before a restart or by another process of the host.",
+    "None after a restart: check service.manifest_disk_folder and whether it survives restarts.",
 )
 MANIFESTS_PREFETCHED = counter(
     "firnline_manifests_prefetched_total",
-    "Manifests read before anybody asked: after a commit of ours, or when an event announced one.",
-    "Many beside few foreseen: prefetching does not pay here.",
+    "Manifests read before a plan needed them: after a commit of ours, or when an event announced one.",
+    "High compared with foreseen: prefetching does not help here.",
 )
 MANIFESTS_FORESEEN = counter(
     "firnline_manifests_foreseen_total",
-    "Prefetched manifests that were wanted later, each counted once.",
-    "Far below the prefetched: they are evicted too early (more bytes) or never wanted.",
+    "Prefetched manifests that a plan used later, each counted once.",
+    "Far below prefetched: manifests are evicted too early (raise service.manifest_cache_bytes) or never used.",
 )
 MANIFESTS_UNUSUAL = counter(
     "firnline_manifests_unusual_total",
     "Manifests that only the slow reference decoder could read.",
-    "Any: planning is slower; see which writer wrote them, and report it.",
+    "Any: planning is slower. Find the writer of these manifests and report it.",
 )
 MANIFEST_READ_BYTES = counter(
     "firnline_manifest_read_bytes_total",
     "Bytes of manifests read from the store.",
-    "Large beside the tables' growth: see cache misses and recounts.",
+    "High compared with the tables' growth: check cache misses and recounts.",
 )
 MANIFEST_READ_SECONDS = counter(
     "firnline_manifest_read_seconds_total",
-    "Time spent to obtain manifests, from the cache or the store.",
-    "High per miss: the store is slow, or manifests are huge.",
+    "Time spent reading manifests, from the cache or the store.",
+    "High per miss: the store is slow, or manifests are very large.",
 )
 
 MANIFEST_REWRITES = counter(
     "firnline_manifest_rewrites_total",
     "Times that the manifests of a table were merged.",
-    "Many of one table: its writers leave a manifest a commit; let them merge (commit.manifest-merge.enabled).",
+    "Many for one table: its writers leave one manifest per commit. Set commit.manifest-merge.enabled for them.",
 )
 MANIFESTS_MERGED = counter(
     "firnline_manifests_merged_total",
-    "Manifests that merging has removed: those before less those after.",
-    "Small beside the rewrites: raise manifests.min_reduction.",
+    "Manifests removed by merging: the number before less the number after.",
+    "Low compared with the manifest rewrites: raise manifests.min_reduction.",
 )
 MANIFEST_REWRITE_SECONDS = counter(
     "firnline_manifest_rewrite_seconds_total",
-    "Time spent on merging manifests, in the table's lane.",
+    "Time spent merging manifests. The table's data files are not rewritten during it.",
     "High: raise manifests.min_count, or give the driver more cores.",
 )
 
@@ -282,14 +287,14 @@ MANIFEST_REWRITE_SECONDS = counter(
 
 HOOK_CALLS = counter(
     "firnline_hook_calls_total",
-    "Calls of refresh hooks after a commit, by hook and result (told, failed); three attempts are one call.",
-    "Failures: the log has the hook's error; others read old metadata until their caches expire.",
+    "Calls of refresh hooks after a commit, by hook and result (`told`: success, `failed`). All attempts are one call.",
+    "Failures: the log has the hook's error. Engines read old metadata until their caches expire.",
     labels=("hook", "result"),
 )
 HOOK_SECONDS = counter(
     "firnline_hook_seconds_total",
-    "Time spent in refresh hooks, attempts and pauses included. No rewrite waits for it.",
-    "High per call: the engine is slow to answer, see its own metrics.",
+    "Time spent in refresh hooks, including retries and pauses. Rewrites do not wait for hooks.",
+    "High per call: the engine answers slowly; check its own metrics.",
     labels=("hook",),
 )
 
@@ -298,62 +303,62 @@ HOOK_SECONDS = counter(
 HISTORY_ROWS = counter(
     "firnline_history_rows_total",
     "Decisions appended to the history table.",
-    "None although runs commit: history.table is not set, or see the failed appends.",
+    "None although runs commit: history.table is not set, or appends fail.",
 )
 HISTORY_DROPPED_ROWS = counter(
     "firnline_history_dropped_rows_total",
-    "Decisions that are not in the history table and never will be. No rewrite waits for them or fails.",
-    "Any: the table could not be written for long; see the failed appends, then raise history.buffer_rows.",
+    "Decisions that were dropped and are missing in the history table. Rewrites are not affected.",
+    "Any: appends failed for a long time. Fix the failed appends, then raise history.buffer_rows.",
 )
 HISTORY_FAILED_APPENDS = counter(
     "firnline_history_failed_appends_total",
-    "Appends to the history table that failed; each is tried again.",
-    "Rising: the log has the error; check that the service may write to the table and its storage.",
+    "Failed appends to the history table. Each is retried.",
+    "Grows: the log has the error. Check that the service may write to the table and its storage.",
 )
 
-# Runs: planned, left alone, rewritten, committed, failed.
+# Runs: planned, skipped, rewritten, committed, failed.
 
 RUNS_PLANNED = counter(
     "firnline_runs_planned_total",
     "Rewrite runs planned.",
-    "Flat while partitions are due: see runs skipped by reason.",
+    "Flat while partitions are due: check runs skipped by reason.",
 )
 PLANNED_GROUPS = counter(
     "firnline_planned_groups_total",
-    "Groups (one per partition and bucket) in planned runs.",
-    "Far above rewritten groups: runs fail before their work is done; see run failures.",
+    "File groups in planned runs.",
+    "Far above rewritten groups: runs fail before they finish. Check run failures.",
 )
 PLANNED_FILES = counter(
     "firnline_planned_files_total",
     "Files in planned runs.",
-    "Far above committed input files: work is planned again and again; see run failures.",
+    "Far above committed input files: the same work is planned repeatedly. Check run failures.",
 )
 PLANNED_BYTES = counter(
     "firnline_planned_bytes_total",
     "Bytes of the files in planned runs.",
-    "Far above committed input bytes: work is planned again and again; see run failures.",
+    "Far above committed input bytes: the same work is planned repeatedly. Check run failures.",
 )
 RUNS_SKIPPED = counter(
     "firnline_runs_skipped_total",
-    "Times that a due table was deliberately left alone.",
-    "The reason says what to change: a switch, a limit, or a back-off after failures.",
+    "Times that a due table was deliberately not rewritten.",
+    "The reason says what to change: a switch, a limit, or the cause of a back-off.",
     labels=("reason",),
 )
 DROPPED_GROUPS = counter(
     "firnline_dropped_groups_total",
-    "Groups that could not be rewritten and were left as they were, while the rest of their run went on.",
-    "The log names table, partition and cause. Reaction `replan`: the partition is planned anew; `give_up`: it is left "
-    "alone until its files change.",
+    "File groups that could not be rewritten and stay unchanged, while the rest of their run continued.",
+    "The log names table, partition and cause. Reaction `replan`: the partition is planned again. `give_up`: it is "
+    "skipped until its files change.",
     labels=("reason", "reaction"),
 )
 WOULD_REWRITE_RUNS = counter(
     "firnline_would_rewrite_runs_total",
-    "Runs that observe mode would have made; the same debt counts each time it is looked at.",
-    "Switch the table to rewriting in the settings when the figures are convincing.",
+    "Runs that observe mode would have started. The same debt counts each time it is planned.",
+    "Add the table to tables.include once the figures are convincing.",
 )
 WOULD_REWRITE_GROUPS = counter(
     "firnline_would_rewrite_groups_total",
-    "Groups that runs in observe mode would have rewritten.",
+    "File groups that runs in observe mode would have rewritten.",
     "Compare with the runs: many groups per run mean long runs at first.",
 )
 WOULD_REWRITE_FILES = counter(
@@ -364,17 +369,17 @@ WOULD_REWRITE_FILES = counter(
 WOULD_REWRITE_OUTPUT_FILES = counter(
     "firnline_would_rewrite_output_files_total",
     "Files that runs in observe mode would have written.",
-    "Close to the input files: the thresholds or the target size bring little.",
+    "Close to the input files: a rewrite gains little with these thresholds and target size.",
 )
 WOULD_REWRITE_BYTES = counter(
     "firnline_would_rewrite_bytes_total",
     "Bytes that runs in observe mode would have read.",
-    "The cost to expect of switching to rewriting: plan cores and store requests for it.",
+    "The expected cost of rewriting: provide cores and store requests for it.",
 )
 REWRITE_GROUPS = engine_counter(
     "firnline_rewrite_groups_total",
-    "Groups rewritten, by engine and by the reason that chose it.",
-    "Many with a costly engine: the reason names what keeps the cheaper one from being used.",
+    "File groups rewritten, by engine and the reason for its choice.",
+    "Many with a costly engine: the reason says why the cheaper engine was not used.",
 )
 REWRITE_INPUT_FILES = engine_counter(
     "firnline_rewrite_input_files_total",
@@ -384,12 +389,12 @@ REWRITE_INPUT_FILES = engine_counter(
 REWRITE_OUTPUT_FILES = engine_counter(
     "firnline_rewrite_output_files_total",
     "Files written by rewrites.",
-    "Close to the input files: the thresholds or the target size bring little.",
+    "Close to the input files: a rewrite gains little with these thresholds and target size.",
 )
 REWRITE_INPUT_BYTES = engine_counter(
     "firnline_rewrite_input_bytes_total",
     "Bytes of the files read by rewrites.",
-    "Many times the bytes that writers add: bytes are rewritten too often; raise the policy's merge factor.",
+    "Many times the bytes that writers add: bytes are rewritten too often. Raise policy.growth.",
 )
 REWRITE_OUTPUT_BYTES = engine_counter(
     "firnline_rewrite_output_bytes_total",
@@ -398,94 +403,96 @@ REWRITE_OUTPUT_BYTES = engine_counter(
 )
 REWRITE_DECODED_BYTES = engine_counter(
     "firnline_rewrite_decoded_bytes_total",
-    "Input bytes that rewrites have decoded; the others were copied.",
-    "Above the bytes that writers add: files are decoded more than once; let more of them gather before a merge.",
+    "Input bytes that rewrites decoded; other bytes were copied.",
+    "Above the bytes that writers add: files are decoded more than once. Raise policy.min_input_files or "
+    "policy.growth.",
 )
 REWRITE_INPUT_ROWS = engine_counter(
     "firnline_rewrite_input_rows_total",
     "Rows read by rewrites, before deletes are applied.",
-    "Input rows less deleted rows equal output rows; a run that finds otherwise fails and commits nothing.",
+    "Input rows less deleted rows equal output rows. A run that finds otherwise fails and commits nothing.",
 )
 REWRITE_DELETED_ROWS = engine_counter(
     "firnline_rewrite_deleted_rows_total",
-    "Rows left out by rewrites because a delete file covers them.",
-    "High beside the output rows: the tables are updated often; lower the delete-file threshold.",
+    "Rows that rewrites removed because a delete file covers them.",
+    "High compared with output rows: the tables are updated often. Lower the delete thresholds.",
 )
 REWRITE_OUTPUT_ROWS = engine_counter(
     "firnline_rewrite_output_rows_total",
     "Rows written by rewrites.",
-    "Input rows less deleted rows equal output rows; a run that finds otherwise fails and commits nothing.",
+    "Input rows less deleted rows equal output rows. A run that finds otherwise fails and commits nothing.",
 )
 REWRITE_SECONDS = engine_counter(
     "firnline_rewrite_seconds_total",
-    "Time spent in rewrites of groups, added up over parallel tasks.",
+    "Time spent in rewrites of file groups, summed over parallel tasks.",
     "Divide input bytes by it: a low rate points to the store, the network or a costly engine.",
 )
 REWRITE_GROUP_SECONDS = histogram(
     "firnline_rewrite_group_seconds",
-    "Duration of the rewrite of one group.",
-    "A long tail: some groups are far larger than others; lower the limit of bytes per group.",
+    "Duration of the rewrite of one file group.",
+    "A long tail: some groups are much larger than others. Lower policy.max_file_group_size.",
     labels=("engine",),
 )
 STAGE_SECONDS = histogram(
     "firnline_run_stage_seconds",
-    "Duration of the stages of runs: plan of all planned runs, rewrite and commit of committed ones.",
-    "Plan: see the manifest cache. Rewrite: add cores. Commit: the catalog is slow or commits collide.",
+    "Duration of the stages of runs: plan for all planned runs, rewrite and commit for committed runs.",
+    "Plan: check the manifest cache. Rewrite: add cores. Commit: the catalog is slow, or commits conflict.",
     labels=("stage",),
 )
 COMMITS = counter(
     "firnline_commits_total",
-    "Runs committed, each as one replace snapshot.",
-    "Flat while runs are planned: see run failures by stage and reason.",
+    "Runs that ended with a commit.",
+    "Flat while runs are planned: check run failures by stage and reason.",
 )
 COMMIT_GROUPS = counter(
     "firnline_commit_groups_total",
-    "Groups in committed runs.",
+    "File groups in committed runs.",
     "Below rewritten groups: rewritten groups were lost to conflicts or failures.",
 )
 COMMIT_INPUT_FILES = counter(
     "firnline_commit_input_files_total",
-    "Files that committed runs have replaced.",
-    "Less output files this is the debt paid; lower than the growth of small files means debt grows.",
+    "Files that committed runs replaced.",
+    "Less the output files, this is the reduction. Below the growth of small files: debt grows.",
 )
 COMMIT_OUTPUT_FILES = counter(
     "firnline_commit_output_files_total",
-    "Files that committed runs have added.",
-    "Close to the replaced files: the thresholds or the target size bring little.",
+    "Files that committed runs added.",
+    "Close to the replaced files: a rewrite gains little with these thresholds and target size.",
 )
 COMMIT_INPUT_BYTES = counter(
     "firnline_commit_input_bytes_total",
-    "Bytes of the files that committed runs have replaced.",
+    "Bytes of the files that committed runs replaced.",
     "They stay on the store until snapshots expire: run snapshot expiry on the tables.",
 )
 COMMIT_OUTPUT_BYTES = counter(
     "firnline_commit_output_bytes_total",
-    "Bytes of the files that committed runs have added.",
+    "Bytes of the files that committed runs added.",
     "Above the replaced bytes: check the tables' compression settings.",
 )
 COMMIT_REMOVED_DELETE_FILES = counter(
     "firnline_commit_removed_delete_files_total",
-    "Delete files, deletion vectors apart, that left with committed runs: all the data they covered was rewritten.",
-    "None although tables gather delete files: their data files are not due; lower the delete thresholds.",
+    "Delete files (not deletion vectors) that committed runs removed because all data files they apply to were "
+    "rewritten.",
+    "None although tables have many delete files: their data files are not due. Lower the delete thresholds.",
 )
 LAST_COMMIT_TIMESTAMP_SECONDS = gauge(
     "firnline_last_commit_timestamp_seconds",
     "Time of the last committed run, since the epoch; 0 before the first.",
-    "Old while partitions are due: see run failures and runs skipped.",
+    "Old while partitions are due: check run failures and runs skipped.",
 )
 RUN_FAILURES = counter(
     "firnline_run_failures_total",
-    "Runs that ended without a commit, by stage, reason and the reaction that follows.",
-    "Retry and replan cure themselves; settle and give_up lasting for hours need a person: see the runbook.",
+    "Runs that ended without a commit, by stage, reason and reaction.",
+    "`retry` and `replan` need no action. `settle` or `give_up` for hours needs a person: see the runbook.",
     labels=("stage", "reason", "reaction"),
 )
 UNREFERENCED_FILES_REMOVED = counter(
     "firnline_unreferenced_files_removed_total",
-    "Outputs of crashed, failed or aborted runs deleted after proof that no snapshot references them.",
-    "Many: runs crash or conflict often; see run failures and the restarts of the service.",
+    "Outputs of crashed, failed or aborted runs that were deleted after proof that no snapshot references them.",
+    "Many: runs crash or conflict often. Check run failures and restarts of the service.",
 )
 
-# A definition belongs to the catalogue by being written above: a list kept by hand could miss one.
+# Every definition above is in the catalogue; a list kept by hand could miss one.
 CATALOGUE: tuple[MetricDefinition, ...] = tuple(
     value for value in tuple(globals().values()) if isinstance(value, MetricDefinition)
 )

@@ -1,8 +1,7 @@
-"""The service's HTTP side: `/metrics`, `/healthz`, `/readyz`, the status page on `/` and its JSON twin."""
+"""HTTP server of the service: `/metrics`, `/healthz`, `/readyz`, the status page `/` and the same as JSON."""
 
 from __future__ import annotations
 
-import copy
 import errno
 import gzip
 import json
@@ -11,15 +10,14 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from compactor.errors import InputError
@@ -30,7 +28,7 @@ from metrics.status_page import CONTENT_SECURITY, Counting, Health, status_docum
 LOGGER = logging.getLogger(__name__)
 
 _PORTS = 65_536
-_POLL_SECONDS = 0.1  # how long stop() may wait for the server to notice
+_POLL_SECONDS = 0.1  # stop() waits at most this long for the server loop
 _TEXT = "text/plain; charset=utf-8"
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
@@ -49,7 +47,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Site:
-    """What the server shows, each read anew for every request: tables worst first, finished runs newest first."""
+    """Sources of the pages, called for every request. `tables`: worst first; `finished`: newest first."""
 
     registry: CollectorRegistry
     health: Callable[[], Health]
@@ -59,13 +57,13 @@ class Site:
     counting: Callable[[], Counting | None] = lambda: None
 
     def answer(self, path: str, headers: Mapping[str, str]) -> Answer:
-        """The response to GET `path`; a failure to build it is an answer too, and is logged."""
+        """Build the response to GET `path`; if that fails, log the error and return status 500."""
         try:
             return self._route(path.partition("?")[0], headers)
         except Exception:
-            # The cause goes to the log alone: a message may hold an address or a key that the reader may not see.
-            LOGGER.exception("could not answer GET %r", path)
-            message = "The page could not be built; the service's log says why.\n"
+            # Log the cause only: an error message can hold an address or a key that the client must not see.
+            LOGGER.exception("cannot build the response to GET %r", path)
+            message = "The service cannot build this page; its log has the error.\n"
             return Answer(message.encode(), _TEXT, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _route(self, path: str, headers: Mapping[str, str]) -> Answer:
@@ -83,7 +81,7 @@ class Site:
             case "/api/v1/status":
                 return Answer(json.dumps(self._document()).encode() + b"\n", _JSON)
             case _:
-                hint = f"There is nothing at this address. Try {', '.join(_PATHS)}.\n"
+                hint = f"No page at this address. Try {', '.join(_PATHS)}.\n"
                 return Answer(hint.encode(), _TEXT, HTTPStatus.NOT_FOUND)
 
     def _document(self) -> dict[str, Any]:
@@ -95,11 +93,13 @@ class Site:
             return self.health()
         except Exception:
             LOGGER.exception("the health check itself failed")
-            return Health(live=False, ready=False, details={"health": "the check failed; the service's log says why"})
+            return Health(
+                live=False, ready=False, details={"health": "the check failed; the service's log has the error"}
+            )
 
 
 class MetricsServer:
-    """Serves one site from threads of its own. `port` 0 takes any free port; `address` tells which."""
+    """Serve one site from background threads. `port` 0 takes any free port; `address` returns it."""
 
     def __init__(self, site: Site, host: str, port: int) -> None:
         self._site = site
@@ -110,7 +110,7 @@ class MetricsServer:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Host and real port once started, before that those asked for."""
+        """Host and bound port; before the start, host and port as configured."""
         if self._server is None:
             return self._host, self._port
         host, port = self._server.server_address[:2]
@@ -124,6 +124,8 @@ class MetricsServer:
         """
         if self._server is not None:
             return
+        # Process-wide: `_created` series would double every counter.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self._server = _bind(self._site, self._host, self._port)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_SECONDS,), name="firnline-http", daemon=True
@@ -131,7 +133,7 @@ class MetricsServer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer no more requests and free the port. Does nothing when not started."""
+        """Stop serving and free the port. Does nothing if not started."""
         if self._server is None or self._thread is None:
             return
         self._server.shutdown()
@@ -141,7 +143,7 @@ class MetricsServer:
 
 
 class _Server(ThreadingHTTPServer):
-    daemon_threads = True  # a slow client does not hold up the end of the service
+    daemon_threads = True  # a slow client must not delay the end of the service
 
     def __init__(self, site: Site, address: tuple[str, int], family: socket.AddressFamily) -> None:
         self.site = site
@@ -149,20 +151,20 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        # HTTPServer's own would look up the host's full name, which takes seconds where DNS does not answer.
+        # HTTPServer.server_bind looks up the host's full name, which takes seconds if DNS does not answer.
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def handle_error(self, request: object, client_address: object) -> None:
-        # A client that hangs up is no fault of the service; the default prints a traceback to stderr.
-        LOGGER.debug("request %r from %s broke off: %r", request, client_address, sys.exception())
+        # A client that hangs up is not an error of the service. The default prints a traceback to stderr.
+        LOGGER.debug("request %r from %s ended early: %r", request, client_address, sys.exception())
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     server_version = "firnline"
     sys_version = ""
-    timeout = 30  # seconds that a connection may stay silent before its thread is given back
+    timeout = 30  # seconds; a silent connection is then closed, which frees its thread
 
     def do_GET(self) -> None:
         self._send(with_body=True)
@@ -171,7 +173,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(with_body=False)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        """Scrapes and probes come every few seconds; they are not logged."""
+        """Log nothing: scrapes and probes come every few seconds."""
 
     def _send(self, *, with_body: bool) -> None:
         site = self.server.site  # type: ignore[attr-defined]  # only _Server uses this handler
@@ -190,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _bind(site: Site, host: str, port: int) -> _Server:
-    if port not in range(_PORTS):  # getaddrinfo would take the rest of a division instead
+    if port not in range(_PORTS):  # getaddrinfo would take the port modulo 65536
         raise InputError(f"http.port: {port} is not a port; set http.port to a number from 0 to {_PORTS - 1}")
     try:
         family, _, _, _, address = socket.getaddrinfo(
@@ -202,11 +204,11 @@ def _bind(site: Site, host: str, port: int) -> _Server:
 
 
 def _bind_error(host: str, port: int, error: OSError) -> InputError:
-    code = None if isinstance(error, socket.gaierror) else error.errno  # its numbers are others
+    code = None if isinstance(error, socket.gaierror) else error.errno  # its codes are not errno values
     if code == errno.EADDRINUSE:
         return InputError(
             f"http.port: port {port} on {host!r} is already in use; "
-            "stop what listens there, or set http.port to a free port (0 takes any)"
+            "stop the process that listens there, or set http.port to a free port (0 takes any)"
         )
     if code in (errno.EACCES, errno.EPERM):
         return InputError(f"http.port: no permission to listen on port {port}; set http.port to one above 1023")
@@ -216,49 +218,28 @@ def _bind_error(host: str, port: int, error: OSError) -> InputError:
     )
 
 
-@dataclass(frozen=True)
-class _WithoutCreated(Collector):
-    """The registry less its `_created` series, which double every counter and which nothing here needs.
-
-    prometheus_client's own switch for them is global to the process.
-    """
-
-    registry: CollectorRegistry
-
-    def collect(self) -> Iterable[Metric]:
-        for metric in self.registry.collect():
-            if metric.type in ("counter", "histogram"):
-                kept = [sample for sample in metric.samples if not sample.name.endswith("_created")]
-                metric = copy.copy(metric)  # noqa: PLW2901 - a collector may hand out the same object to two scrapes
-                metric.samples = kept
-            yield metric
-
-    def describe(self) -> Iterable[Metric]:
-        """No names: they are the inner registry's concern, and to ask for them would collect everything twice."""
-        return ()
-
-
 def _exposition(registry: CollectorRegistry, headers: Mapping[str, str]) -> Answer:
-    # The encoders want a registry in some versions of prometheus_client and any collector in others.
-    view = CollectorRegistry()
-    view.register(_WithoutCreated(registry))
     encoder, content_type = _encoder(headers.get("Accept") or "")
-    answer = Answer(encoder(view), content_type)
+    answer = Answer(encoder(registry), content_type)
     if not _accepts_gzip(headers.get("Accept-Encoding") or ""):
         return answer
     compressed = gzip.compress(answer.body, compresslevel=1)
     return replace(answer, body=compressed, headers=(("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding")))
 
 
-def _encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
-    """The format asked for. The asked version comes back in Content-Type, so folded lines are joined first."""
+def _encoder(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """Encoder and Content-Type for an Accept header.
+
+    prometheus_client copies the requested version into Content-Type: join folded lines, or a client could add headers.
+    """
     try:
         return choose_encoder(" ".join(accept.split()))
-    except (TypeError, ValueError):  # a version that is no number
+    except (TypeError, ValueError):  # the requested version is not a number
         return choose_encoder("")
 
 
 def _accepts_gzip(accept_encoding: str) -> bool:
+    """Unlike prometheus_client's check, treat a weight of 0 as a refusal (RFC 9110, section 12.4.2)."""
     for offer in accept_encoding.lower().split(","):
         coding, _, weight = offer.replace(" ", "").partition(";")
         if coding == "gzip":

@@ -1,4 +1,4 @@
-"""What defining a metric takes: its kind, its labels and their bounds, its unit, which its name carries."""
+"""The definition of one metric: kind, labels, unit, meaning and remedy."""
 
 from __future__ import annotations
 
@@ -12,15 +12,13 @@ OTHER = "other"
 _UNITS = ("seconds", "bytes", "files", "records", "rows", "partitions", "tables", "groups", "runs", "events", "offsets")
 _SLUG = re.compile(r"[a-z0-9][a-z0-9_.-]{0,59}")
 
-# Table names are unbounded, so only gauges read from the debt board carry them: they vanish with their table.
+# Table names are unbounded. Only gauges read from the debt board carry them: those series vanish with their table.
 _PER_TABLE = ("catalog", "table")
-# `spec` tells apart partitions of the same text under two partition specs of one table.
+# `spec` separates partitions that have the same text under two partition specs of one table.
 _PER_PARTITION = ("table", "spec", "partition", "bucket")
 
 
 class Kind(StrEnum):
-    """How Prometheus reads a metric."""
-
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -32,61 +30,52 @@ class MetricDefinition:
 
     name: str
     kind: Kind
-    labels: tuple[str, ...]
-    unit: str
     meaning: str
     remedy: str
-    buckets: tuple[float, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    @property
+    def unit(self) -> str:
+        """The last word of the name that is a unit, or ""."""
+        return next((word for word in reversed(self.name.split("_")) if word in _UNITS), "")
+
+    @property
+    def buckets(self) -> tuple[float, ...]:
+        """Upper bounds in seconds: every histogram measures a duration."""
+        return SECOND_BUCKETS if self.kind is Kind.HISTOGRAM else ()
 
 
 def slug(text: str) -> str:
-    """`text` when it is a short lower-case slug, else "other": a label's values stay few whatever an event says."""
+    """Return `text` if it is a short lower-case slug, else "other", so that labels have few values."""
     return text if _SLUG.fullmatch(text) else OTHER
 
 
-def _unit(name: str) -> str:
-    """A name carries its unit, so the two cannot contradict each other: the last word of it that is a unit."""
-    return next((word for word in reversed(name.split("_")) if word in _UNITS), "")
-
-
 def counter(name: str, meaning: str, remedy: str, *, labels: tuple[str, ...] = ()) -> MetricDefinition:
-    return MetricDefinition(
-        name=name, kind=Kind.COUNTER, labels=labels, unit=_unit(name), meaning=meaning, remedy=remedy
-    )
+    return MetricDefinition(name, Kind.COUNTER, meaning, remedy, labels)
 
 
 def gauge(name: str, meaning: str, remedy: str, *, labels: tuple[str, ...] = ()) -> MetricDefinition:
-    return MetricDefinition(name=name, kind=Kind.GAUGE, labels=labels, unit=_unit(name), meaning=meaning, remedy=remedy)
+    return MetricDefinition(name, Kind.GAUGE, meaning, remedy, labels)
 
 
 def histogram(name: str, meaning: str, remedy: str, *, labels: tuple[str, ...] = ()) -> MetricDefinition:
-    return MetricDefinition(
-        name=name,
-        kind=Kind.HISTOGRAM,
-        labels=labels,
-        unit=_unit(name),
-        meaning=meaning,
-        remedy=remedy,
-        buckets=SECOND_BUCKETS,
-    )
+    return MetricDefinition(name, Kind.HISTOGRAM, meaning, remedy, labels)
 
 
 def table_gauge(name: str, meaning: str, remedy: str) -> MetricDefinition:
-    """A gauge of each table."""
     return gauge(name, meaning, remedy, labels=_PER_TABLE)
 
 
 def engine_counter(name: str, meaning: str, remedy: str) -> MetricDefinition:
-    """A counter by engine and the reason it was chosen."""
     return counter(name, meaning, remedy, labels=("engine", "reason"))
 
 
 def of_partition(table_metric: MetricDefinition) -> MetricDefinition:
-    """The same figure of the fleet's worst partitions."""
+    """The same gauge for the worst partitions of all tables."""
     return replace(
         table_metric,
         name=table_metric.name.replace("_table_", "_partition_"),
         labels=_PER_PARTITION,
         meaning=table_metric.meaning.replace(" of the table.", " of one of the fleet's worst partitions."),
-        remedy="Only the partitions with the most small files are listed; `firnline plan` shows all of a table's.",
+        remedy="Shows only the partitions with the most small files. `firnline plan` shows all partitions of a table.",
     )

@@ -1,4 +1,4 @@
-"""What is being rewritten now, and what was lately: kept from events, for the status page and its JSON twin."""
+"""Running and recent rewrites, collected from events for the status page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_KEPT = 50
 
 @dataclass(frozen=True)
 class Running:
-    """A run under way. `since`: seconds since the epoch."""
+    """A running run. `since`: seconds since the epoch."""
 
     run_id: str
     table: TableName
@@ -28,7 +28,9 @@ class Running:
 
 @dataclass(frozen=True)
 class Finished:
-    """A run that ended `at` (seconds since the epoch). `engines`: groups by engine and reason; `message`: why not."""
+    """A run that ended `at` (seconds since the epoch). `engines`: file groups by engine and reason; `message`: the
+    error.
+    """
 
     run_id: str
     table: TableName
@@ -44,7 +46,7 @@ class Finished:
 
 
 class RecentWork:
-    """A listener. Bounded: the newest runs, and one that is under way a table."""
+    """Listener. Keeps the newest `MOST_KEPT` finished runs and one running run per table."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
@@ -55,18 +57,17 @@ class RecentWork:
 
     @property
     def running(self) -> tuple[Running, ...]:
-        """Oldest first."""
+        """Running runs, oldest first."""
         with self._lock:
             return tuple(self._running.values())
 
     @property
     def finished(self) -> tuple[Finished, ...]:
-        """Newest first."""
+        """Finished runs, newest first."""
         with self._lock:
             return tuple(reversed(self._finished))
 
     def __call__(self, event: Event) -> None:
-        """Note what matters here."""
         with self._lock:
             match event:
                 case RunPlanned():
@@ -87,7 +88,7 @@ class RecentWork:
                 case RunFailed():
                     self._engines.pop(event.run_id, None)
                     message = f"{event.stage}: {event.message}"
-                    self._end(Finished(event.run_id, event.table, self._clock(), message=message))
+                    self._end(Finished(run_id=event.run_id, table=event.table, at=self._clock(), message=message))
                 case _:
                     pass
 
@@ -98,14 +99,14 @@ class RecentWork:
 
 def _committed(event: RunCommitted, now: float, engines: Mapping[str, int]) -> Finished:
     return Finished(
-        event.run_id,
-        event.table,
-        now,
-        event.snapshot_id,
-        event.files_in,
-        event.files_out,
-        event.bytes_in,
-        event.bytes_out,
-        event.plan_seconds + event.rewrite_seconds + event.commit_seconds,
-        dict(engines),
+        run_id=event.run_id,
+        table=event.table,
+        at=now,
+        snapshot_id=event.snapshot_id,
+        files_in=event.files_in,
+        files_out=event.files_out,
+        bytes_in=event.bytes_in,
+        bytes_out=event.bytes_out,
+        seconds=event.plan_seconds + event.rewrite_seconds + event.commit_seconds,
+        engines=dict(engines),
     )

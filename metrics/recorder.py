@@ -1,11 +1,11 @@
-"""Turns typed events into counters and histograms. Gauges of tables and queues are read at scrape time instead."""
+"""Count typed events in Prometheus metrics. The debt collector reads gauges of tables and queues at scrape time."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -35,6 +35,7 @@ from metrics.definitions import CATALOGUE
 from metrics.metric_definition import Kind, MetricDefinition, slug
 
 MOST_OF_A_RUN_ID = 100
+_Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 
 RECORDED_GAUGES = (
     d.EVENT_LAG_OFFSETS,
@@ -43,78 +44,42 @@ RECORDED_GAUGES = (
     d.LAST_COMMIT_TIMESTAMP_SECONDS,
 )
 
-_RunEvent = RunPlanned | RunSkipped | GroupRewritten | GroupDropped | RunCommitted | RunFailed | RunWouldRewrite
-_StreamEvent = ManifestsRead | LedgerUpdated | TableUnreadable | DeadLettered | BatchFinished | UnreferencedFilesRemoved
-
 
 class Recorder:
-    """A listener that counts every event. Thread-safe: it holds nothing but Prometheus metrics, which lock themselves.
+    """Listener that counts every event. Thread-safe: its only state is Prometheus metrics, which have their own locks.
 
-    Every counter and histogram of the catalogue is registered with `registry`, and the gauges in RECORDED_GAUGES.
-    `clock` gives seconds since the epoch.
+    Registers all counters and histograms of the catalogue and RECORDED_GAUGES with `registry`.
+    `clock` returns seconds since the epoch.
     """
 
     def __init__(self, registry: CollectorRegistry, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        defined = {kind: [one for one in CATALOGUE if one.kind is kind] for kind in Kind}
         self._counters = {
-            one.name: Counter(one.name, one.meaning, one.labels, registry=registry)
-            for one in CATALOGUE
-            if one.kind is Kind.COUNTER
+            one.name: Counter(one.name, one.meaning, one.labels, registry=registry) for one in defined[Kind.COUNTER]
         }
         self._histograms = {
             one.name: Histogram(one.name, one.meaning, one.labels, registry=registry, buckets=one.buckets)
-            for one in CATALOGUE
-            if one.kind is Kind.HISTOGRAM
+            for one in defined[Kind.HISTOGRAM]
         }
         self._gauges = {
             one.name: Gauge(one.name, one.meaning, one.labels, registry=registry) for one in RECORDED_GAUGES
         }
-        for reason in d.RECOUNT_REASONS:  # an increase is seen only where there was a zero before
+        for reason in d.RECOUNT_REASONS:  # Prometheus sees the first increase only after a zero
             self._counters[d.RECOUNTS.name].labels(reason)
 
     def stream_started(self, query: str) -> None:
-        """From now on a batch is expected: one that never ends shows like one that has not ended for long."""
+        """Set the time of the last batch, so that the alert on old batches also fires if the first batch never ends."""
         self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
 
-    def __call__(self, event: Event) -> None:
-        """Count one event. An event of a type unknown to the catalogue of events is a programming error."""
-        match event:
-            case (
-                RunPlanned()
-                | RunSkipped()
-                | GroupRewritten()
-                | GroupDropped()
-                | RunCommitted()
-                | RunFailed()
-                | RunWouldRewrite()
-            ):
-                self._record_run(event)
-            case (
-                ManifestsRead()
-                | LedgerUpdated()
-                | TableUnreadable()
-                | DeadLettered()
-                | BatchFinished()
-                | UnreferencedFilesRemoved()
-            ):
-                self._record_stream(event)
-            case HookFinished():
-                self._hook_finished(event)
-            case HistoryWritten():
-                self._history_written(event)
-            case GroupCommitted() | PartitionsSkipped():
-                pass  # for the log and the history; runs and tables are counted as wholes
-            case ManifestsRewritten():
-                self._manifests_rewritten(event)
-            case _:
-                assert_never(event)
-
-    def _record_run(self, event: _RunEvent) -> None:
+    def __call__(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case per event type, checked for completeness
         match event:
             case RunPlanned():
                 self._planned(event)
             case RunSkipped():
                 self._count(d.RUNS_SKIPPED, 1, event.reason)
+            case RunWouldRewrite():
+                self._would_rewrite(event)
             case GroupRewritten():
                 self._rewritten(event)
             case GroupDropped():
@@ -123,13 +88,10 @@ class Recorder:
                 self._committed(event)
             case RunFailed():
                 self._count(d.RUN_FAILURES, 1, event.stage, event.reason, event.reaction, run_id=event.run_id)
-            case RunWouldRewrite():
-                self._would_rewrite(event)
-            case _:
-                assert_never(event)
-
-    def _record_stream(self, event: _StreamEvent) -> None:
-        match event:
+            case ManifestsRewritten():
+                self._manifests_rewritten(event)
+            case UnreferencedFilesRemoved():
+                self._count(d.UNREFERENCED_FILES_REMOVED, event.files)
             case ManifestsRead():
                 self._manifests_read(event)
             case LedgerUpdated():
@@ -140,8 +102,15 @@ class Recorder:
                 self._count(d.DEAD_LETTERS, event.count, event.reason)
             case BatchFinished():
                 self._batch_finished(event)
-            case UnreferencedFilesRemoved():
-                self._count(d.UNREFERENCED_FILES_REMOVED, event.files)
+            case HookFinished():
+                self._count(d.HOOK_CALLS, 1, event.hook, "failed" if event.error else "told")
+                self._count(d.HOOK_SECONDS, event.seconds, event.hook)
+            case HistoryWritten():
+                self._count(d.HISTORY_ROWS, event.rows)
+                self._count(d.HISTORY_DROPPED_ROWS, event.dropped)
+                self._count(d.HISTORY_FAILED_APPENDS, 1 if event.error else 0)
+            case GroupCommitted() | PartitionsSkipped():
+                pass  # for the log and the history only; RunCommitted and RunSkipped count the run
             case _:
                 assert_never(event)
 
@@ -181,7 +150,7 @@ class Recorder:
         self._count(d.COMMIT_INPUT_BYTES, event.bytes_in)
         self._count(d.COMMIT_OUTPUT_BYTES, event.bytes_out)
         self._count(d.COMMIT_REMOVED_DELETE_FILES, event.delete_files_removed)
-        # The plan stage is not observed here: RunPlanned has done so, for this run and for those that fail.
+        # RunPlanned observes the plan stage, also for runs that fail.
         self._observe(d.STAGE_SECONDS, event.rewrite_seconds, "rewrite", run_id=event.run_id)
         self._observe(d.STAGE_SECONDS, event.commit_seconds, "commit", run_id=event.run_id)
         self._set(d.LAST_COMMIT_TIMESTAMP_SECONDS, self._clock())
@@ -192,15 +161,6 @@ class Recorder:
         self._count(d.MANIFEST_REWRITES, 1, run_id=event.run_id)
         self._count(d.MANIFESTS_MERGED, max(0, event.before - event.after))
         self._count(d.MANIFEST_REWRITE_SECONDS, event.seconds)
-
-    def _hook_finished(self, event: HookFinished) -> None:
-        self._count(d.HOOK_CALLS, 1, event.hook, "failed" if event.error else "told")
-        self._count(d.HOOK_SECONDS, event.seconds, event.hook)
-
-    def _history_written(self, event: HistoryWritten) -> None:
-        self._count(d.HISTORY_ROWS, event.rows)
-        self._count(d.HISTORY_DROPPED_ROWS, event.dropped)
-        self._count(d.HISTORY_FAILED_APPENDS, 1 if event.error else 0)
 
     def _manifests_read(self, event: ManifestsRead) -> None:
         self._count(d.MANIFEST_CACHE_HITS, event.hits)
@@ -229,29 +189,28 @@ class Recorder:
         self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), event.query)
 
     def _count(self, definition: MetricDefinition, amount: float, *labels: str, run_id: str = "") -> None:
-        counter = self._counters[definition.name]
-        child = counter.labels(*map(slug, labels)) if labels else counter
-        child.inc(_not_negative(amount), _exemplar(run_id))
+        _child(self._counters[definition.name], labels).inc(_not_negative(amount), _exemplar(run_id))
 
     def _observe(self, definition: MetricDefinition, value: float, *labels: str, run_id: str = "") -> None:
-        histogram = self._histograms[definition.name]
-        child = histogram.labels(*map(slug, labels)) if labels else histogram
-        child.observe(_not_negative(value), _exemplar(run_id))
+        _child(self._histograms[definition.name], labels).observe(_not_negative(value), _exemplar(run_id))
 
     def _set(self, definition: MetricDefinition, value: float, *labels: str) -> None:
-        gauge = self._gauges[definition.name]
-        child = gauge.labels(*map(slug, labels)) if labels else gauge
-        child.set(value)
+        _child(self._gauges[definition.name], labels).set(value)
+
+
+def _child(metric: _Metric, labels: tuple[str, ...]) -> _Metric:
+    return metric.labels(*map(slug, labels)) if labels else metric
 
 
 def _exemplar(run_id: str) -> dict[str, str] | None:
-    """By which a figure leads to the run's log lines, snapshot and history. OpenMetrics allows 128 characters."""
+    """Links a sample to the run's log lines, snapshot and history. OpenMetrics allows 128 characters."""
     return {"run_id": run_id} if run_id and len(run_id) <= MOST_OF_A_RUN_ID else None
 
 
 def _not_negative(value: float) -> float:
-    """Clocks of two machines differ, so a latency may come out below zero, which a counter would refuse by raising.
+    """Return 0 for negative values, NaN and infinity.
 
-    NaN and infinity would stay in a sum for ever; they count as 0 too.
+    Clocks of two machines differ, so a latency can be negative; a counter raises on it. NaN and infinity would stay in
+    a sum forever.
     """
     return value if math.isfinite(value) and value > 0 else 0.0

@@ -1,4 +1,4 @@
-"""The status page and its JSON twin: one document, shown twice. Read-only, no assets from elsewhere, no build step."""
+"""The status page as HTML and as JSON, from one document. Read-only, no external assets, no build step."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ CONTENT_SECURITY = (
 
 @dataclass(frozen=True)
 class Health:
-    """Whether the service lives and is ready to work. `details` names each part that is not well, and why."""
+    """Whether the service is alive and ready. `details`: each failing part with the reason."""
 
     live: bool
     ready: bool
@@ -67,7 +67,7 @@ class Health:
 
 @dataclass(frozen=True)
 class Counting:
-    """Of the tables that the sweeps have found, how many the ledger has counted since the start."""
+    """Progress of the first count: tables counted since the start, of the tables found by sweeps."""
 
     counted: int
     found: int
@@ -81,7 +81,7 @@ def status_document(
     now: float | None = None,
     counting: Counting | None = None,
 ) -> Document:
-    """Everything the page shows, as JSON: sizes in bytes, times in seconds, moments in seconds since the epoch."""
+    """The content of the page as JSON: sizes in bytes, durations in seconds, times in seconds since the epoch."""
     moment = time.time() if now is None else now
     total = sum((one.total for one in tables), PartitionCounts())
     return {
@@ -152,7 +152,6 @@ def _finished(one: Finished) -> Document:
 
 
 def status_page(document: Document) -> str:
-    """The document for people."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -211,12 +210,12 @@ def _running_html(running: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _counting_html(counting: Mapping[str, int] | None) -> str:
-    """The first count of a fleet takes minutes; figures below are of the tables counted so far."""
+    """Progress of the first count, which takes minutes for many tables: the totals cover the tables counted so far."""
     if counting is None:
         return "<p>No catalog has been listed yet.</p>"
     counted, found = counting["counted"], counting["found"]
     if not found:
-        return "<p>The catalogs hold no table that is watched; see tables.* in the settings.</p>"
+        return "<p>The catalogs have no table to rewrite or observe; see tables.* in the settings.</p>"
     return f"<p>counting: {counted:,} of {found:,} tables</p>" if counted < found else ""
 
 
@@ -246,7 +245,7 @@ def _tables_html(tables: Sequence[Mapping[str, Any]], known: int) -> str:
 
 def _state(table: Mapping[str, Any]) -> _Trouble | str:
     trouble = [table["stale"], *table["refused"]] if table["stale"] else table["refused"]
-    return _Trouble("; ".join(trouble)) if trouble else "rewritten" if table["rewritten"] else "watched"
+    return _Trouble("; ".join(trouble)) if trouble else "rewritten" if table["rewritten"] else "observed"
 
 
 def _recent_html(recent: Sequence[Mapping[str, Any]]) -> str:

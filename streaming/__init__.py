@@ -1,1 +1,1 @@
-"""The streaming room: commit events in, the debt ledger, the service's life and the command line."""
+"""Commit events, the debt ledger, the service and the command line."""

@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 done or nothing to do, 2 bad input, 3 failed safely (nothing lost, try again)."""
+"""The command line. Exit codes: 0 success or nothing to do, 2 bad input, 3 failed safely (no data lost, try again)."""
 
 from __future__ import annotations
 
@@ -34,14 +34,13 @@ CONTEXT = {"help_option_names": HELP, "max_content_width": 110}
 
 
 class Commands(click.Group):
-    """Turns firnline's errors into a sentence on stderr and an exit code."""
+    """Prints firnline's errors as one message on stderr and sets the exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command."""
         try:
             return super().invoke(ctx)
         except FirnlineError as error:
-            if ctx.invoked_subcommand == run.name:  # a service's last word is a line of its log
+            if ctx.invoked_subcommand == run.name:  # the service reports its end as a log line
                 LOG.error("ended", reason=error.reason, error=str(error))
                 sys.exit(exit_code(error))
             fail(error)
@@ -56,17 +55,17 @@ class Commands(click.Group):
     envvar=CONFIG_FILE_VARIABLE,
     help="Settings file (YAML). Every key is also an environment variable: FIRNLINE_SECTION__KEY.",
 )
-@click.option("-v", "--verbose", is_flag=True, help="Log every event, not only work and trouble.")
+@click.option("-v", "--verbose", is_flag=True, help="Log every event (level DEBUG).")
 @click.pass_context
 def main(context: click.Context, config: Path | None, verbose: bool) -> None:
-    """Commit events in, healthy files out: keeps Apache Iceberg tables free of small files while writers write.
+    """Commit events in, healthy files out: compacts small files of Apache Iceberg tables while writers write.
 
     \b
-    Try it:           firnline demo
-    Look at a table:  firnline -c firnline.yaml debt db.events
-    What would be     firnline -c firnline.yaml plan db.events
-    done, and do it:  firnline -c firnline.yaml compact db.events
-    Always on:        firnline -c firnline.yaml run
+    Try it:             firnline demo
+    Count small files:  firnline -c firnline.yaml debt db.events
+    Show a rewrite:     firnline -c firnline.yaml plan db.events
+    Do it:              firnline -c firnline.yaml compact db.events
+    Run the service:    firnline -c firnline.yaml run
     """  # noqa: D301 - \b keeps click from re-wrapping
     context.obj = config
     log = _log_settings(config)
@@ -77,7 +76,7 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
 
 
 def _log_settings(config: Path | None) -> LogSettings:
-    """Before any command runs; settings that cannot be used are told by the command that needs them."""
+    """Log settings, or the defaults if the settings are invalid: the command that needs them reports the error."""
     try:
         return load_settings(config).logging
     except InputError:

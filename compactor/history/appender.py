@@ -1,7 +1,7 @@
-"""The history at work: decisions are gathered in the background and appended in batches; nobody waits for them.
+"""Append decisions to the history table: in batches, by a background thread.
 
-What is decided about the history table itself is no part of it: an entry about its own rewrite would be a new small
-file, the next rewrite, the next entry.
+Decisions about the history table itself are not recorded: each would add a small file, which causes the next rewrite
+and the next decision.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from compactor.backoff import Backoff
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import Event, HistoryWritten, Listener
-from compactor.history.decisions import TELLING, Decision, Repeats, decisions_of
+from compactor.history.decisions import RECORDED, Decision, RepeatFilter, decisions_of
 from compactor.settings.history import HistorySettings
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
-MOST_EVENTS = 10_000  # that wait to become rows while an append is under way
-FIRST_PAUSE_SECONDS = 5.0
-LONGEST_PAUSE_SECONDS = 300.0
+MOST_EVENTS = 10_000  # waiting events during an append
+BACKOFF = Backoff(first_seconds=5.0, longest_seconds=300.0)
 
 
 class Target(Protocol):
-    """Where batches go."""
+    """A table that takes batches of decisions."""
 
     name: TableName
 
     def ensure(self) -> None:
-        """Make it, or refuse what is something else."""
+        """Create the table, or raise if an existing table is not a history."""
 
     def append(self, decisions: Sequence[Decision], batch_id: str) -> None:
-        """All of them or none; the same `batch_id` again is no second time."""
+        """Append all rows or none. Does nothing if `batch_id` was appended before."""
 
 
 class Batches:
-    """Decisions on their way, and when the next batch is due. No thread, no clock: the caller says what time it is.
+    """Waiting decisions, and when the next batch is due. Has no thread and no clock: the caller passes the time.
 
-    A batch that has failed keeps its rows and its id, so that it can be recognised if it has landed after all.
+    A failed batch keeps its rows and its id, so that a batch that was appended in spite of an error is recognised.
     """
 
     def __init__(self, settings: HistorySettings) -> None:
@@ -55,7 +55,7 @@ class Batches:
         return len(self._waiting) + (len(self._failed[1]) if self._failed else 0)
 
     def add(self, decisions: Iterable[Decision]) -> int:
-        """Take rows in; how many old ones had to go for them."""
+        """Add rows; return how many old rows were dropped to stay within `buffer_rows`."""
         self._waiting.extend(decisions)
         too_many = min(len(self._waiting), max(0, len(self) - self._settings.buffer_rows))
         for _ in range(too_many):
@@ -63,7 +63,7 @@ class Batches:
         return too_many
 
     def due_in(self, now: float) -> float | None:
-        """Seconds until the next batch is due, 0 if it is; None when nothing waits."""
+        """Seconds until the next batch is due (0: now); None if there are no rows."""
         if self._failed:
             return max(0.0, self._not_before - now)
         if not self._waiting:
@@ -73,23 +73,23 @@ class Batches:
         return max(0.0, self._waiting[0].at + self._settings.batch_seconds - now)
 
     def take(self) -> tuple[str, list[Decision]]:
-        """The next batch with its id: the one that failed, else new rows."""
+        """The next batch with its id: the failed batch, else new rows."""
         if self._failed:
             return self._failed
         count = min(len(self._waiting), self._settings.batch_rows)
         return str(uuid.uuid4()), [self._waiting.popleft() for _ in range(count)]
 
     def appended(self) -> None:
-        """What was taken is in the table."""
+        """The taken batch is in the table."""
         self._failed, self._failures = None, 0
 
     def failed(self, batch: tuple[str, list[Decision]], now: float) -> None:
-        """What was taken is to be tried again, after a pause that grows."""
-        pause = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2.0 ** min(self._failures, 10))
-        self._failed, self._failures, self._not_before = batch, self._failures + 1, now + pause
+        """Keep the taken batch for a retry after the back-off."""
+        self._failed, self._failures = batch, self._failures + 1
+        self._not_before = now + BACKOFF.seconds(self._failures)
 
     def give_up(self) -> int:
-        """Forget everything; how many rows that was."""
+        """Drop all rows; return how many."""
         lost = len(self)
         self._waiting.clear()
         self._failed = None
@@ -97,7 +97,7 @@ class Batches:
 
 
 class History:
-    """A listener with a thread of its own. An append that fails is told as an event and tried again."""
+    """Listener with its own thread. A failed append is published as an event and retried."""
 
     def __init__(
         self, target: Target, settings: HistorySettings, listener: Listener, clock: Callable[[], float] = time.time
@@ -106,38 +106,38 @@ class History:
         self._listener = listener
         self._clock = clock
         self._batches = Batches(settings)
-        self._repeats = Repeats(settings.repeat_skips_seconds)
-        self._heard: deque[tuple[float, Event]] = deque()
+        self._repeats = RepeatFilter(settings.repeat_skips_seconds)
+        self._received: deque[tuple[float, Event]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._thread = threading.Thread(target=self._work, name="history", daemon=True)
 
     def __call__(self, event: Event) -> None:
-        """Note an event; returns at once."""
-        if not isinstance(event, TELLING):
+        """Queue an event. Does not block."""
+        if not isinstance(event, RECORDED):
             return
         lost = 0
         with self._changed:
-            self._heard.append((self._clock(), event))
-            if len(self._heard) > MOST_EVENTS:
-                lost = len(decisions_of(self._heard.popleft()[1], 0.0))
+            self._received.append((self._clock(), event))
+            if len(self._received) > MOST_EVENTS:
+                lost = len(decisions_of(self._received.popleft()[1], 0.0))
             self._changed.notify()
-        self._tell_lost(lost)
+        self._report_lost(lost)
 
     def start(self) -> None:
-        """Begin to append.
+        """Create or check the table, and start the thread.
 
         Raises:
-            InputError: the table is no history.
+            InputError: the table exists and is not a history.
         """
         try:
             self._target.ensure()
         except RetryError as error:
-            LOG.warning("%s; the first append tries again", error)
+            LOG.warning("%s; the first append will try again", error)
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """Append what waits, each batch tried once, and end; at the latest after `seconds`."""
+        """Append the waiting rows, trying each batch once, and stop. Returns after at most `seconds`."""
         with self._changed:
             self._stopping = True
             self._changed.notify()
@@ -147,33 +147,33 @@ class History:
     def _work(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._stopping or self._heard, self._batches.due_in(self._clock()))
-                heard, stopping = list(self._heard), self._stopping
-                self._heard.clear()
-            self._take_in(heard)
+                self._changed.wait_for(lambda: self._stopping or self._received, self._batches.due_in(self._clock()))
+                received, stopping = list(self._received), self._stopping
+                self._received.clear()
+            self._add(received)
             if stopping:
                 self._finish()
                 return
             if self._batches.due_in(self._clock()) == 0.0:
                 self._append()
 
-    def _take_in(self, heard: Sequence[tuple[float, Event]]) -> None:
+    def _add(self, received: Sequence[tuple[float, Event]]) -> None:
         found = [
             decision
-            for at, event in heard
+            for at, event in received
             for decision in decisions_of(event, at)
-            if decision.table != self._target.name and self._repeats.are_news(decision)
+            if decision.table != self._target.name and self._repeats.is_new(decision)
         ]
-        self._tell_lost(self._batches.add(found))
+        self._report_lost(self._batches.add(found))
 
     def _append(self) -> bool:
-        """Write the next batch; whether it was written."""
+        """Append the next batch; return whether it succeeded."""
         batch = self._batches.take()
         try:
             self._target.append(batch[1], batch[0])
         except FirnlineError as error:
             self._batches.failed(batch, self._clock())
-            LOG.warning("%d decisions could not be written to the history: %s", len(self._batches), error)
+            LOG.warning("cannot append %d decisions to the history; will retry: %s", len(self._batches), error)
             self._listener(HistoryWritten(rows=0, error=str(error)))
             return False
         self._batches.appended()
@@ -183,9 +183,9 @@ class History:
     def _finish(self) -> None:
         while len(self._batches):
             if not self._append():
-                self._tell_lost(self._batches.give_up())
+                self._report_lost(self._batches.give_up())
 
-    def _tell_lost(self, rows: int) -> None:
+    def _report_lost(self, rows: int) -> None:
         if rows:
-            LOG.warning("%d decisions are lost to the history", rows)
+            LOG.warning("%d decisions were dropped and are missing in the history", rows)
             self._listener(HistoryWritten(rows=0, dropped=rows))

@@ -1,7 +1,7 @@
-"""Decisions: which events become which rows of the history. Pure.
+"""Decisions: the rows of the history, made from events. Pure.
 
-Done and dropped groups are always rows. Why a partition is left alone is found anew with every commit: the same reason,
-whatever its figures, is a row once in `repeat_seconds`.
+Each committed or dropped file group is a row. Every commit finds the same reasons to skip a partition again, so the
+same reason is a row only once in `repeat_seconds`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from compactor.partitions import JsonValue, PartitionKey, partition_text
 from compactor.table_names import TableName
 
 DONE, DROPPED, SKIPPED = "done", "dropped", "skipped"
-TELLING = (GroupCommitted, GroupDropped, RunCommitted, RunFailed, RunSkipped, PartitionsSkipped, ManifestsRewritten)
-"""The events that become rows."""
-MOST_OF_A_SENTENCE = 2000  # characters; errors of others may be pages
-MOST_REMEMBERED = 100_000  # reasons to skip, about 15 MB; a forgotten one is recorded once more
+RECORDED = (GroupCommitted, GroupDropped, RunCommitted, RunFailed, RunSkipped, PartitionsSkipped, ManifestsRewritten)
+"""Events that become rows."""
+LONGEST_WHY = 2000  # characters; error messages of other systems can be very long
+MOST_REMEMBERED = 100_000  # reasons to skip, about 15 MB; a forgotten reason is recorded again
 _FIGURES = re.compile(r"\d+")
 
 
 @dataclass(frozen=True)
 class Decision:
-    """One row; the columns of docs/history.md, where the meaning of each is told. `at`: seconds since the epoch."""
+    """One row. docs/history.md explains the columns. `at`: seconds since the epoch."""
 
     at: float
     table: TableName
@@ -66,38 +66,32 @@ class Decision:
 
 
 def decisions_of(event: Event, at: float) -> list[Decision]:
-    """The rows of one event that was told `at`; of most events none."""
+    """The rows of one event received `at`; most events have none."""
     found: list[Decision] = []
     match event:
         case GroupCommitted():
             found = [_done(event, at)]
         case RunCommitted(groups=0):
-            why = f"{event.delete_files_removed} delete files applied to no data file"
             done = Decision(
-                at=at, table=event.table, decision=DONE, reason="dangling_deletes", why=why, run_id=event.run_id
+                at=at,
+                table=event.table,
+                decision=DONE,
+                reason="dangling_deletes",
+                why=f"{event.delete_files_removed} delete files applied to no data file",
+                run_id=event.run_id,
+                delete_files_removed=event.delete_files_removed,
+                seconds=event.commit_seconds,
+                committed_snapshot_id=event.snapshot_id,
             )
-            removed, seconds = event.delete_files_removed, event.commit_seconds
-            found = [
-                replace(done, delete_files_removed=removed, seconds=seconds, committed_snapshot_id=event.snapshot_id)
-            ]
-        case GroupDropped():
-            dropped = Decision(
-                at=at, table=event.table, decision=DROPPED, reason=event.reason, why=event.message, run_id=event.run_id
-            )
+            found = [done]
+        case GroupDropped(run_id=run_id, reason=reason, message=why):
+            dropped = Decision(at=at, table=event.table, decision=DROPPED, reason=reason, why=why, run_id=run_id)
             found = [_planned(_about(dropped, event.key, event.plan.partition), event.plan)]
-        case RunFailed() if event.run_id:
-            found = [
-                Decision(
-                    at=at,
-                    table=event.table,
-                    decision=DROPPED,
-                    reason=event.reason,
-                    why=f"{event.stage}: {event.message}",
-                    run_id=event.run_id,
-                )
-            ]
-        case RunFailed():  # it could not even be planned
-            found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=event.reason, why=event.message)]
+        case RunFailed(run_id="", reason=reason, message=why):  # it failed before there was a plan
+            found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=reason, why=why)]
+        case RunFailed(run_id=run_id, reason=reason):
+            why = f"{event.stage}: {event.message}"
+            found = [Decision(at=at, table=event.table, decision=DROPPED, reason=reason, why=why, run_id=run_id)]
         case RunSkipped():
             found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=event.reason)]
         case PartitionsSkipped():
@@ -106,42 +100,40 @@ def decisions_of(event: Event, at: float) -> list[Decision]:
             )
             found = [_skipped(skipped, partition) for partition in event.partitions] or [skipped]
         case ManifestsRewritten():
-            why = f"{event.before} manifests became {event.after}"
-            found = [
-                Decision(
-                    at=at,
-                    table=event.table,
-                    decision=DONE,
-                    reason="manifests",
-                    why=why,
-                    run_id=event.run_id,
-                    seconds=event.seconds,
-                )
-            ]
-    return [replace(decision, why=decision.why[:MOST_OF_A_SENTENCE]) for decision in found]
+            merged = Decision(
+                at=at,
+                table=event.table,
+                decision=DONE,
+                reason="manifests",
+                why=f"{event.before} manifests became {event.after}",
+                run_id=event.run_id,
+                seconds=event.seconds,
+            )
+            found = [merged]
+    return [replace(decision, why=decision.why[:LONGEST_WHY]) for decision in found]
 
 
-class Repeats:
-    """Remembers why partitions were left alone. Not thread-safe; one caller owns it."""
+class RepeatFilter:
+    """Remembers why partitions were skipped. Not thread-safe: one thread uses it."""
 
     def __init__(self, repeat_seconds: float, most: int = MOST_REMEMBERED) -> None:
         self._repeat_seconds = repeat_seconds
         self._most = most
-        self._told: dict[int, float] = {}
+        self._recorded: dict[int, float] = {}
 
-    def are_news(self, decision: Decision) -> bool:
-        """Whether the row is wanted; a reason whose figures alone have changed is the same reason."""
+    def is_new(self, decision: Decision) -> bool:
+        """Whether to record the row. Two reasons that differ only in their numbers are the same reason."""
         if decision.decision != SKIPPED:
             return True
         reason = (decision.reason, _FIGURES.sub("#", decision.why))
         seen = hash((decision.table, decision.spec_id, decision.partition_json, reason))
-        told = self._told.get(seen)
-        if told is not None and decision.at - told < self._repeat_seconds:
+        recorded = self._recorded.get(seen)
+        if recorded is not None and decision.at - recorded < self._repeat_seconds:
             return False
-        self._told.pop(seen, None)  # put in again at the end: the oldest is first
-        self._told[seen] = decision.at
-        if len(self._told) > self._most:
-            del self._told[next(iter(self._told))]
+        self._recorded.pop(seen, None)  # insert at the end again: the first entry is the oldest
+        self._recorded[seen] = decision.at
+        if len(self._recorded) > self._most:
+            del self._recorded[next(iter(self._recorded))]
         return True
 
 
@@ -172,7 +164,7 @@ def _done(event: GroupCommitted, at: float) -> Decision:
     done = Decision(at=at, table=group.table, decision=DONE, reason="due", why=group.plan.why, run_id=group.run_id)
     return replace(
         _planned(_about(done, group.key, group.plan.partition), group.plan),
-        engine=group.engine,  # footers may have changed it since the plan
+        engine=group.engine,  # the files' footers may have changed the planned engine
         engine_reason=group.reason,
         files_in=group.files_in,
         files_out=group.files_out,

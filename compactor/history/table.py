@@ -1,4 +1,4 @@
-"""The history table: an Iceberg table that PyIceberg makes, appends decisions to and reads."""
+"""The history table: an Iceberg table of decisions, created, appended to and read by PyIceberg."""
 
 from __future__ import annotations
 
@@ -24,43 +24,42 @@ from compactor.reasons import Reason
 from compactor.table_names import TableName
 
 BATCH_ID = "firnline.history-batch"
-"""In the summary of each append: a batch whose commit was answered with an error is looked for before it is sent again.
-"""
+"""Summary property of each append, by which a retry finds a batch whose commit landed in spite of an error."""
 PROPERTIES = {
     "format-version": "2",
-    "commit.manifest-merge.enabled": "true",  # PyIceberg's own default leaves a manifest for each append
+    "commit.manifest-merge.enabled": "true",  # PyIceberg's default keeps one manifest per append
     "write.metadata.delete-after-commit.enabled": "true",
     "write.metadata.previous-versions-max": "100",
 }
 
 _REQUIRED = ("decided_at", "table_name", "decision", "reason")
 COLUMNS: tuple[tuple[str, IcebergType, str], ...] = (
-    ("decided_at", TimestamptzType(), "When it was decided; of what was done, when it was committed."),
+    ("decided_at", TimestamptzType(), "When it was decided; for `done`, when it was committed."),
     ("table_name", StringType(), "catalog.namespace.table"),
-    ("spec_id", IntegerType(), "The partition spec; null where the whole table is meant."),
+    ("spec_id", IntegerType(), "The partition spec; null: the whole table."),
     ("partition", StringType(), "`day=2024-01-15, id_bucket=3`, `(unpartitioned)`; null: the whole table."),
     ("partition_json", StringType(), 'The same as JSON: `{"day": "2024-01-15", "id_bucket": 3}`.'),
-    ("branch", StringType(), "The branch whose files are meant; null: the whole table, or a partition left alone."),
-    ("decision", StringType(), "`done`, `dropped` (begun or planned, not committed) or `skipped` (left alone)."),
-    ("reason", StringType(), "In one word, see below."),
-    ("why", StringType(), "In a sentence: why it was due, or what stood against it."),
-    ("run_id", StringType(), "The run's, as in logs, snapshot summaries, exemplars and Spark's job group."),
+    ("branch", StringType(), "The branch of the files; null for the whole table or a skipped partition."),
+    ("decision", StringType(), "`done`, `dropped` (planned or started, not committed) or `skipped` (not rewritten)."),
+    ("reason", StringType(), "One word; the table of rows above lists them."),
+    ("why", StringType(), "One sentence: why it was due, or why it was not rewritten."),
+    ("run_id", StringType(), "Id of the run, as in logs, snapshot summaries, exemplars and Spark's job group."),
     ("strategy", StringType(), "`tiered` or `threshold`."),
     ("engine", StringType(), "`splice`, `encode` or `spark`."),
-    ("engine_reason", StringType(), "Why this engine, in one word."),
-    ("files_in", LongType(), "Data files read; planned to be read (dropped); small ones there (skipped)."),
+    ("engine_reason", StringType(), "Why this engine was chosen, in one word."),
+    ("files_in", LongType(), "Data files read (`done`), planned (`dropped`), or small (`skipped`)."),
     ("files_out", LongType(), "Data files written."),
     ("bytes_in", LongType(), "Bytes of the files of `files_in`."),
     ("bytes_out", LongType(), "Bytes written."),
     ("bytes_decoded", LongType(), "Bytes of `bytes_in` that were decoded rather than copied."),
     ("rows_in", LongType(), "Rows in the files read."),
-    ("rows_deleted", LongType(), "Rows of these that delete files had deleted."),
+    ("rows_deleted", LongType(), "Rows of `rows_in` that delete files had deleted."),
     ("rows_out", LongType(), "Rows written: `rows_in` less `rows_deleted`."),
-    ("delete_files_removed", LongType(), "Delete files that left with the commit: one figure for all its rows."),
-    ("seconds", DoubleType(), "Time of the rewrite's tasks, without plan and commit."),
-    ("planned_snapshot_id", LongType(), "The snapshot that was looked at."),
-    ("committed_snapshot_id", LongType(), "The snapshot that holds the new files."),
-    ("firnline_version", StringType(), "Who decided."),
+    ("delete_files_removed", LongType(), "Delete files removed by the commit, the same in all its rows."),
+    ("seconds", DoubleType(), "Time of the output tasks, without plan and commit."),
+    ("planned_snapshot_id", LongType(), "The snapshot of the plan."),
+    ("committed_snapshot_id", LongType(), "The snapshot that added the new files."),
+    ("firnline_version", StringType(), "Version of firnline that decided."),
 )
 SCHEMA = Schema(
     *(
@@ -73,7 +72,7 @@ BY_DAY = PartitionSpec(PartitionField(1, 1000, DayTransform(), "decided_at_day")
 
 @dataclass(frozen=True)
 class HistoryQuery:
-    """What is asked of the history. Times in seconds since the epoch; `partition`: a part of the partition's text."""
+    """A query of the history. Times in seconds since the epoch; `partition`: a part of the partition's text."""
 
     table: TableName
     since: float
@@ -84,7 +83,7 @@ class HistoryQuery:
 
     @property
     def row_filter(self) -> BooleanExpression:
-        """What is pushed down to partitions, files and row groups."""
+        """The filter that is pushed down to partitions, files and row groups."""
         found: BooleanExpression = And(
             EqualTo(term="table_name", value=str(self.table)),
             GreaterThanOrEqual(term="decided_at", value=_moment(self.since).isoformat()),
@@ -95,7 +94,7 @@ class HistoryQuery:
 
 
 class HistoryTable:
-    """The history by name. Each call loads the table anew; none keeps it open."""
+    """The history by its table name. Each call loads the table again."""
 
     def __init__(self, catalogs: Catalogs, name: TableName, version: str) -> None:
         self._catalogs = catalogs
@@ -103,23 +102,25 @@ class HistoryTable:
         self._version = version
 
     def ensure(self) -> None:
-        """Make the table and its namespace, or see that an existing table is a history.
+        """Create the table and its namespace, or check that an existing table is a history.
 
         Raises:
-            InputError: there is a table of that name, and it is none.
-            RetryError: the catalog does not answer, or refuses to make it.
+            InputError: a table of that name exists and is not a history.
+            RetryError: the catalog does not answer, or refuses to create the table.
         """
         if not self.exists():
             try:
-                self._make()
+                self._create()
             except Exception as error:
-                raise RetryError(f"history table {self.name} cannot be made: {error}", reason=Reason.HISTORY) from error
+                raise RetryError(
+                    f"history table {self.name} cannot be created: {error}", reason=Reason.HISTORY
+                ) from error
 
     def exists(self) -> bool:
-        """Whether there is a history.
+        """Whether the history exists.
 
         Raises:
-            InputError: there is a table of that name, and it is none.
+            InputError: a table of that name exists and is not a history.
             RetryError: the catalog does not answer.
         """
         try:
@@ -134,33 +135,35 @@ class HistoryTable:
         wrong = [name for name, kind, _ in COLUMNS if found.get(name) != kind]
         if wrong:
             raise InputError(
-                f"history.table: {self.name} is no history: column {wrong[0]} is missing or of another type; name a "
-                "table that does not exist yet",
+                f"history.table: {self.name} is not a history: column {wrong[0]} is missing or has another type; name "
+                "a table that does not exist yet",
                 reason=Reason.BAD_SETTING,
             )
         return True
 
     def append(self, decisions: Sequence[Decision], batch_id: str) -> None:
-        """One commit, the table made first if it is gone. Done twice with the same `batch_id`, it is done once.
+        """Append in one commit; create the table if it was dropped. Does nothing if `batch_id` was appended before.
 
         Raises:
-            RetryError: it was not appended, or nobody knows.
+            RetryError: the append failed, or its outcome is unknown.
         """
         try:
-            table = self._load() or self._make()
+            table = self._load() or self._create()
             summaries = (snapshot.summary for snapshot in table.snapshots())
             if any(summary and summary.additional_properties.get(BATCH_ID) == batch_id for summary in summaries):
                 return
             table.append(arrow_table(decisions, self._version), snapshot_properties={BATCH_ID: batch_id})
-        except Exception as error:  # any client's: the caller tries again
-            raise RetryError(f"history table {self.name} takes no rows: {error}", reason=Reason.HISTORY) from error
+        except Exception as error:  # of any client; the caller retries
+            raise RetryError(
+                f"history table {self.name} does not accept rows: {error}", reason=Reason.HISTORY
+            ) from error
 
     def read(self, query: HistoryQuery) -> list[dict[str, Any]]:
-        """Rows newest first; of more than `query.limit` the newest. A partition's include those of the whole table.
+        """At most `query.limit` rows, newest first. Rows of a partition include rows about the whole table.
 
         Raises:
-            InputError: there is no history yet.
-            RetryError: it cannot be read.
+            InputError: the history does not exist yet.
+            RetryError: the history cannot be read.
         """
         try:
             table = self._load() or _missing(self.name)
@@ -183,7 +186,7 @@ class HistoryTable:
         except NoSuchTableError:
             return None
 
-    def _make(self) -> Table:
+    def _create(self) -> Table:
         catalog = self._catalogs.catalog(self.name.catalog)
         catalog.create_namespace_if_not_exists(self.name.namespace)
         return catalog.create_table_if_not_exists(
@@ -192,7 +195,6 @@ class HistoryTable:
 
 
 def arrow_table(decisions: Sequence[Decision], version: str) -> pa.Table:
-    """The rows as they are written."""
     rows = [
         {
             **{name: _written(value) for name, value in vars(decision).items()},
@@ -206,7 +208,7 @@ def arrow_table(decisions: Sequence[Decision], version: str) -> pa.Table:
 
 
 def _missing(name: TableName) -> NoReturn:
-    raise InputError(f"history table {name} does not exist yet: nothing has been decided")
+    raise InputError(f"history table {name} does not exist yet: no decision was recorded")
 
 
 def _moment(seconds: float) -> dt.datetime:
@@ -214,7 +216,7 @@ def _moment(seconds: float) -> dt.datetime:
 
 
 def _written(value: Any) -> Any:
-    """What cannot be written as UTF-8 (half a surrogate pair in somebody's error) must not hold up a batch."""
+    """Escape text that is not valid UTF-8 (a lone surrogate in an error message): it would make the append fail."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
 
 

@@ -1,4 +1,4 @@
-"""Settings of the history: the table that takes every decision, and how it is filled."""
+"""Settings of the history: the table of decisions, and how rows are appended to it."""
 
 from __future__ import annotations
 
@@ -15,36 +15,39 @@ DAY_SECONDS = 86_400.0
 
 
 class HistorySettings(Section):
-    """Where decisions are kept (docs/history.md). A history that cannot be written fails no rewrite."""
+    """Where decisions are recorded (docs/history.md). A failed append does not fail a rewrite."""
 
     table: str = Field(
         default="",
-        description="[catalog.]namespace.table that every decision is appended to; made if missing. Empty: none is.",
+        description="Table ([catalog.]namespace.table) to which every decision is appended. Created if missing. "
+        "Empty: no history.",
     )
-    batch_rows: int = Field(default=1000, ge=1, description="Decisions in one append at most; about 100 KB of Parquet.")
+    batch_rows: int = Field(
+        default=1000, ge=1, description="Most decisions in one append. 1,000 are about 100 KB of Parquet."
+    )
     batch_seconds: float = Field(
         default=300.0,
         gt=0,
-        description="How long a decision waits for others: each append is a commit and a file, 288 a day at most. A "
-        "crash loses so much of the history; a stop does not.",
+        description="Most seconds before a decision is appended. Each append is a commit and a file: at most 288 a day "
+        "by default. A crash loses the decisions of that time; a normal stop loses none.",
     )
     buffer_rows: int = Field(
         default=20_000,
         ge=1,
-        description="Decisions kept in memory, about 1 KB each, while the table cannot be written; the oldest go.",
+        description="Most decisions in memory (about 1 KB each) while appends fail. The oldest are dropped first.",
     )
     repeat_skips_seconds: float = Field(
         default=DAY_SECONDS,
         ge=0,
-        description="For so long the same reason to leave a partition alone is not recorded again: it is found anew "
-        "with every commit. A day, so that each day tells its own story.",
+        description="Seconds in which the same reason to skip a partition is recorded only once, although every commit "
+        "finds it again. One day: every day of the history is complete.",
     )
 
     def table_name(self, catalogs: Collection[str]) -> TableName | None:
-        """The table, None if none is named.
+        """The configured table, or None.
 
         Raises:
-            InputError: the name is no table's in one of the `catalogs`.
+            InputError: the name is not a table name in one of the `catalogs`.
         """
         if not self.table:
             return None

@@ -1,4 +1,4 @@
-"""Settings of refresh hooks: whom to tell of a commit, so that others' metadata caches follow."""
+"""Settings of refresh hooks: after a commit, make query engines refresh their metadata caches."""
 
 from __future__ import annotations
 
@@ -18,24 +18,28 @@ DEFAULT_STATEMENTS: Final = {
 
 
 class HookSettings(Section):
-    """One hook, called after each commit of a rewrite. A hook that fails is counted and logged; it fails no rewrite."""
+    """One hook, called after each commit of a rewrite. A failed hook is counted and logged; the rewrite stays."""
 
     kind: Literal["kafka", "spark", "trino", "starrocks", "doris"] = Field(
-        description="`kafka`: a `compacted` event; `spark`: a statement in the service's own session; `trino`: over "
-        "its HTTP protocol; `starrocks`, `doris`: over MySQL's."
+        description="`kafka`: publish a `compacted` event. `spark`: run a statement in the service's own session. "
+        "`trino`: run it over HTTP. `starrocks`, `doris`: run it over the MySQL protocol."
     )
-    tables: tuple[str, ...] = Field(default=("*",), description="Globs over [catalog.]namespace.table.")
-    topic: str = Field(default="firnline.compacted", description="Topic of the `kafka` kind; made if missing.")
-    uri: str = Field(default="", description="Of the engines: http(s)://host:8080, mysql://host:9030.")
-    user: str = Field(default="firnline", description="As whom the engine is asked.")
-    password_env: str = Field(default="", description="Environment variable that holds the password; empty: none.")
-    catalog: str = Field(default="", description="What the engine calls the catalog; empty: what it is called here.")
+    tables: tuple[str, ...] = Field(
+        default=("*",), description="Globs of tables ([catalog.]namespace.table) for which the hook is called."
+    )
+    topic: str = Field(default="firnline.compacted", description="Topic of a `kafka` hook. Created if it is missing.")
+    uri: str = Field(default="", description="Address of the engine: http(s)://host:8080 or mysql://host:9030.")
+    user: str = Field(default="firnline", description="User name for the engine.")
+    password_env: str = Field(default="", description="Environment variable with the password. Empty: no password.")
+    catalog: str = Field(
+        default="", description="The catalog's name in the engine. Empty: its name in firnline's settings."
+    )
     statement: str = Field(
         default="",
-        description="What is run, with {catalog}, {namespace}, {name} and {table} (all three, quoted). Empty: the "
-        "engine's own refresh statement; Trino has no general one.",
+        description="Statement to run, with {catalog}, {namespace}, {name} and {table} (the quoted full name). Empty: "
+        "the engine's refresh statement. Required for Trino, which has no general one.",
     )
-    timeout_seconds: float = Field(default=10.0, gt=0, description="Of one attempt; there are three.")
+    timeout_seconds: float = Field(default=10.0, gt=0, description="Seconds for one attempt. There are three attempts.")
 
     @model_validator(mode="after")
     def _is_complete(self) -> HookSettings:
@@ -43,15 +47,14 @@ class HookSettings(Section):
             raise ValueError(f"uri: {self.kind} needs an address, e.g. http://trino:8080 or mysql://starrocks:9030")
         if self.kind == "trino" and not self.statement:
             raise ValueError(
-                "statement: Trino has no refresh of all connectors; e.g. CALL {catalog}.system.flush_metadata_cache("
-                "schema_name => '{namespace}', table_name => '{name}')"
+                "statement: Trino has no refresh statement for all connectors; e.g. CALL "
+                "{catalog}.system.flush_metadata_cache(schema_name => '{namespace}', table_name => '{name}')"
             )
         unknown = {field for _, field, _, _ in Formatter().parse(self.statement) if field is not None} - {*PLACEHOLDERS}
         if unknown:
-            raise ValueError(f"statement: {{{unknown.pop()}}} is none of {', '.join(PLACEHOLDERS)}")
+            raise ValueError(f"statement: {{{unknown.pop()}}} is not one of {', '.join(PLACEHOLDERS)}")
         return self
 
     @property
     def template(self) -> str:
-        """The statement, or the engine's own."""
         return self.statement or DEFAULT_STATEMENTS.get(self.kind, "")

@@ -1,4 +1,4 @@
-"""Settings of the log: who reads it, and how much of it."""
+"""Settings of the log: format and level."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ from compactor.settings.section import Section
 
 
 class LogSettings(Section):
-    """What is written to stderr."""
-
     format: Literal["auto", "json", "console"] = Field(
         default="auto",
-        description="`json`: one object a line, for machines; `console`: for people. `auto`: console on a terminal, "
-        "json elsewhere.",
+        description="`json`: one JSON object per line; `console`: for people; `auto`: `console` on a terminal, else "
+        "`json`.",
     )
     level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
         default="INFO",
-        description="Of firnline's own lines; INFO is one line a rewrite and a commit. `--verbose` means DEBUG. Other "
-        "libraries speak from WARNING.",
+        description="Lowest level of firnline's lines. INFO: one line per rewritten file group and commit. "
+        "`--verbose` sets DEBUG. Lines of other libraries are written from WARNING on.",
     )
 
     def as_json(self, *, terminal: bool) -> bool:
-        """Whether lines are JSON objects. `terminal`: stderr is one."""
+        """Whether lines are JSON objects. `terminal`: whether stderr is a terminal."""
         return self.format == "json" or (self.format == "auto" and not terminal)

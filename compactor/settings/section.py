@@ -8,6 +8,6 @@ MEBIBYTE = 1024 * 1024
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, and an unknown key is an error rather than a silent default."""
+    """Base of all sections: frozen; an unknown key is an error."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)

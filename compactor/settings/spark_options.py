@@ -1,6 +1,6 @@
-"""Options of Spark's `rewrite_data_files` by their own names → what they are here. Pure.
+"""Translation of the options of Spark's `rewrite_data_files` into settings. Pure.
 
-Every option of Iceberg 1.11 has a row: translated, accepted at the only value that is safe, or refused with the reason.
+Every option of Iceberg 1.11 has a row: it is translated, accepted at the only safe value, or refused with a reason.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from compactor.settings.tree import CommitSettings, ServiceSettings, Settings
 
 @dataclass(frozen=True)
 class SparkOption:
-    """One option. Exactly one of the next three says what it is here.
+    """One option. At most one of `setting`, `only` and `refused` is set.
 
     Attributes:
-        name: Spark's.
-        default: Spark's.
-        setting: The setting that it is, as `section.key`.
-        only: The one value that is accepted, since it is always so here.
-        refused: Why it is not offered.
-        note: More for the reader of the docs.
+        name: Spark's name.
+        default: Spark's default.
+        setting: The corresponding setting, as `section.key`.
+        only: The only value that is accepted; firnline always behaves so.
+        refused: Why the option is not offered.
+        note: Further text for the docs.
     """
 
     name: str
@@ -42,20 +42,20 @@ REWRITE_ALL: Final = "rewrite-all"
 IN_PARTS: Final = "partial-progress.enabled"
 MOST_COMMITS: Final = "partial-progress.max-commits"
 MOST_COMMITS_DEFAULT: Final = "10"
-_ONE_STEP = "an output holds whole input files; where rows are sorted, Iceberg's own writer sizes its tasks"
+_ONE_STEP = "an output holds whole input files; for sorted tables, Iceberg's own writer sizes its tasks"
 
 OPTIONS: Final = (
     SparkOption("target-file-size-bytes", "the table's", "policy.target_file_size"),
     SparkOption("min-file-size-bytes", "75 % of the target", "policy.min_file_size", note="Or `min_file_size_ratio`."),
     SparkOption(
         "max-file-size-bytes", "180 % of the target",
-        refused="a file is never cut: readers split large files by row groups, and a cut would decode them",
+        refused="files are never split: readers split large files by row groups, and a split would decode the file",
     ),
-    SparkOption("min-input-files", "5", "policy.min_input_files", note="At least 2: one file by itself gets no fewer."),
+    SparkOption("min-input-files", "5", "policy.min_input_files", note="At least 2: one file cannot become fewer."),
     SparkOption(
         REWRITE_ALL, "false",
-        note="Of `plan` and `compact` alone. Files that need no change are copied; `--engine encode` or `spark` writes "
-        "them anew.",
+        note="For `plan` and `compact` only. Files that need no change are copied; `--engine encode` or `--engine "
+        "spark` writes them again.",
     ),
     SparkOption("max-file-group-size-bytes", "100 GiB", "policy.max_file_group_size"),
     SparkOption("max-file-group-input-files", "unlimited", "policy.max_file_group_input_files"),
@@ -64,41 +64,41 @@ OPTIONS: Final = (
     SparkOption("delete-ratio-threshold", "0.3", "policy.delete_ratio_threshold"),
     SparkOption(
         "max-concurrent-file-group-rewrites", "5", "service.max_concurrent_file_group_rewrites",
-        note="Counts output files: a group of several is written by as many tasks.",
+        note="Counts output files: a file group with several outputs is written by as many tasks.",
     ),
     SparkOption(
         IN_PARTS, "false",
         note="`false`: one commit (`commit.max_commits: 1`). `true`: at most partial-progress.max-commits. Without "
-        "either, `commit.groups` and `commit.bytes` decide: a small run is one commit.",
+        "this option, `commit.groups` and `commit.bytes` decide; a small run is one commit.",
     ),
     SparkOption(MOST_COMMITS, MOST_COMMITS_DEFAULT, "commit.max_commits", note=f"With {IN_PARTS}=true."),
     SparkOption(
         "partial-progress.max-failed-commits", "max-commits",
-        refused="a group that another commit touches is left out and the others are committed; a commit that fails for "
-        "another reason ends the run, and what was committed before stays",
+        refused="a file group that conflicts with another commit is left out and the rest is committed; a commit that "
+        "fails for another reason ends the run, and earlier commits of the run stay",
     ),
     SparkOption("rewrite-job-order", "none", "policy.rewrite_job_order"),
     SparkOption(
         "use-starting-sequence-number", "true", only="true",
-        note="Otherwise a delete that arrives during the rewrite would no longer apply.",
+        note="Otherwise a delete that is committed during the rewrite would no longer apply.",
     ),
     SparkOption(
         "remove-dangling-deletes", "false", only="true",
-        note="Delete files that cover nothing but rewritten files leave in the same commit.",
+        note="The same commit removes delete files that apply to rewritten files only.",
     ),
     SparkOption(
-        "output-spec-id", "the table's current", refused="files stay in the spec they are in, as each spec is pruned by"
+        "output-spec-id", "the table's current", refused="files keep their partition spec"
     ),
     SparkOption("shuffle-partitions-per-file", "1", refused=_ONE_STEP),
     SparkOption("compression-factor", "1.0 (until Iceberg 1.10)", refused=_ONE_STEP),
-    SparkOption("var-length-contribution", "8", refused="no z-order is made"),
-    SparkOption("max-output-size", "2 GiB", refused="no z-order is made"),
+    SparkOption("var-length-contribution", "8", refused="z-order is not offered"),
+    SparkOption("max-output-size", "2 GiB", refused="z-order is not offered"),
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the options of one run change: keys of `policy`, `commit` and `service`, and whether all is rewritten."""
+    """Changes by the options of one run: keys of `policy`, `commit` and `service`; `rewrite_all`: take every file."""
 
     policy: Mapping[str, Any] = field(default_factory=dict)
     commit: Mapping[str, Any] = field(default_factory=dict)
@@ -106,11 +106,9 @@ class RunOptions:
     rewrite_all: bool = False
 
     def values(self, values: PolicyValues) -> PolicyValues:
-        """The table's values, but as the options say."""
         return values.model_copy(update=dict(self.policy))
 
     def settings(self, settings: Settings) -> Settings:
-        """The settings of the run, but as the options say."""
         return settings.model_copy(
             update={
                 "commit": settings.commit.model_copy(update=dict(self.commit)),
@@ -120,10 +118,10 @@ class RunOptions:
 
 
 def run_options(given: Iterable[str]) -> RunOptions:
-    """Translate `NAME=VALUE` texts, the last of a name wins.
+    """Translate `NAME=VALUE` texts; the last of a name wins.
 
     Raises:
-        InputError: `bad_option`: an unknown name, one that is not offered, or a value it does not take.
+        InputError: `bad_option`: the name is unknown or not offered, or the value is invalid.
     """
     values = dict(_named(text) for text in given)
     found: dict[str, dict[str, Any]] = {"policy": {}, "commit": {}, "service": {}}
@@ -151,14 +149,14 @@ def _named(text: str) -> tuple[str, str]:
     if name not in names:
         hint = nearest(name, names)
         raise InputError(
-            f"option {name} is none of Spark's rewrite_data_files{hint} (docs/spark-options.md lists them)",
+            f"option {name} is not an option of Spark's rewrite_data_files{hint} (docs/spark-options.md lists all)",
             reason=Reason.BAD_OPTION,
         )
     return name, value
 
 
 def _commits(commit: dict[str, Any], values: Mapping[str, str]) -> dict[str, Any]:
-    """As Spark: without partial progress there is one commit, whatever max-commits says."""
+    """As in Spark, without partial progress there is one commit and max-commits is ignored."""
     if IN_PARTS not in values:
         return {"max_commits": 1} if commit else {}
     if not _boolean(IN_PARTS, values[IN_PARTS]):

@@ -1,12 +1,13 @@
-"""Settings: one frozen tree, read from a YAML file and the environment, refused at start when a key is wrong.
+"""Settings: one frozen tree, read from a YAML file and the environment. A wrong key is an error at start.
 
 Every key can also be set as an environment variable: `FIRNLINE_` + the path in capitals, levels joined by `__`
 (`policy.min_input_files` → `FIRNLINE_POLICY__MIN_INPUT_FILES`; maps and lists as JSON). The environment wins.
 
-Dotted property names are spelled with `__` for the dot, in catalogs with `_` for the dash as PyIceberg does
+In names of properties, write `__` for a dot; in catalogs also `_` for a dash, as PyIceberg does
 (`FIRNLINE_CATALOGS__LAKE__S3__ACCESS_KEY_ID` → `s3.access-key-id` of catalog `lake`,
-`FIRNLINE_KAFKA__OPTIONS__SASL__MECHANISM` → `sasl.mechanism`); a key of the file that differs only in these is kept as
-the file spells it. Names with capitals, as some of Spark's, need the whole map as JSON (`FIRNLINE_SPARK__CONF`).
+`FIRNLINE_KAFKA__OPTIONS__SASL__MECHANISM` → `sasl.mechanism`). If the file has a key that differs only in these
+characters, its spelling is kept. Names with capitals (some of Spark's) need the whole map as JSON
+(`FIRNLINE_SPARK__CONF`).
 """
 
 from __future__ import annotations
@@ -31,35 +32,37 @@ from compactor.settings.section import MEBIBYTE, Section
 from compactor.table_names import TableName
 
 ENVIRONMENT_PREFIX = "FIRNLINE_"
-CONFIG_FILE_VARIABLE = "FIRNLINE_CONFIG_FILE"  # names the settings file for the command line; no setting itself
+CONFIG_FILE_VARIABLE = "FIRNLINE_CONFIG_FILE"  # path of the settings file; not a setting
 PROPERTY_MAPS = {("kafka", "options"), ("spark", "conf")}
 
 
 def table_switch(properties: Mapping[str, str]) -> bool | None:
-    """What a table's property `firnline.enabled` says: rewrite, never rewrite, or (None) nothing."""
+    """The table property `firnline.enabled`: True (rewrite), False (never rewrite) or None (unset or invalid)."""
     return {"true": True, "false": False}.get(properties.get("firnline.enabled", "").strip().lower())
 
 
 class TableRules(Section):
-    """Which tables are rewritten, only watched, or ignored: globs over `[catalog.]namespace.table`."""
+    """Which tables are rewritten, only observed, or ignored: globs over `[catalog.]namespace.table`."""
 
-    include: tuple[str, ...] = Field(default=(), description="Rewritten. Empty by default: nothing is touched unasked.")
-    observe: tuple[str, ...] = Field(default=("*",), description="Counted and shown in metrics, never written.")
-    exclude: tuple[str, ...] = Field(default=(), description="Ignored altogether; wins over the other two.")
+    include: tuple[str, ...] = Field(
+        default=(), description="Globs of tables to rewrite. Empty: no table is rewritten."
+    )
+    observe: tuple[str, ...] = Field(default=("*",), description="Globs of tables to count without writing to them.")
+    exclude: tuple[str, ...] = Field(default=(), description="Globs of tables to ignore. Wins over the other two.")
     other_compactors: Literal["share", "leave"] = Field(
         default="share",
-        description="A table that somebody else has compacted within a day: `share` it, rewriting what is due when it "
-        "is due, or `leave` it alone. Either way `debt` shows who it was.",
+        description="For a table that another compactor has rewritten within the last day: `share` (rewrite what is "
+        "due) or `leave` (do not rewrite). `firnline debt --why` shows the other compactor in both cases.",
     )
 
     def ignores(self, table: TableName) -> bool:
-        """Whether the table is not even looked at."""
+        """Whether the table is neither rewritten nor observed."""
         if any(table.matches(glob) for glob in self.exclude):
             return True
         return not any(table.matches(glob) for glob in (*self.include, *self.observe))
 
     def acts_on(self, table: TableName, properties: Mapping[str, str]) -> bool:
-        """Whether the table may be rewritten: its property `firnline.enabled` decides, else `include`."""
+        """Whether the table may be rewritten: not excluded, and switched on by its property, else by `include`."""
         if any(table.matches(glob) for glob in self.exclude):
             return False
         switch = table_switch(properties)
@@ -69,104 +72,100 @@ class TableRules(Section):
 
 
 class KafkaSettings(Section):
-    """Where commit events arrive and where bad ones go."""
+    """Where commit events arrive, and where unusable events go."""
 
-    bootstrap_servers: str = Field(default="", description="host:port list of the brokers; needed by `run`.")
+    bootstrap_servers: str = Field(default="", description="Brokers, as a host:port list. Required by `run`.")
     commit_topic: str = Field(
         default="iceberg-commits",
-        description="Topic of commit events, firnline's own: it also writes to it, what the sweep finds and its own "
-        "commits. A topic with another system's records is refused.",
+        description="Topic of commit events. It must belong to firnline: firnline also writes events to it, for its "
+        "own commits and for commits that a sweep finds. A topic with records of another system is refused.",
     )
     control_topics: tuple[str, ...] = Field(
         default=(),
-        description="Control topics of Iceberg's Kafka Connect sinks (`iceberg.control.topic`): read like the commit "
-        "topic, never written to, since a sink fails on any record that is not its own. One that does not exist yet is "
-        "waited for. None by default.",
+        description="Control topics of Iceberg's Kafka Connect sinks (`iceberg.control.topic`). They are read like the "
+        "commit topic and never written to, because a sink fails on a foreign record. firnline waits for a topic that "
+        "does not exist yet.",
     )
     dead_letter_topic: str = Field(
-        default="iceberg-commits-dead-letter", description="Topic that takes events nobody can use, with the reason."
+        default="iceberg-commits-dead-letter", description="Topic for events that cannot be used, each with the reason."
     )
     options: dict[str, str] = Field(
         default_factory=dict,
-        description="Client options in Kafka's dotted names (security.protocol, sasl.mechanism, …), given to Spark's "
-        "source and to the Python client alike.",
+        description="Kafka client options by Kafka's names (security.protocol, sasl.mechanism, …), for Spark's source "
+        "and for the Python client.",
     )
     max_events_per_batch: int = Field(
-        default=100_000, ge=1, description="Events per micro-batch; bounds a first batch over a long backlog."
+        default=100_000, ge=1, description="Most events of a micro-batch. Limits the first batch after a long stop."
     )
 
     @model_validator(mode="after")
     def _control_topics_are_only_read(self) -> KafkaSettings:
         written = {self.commit_topic, self.dead_letter_topic} & {*self.control_topics}
         if written:
-            raise ValueError(f"control_topics: firnline writes to {written.pop()}, which a sink would fail on")
+            raise ValueError(f"control_topics: firnline writes to {written.pop()}; a sink fails on records of others")
         if self.commit_topic == self.dead_letter_topic:
-            raise ValueError(f"dead_letter_topic: {self.commit_topic} is the commit_topic, which reads them again")
+            raise ValueError(f"dead_letter_topic: {self.commit_topic} is the commit_topic; name another topic")
         return self
 
 
 class SparkSettings(Section):
-    """Where tasks run."""
-
     master: str = Field(default="local[*]", description="Spark master URL.")
-    conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration, passed on as it is.")
+    conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration, passed on unchanged.")
 
 
 class CommitSettings(Section):
-    """How a run commits."""
+    """How many commits a run makes."""
 
-    groups: int = Field(
-        default=1000, ge=1, description="Groups per commit. A run of more commits what it has and goes on."
-    )
+    groups: int = Field(default=1000, ge=1, description="File groups per commit. A larger run commits several times.")
     bytes: int = Field(
         default=100 * 1024 * MEBIBYTE,
         ge=1,
-        description="Input bytes per commit: bounds what a crash or a lost race can cost a long run. 100 GiB, as the "
-        "largest group.",
+        description="Input bytes per commit. Limits the work that a crash or a conflict can waste. 100 GiB, the "
+        "largest file group by default.",
     )
     max_commits: int | None = Field(
         default=None,
         ge=1,
-        description="Most commits of one run: its groups are spread evenly over them, whatever `groups` and `bytes` "
-        "say. 1 commits all or nothing. Unset.",
+        description="Most commits of one run. Its file groups are spread evenly over them; `groups` and `bytes` are "
+        "then ignored. 1: all or nothing. Unset: no limit.",
     )
     polaris_rollback: Literal["auto", "always", "never"] = Field(
         default="auto",
-        description="Ask Apache Polaris, through a snapshot property, to roll a rewrite back rather than fail a writer "
+        description="Ask Apache Polaris, by a snapshot property, to roll back a rewrite instead of failing a writer "
         "that conflicts with it. `auto`: for REST catalogs whose uri ends with /api/catalog.",
     )
 
     def rolls_back(self, *, is_polaris: bool) -> bool:
-        """Whether commits carry Polaris' rollback property."""
         return self.polaris_rollback == "always" or (self.polaris_rollback == "auto" and is_polaris)
 
 
 class LimitSettings(Section):
-    """What the service may spend. A run that has started is never cut short by these."""
+    """Limits of the service. They delay the start of runs; they do not stop a running one."""
 
     quiet_hours: tuple[str, ...] = Field(
-        default=(), description='No run starts in these, e.g. ["22:00-06:00"]. UTC. None by default.'
+        default=(), description='Hours in UTC in which no run starts, e.g. ["22:00-06:00"].'
     )
     bytes_per_hour: int | None = Field(
         default=None,
         ge=1,
-        description="Bytes that runs of all tables may read in any hour. A table with more bytes due than that starts "
-        "when the hour is empty, and does so much of it. Exceeded by one output file at most. Unset.",
+        description="Bytes that runs of all tables may read in any 60 minutes. A table with more bytes due starts "
+        "when nothing was read in the last 60 minutes, and rewrites that many bytes. Exceeded by one output file at "
+        "most. Unset: no limit.",
     )
     requests_per_hour: int | None = Field(
         default=None,
         ge=1,
-        description="Requests to the store that runs of all tables may make in any hour, about: two a file read or "
-        "written, one for each 8 MiB. Unset.",
+        description="Estimated requests to the store that runs of all tables may make in any 60 minutes: two for each "
+        "file read or written, one for each 8 MiB. Unset: no limit.",
     )
     catalog_calls_per_hour: int | None = Field(
         default=None,
         ge=12,
-        description="Catalog calls that runs of all tables may make in any hour, about: 12 a run. What the ledger and "
-        "the sweeps ask, one call a table each time, is not counted. Unset.",
+        description="Estimated catalog calls that runs of all tables may make in any 60 minutes: 12 for each commit. "
+        "Calls of the ledger and of sweeps (one per table and look) are not counted. Unset: no limit.",
     )
     commits_per_table_and_hour: int | None = Field(
-        default=None, ge=1, description="`replace` commits that one table may have in any hour. Unset."
+        default=None, ge=1, description="`replace` commits that one table may have in any 60 minutes. Unset: no limit."
     )
 
     @field_validator("quiet_hours")
@@ -189,98 +188,99 @@ def _span(text: str) -> tuple[time, time]:
             raise ValueError  # noqa: TRY301 - one message for all
         return time.fromisoformat(start.strip()), time.fromisoformat(end.strip())
     except ValueError:
-        raise ValueError(f"{text!r} is no span of hours; write e.g. 22:00-06:00 (UTC)") from None
+        raise ValueError(f"{text!r} is not a span of hours; write e.g. 22:00-06:00 (UTC)") from None
 
 
 class ManifestSettings(Section):
-    """When the manifests of a table are merged, in the same lane as its data files."""
+    """When the manifests of a table are merged. This never runs beside a rewrite of the table's data files."""
 
-    rewrite: bool = Field(default=True, description="Whether the service rewrites manifests at all.")
+    rewrite: bool = Field(default=True, description="Whether the service merges manifests.")
     min_count: int = Field(
         default=100,
         ge=2,
-        description="Fewest manifests of a partition spec worth rewriting. 100 as Iceberg's "
-        "commit.manifest.min-count-to-merge, at which writers that merge do so by themselves.",
+        description="Manifests of one partition spec from which they are merged. 100, the default of Iceberg's "
+        "commit.manifest.min-count-to-merge, from which Iceberg's own writers merge.",
     )
     min_reduction: float = Field(
         default=4.0,
         gt=1,
-        description="Only where their bytes would fit in so many times fewer manifests of "
-        "commit.manifest.target-size-bytes: each rewrite reads and writes all of them.",
+        description="Merge only if the number of manifests falls by at least this factor (at "
+        "commit.manifest.target-size-bytes each), because a merge reads and writes all of them.",
     )
 
 
 class HttpSettings(Section):
-    """The address of /metrics, /healthz, /readyz and the status page."""
+    """Address of /metrics, /healthz, /readyz and the status page."""
 
     host: str = Field(default="0.0.0.0", description="Interface to listen on.")  # noqa: S104 - scraped from outside
-    port: int = Field(default=9464, ge=0, le=65535, description="Port; 0 takes a free one.")
+    port: int = Field(default=9464, ge=0, le=65535, description="Port to listen on. 0: any free port.")
 
 
 class StateSettings(Section):
-    """What must survive a restart."""
-
     checkpoint: str = Field(
         default="",
-        description="URI of the stream's checkpoint; in-flight records and open requests are kept beside it. Needed by "
-        "`run`. Use a volume: on plain object stores Spark's checkpoint needs an abortable file manager.",
+        description="URI of the stream's checkpoint. In-flight records and open requests are stored beside it. "
+        "Required by `run`. Use a volume: on object stores Spark's checkpoint needs an abortable file manager.",
     )
 
 
 class ServiceSettings(Section):
-    """How often the service does things, and how many at once."""
+    """Intervals, parallelism and caches of the service."""
 
-    trigger_seconds: float = Field(default=2.0, gt=0, description="Micro-batch interval: the floor of event latency.")
+    trigger_seconds: float = Field(default=2.0, gt=0, description="Micro-batch interval: the least delay of an event.")
     sweep_seconds: float = Field(
-        default=300.0, gt=0, description="Catalog listing interval: finds commits that no event announced."
+        default=300.0, gt=0, description="Interval of sweeps, which list the catalogs and find commits without events."
     )
     switch_check_seconds: float = Field(
-        default=15.0, gt=0, le=60, description="How often a running rewrite looks at `firnline.enabled`; 60 at most."
+        default=15.0, gt=0, le=60, description="Interval of checks of `firnline.enabled` during a rewrite."
     )
-    concurrent_runs: int = Field(default=1, ge=1, description="Tables rewritten at once; one commit lane per table.")
+    concurrent_runs: int = Field(default=1, ge=1, description="Tables rewritten at the same time, by one run each.")
     max_concurrent_file_group_rewrites: int | None = Field(
         default=None,
         ge=1,
-        description="Output files that a run writes at once, and so its groups at work; named as in Spark's action, "
-        "where it is 5. Never more than there are rewrite slots (cores, less the stream's). Unset: as many.",
+        description="Output files that a run writes at the same time. The name is that of Spark's option (5 there). "
+        "Never more than the rewrite slots (cores less those of the stream). Unset: all slots.",
     )
-    retry_seconds: float = Field(default=10.0, gt=0, description="First back-off of a failed table; doubles to 10 min.")
+    retry_seconds: float = Field(
+        default=10.0, gt=0, description="First back-off of a failed table. Doubles up to 10 min."
+    )
     manifests_per_batch: int = Field(
-        default=500, ge=1, description="Manifests one table may read in one micro-batch; a longer recount continues."
+        default=500, ge=1, description="Manifests that a table may read in one micro-batch; the next continues."
     )
     manifest_cache_bytes: int = Field(
-        default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests: of a million files, about half of it."
+        default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests. A million files take half of it."
     )
     manifest_disk_bytes: int = Field(
         default=1024 * MEBIBYTE,
         ge=0,
-        description="Local disk for decoded manifests, kept over restarts and shared by the host's processes; 0: none.",
+        description="Bytes on local disk for decoded manifests. They survive a restart; processes of one host share "
+        "them. 0: none.",
     )
     manifest_job_bytes: int = Field(
         default=256 * MEBIBYTE,
         ge=0,
-        description="Bytes of manifests from which executors decode them, where Spark is not local: about 400,000 "
-        "files, one or two seconds of the driver's cores.",
+        description="Bytes of manifests from which executors decode them, if Spark is not local. The default is about "
+        "400,000 files, or one to two seconds of the driver's cores.",
     )
     manifest_disk_folder: str = Field(
-        default="", description="Where; empty: firnline/manifests in XDG_CACHE_HOME, else in ~/.cache."
+        default="", description="Their folder. Empty: firnline/manifests in XDG_CACHE_HOME, else in ~/.cache."
     )
-    worst_partitions: int = Field(default=20, ge=0, description="Partitions that get metric series of their own.")
+    worst_partitions: int = Field(
+        default=20, ge=0, description="Partitions with metric series: those with most small files."
+    )
     lease_seconds: float = Field(
-        default=60.0, gt=0, description="How long outputs of a silent process stay its own before they may be swept."
+        default=60.0, gt=0, description="A process silent for this time is dead; its outputs may be swept."
     )
     grace_seconds: float = Field(
         default=2700.0,
         gt=0,
-        description="How long a dead run's outputs are kept while the table's head stands still: longer than Iceberg's "
-        "commit timeout of 30 min, for a commit that was sent before the crash.",
+        description="Seconds to keep the outputs of a dead run while the table has no new snapshot, because its commit "
+        "may still arrive. Longer than Iceberg's commit timeout of 30 minutes.",
     )
 
 
 class Settings(Section):
-    """The whole configuration."""
-
-    catalogs: dict[str, dict[str, str]] = Field(description="Catalogs by name, in PyIceberg's property names.")
+    catalogs: dict[str, dict[str, str]] = Field(description="Catalogs by name: maps of PyIceberg's properties.")
     tables: TableRules = TableRules()
     kafka: KafkaSettings = KafkaSettings()
     spark: SparkSettings = SparkSettings()
@@ -293,7 +293,9 @@ class Settings(Section):
     service: ServiceSettings = ServiceSettings()
     history: HistorySettings = HistorySettings()
     logging: LogSettings = LogSettings()
-    hooks: tuple[HookSettings, ...] = Field(default=(), description="Whom to tell of a commit: a list of hooks.")
+    hooks: tuple[HookSettings, ...] = Field(
+        default=(), description="Refresh hooks, called after each commit: a list of maps."
+    )
 
     @field_validator("catalogs", mode="before")
     @classmethod
@@ -309,8 +311,8 @@ class Settings(Section):
     def _names_are_usable(self) -> Settings:
         for name in self.catalogs:
             if not name or "." in name or not name.replace("_", "").replace("-", "").isalnum():
-                raise ValueError(f"catalog name {name!r} may hold letters, digits, '_' and '-' only")
-        self.history.table_name(self.catalogs)  # refuses a name of no configured catalog
+                raise ValueError(f"catalog name {name!r} must consist of letters, digits, '_' and '-'")
+        self.history.table_name(self.catalogs)  # raises if the catalog of the name is not configured
         return self
 
     @model_validator(mode="after")
@@ -330,7 +332,7 @@ def load_settings(path: Path | None, environment: Mapping[str, str] | None = Non
     """Read settings from `path` (YAML, may be None) and the environment.
 
     Raises:
-        InputError: the file is missing or not YAML, or a key is unknown or has a bad value; the message names the key.
+        InputError: the file is missing or not YAML, or a key is unknown or its value invalid. The message names it.
     """
     tree = _read_yaml(path) if path else {}
     for name, value in sorted((environment if environment is not None else os.environ).items()):
@@ -346,7 +348,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"settings file {path} does not exist; name one with -c FILE") from None
+        raise InputError(f"settings file {path} does not exist; name a file with -c FILE") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"settings file {path} cannot be read: {error}") from None
     if tree is None:
@@ -377,7 +379,7 @@ def _set_from_environment(tree: dict[str, Any], name: str, value: str) -> None:
 
 
 def _existing_key(section: dict[str, Any], key: str) -> str:
-    """Environment names cannot hold '-' or '.': prefer a key of the file that is spelled so."""
+    """The file's spelling of `key`, if it has one: environment names cannot contain '-' or '.'."""
     return next((known for known in section if _folded(str(known)) == _folded(key)), key)
 
 

@@ -1,4 +1,4 @@
-"""Write the generated pages under docs/ and the dashboards: `make generate`."""
+"""Write the generated pages in docs/ and the dashboards: `make generate`."""
 
 from __future__ import annotations
 

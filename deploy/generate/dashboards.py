@@ -1,7 +1,6 @@
-"""Grafana dashboards, composed of panels.
+"""Three Grafana dashboards: for owners of tables, for operators of the service, and for developers of firnline.
 
-Three, for three readers: the owner of a table, the operator of the service, and whoever works on firnline itself. Every
-panel says what good looks like; every expression answers with a number where there is nothing to show.
+Every panel describes good values. Every expression returns a number if there is no series.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ DECODED = (
 
 
 def _or_zero(expression: str) -> str:
-    """A zero where there is no series at all; without `on ()` it would be one more line beside those with labels."""
+    """0 if there is no series. Without `on ()`, the zero would be an additional line beside series with labels."""
     return f"({expression}) or on () vector(0)"
 
 
@@ -53,17 +52,17 @@ def _quantiles(metric: str, by: str = "") -> tuple[tuple[str, str], ...]:
 FILE_HEALTH = Dashboard(
     "firnline-file-health",
     "firnline / File health",
-    "For the owner of a table: how many files it has, how small they are, and what is being done about it.",
+    "For owners of tables: number and size of files, and the state of compaction.",
     (
-        Panel("Data files", "Flat, or growing as the rows do.", (("{{table}}", f"firnline_table_files{TABLE}"),)),
+        Panel("Data files", "Constant, or growing with the rows.", (("{{table}}", f"firnline_table_files{TABLE}"),)),
         Panel(
             "Small files",
-            "A saw-tooth that comes back down: small files arrive and are merged.",
+            "Rises and falls: small files arrive and are merged.",
             (("{{table}}", f"firnline_table_small_files{TABLE}"),),
         ),
         Panel(
             "Mean file size",
-            "Near the table's target (512 MiB unless set otherwise).",
+            "Near the table's target (512 MiB by default).",
             (("{{table}}", f"firnline_table_data_bytes{TABLE} / (firnline_table_files{TABLE} > 0)"),),
             "bytes",
         ),
@@ -80,43 +79,43 @@ FILE_HEALTH = Dashboard(
         ),
         Panel(
             "Due partitions",
-            "Zero most of the time; due ones go within minutes.",
+            "Zero most of the time; due partitions are rewritten within minutes.",
             (("{{table}}", f"firnline_table_due_partitions{TABLE}"),),
         ),
         Panel(
-            "Oldest event not answered",
-            "Below the time that the policy waits; back to zero after each rewrite.",
+            "Oldest unsettled event",
+            "Below the policy's wait; zero after each rewrite.",
             (("{{table}}", f"firnline_table_waiting_seconds{TABLE}"),),
             "s",
         ),
         Panel(
             "Delete files",
-            "Bounded: they leave once all the data they cover was rewritten.",
+            "Bounded: a rewrite of all data files that they apply to removes them.",
             (("{{table}}", f"firnline_table_delete_files{TABLE}"),),
         ),
         Panel(
             "Rows",
-            "Whatever the writers make of it; rewrites never move it.",
+            "Changes by writers only; rewrites never change it.",
             (("{{table}}", f"firnline_table_records{TABLE}"),),
         ),
         Panel(
             "Manifests",
-            "Below a few hundred; merged when they are many and small.",
+            "Below a few hundred; many small manifests are merged.",
             (("{{table}}", f"firnline_table_manifests{TABLE}"),),
         ),
         Panel(
             "Manifests that a filter on one partition value opens",
-            "Near one where manifests are ordered by partition; at most the number of manifests.",
+            "Near one if manifests are ordered by partition; at most the number of manifests.",
             (("{{table}}", f"firnline_table_manifest_depth{TABLE}"),),
         ),
         Panel(
-            "Rewritten (1), watched only (0), stale (-1)",
-            "One for tables that are to be compacted; minus one: the table cannot be read.",
+            "Rewritten (1), observed only (0), stale (-1)",
+            "One for tables to compact. Minus one: the table cannot be read.",
             (("{{table}}", f"firnline_table_acted_on{TABLE} * (1 - 2 * firnline_table_stale{TABLE})"),),
         ),
         Panel(
             "Worst partitions of the fleet",
-            "Changing ones: a partition that stays at the top is not compacted.",
+            "Changes over time: a partition that stays at the top is not compacted.",
             (("{{table}} {{partition}}", _or_zero(f"topk(20, firnline_partition_small_files{TABLE})")),),
             kind="table",
         ),
@@ -127,12 +126,12 @@ FILE_HEALTH = Dashboard(
 COMPACTION = Dashboard(
     "firnline-compaction",
     "firnline / Compaction",
-    "For the operator: whether rewriting keeps up, what it costs, and what it cannot do.",
+    "For operators: whether rewrites keep up, their cost, and their failures.",
     (
         Panel("Ready", "One.", (("ready", "min(firnline_service_ready)"),), kind="stat"),
         Panel(
             "Queued and running tables",
-            "A queue that empties.",
+            "The queue becomes empty.",
             (("queued", "sum(firnline_queued_runs)"), ("running", "sum(firnline_running_runs)")),
         ),
         Panel(
@@ -141,10 +140,10 @@ COMPACTION = Dashboard(
             (("waiting", "max(firnline_oldest_due_seconds)"),),
             "s",
         ),
-        Panel("Debt: files to remove", "Near zero, with peaks that come down.", (("files", _or_zero(ACTED_ON)),)),
+        Panel("Debt: files to remove", "Near zero, with short peaks.", (("files", _or_zero(ACTED_ON)),)),
         Panel(
-            "Time to clear the debt, at the pace of the last hour",
-            "Below a day; nothing to see where nothing was removed.",
+            "Time to rewrite all small files, at the rate of the last hour",
+            "Below a day; empty if no file was removed.",
             (("seconds", _or_zero(f"{ACTED_ON} / ({REMOVED} > 0)")),),
             "s",
         ),
@@ -154,9 +153,7 @@ COMPACTION = Dashboard(
             _quantiles("firnline_event_to_compacted_seconds"),
             "s",
         ),
-        Panel(
-            "Commits per hour", "Some, as long as writers write.", (("commits", _increase("firnline_commits_total")),)
-        ),
+        Panel("Commits per hour", "Some while writers commit.", (("commits", _increase("firnline_commits_total")),)),
         Panel(
             "Files per hour",
             "Many in, few out.",
@@ -167,36 +164,36 @@ COMPACTION = Dashboard(
         ),
         Panel(
             "Bytes",
-            "Out about as much as in, less what deletes removed.",
+            "Out is close to in, less deleted rows.",
             (("in", _rate("firnline_commit_input_bytes_total")), ("out", _rate("firnline_commit_output_bytes_total"))),
             "Bps",
         ),
         Panel(
             "Bytes by engine",
-            "Mostly splice: bytes copied, nothing decoded.",
+            "Mostly splice: bytes are copied, not decoded.",
             (("{{engine}}", _rate("firnline_rewrite_input_bytes_total", "engine")),),
             "Bps",
         ),
         Panel(
             "Share of bytes decoded",
-            "Falling: what is merged once is copied ever after.",
+            "Falling: files that were merged once are copied later.",
             (("decoded", _or_zero(DECODED)),),
             "percentunit",
         ),
         Panel(
             "Groups by engine and reason",
-            "No reason that surprises.",
+            "No unexpected reasons.",
             (("{{engine}}: {{reason}}", _increase("firnline_rewrite_groups_total", "engine, reason")),),
         ),
         Panel(
             "Seconds per stage",
-            "Planning in seconds, rewriting as the bytes demand, commits in seconds.",
+            "Plan and commit take seconds; rewrite depends on the bytes.",
             _quantiles("firnline_run_stage_seconds", "stage"),
             "s",
         ),
         Panel(
             "Runs skipped",
-            "Nothing due, most of them.",
+            "Mostly nothing_due.",
             (("{{reason}}", _increase("firnline_runs_skipped_total", "reason")),),
         ),
         Panel(
@@ -206,7 +203,7 @@ COMPACTION = Dashboard(
         ),
         Panel(
             "Runs failed",
-            "None; re-plans after a conflict are no trouble.",
+            "None, except `replan` after conflicts.",
             (
                 (
                     "{{stage}} {{reason}} ({{reaction}})",
@@ -216,22 +213,22 @@ COMPACTION = Dashboard(
         ),
         Panel(
             "Delete files removed",
-            "Some, where writers merge on read.",
+            "Some if writers use merge-on-read.",
             (("delete files", _increase("firnline_commit_removed_delete_files_total")),),
         ),
         Panel(
             "Outputs of ended runs removed",
-            "None, but after a crash.",
+            "None, except after a crash.",
             (("files", _increase("firnline_unreferenced_files_removed_total")),),
         ),
         Panel(
             "Manifests merged",
-            "Some, where writers leave a manifest a commit.",
+            "Some if writers add a manifest with every commit.",
             (("manifests", _increase("firnline_manifests_merged_total")),),
         ),
         Panel(
             "Refresh hooks",
-            "All told.",
+            "No failures.",
             (("{{hook}} {{result}}", _increase("firnline_hook_calls_total", "hook, result")),),
         ),
     ),
@@ -240,7 +237,7 @@ COMPACTION = Dashboard(
 STREAMING = Dashboard(
     "firnline-planning-streaming",
     "firnline / Planning and streaming",
-    "For those who work on firnline: events, batches, metadata reads and the process.",
+    "For developers of firnline: events, batches, metadata reads and the process.",
     (
         Panel(
             "Events by source",
@@ -257,25 +254,25 @@ STREAMING = Dashboard(
         Panel("Batch", "One or two seconds.", _quantiles("firnline_batch_seconds", "query"), "s"),
         Panel(
             "Since the last batch",
-            "Below the sweep's interval.",
+            "Below the interval of sweeps.",
             (("{{query}}", "time() - max by (query) (firnline_last_batch_timestamp_seconds > 0)"),),
             "s",
         ),
         Panel(
             "Rows of state",
-            "Tables times a few hundred at most.",
+            "At most a few hundred per table.",
             (("{{query}}", _or_zero("max by (query) (firnline_state_rows)")),),
         ),
         Panel("Dead letters", "None.", (("{{reason}}", _increase("firnline_dead_letters_total", "reason")),)),
         Panel(
             "Recounts",
-            "First sights, then none.",
+            "Only first_sight, after the first start.",
             (("{{reason}}", _increase("firnline_ledger_recounts_total", "reason")),),
         ),
         Panel("Unreadable tables", "None.", (("{{reason}}", _increase("firnline_unreadable_tables_total", "reason")),)),
         Panel(
             "Manifests",
-            "Memory before disk before store.",
+            "Mostly memory, then disk, then the store.",
             (
                 ("memory", _rate("firnline_manifest_cache_hits_total")),
                 ("disk", _rate("firnline_manifest_disk_hits_total")),
@@ -291,32 +288,42 @@ STREAMING = Dashboard(
         ),
         Panel(
             "Manifest bytes from the store",
-            "As much as writers write.",
+            "As much as writers add.",
             (("bytes", _rate("firnline_manifest_read_bytes_total")),),
             "Bps",
         ),
         Panel("Seconds per manifest", "Milliseconds.", (("seconds", _or_zero(f"{READ_SECONDS} / {READ}")),), "s"),
         Panel(
-            "Prefetched, and wanted later",
-            "The two close together.",
+            "Prefetched, and used later",
+            "The two values are close.",
             (
                 ("prefetched", _rate("firnline_manifests_prefetched_total")),
-                ("wanted", _rate("firnline_manifests_foreseen_total")),
+                ("used", _rate("firnline_manifests_foreseen_total")),
             ),
             "ops",
         ),
-        Panel("Manifests of unusual layout", "None.", (("manifests", _increase("firnline_manifests_unusual_total")),)),
+        Panel(
+            "Manifests read by the slow decoder",
+            "None.",
+            (("manifests", _increase("firnline_manifests_unusual_total")),),
+        ),
         Panel(
             "Tables",
-            "All known, none stale.",
+            "All tables known, none stale.",
             (
                 ("known", "sum(firnline_tables)"),
                 ("stale", "sum(firnline_stale_tables)"),
-                ("without series of their own", "sum(firnline_tables_left_out)"),
+                ("without their own series", "sum(firnline_tables_left_out)"),
             ),
         ),
-        Panel("Memory", "Flat after the first hours.", (("{{instance}}", "process_resident_memory_bytes"),), "bytes"),
-        Panel("Cores", "Below what it was given.", (("{{instance}}", f"rate(process_cpu_seconds_total{RATE})"),)),
+        Panel(
+            "Memory", "Constant after the first hours.", (("{{instance}}", "process_resident_memory_bytes"),), "bytes"
+        ),
+        Panel(
+            "Cores",
+            "Below the number of cores provided.",
+            (("{{instance}}", f"rate(process_cpu_seconds_total{RATE})"),),
+        ),
     ),
 )
 

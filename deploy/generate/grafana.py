@@ -1,4 +1,4 @@
-"""Grafana's JSON model of a dashboard, made of panels in few words."""
+"""Grafana's JSON model of a dashboard, made from short descriptions of panels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PANEL_WIDTH, PANEL_HEIGHT = 8, 7
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel. `queries`: (legend, expression); `unit`: Grafana's name of it; `good`: what good looks like."""
+    """One panel. `queries`: (legend, expression); `unit`: Grafana's unit; `good`: which values are good."""
 
     title: str
     good: str
@@ -22,7 +22,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """A dashboard. `uid` never changes, so that links stay; `by_table`: it has the variable `$table`."""
+    """A dashboard. `uid` must not change, so that links stay valid; `by_table`: it has the variable `$table`."""
 
     uid: str
     title: str
@@ -32,12 +32,10 @@ class Dashboard:
 
 
 def file_name(dashboard: Dashboard) -> str:
-    """Where it is kept."""
     return f"{dashboard.uid}.json"
 
 
 def document(dashboard: Dashboard) -> dict[str, Any]:
-    """Grafana's JSON model."""
     return {
         "uid": dashboard.uid,
         "title": dashboard.title,

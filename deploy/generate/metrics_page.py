@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+from compactor.settings.tree import ServiceSettings
+from metrics.debt_collector import LONGEST_LABEL, MAX_TABLES
 from metrics.definitions import CATALOGUE
 from metrics.metric_definition import SECOND_BUCKETS, MetricDefinition
 
-_PAGE_HEAD = """\
+_WORST = ServiceSettings().worst_partitions
+_PAGE_HEAD = f"""\
 # Metrics
 
 This page is generated from `metrics/definitions.py`: `make generate` writes it.
 
-- Per-table metrics cover the tables with the most small files (5,000 unless set otherwise), per-partition metrics the
-  fleet's partitions with the most small files (20 unless set otherwise). They vanish with what they describe.
+- Per-table metrics exist for the {MAX_TABLES:,} tables with the most small files. Per-partition metrics exist for the
+  partitions of all tables with the most small files: `service.worst_partitions`, {_WORST} by default. The series of a
+  dropped table or partition vanish.
 - `table` is `catalog.namespace.name`; a dot, `%` or control character inside a part is written as `%XX`. `partition` is
   `field=value/field=value`; `/`, `=`, `%`, `"` and control characters in it are written as `%XX`; `spec` is the id of
-  the partition spec, `bucket` the bucket number or empty. Long texts end in `~` and a checksum.
-- `reason`, `stage`, `reaction`, `engine`, `source` and `query` are short slugs; anything else is counted as `other`.
-- A counter with labels is absent until it first counts something.
+  the partition spec, `bucket` the bucket number or empty. Labels over {LONGEST_LABEL} characters end in `~` and a
+  checksum.
+- `reason`, `stage`, `reaction`, `engine`, `source`, `query`, `hook` and `result` are short slugs; other values are
+  counted as `other`.
+- A counter with labels is absent before its first increment; `firnline_ledger_recounts_total` starts at 0.
 """
 
 

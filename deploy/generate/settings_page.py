@@ -16,8 +16,9 @@ def settings_page() -> str:
     lines = [
         "# Settings",
         "",
-        "This page is generated: `make generate` writes it. Every key is an environment variable too:",
-        "`FIRNLINE_` + the path in capitals, levels joined by `__` (maps and lists as JSON); the environment wins.",
+        "This page is generated: `make generate` writes it. Every key is also an environment variable: `FIRNLINE_` +",
+        "the path in capitals, levels joined by `__`; maps and lists as JSON. Environment variables win over the file.",
+        "Keys ending in `_seconds` are seconds; keys with `size` or `bytes` are bytes; `null` is unset.",
         "",
         "| key | default | meaning and reason |",
         "|---|---|---|",

@@ -1,4 +1,4 @@
-"""docs/spark-options.md: each option of Spark's `rewrite_data_files`, and what it is here."""
+"""docs/spark-options.md: each option of Spark's `rewrite_data_files`, and its equivalent in firnline."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from compactor.settings.tree import Settings
 
 ARGUMENTS: Final = (
     ("table", "the argument of `plan` and `compact`; the service takes the tables of `tables.include`"),
-    ("where", "`--where`, `policy.where` ([Filters](where.md)); `policy.prune_files` leaves out files, as Spark does"),
+    ("where", "`--where`, `policy.where` ([Filters](where.md)); `policy.prune_files` skips files, as Spark does"),
     ("branch", "`--branch`"),
-    ("strategy => 'binpack'", "what is always done; `--strategy` chooses how files are picked, another thing"),
+    ("strategy => 'binpack'", "always done; `--strategy` of firnline is different: it chooses the policy"),
     ("strategy => 'sort'", "a table with a sort order is sorted by it, by Iceberg's own writer (engine `spark`)"),
-    ("sort_order", "not offered: the table's own order is kept; no other, and no z-order"),
+    ("sort_order", "not offered: firnline uses the table's sort order; no other order, no z-order"),
 )
 
 
@@ -22,22 +22,23 @@ def spark_options_page() -> str:
     lines = [
         "# Spark's options, by their own names",
         "",
-        "What Spark's `rewrite_data_files` (Iceberg 1.11) takes, and what it is here. `plan` and `compact` take each",
-        "by Spark's name: `firnline compact db.t --option min-input-files=3 --option rewrite-job-order=bytes-asc`.",
-        "They go before table properties and settings. An unknown name is refused, with the nearest that is known.",
+        "Options of Spark's `rewrite_data_files` (Iceberg 1.11) and their equivalents in firnline. `plan` and",
+        "`compact` accept them by Spark's name:",
+        "`firnline compact db.t --option min-input-files=3 --option rewrite-job-order=bytes-asc`.",
+        "These options win over table properties and settings. An unknown name is an error with a suggestion.",
         "",
-        "For the service, the same are settings ([Settings](settings.md)); those of `policy` also per table, in the",
+        "For the service, use settings ([Settings](settings.md)). Keys of `policy` can also be set per table: in the",
         "file (`policy.tables.<name>.<key>`) or as table properties (`firnline.policy.<key>`).",
         "",
         "This page is generated: `make generate` writes it.",
         "",
-        "| option | Spark's default | here | default here |",
+        "| option | Spark's default | in firnline | default in firnline |",
         "|---|---|---|---|",
         *map(_row, OPTIONS),
         "",
         "## Arguments of the procedure",
         "",
-        "| argument | here |",
+        "| argument | in firnline |",
         "|---|---|",
         *(f"| `{name}` | {meaning} |" for name, meaning in ARGUMENTS),
     ]
@@ -48,7 +49,7 @@ def _row(option: SparkOption) -> str:
     if option.refused:
         here, default = f"not offered: {option.refused}", ""
     elif option.only:
-        here, default = f"always `{option.only}`; nothing else is accepted. {option.note}", f"`{option.only}`"
+        here, default = f"always `{option.only}`; no other value is accepted. {option.note}", f"`{option.only}`"
     elif option.setting:
         section, key = option.setting.split(".")
         known = Settings.model_fields[section].default.model_dump()[key]

@@ -1,8 +1,7 @@
-"""`firnline assess`: what a table's own history cost, and what it would have cost otherwise. Read-only, no Kafka."""
+"""`firnline assess`: replay a table's history and compare its cost with alternatives. Read-only, no Kafka."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from compactor.whatif.assessment import Prices, Scenario, assess
 from compactor.whatif.table_history import commits_of
-from streaming.commands.options import OUTPUT, for_people, numbers, tell
+from streaming.commands.options import OUTPUT, numbers, print_error, print_json, result_console
 from streaming.ledger.table_resolution import watched_tables
 from streaming.wiring import manifest_cache
 
@@ -29,10 +28,10 @@ DEFAULT_CRONS = "10,60"
 
 
 def read_prices(path: Path | None) -> Prices | None:
-    """The prices of a YAML file.
+    """Read prices from a YAML file.
 
     Raises:
-        InputError: it is no YAML map of known keys.
+        InputError: the file is not a YAML map of known keys.
     """
     if path is None:
         return None
@@ -46,19 +45,19 @@ def read_prices(path: Path | None) -> Prices | None:
 @click.command("assess")
 @click.argument("tables", nargs=-1)
 @click.option("--cron", "crons", default=DEFAULT_CRONS, show_default=True, callback=numbers(int, 1),
-              help="Spark's rewrite_data_files every so many commits, to compare with.")  # fmt: skip
-@click.option("--commits", "most", type=click.IntRange(2), help="Look at the newest so many snapshots only.")
+              help="Compare with Spark's rewrite_data_files, run every N commits; comma-separated.")  # fmt: skip
+@click.option("--commits", "most", type=click.IntRange(2), help="Read only the newest N snapshots.")
 @click.option("--prices", type=click.Path(dir_okay=False, path_type=Path), help="YAML file: get_per_1000, "
-              "put_per_1000, rewrite_per_gb, full_scans_per_day. Adds a bill.")  # fmt: skip
+              "put_per_1000, rewrite_per_gb, full_scans_per_day. Adds costs to the result.")  # fmt: skip
 @OUTPUT
 @click.pass_obj
 def assess_tables(
     config: Path | None, /, tables: tuple[str, ...], crons: tuple[int, ...], most: int | None, prices: Path | None,
     output: str,
 ) -> None:  # fmt: skip
-    """Replay the snapshot history of TABLES (default: all): small files, bytes, requests, money.
+    """Replay the snapshot history of TABLES (default: all): small files, bytes, requests, costs.
 
-    Each as it was, as it would have been under Spark's action on a cron, and under firnline. Reads metadata only.
+    Compares what happened with Spark's action on a schedule and with firnline. Reads metadata only.
     """
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
@@ -72,12 +71,12 @@ def assess_tables(
         except FirnlineError as error:
             failed.append(error)
     if output == "json":
-        click.echo(json.dumps(documents, indent=2, ensure_ascii=False))
+        print_json(documents)
     else:
         for each in documents:
-            show(for_people(), each)
+            show(result_console(), each)
     for other in failed[1:]:
-        tell(other)
+        print_error(other)
     if failed:
         raise failed[0]
 
@@ -94,7 +93,6 @@ def _assessed(
 
 
 def document(name: TableName, scenarios: tuple[Scenario, ...], prices: Prices | None) -> dict[str, Any]:
-    """One table for scripts."""
     outcome = scenarios[0].outcome
     return {
         "table": str(name),
@@ -124,7 +122,6 @@ def _scenario(scenario: Scenario, prices: Prices | None) -> dict[str, Any]:
 
 
 def show(console: Console, found: dict[str, Any]) -> None:
-    """One table for people."""
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,

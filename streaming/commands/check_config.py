@@ -1,4 +1,4 @@
-"""`firnline check-config`: settings with every default, and whether what they name answers."""
+"""`firnline check-config`: show the settings with all defaults, or check the connections."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from streaming.commands.options import BAD_INPUT, FAILED_SAFELY, OUTPUT, print_j
 
 
 @click.command("check-config")
-@click.option("--connect", is_flag=True, help="Try all that they name instead: catalogs, stores, folders, Kafka.")
-@click.option("--observe", is_flag=True, help="With --connect: only what `run --observe` needs; writes nothing.")
+@click.option("--connect", is_flag=True, help="Check the connections instead: catalogs, stores, folders, Kafka.")
+@click.option("--observe", is_flag=True, help="With --connect: check only what `run --observe` needs. Writes nothing.")
 @OUTPUT
 @click.pass_obj
 def check_config(config: Path | None, connect: bool, observe: bool, output: str) -> None:
-    """Check the settings and print them with every default. With -c FILE, the environment still wins.
+    """Check the settings and print them with all defaults. Environment variables win over -c FILE.
 
-    With --connect, one line a check: ok, failed with the remedy, or skipped. A probe object is written where outputs
-    go and deleted again; nothing is written to Kafka.
+    With --connect, print one line per check: ok, failed (with the remedy) or skipped. Writes and deletes a probe object
+    in each location of output files; writes nothing to Kafka.
     """
     settings = load_settings(config)
     if connect:
@@ -33,7 +33,7 @@ def check_config(config: Path | None, connect: bool, observe: bool, output: str)
 
 
 def _check_connections(settings: Settings, *, observe: bool, output: str) -> None:
-    from streaming.commands.connection_checks import Status, check_connections  # noqa: PLC0415 - Spark takes a second to import
+    from streaming.commands.connection_checks import Status, check_connections  # noqa: PLC0415 - start-up time: imports Spark
 
     checks = []
     for check in check_connections(settings, observe=observe):

@@ -1,4 +1,4 @@
-"""`firnline compact`: one run of one table."""
+"""`firnline compact`: rewrite one table once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compactor.planning.plan_table import Request
 from compactor.settings.spark_options import RunOptions
 from compactor.settings.tree import load_settings, table_switch
 from streaming.commands import reports
-from streaming.commands.options import FAILED_SAFELY, OUTPUT, fail, for_people, print_json, rewrite_options
+from streaming.commands.options import FAILED_SAFELY, OUTPUT, fail, print_json, result_console, rewrite_options
 from streaming.commands.plan import plan_of, show_plan
 
 
@@ -28,8 +28,11 @@ from streaming.commands.plan import plan_of, show_plan
 def compact(
     config: Path | None, /, table: str, branch: str, dry_run: bool, output: str, options: RunOptions, **request: Any
 ) -> None:
-    """Rewrite what is due in TABLE now, as one `replace` commit. Needs no `tables.include` and no Kafka."""
-    from streaming.commands.compact_once import compact_once  # noqa: PLC0415 - Spark takes a second to import
+    """Rewrite the due partitions of TABLE now, in one `replace` commit (a large run: several).
+
+    Ignores `tables.include`; needs no Kafka.
+    """
+    from streaming.commands.compact_once import compact_once  # noqa: PLC0415 - start-up time: imports Spark
 
     settings = options.settings(load_settings(config))
     made, cache = plan_of(settings, table, branch, Request(**request), options)
@@ -51,7 +54,7 @@ def compact(
     if output == "json":
         print_json(reports.run_document(result))
     else:
-        reports.print_run(for_people(), result)
+        reports.print_run(result_console(), result)
     if result.dropped:
         fail(result.dropped[0].error, FAILED_SAFELY)
 

@@ -1,8 +1,8 @@
-"""`firnline check-config --connect`: whether everything that the settings name answers, and lets us do our work.
+"""`firnline check-config --connect`: check that all systems in the settings answer and grant the needed permissions.
 
-Each check does what the service will do, once, and leaves nothing behind: a probe object is written where outputs are
-written and deleted again, a few records are read from the topics, and what may be written to Kafka is asked of the
-broker, since a record cannot be taken back.
+Each check performs an operation of the service once and cleans up: it writes, reads and deletes a probe object where
+outputs are written, and reads a few records of the topics. For permission to write to Kafka it only queries the broker,
+because a record cannot be deleted.
 """
 
 from __future__ import annotations
@@ -34,19 +34,17 @@ from streaming.kafka.topic_sample import sample_topic
 from streaming.wiring import history_table, in_flight_records
 
 PROBE = b"written by firnline check-config --connect; it may be deleted"
-TABLES_LOOKED_AT = 500  # to find one that may be rewritten; a catalog can have very many
+TABLES_LOOKED_AT = 500  # in search of one that may be rewritten; a catalog can have very many
 REFUSED = re.compile(
     "access.?denied|forbidden|unauthori[sz]ed|permission denied|not authori[sz]ed|authori[sz]ation ?failed|"
     "authentication ?failed|InvalidAccessKeyId|SignatureDoesNotMatch",
     re.IGNORECASE,
 )
-HISTORY_REMEDY = "name a table in history.table that does not exist yet, or is a history, and may be written"
+HISTORY_REMEDY = "set history.table to a new table or to an existing history, and allow writing to it"
 OBSERVED = "not tried: `run --observe` writes nothing"
 
 
 class Status(Enum):
-    """How a check ended."""
-
     OK = "ok"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -54,7 +52,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Check:
-    """One line. `remedy`: what to do about a failure. `again`: it may pass later with nothing changed."""
+    """One check. `remedy`: what to do after a failure. `again`: the check may pass later without a change."""
 
     name: str
     status: Status
@@ -63,20 +61,19 @@ class Check:
     again: bool = False
 
     def document(self) -> dict[str, Any]:
-        """For `--output json`."""
         return asdict(self) | {"status": self.status.value}
 
 
 Attempt = Callable[[], str]
-"""Does what is to be checked and returns what was seen; its exception is the failure."""
+"""Performs the checked operation and returns a description of the result; raises if it fails."""
 
 
 class NothingToTryError(Exception):
-    """An attempt found that there is nothing to be tried; its text says why."""
+    """The check does not apply; the text says why."""
 
 
 def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[Check]:
-    """Check everything, one after the other; a failure keeps nobody else from being checked."""
+    """Run all checks, one after the other; a failure does not end them."""
     yield _tried("java", _java(settings), "install Java 17 or 21, then run `firnline jars`")
     catalogs = Catalogs(settings.catalogs)
     for name in catalogs.names:
@@ -95,13 +92,13 @@ def _tried(name: str, attempt: Attempt, remedy: str) -> Check:
         return Check(name, Status.SKIPPED, str(nothing))
     except ForeignTopicError as foreign:
         return Check(name, Status.FAILED, f"it {foreign.refusal.why}", foreign.refusal.remedy)
-    except Exception as error:  # noqa: BLE001 - whatever a driver raises is what this command is to tell
+    except Exception as error:  # noqa: BLE001 - any error of a client is the result of the check
         detail = str(error) if isinstance(error, FirnlineError) else f"{type(error).__name__}: {error}"
         return Check(name, Status.FAILED, _one_line(detail), remedy, again=not _needs_a_change(error, detail))
 
 
 def _needs_a_change(error: Exception, detail: str) -> bool:
-    """Whether trying again is of no use: a wrong setting, or credentials that are refused."""
+    """Whether a retry cannot help: a wrong setting, or refused credentials."""
     return isinstance(error, (InputError, PermissionError)) or REFUSED.search(detail) is not None
 
 
@@ -113,7 +110,7 @@ def _java(settings: Settings) -> Attempt:
     def look() -> str:
         home = java_home()
         missing = [jar_set.name for jar_set in jar_sets(settings) if not jars_folder(jar_set).is_dir()]
-        fetched = f"jars {', '.join(missing)} will be fetched at the first start" if missing else "jars are there"
+        fetched = f"jars {', '.join(missing)} will be fetched at the first start" if missing else "jars are present"
         return f"{home}; {fetched}"
 
     return look
@@ -129,14 +126,14 @@ def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe
     def read() -> str:
         table = _some_table(settings, catalogs, name)
         if table is None:
-            raise NothingToTryError("the catalog holds no table that is watched; see tables.*")
+            raise NothingToTryError("the catalog has no table that is rewritten or observed; see tables.*")
         view = catalogs.load(table)
         with view.io.new_input(view.metadata_location).open() as stream:
             size = len(stream.read())
         found.append(view)
         seen = f"{table}: {size:,} bytes of metadata, {len(view.manifests())} manifests"
         acts = settings.tables.acts_on(table, view.properties)
-        return seen if acts else f"{seen}; no table was found that may be rewritten, see tables.include"
+        return seen if acts else f"{seen}; found no table that may be rewritten, see tables.include"
 
     def write() -> str:
         if observe:
@@ -145,19 +142,21 @@ def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe
             return _written(data_folder(found[0]), found[0].io.properties)
         warehouse = catalogs.properties(name).get("warehouse", "")
         if "://" not in warehouse and not warehouse.startswith(("/", "file:")):
-            raise NothingToTryError("no table to write beside, and the warehouse is only a name")
+            raise NothingToTryError("no table whose folder could be tried, and the warehouse is not a location")
         return _written(warehouse, catalogs.properties(name))
 
     opened = _tried(f"catalog {name}", open_it, f"check catalogs.{name}: type, uri and credentials")
     yield opened
     if opened.status is Status.OK:
-        remedy = f"check the store's properties in catalogs.{name} and what its credentials may do"
+        remedy = f"check the store's properties in catalogs.{name} and the permissions of its credentials"
         yield _tried(f"store of {name}, read", read, remedy)
-        yield _tried(f"store of {name}, write", write, f"{remedy}; `run --observe` does without (--observe)")
+        yield _tried(
+            f"store of {name}, write", write, f"{remedy}; `run --observe` does not need it (check with --observe)"
+        )
 
 
 def _some_table(settings: Settings, catalogs: Catalogs, name: str) -> TableName | None:
-    """A table that may be rewritten, else one that is watched."""
+    """A table that may be rewritten, else one that is observed."""
     watched = (table for table in catalogs.list_tables(name) if not settings.tables.ignores(table))
     first = None
     for table in islice(watched, TABLES_LOOKED_AT):
@@ -168,7 +167,7 @@ def _some_table(settings: Settings, catalogs: Catalogs, name: str) -> TableName 
 
 
 def _written(folder: str, properties: Mapping[str, str]) -> str:
-    """Write an object as outputs are written, read it, delete it."""
+    """Write an object as outputs are written, read it and delete it."""
     location = f"{folder.rstrip('/')}/.firnline-probe-{uuid.uuid4().hex}"
     store = byte_store_for(location, properties)
     with _folders_kept(location):
@@ -186,13 +185,13 @@ def _written(folder: str, properties: Mapping[str, str]) -> str:
         except Exception as error:
             raise InputError(f"{location} was written but cannot be deleted: {error}") from error
     if back != PROBE:
-        raise InputError(f"{location} was read back with other bytes than were written")
+        raise InputError(f"{location} was read back with different bytes than were written")
     return f"wrote, read and deleted {location}"
 
 
 @contextmanager
 def _folders_kept(location: str) -> Iterator[None]:
-    """Remove the local folders that came to be meanwhile, where they are empty."""
+    """Remove empty local folders that were created inside the block."""
     path = Path(plain_path(location))
     local = location.startswith(("/", "file:"))
     missing = [parent for parent in path.parents if not parent.exists()] if local else []
@@ -207,11 +206,11 @@ def _folders_kept(location: str) -> Iterator[None]:
 def _history(catalogs: Catalogs, history: HistoryTable, *, observe: bool) -> Attempt:
     def look() -> str:
         if not history.exists():
-            return "it does not exist yet; the service will make it"
+            return "it does not exist yet; the service will create it"
         if observe:
-            return "it is there"
+            return "it exists"
         view = catalogs.load(history.name)
-        return f"it is there; {_written(data_folder(view), view.io.properties)}"
+        return f"it exists; {_written(data_folder(view), view.io.properties)}"
 
     return look
 
@@ -244,7 +243,7 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
     written = {f"dead-letter topic {kafka.dead_letter_topic}": kafka.dead_letter_topic}
     written |= {f"hook topic {hook.topic}": hook.topic for hook in settings.hooks if hook.kind == "kafka"}
     try:
-        needed = ("READ",) if observe else ("READ", "WRITE")  # the table watcher announces what nobody else did
+        needed = ("READ",) if observe else ("READ", "WRITE")  # the table watcher publishes events
         attempt = _commit_topic(access[0], kafka, needed, observe=observe)
         yield _tried(f"commit topic {kafka.commit_topic}", attempt, _topic_remedy(kafka.commit_topic, needed))
         for topic in kafka.control_topics:
@@ -266,7 +265,7 @@ def _commit_topic(access: KafkaAccess, kafka: KafkaSettings, operations: tuple[s
         seen = f"{allowed}; {sample.text}"
         if sample.refusal is None:
             return seen
-        if observe:  # which writes nothing there
+        if observe:  # does not write to the topic
             return f"{seen}; `run` without --observe refuses this topic: it {sample.refusal.why}"
         raise ForeignTopicError(topic, sample.refusal)
 
@@ -294,18 +293,18 @@ def _written_topic(access: KafkaAccess, topic: str, *, observe: bool) -> Attempt
 
 def _creatable(access: KafkaAccess, topic: str, *, observe: bool) -> str:
     if observe:
-        raise InputError("it does not exist, and is not ours to create")
+        raise InputError("it does not exist, and observe mode does not create it")
     access.check_creation(topic)
-    return "it does not exist yet; the service may create it, and will"
+    return "it does not exist yet; the service will create it (it is allowed to)"
 
 
 def _allowed(access: KafkaAccess, topic: str, operations: tuple[str, ...]) -> str:
     found = access.topic(topic)
     missing = [operation for operation in operations if operation not in found.operations]
     if missing:
-        raise InputError(f"the broker does not allow us to {' and '.join(missing)}")
+        raise InputError(f"the broker does not allow this principal to {' and '.join(missing)}")
     return f"{found.partitions} partitions, {' and '.join(operations)} allowed"
 
 
 def _topic_remedy(topic: str, operations: tuple[str, ...]) -> str:
-    return f"create topic {topic} where it is missing, and allow this principal to {' and '.join(operations)}"
+    return f"create topic {topic} if it is missing, and allow this principal to {' and '.join(operations)}"

@@ -1,4 +1,4 @@
-"""`firnline debt`: the small files of tables, and why they are small."""
+"""`firnline debt`: count the small files of tables; show why they are small."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from streaming.commands import reports
-from streaming.commands.options import OUTPUT, exit_code, for_people, print_json, tell
+from streaming.commands.options import OUTPUT, exit_code, print_error, print_json, result_console
 from streaming.ledger.table_resolution import watched_tables
 from streaming.wiring import manifest_cache
 
 
 @click.command()
 @click.argument("table", required=False)
-@click.option("--why", is_flag=True, help="Also say why the files are small, and what would help at the source.")
+@click.option("--why", is_flag=True, help="Also show why the files are small, and how writers can avoid it.")
 @OUTPUT
 @click.pass_obj
 def debt(config: Path | None, table: str | None, why: bool, output: str) -> None:
-    """Count small files per partition and bucket, of TABLE or of all tables. Reads metadata only."""
+    """Count small files per partition and bucket of TABLE, or of all tables. Reads metadata only."""
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     names = [TableName.parse(table, catalogs.names)] if table else watched_tables(settings, catalogs)
     with manifest_cache(settings) as cache:
         documents, failed = reports.debt_documents(settings, catalogs, cache, names, why=why)
     if output != "json":
-        reports.print_debt(for_people(), documents)
+        reports.print_debt(result_console(), documents)
     elif not table:
         print_json(documents)
     elif documents:
         print_json(documents[0])
     for error in failed:
-        tell(error)
+        print_error(error)
     if failed:
         sys.exit(exit_code(failed[0]))

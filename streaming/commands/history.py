@@ -1,9 +1,8 @@
-"""`firnline history`: why was a partition rewritten, or not? Reads the history table; needs no service."""
+"""`firnline history`: show why partitions were rewritten or not. Reads the history table; needs no service."""
 
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -22,17 +21,17 @@ from compactor.history.table import HistoryQuery
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from streaming.commands.options import OUTPUT, for_people
+from streaming.commands.options import OUTPUT, print_json, result_console
 from streaming.wiring import history_table
 
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
 def moment(text: str, now: float) -> float:
-    """`30d` before `now`, or a date or time in ISO 8601 (UTC unless it says otherwise), in seconds since the epoch.
+    """Parse `30d` (before `now`) or a date or time in ISO 8601 (default UTC) to seconds since the epoch.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: `text` is neither.
     """
     ago = re.fullmatch(r"(\d+)\s*([mhdw])", text.strip())
     if ago is not None:
@@ -47,49 +46,50 @@ def _moment(_context: click.Context, _parameter: click.Parameter, text: str | No
     try:
         return moment(text, time.time())
     except (ValueError, OverflowError):
-        raise click.BadParameter(f"{text!r} is no time; write 30d, 12h, 2024-01-15 or 2024-01-15T10:00") from None
+        raise click.BadParameter(f"{text!r} is not a time; write 30d, 12h, 2024-01-15 or 2024-01-15T10:00") from None
 
 
 @click.command("history")
 @click.argument("table")
-@click.option("--since", default="30d", show_default=True, callback=_moment, help="30d, 12h, 90m or a time (ISO, UTC).")
-@click.option("--until", callback=_moment, help="The same; unset: now.")
-@click.option("--partition", metavar="TEXT", help="Partitions whose text holds this, e.g. day=2024-01-15.")
-@click.option("--decision", type=click.Choice([DONE, DROPPED, SKIPPED]), help="Only these.")
-@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="The newest so many.")
+@click.option(
+    "--since", default="30d", show_default=True, callback=_moment, help="30d, 12h, 90m, or a time (ISO, UTC)."
+)
+@click.option("--until", callback=_moment, help="End, in the same form. Default: now.")
+@click.option("--partition", metavar="TEXT", help="Only partitions whose text contains TEXT, e.g. day=2024-01-15.")
+@click.option("--decision", type=click.Choice([DONE, DROPPED, SKIPPED]), help="Only decisions of this kind.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Most rows to show.")
 @OUTPUT
 @click.pass_obj
 def history(
     config: Path | None, /, table: str, since: float, until: float | None, partition: str | None, decision: str | None,
     limit: int, output: str,
 ) -> None:  # fmt: skip
-    """Show what was decided about TABLE and why, newest first: done, dropped and skipped. Needs history.table.
+    """Show the decisions about TABLE and their reasons, newest first: done, dropped, skipped. Needs history.table.
 
-    Decisions about the whole table (its partition is empty) are shown whatever --partition says.
+    With --partition, decisions about the whole table (empty partition) are shown too.
     """
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     kept = history_table(settings, catalogs)
     if kept is None:
-        raise InputError("history.table is not set: no decisions are kept; e.g. history: {table: ops.firnline_history}")
+        raise InputError("history.table is not set: nothing is recorded; e.g. history: {table: ops.firnline_history}")
     name = TableName.parse(table, catalogs.names)
     found = kept.read(
         HistoryQuery(table=name, since=since, until=until, partition=partition, decision=decision, limit=limit)
     )
     if output == "json":
-        click.echo(json.dumps([document(row) for row in found], indent=2, ensure_ascii=False))
+        print_json([document(row) for row in found])
     else:
-        show(for_people(), name, found)
+        show(result_console(), name, found)
 
 
 def document(row: Mapping[str, Any]) -> dict[str, Any]:
-    """One decision for scripts: the columns of the history table, the time in ISO 8601."""
+    """JSON document of one decision: the columns of the history table, the time in ISO 8601."""
     return {**row, "decided_at": row["decided_at"].isoformat()}
 
 
 def show(console: Console, name: TableName, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Decisions for people."""
-    table = Table(title=f"{name}: what was decided, newest first", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=f"{name}: decisions, newest first", box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("decided at (UTC)", "partition", "decision", "why", "files", "size", "engine", "seconds", "run"):
         justify: Any = "right" if heading in {"files", "size", "seconds"} else "left"
         table.add_column(heading, justify=justify, overflow="fold", no_wrap=heading not in {"partition", "why"})
@@ -105,7 +105,7 @@ def show(console: Console, name: TableName, rows: Iterable[Mapping[str, Any]]) -
             f"{row['seconds']:.2f}" if row["seconds"] is not None else "",
             (row["run_id"] or "")[:8],
         )
-    console.print(table if table.row_count else f"[bold]{name}[/]: nothing was decided in this time")
+    console.print(table if table.row_count else f"[bold]{name}[/]: no decisions in this time")
 
 
 def _became(before: int | None, after: int | None) -> str:

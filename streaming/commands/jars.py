@@ -1,4 +1,4 @@
-"""`firnline jars`: fetch the pinned jars now, so that nothing is fetched when work is to be done."""
+"""`firnline jars`: fetch the pinned jars in advance."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ BY_NAME = {jar_set.name: jar_set for jar_set in JAR_SETS}
 
 @click.command("jars")
 @click.argument("sets", nargs=-1, type=click.Choice(list(BY_NAME)), metavar="[SET]...")
-@click.option("--list", "only_list", is_flag=True, help="Only say what there is and where; fetch nothing.")
+@click.option("--list", "only_list", is_flag=True, help="Show which jars are present and where. Fetch nothing.")
 @click.pass_obj
 def jars(config: Path | None, /, sets: tuple[str, ...], only_list: bool) -> None:
-    """Fetch jars from Maven Central, or the mirror that Ivy is set to, into this environment or the user's cache.
+    """Fetch jars from Maven Central, or from Ivy's configured mirror, into this environment or the user's cache.
 
     \b
     SETs: spark        Iceberg's runtime, Kafka's source, SQLite's driver: always needed
           aws gcp azure  clients of S3 and Glue, GCS, ADLS
-          kafka-broker   the demo's broker
-          s3proxy rest-catalog  what `firnline demo --on rest-s3` runs on
+          kafka-broker   the broker of the demo
+          s3proxy rest-catalog  the servers of `firnline demo --on rest-s3`
 
-    Without SETs: what the settings need (-c FILE), and else spark, aws and kafka-broker. A start fetches what is
-    missing by itself; where a host has no network, run this when its image is built.
+    Without SETs: the jars that the settings need (-c FILE), else spark, aws and kafka-broker. Other commands fetch
+    missing jars themselves. For hosts without network access, run this command when you build their image.
     """  # noqa: D301 - \b keeps click from re-wrapping
     for jar_set in _chosen(config, sets):
         if not only_list:
@@ -39,7 +39,7 @@ def _chosen(config: Path | None, names: tuple[str, ...]) -> tuple[JarSet, ...]:
     if names:
         return tuple(BY_NAME[name] for name in names)
     if config is not None:
-        from compactor.spark.session import jar_sets  # noqa: PLC0415 - imports Spark
+        from compactor.spark.session import jar_sets  # noqa: PLC0415 - start-up time: imports Spark
 
         return jar_sets(load_settings(config))
     return (BY_NAME["spark"], BY_NAME["aws"], KAFKA_BROKER_JARS)

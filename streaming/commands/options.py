@@ -1,4 +1,4 @@
-"""What several commands share: options, exit codes, how results and errors are printed."""
+"""Shared by the commands: options, exit codes, output of results and errors."""
 
 from __future__ import annotations
 
@@ -20,33 +20,37 @@ PIPED_WIDTH = 160
 BAD_INPUT, FAILED_SAFELY = 2, 3
 
 OUTPUT = click.option(
-    "--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="For people or scripts."
+    "--output",
+    type=click.Choice(["table", "json"]),
+    default="table",
+    show_default=True,
+    help="Output format: a table, or JSON for scripts.",
 )
 
 
 WHERE = click.option(
     "--where",
     metavar="EXPR",
-    help="Only partitions that can hold matching rows, e.g. \"day = '2024-01-15' AND id IN (1, 2)\". Selects files, "
-    "never rows; docs/where.md lists what can be written.",
+    help="Only partitions that can contain matching rows, e.g. \"day = '2024-01-15' AND id IN (1, 2)\". Selects files, "
+    "never rows. Syntax: docs/where.md.",
 )
-BRANCH = click.option("--branch", metavar="NAME", default=MAIN, show_default=True, help="The branch to look at.")
-FORCE = click.option("--force", is_flag=True, help="Merge every small file, whatever the thresholds.")
+BRANCH = click.option("--branch", metavar="NAME", default=MAIN, show_default=True, help="Branch of the table.")
+FORCE = click.option("--force", is_flag=True, help="Merge all small files; ignore the thresholds.")
 ENGINE = click.option(
     "--engine",
     type=click.Choice(["auto", "splice", "encode", "spark"]),
     default="auto",
     show_default=True,
-    help="auto takes the cheapest that is safe: splice copies row groups, encode decodes and encodes Parquet once, "
-    "spark reads and writes through Iceberg's own code.",
+    help="auto: the cheapest engine that is safe. splice: copy row groups. encode: decode and encode Parquet once. "
+    "spark: read and write with Iceberg's own code.",
 )
 STRATEGY = click.option(
     "--strategy",
     type=click.Choice(["threshold", "tiered"]),
     default="threshold",
     show_default=True,
-    help="threshold merges all small files once there are min_input_files, as Spark's action. tiered is what the "
-    "service does by default: fewer bytes over many runs.",
+    help="threshold: merge all small files of partitions with min_input_files of them, as Spark's action. tiered: the "
+    "service's default, which rewrites fewer bytes over many runs.",
 )
 OPTION = click.option(
     "--option",
@@ -54,7 +58,7 @@ OPTION = click.option(
     metavar="NAME=VALUE",
     multiple=True,
     callback=lambda _context, _parameter, given: run_options(given),
-    help="An option of Spark's rewrite_data_files by its own name, e.g. min-input-files=3; docs/spark-options.md.",
+    help="Option of Spark's rewrite_data_files by Spark's name, e.g. min-input-files=3. See docs/spark-options.md.",
 )
 
 
@@ -66,13 +70,13 @@ def rewrite_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str], tuple[Any, ...]]:
-    """Reads a comma-separated list of numbers, none below `least`."""
+    """A click callback that parses a comma-separated list of numbers, each at least `least`."""
 
     def read(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[Any, ...]:
         try:
             found = tuple(kind(part) for part in text.split(",") if part.strip())
         except ValueError:
-            raise click.BadParameter(f"{text!r} is no list of numbers, as in 2,4,8") from None
+            raise click.BadParameter(f"{text!r} is not a list of numbers such as 2,4,8") from None
         if any(number < least for number in found):
             raise click.BadParameter(f"numbers must be at least {least:g}")
         return found
@@ -80,28 +84,25 @@ def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str
     return read
 
 
-def tell(error: FirnlineError) -> None:
-    """The sentence of an error, on standard error."""
+def print_error(error: FirnlineError) -> None:
     Console(stderr=True).print(f"[bold red]firnline:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
 
 
 def exit_code(error: FirnlineError) -> int:
-    """2 for bad input, 3 for all else: nothing is lost, another attempt may succeed."""
+    """2 for bad input, else 3: no data is lost, and a retry may succeed."""
     return BAD_INPUT if isinstance(error, InputError) else FAILED_SAFELY
 
 
 def fail(error: FirnlineError, code: int | None = None) -> NoReturn:
-    """Print the error and exit."""
-    tell(error)
+    print_error(error)
     sys.exit(exit_code(error) if code is None else code)
 
 
 def print_json(document: Any) -> None:
-    """A document on standard output."""
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def for_people() -> Console:
-    """Standard output. In a file or a pipe, which have no width, tables are not folded as on a narrow terminal."""
+def result_console() -> Console:
+    """A console on standard output. It is wide for files and pipes, so that tables are not folded there."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPED_WIDTH)

@@ -1,4 +1,4 @@
-"""`firnline plan`: what `compact` would do to a table."""
+"""`firnline plan`: show what `compact` would do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compactor.settings.spark_options import RunOptions
 from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from streaming.commands import reports
-from streaming.commands.options import OUTPUT, for_people, print_json, rewrite_options
+from streaming.commands.options import OUTPUT, print_json, result_console, rewrite_options
 from streaming.logs.events import LOG
 from streaming.wiring import manifest_cache
 
@@ -24,7 +24,7 @@ from streaming.wiring import manifest_cache
 @click.command()
 @click.argument("table")
 @rewrite_options
-@click.option("--explain", is_flag=True, help="Also say where the time went and where manifests were read from.")
+@click.option("--explain", is_flag=True, help="Also show the time per stage and where manifests were read from.")
 @OUTPUT
 @click.pass_obj
 def plan(
@@ -35,23 +35,23 @@ def plan(
     made, _ = plan_of(settings, table, branch, Request(**request), options)
     show_plan(made, output)
     if explain and output != "json":
-        reports.print_planning(for_people(), made)
+        reports.print_planning(result_console(), made)
 
 
 def plan_of(
     settings: Settings, text: str, branch: str, request: Request, options: RunOptions
 ) -> tuple[TablePlan, ManifestCache]:
-    """The plan of the table that `text` names, and the cache it was made with, which the command's end closes.
+    """Plan the table that `text` names. Also return the manifest cache, which is closed at the end of the command.
 
     Raises:
-        InputError: the table's name, the branch, the filter or an option cannot be used.
+        InputError: the table's name, the branch, the filter or an option is invalid.
         RetryError: the catalog or the store does not answer.
     """
     cache = click.get_current_context().with_resource(manifest_cache(settings))
     catalogs = Catalogs(settings.catalogs)
     table = catalogs.load(TableName.parse(text, catalogs.names), branch)
     for refused in refused_properties(table.properties):
-        LOG.warning("table property refused", table=str(table.name), reason=refused)
+        LOG.warning("table property not used", table=str(table.name), reason=refused)
     values = options.values(settings.policy.for_table(table.name, table.properties))
     request = replace(request, rewrite_all=options.rewrite_all)
     return plan_table(table, values, cache, request), cache
@@ -63,4 +63,4 @@ def show_plan(made: TablePlan, output: str) -> None:
     if output == "json":
         print_json(reports.plan_document(made))
     else:
-        reports.print_plan(for_people(), made)
+        reports.print_plan(result_console(), made)

@@ -1,4 +1,4 @@
-"""What the commands print: JSON documents for scripts, tables for people. Shapes are a contract; keep them stable."""
+"""Output of the commands: JSON documents and tables. Scripts read the JSON, so keep its structure stable."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ SECRET_WORDS = (
     "secret", "password", "token", "credential", "jaas", "account-key", "connection-string", "encryption-key"
 )  # fmt: skip
 PASSWORD_IN_URL = re.compile(r"(://[^/@:]*:)[^/@]+(@)")
-COMMITS_LOOKED_AT = 200  # of the newest snapshots, to say why files are small
+COMMITS_LOOKED_AT = 200  # newest snapshots that are read to find out why files are small
 
 
 def with_footers_read(plan: TablePlan) -> TablePlan:
-    """The plan with the engines that the footers allow, as `compact` will find them."""
+    """The plan with the engines that the files' footers allow, as `compact` will choose them."""
     from compactor.rewrite.tasks.output_task import foreseen  # noqa: PLC0415 - imports pyarrow
     from compactor.rewrite.tasks.task_input import build_task_input  # noqa: PLC0415
 
@@ -61,7 +61,9 @@ def with_footers_read(plan: TablePlan) -> TablePlan:
 
 
 def plan_document(plan: TablePlan) -> Document:
-    """`firnline plan --output json`: the groups of `compact`, with expected outputs; sizes after are not known yet."""
+    """`firnline plan --output json`: the file groups of `compact` with expected outputs; output sizes are not known
+    yet.
+    """
     return {
         "table": str(plan.table.name),
         "snapshot_before": plan.snapshot_id,
@@ -80,7 +82,7 @@ def plan_document(plan: TablePlan) -> Document:
 
 
 def _planning_document(plan: TablePlan) -> Document:
-    """Where the time went, and where manifest entries came from."""
+    """Seconds per stage, and where manifests were read from."""
     reads = plan.reads
     return {
         "seconds": {stage: round(seconds, 3) for stage, seconds in plan.stages.items()},
@@ -114,7 +116,6 @@ def _planned_document(planned: PlannedGroup) -> Document:
 
 
 def run_document(result: RunResult) -> Document:
-    """`firnline compact --output json`."""
     after = result.snapshot_after if result.snapshot_after is not None else result.snapshot_before
     return {
         "table": str(result.table),
@@ -166,9 +167,9 @@ def _result_document(result: GroupResult) -> Document:
 def debt_documents(
     settings: Settings, catalogs: Catalogs, cache: ManifestCache, names: Sequence[TableName], *, why: bool = False
 ) -> tuple[list[Document], list[FirnlineError]]:
-    """`firnline debt`: counts per partition of each table; a table that cannot be read stops no other.
+    """`firnline debt`: counts per partition of each table; unreadable tables are returned as errors.
 
-    `why`: with the causes found in the newest commits.
+    `why`: also find causes in the newest commits.
     """
     documents: list[Document] = []
     failed: list[FirnlineError] = []
@@ -246,13 +247,12 @@ def settings_document(settings: Settings) -> Document:
 
 
 def settings_yaml(settings: Settings) -> str:
-    """The same as YAML, as a settings file holds it."""
+    """The same as YAML, in the form of a settings file."""
     tree = settings_document(settings)
     return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
 
 
 def print_planning(console: Console, plan: TablePlan) -> None:
-    """How the plan was made, for people."""
     document = _planning_document(plan)
     seconds = ", ".join(f"{stage} {spent:.3f} s" for stage, spent in document["seconds"].items())
     console.print(f"planned in {plan.seconds:.3f} s: {seconds}", highlight=False)
@@ -265,7 +265,6 @@ def print_planning(console: Console, plan: TablePlan) -> None:
 
 
 def print_plan(console: Console, plan: TablePlan) -> None:
-    """A plan for people."""
     for line in plan.selection.lines() if plan.selection else ():
         console.print(line, markup=False, highlight=False)
     if plan.has_work and plan.dangling:
@@ -295,7 +294,6 @@ def print_plan(console: Console, plan: TablePlan) -> None:
 
 
 def print_run(console: Console, result: RunResult) -> None:
-    """A run for people."""
     if not result.commits:
         console.print(f"[bold]{result.table}[/]: nothing to do")
         return
@@ -320,7 +318,7 @@ def print_run(console: Console, result: RunResult) -> None:
     _table(console, f"{result.table}: snapshot {result.snapshot_after}", rows, "engine", "reason", "rows")
     for drop in result.dropped:
         where = partition_text(drop.planned.file_group.partition)
-        console.print(f"[red]left as it was[/] {where}: {drop.error}", highlight=False)
+        console.print(f"[red]not rewritten[/] {where}: {drop.error}", highlight=False)
     seconds = {"plan": result.plan_seconds, "rewrite": result.rewrite_seconds, "commit": result.commit_seconds}
     if result.delete_files_removed:
         console.print(f"delete files removed: {result.delete_files_removed}", highlight=False)
@@ -328,7 +326,7 @@ def print_run(console: Console, result: RunResult) -> None:
 
 
 def print_debt(console: Console, documents: Iterable[Document]) -> None:
-    """Debt for people: one table a table, worst partitions first."""
+    """Print the debt of each table, worst partitions first."""
     for document in documents:
         table = Table(title=f"{document['table']}: {document['small_files']} small of {document['data_files']} files")
         for heading in ("partition", "files", "small", "size", "deletes", "due", "why"):
@@ -339,16 +337,16 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
             counts = (str(row["data_files"]), str(row["small_files"]), small_bytes, str(row["delete_files"]))
             table.add_row(partition_text(row["partition"]), *counts, "yes" if row["due"] else "no", row["why"])
         console.print(table)
-        if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as a screen shows
-            console.print(f"and {len(document['partitions']) - 40} more partitions; --output json has them all")
+        if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as fit a screen
+            console.print(f"and {len(document['partitions']) - 40} more partitions; --output json shows all")
         for other in document.get("other_compactors", []):
             console.print(
                 f"[bold]also compacted by[/] {other['name']}: {other['commits']} rewrites of {other['files']} files in "
-                "the last day (tables.other_compactors says what firnline does then)\n",
+                "the last day (tables.other_compactors sets what firnline does)\n",
                 highlight=False,
             )
         for cause in document.get("causes", []):
-            left = f"{cause['files_left_of_100']:.3g} of 100 files would be left"
+            left = f"{cause['files_left_of_100']:.3g} of 100 files would remain"
             console.print(
                 f"[bold]why:[/] {cause['sentence']}\n[bold]remedy:[/] {cause['remedy']} ({left})\n", highlight=False
             )

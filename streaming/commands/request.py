@@ -1,4 +1,4 @@
-"""`firnline request`: ask the running service for a rewrite, by an event on the commit topic."""
+"""`firnline request`: request a rewrite from the running service, by an event on the commit topic."""
 
 from __future__ import annotations
 
@@ -26,27 +26,29 @@ SEND_SECONDS = 30
 
 @click.command("request")
 @click.argument("table")
-@click.option("--where", metavar="EXPR", default="", help="Only partitions that can hold matching rows, e.g. "
-              "\"day = '2024-01-15'\". Selects files, never rows.")  # fmt: skip
+@click.option("--where", metavar="EXPR", default="", help="Only partitions that can contain matching "
+              "rows, e.g. \"day = '2024-01-15'\". Selects files, never rows.")  # fmt: skip
 @OUTPUT
 @click.pass_obj
 def request_rewrite(config: Path | None, /, table: str, where: str, output: str) -> None:
-    """Ask the running service to merge all small files of TABLE now, whatever its policy would wait for.
+    """Request from the running service that it merges all small files of TABLE now, without waiting for its policy.
 
-    The service does it in the table's own lane, from a fresh look at the table: no file is rewritten twice, and asking
-    twice is asking once. `compact` does the same without a service.
+    The service plans the table again and never runs two rewrites of one table at the same time. Two equal requests have
+    the effect of one. `compact` does the same without a service.
     """
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     view = catalogs.load(TableName.parse(table, catalogs.names))
-    bind_where(view, where)  # refused here, where somebody reads it
+    bind_where(view, where)  # raises here for an invalid filter: the service could only log it
     if not settings.tables.acts_on(view.name, view.properties):
         raise InputError(
             f"the service does not rewrite {view.name}: add it to tables.include or set its property "
             "firnline.enabled=true, or use `firnline compact`"
         )
     if not settings.kafka.bootstrap_servers:
-        raise InputError("kafka.bootstrap_servers is not set: a request is an event on the commit topic")
+        raise InputError(
+            "kafka.bootstrap_servers is not set; it is needed, because a request is an event on the commit topic"
+        )
     changed = TableChanged(
         source=SENDER,
         event_id=str(uuid.uuid4()),
@@ -62,10 +64,12 @@ def request_rewrite(config: Path | None, /, table: str, where: str, output: str)
     try:
         client.send(settings.kafka.commit_topic, key=key, value=value).get(timeout=SEND_SECONDS)
     except Exception as error:
-        raise RetryError(f"topic {settings.kafka.commit_topic} takes no event: {error}") from error
+        raise RetryError(f"cannot send the request to topic {settings.kafka.commit_topic}: {error}") from error
     finally:
         client.close(timeout=SEND_SECONDS)
     if output == "json":
         click.echo(json.dumps({"table": str(view.name), "where": where or None, "event_id": changed.event_id}))
     else:
-        click.echo(f"asked for {view.name}{f' where {where}' if where else ''}; the service's /metrics and log show it")
+        click.echo(
+            f"requested: {view.name}{f' where {where}' if where else ''}; follow it in the service's log and /metrics"
+        )

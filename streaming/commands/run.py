@@ -1,4 +1,4 @@
-"""`firnline run`: the service."""
+"""`firnline run`: run the service."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from compactor.settings.tree import load_settings
 
 
 @click.command()
-@click.option("--observe", is_flag=True, help="Decide and report, but write nothing: read-only credentials suffice.")
+@click.option("--observe", is_flag=True, help="Decide and report, but write nothing. Read-only credentials suffice.")
 @click.pass_obj
 def run(config: Path | None, observe: bool) -> None:
-    """Run the service: hear commits from Kafka, keep the ledger, rewrite what is due.
+    """Run the service: read commit events from Kafka, count small files, rewrite due partitions.
 
-    Stops cleanly on SIGTERM or Ctrl-C; resumes from state.checkpoint. Pages: /metrics /healthz /readyz on http.port.
+    Stops cleanly on SIGTERM or Ctrl-C; resumes from state.checkpoint. Serves /metrics, /healthz and /readyz on
+    http.port.
     """
-    from streaming.service.service import Service  # noqa: PLC0415 - Spark takes a second to import; --help should not wait
+    from streaming.service.service import Service  # noqa: PLC0415 - start-up time: imports Spark
 
     stop = threading.Event()
     service = Service(load_settings(config), observe=observe)
 
-    def hear(*_: object) -> None:
+    def stop_service(*_: object) -> None:
         stop.set()
         if service.starting:  # the main thread may be waiting for Spark or a catalog
             raise SystemExit(0)
 
     for name in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(name, hear)
+        signal.signal(name, stop_service)
     try:
         service.start()
         service.run_until(stop)

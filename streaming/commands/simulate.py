@@ -1,8 +1,7 @@
-"""`firnline simulate`: arrivals replayed through policies, side by side; no data is touched."""
+"""`firnline simulate`: replay arrivals through policies and compare them. Touches no data."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from compactor.settings.policy import PolicyValues
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from compactor.whatif.simulation import FOREVER, Arrival, Outcome, bursts, regular, replay
-from streaming.commands.options import OUTPUT, for_people, numbers
+from streaming.commands.options import OUTPUT, numbers, print_json, result_console
 
 UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
@@ -33,10 +32,10 @@ BURST, PAUSE_SECONDS = 30, 2 * 3600.0
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes as Spark reads them: 1MB and 1m are 1024 * 1024."""
+    """Parse bytes as Spark does: 1MB and 1m are 1024 * 1024."""
     found = BYTES.fullmatch(text.strip())
     if found is None or float(found[1]) <= 0:
-        raise click.BadParameter(f"{text!r} is no size; write e.g. 1MB, 512m or 1048576")
+        raise click.BadParameter(f"{text!r} is not a size; write e.g. 1MB, 512m or 1048576")
     return int(float(found[1]) * UNITS[found[2].lower()])
 
 
@@ -46,8 +45,6 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> t
 
 @dataclass(frozen=True)
 class Contender:
-    """One line of the comparison."""
-
     name: str
     policy: Policy
     every: int = 1
@@ -57,31 +54,31 @@ class Contender:
 @click.command()
 @click.argument("table", required=False)
 @click.option("--commits", default=10_000, show_default=True, type=click.IntRange(1), help="Commits to replay.")
-@click.option("--size", "sizes", default="1MB", show_default=True, callback=_sizes, help="File sizes, taken in turn, "
+@click.option("--size", "sizes", default="1MB", show_default=True, callback=_sizes, help="File sizes, used in turn, "
               "e.g. 1MB,40MB. 1MB is 1024 x 1024 bytes, as in Spark.")  # fmt: skip
 @click.option("--files", default=1, show_default=True, type=click.IntRange(1), help="Files per commit and bucket.")
 @click.option("--interval", default=60.0, show_default=True, type=click.FloatRange(0), help="Seconds between commits.")
 @click.option("--pattern", type=click.Choice(["regular", "bursts", "idle", "upserts"]),
-              default="regular", show_default=True, help=f"bursts: {BURST} commits, then two hours of nothing. idle: "
-              "two hours after every commit, the worst that can happen to settling. upserts: each commit brings an "
-              "equality delete file too, as Flink's sink does.")  # fmt: skip
+              default="regular", show_default=True, help=f"bursts: {BURST} commits, then two idle hours. idle: "
+              "two idle hours after every commit, the worst case for settling. upserts: each commit also adds an "
+              "equality delete file, as Flink's sink does.")  # fmt: skip
 @click.option("--target", default="512MB", show_default=True, callback=lambda _c, _p, text: parse_bytes(text),
               help="Target file size.")  # fmt: skip
 @click.option("--policy", "chosen", default="tiered", show_default=True, type=click.Choice(["tiered", "threshold"]),
-              help="The policy of the first line; the others are shown beside it.")  # fmt: skip
-@click.option("--growth", default="8", show_default=True, help="The tiered policy's growth factor (first line).")
+              help="Policy of the first line; the other lines are for comparison.")  # fmt: skip
+@click.option("--growth", default="8", show_default=True, help="Growth factor of the tiered policy (first line).")
 @click.option("--curve", default=",".join(f"{k:g}" for k in CURVE), show_default=True, callback=numbers(float, 1.01),
-              help="Growth factors to compare.")  # fmt: skip
+              help="Growth factors to compare, comma-separated.")  # fmt: skip
 @click.option("--cron", "crons", default=",".join(map(str, CRONS)), show_default=True, callback=numbers(int, 1),
-              help="Spark's rewrite_data_files every so many commits, to compare with.")  # fmt: skip
-@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw the curve and small files over "
-              "time into this PNG. Needs matplotlib.")  # fmt: skip
+              help="Compare with Spark's rewrite_data_files, run every N commits; comma-separated.")  # fmt: skip
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Write a PNG with the curve and the "
+              "number of small files over time. Needs matplotlib.")  # fmt: skip
 @OUTPUT
 @click.pass_obj
 def simulate(config: Path | None, /, table: str | None, plot: Path | None, output: str, **options: Any) -> None:
-    """Replay an arrival pattern through the policy, beside Spark's thresholds on a cron. Touches no data.
+    """Replay an arrival pattern through the policy and through Spark's thresholds on a schedule. Touches no data.
 
-    With TABLE, the commits in that table's own snapshot history are replayed instead of a pattern.
+    With TABLE, replay the commits of that table's snapshot history instead of a pattern.
 
     \b
     firnline simulate --commits 10000 --size 1MB
@@ -103,9 +100,9 @@ def simulate(config: Path | None, /, table: str | None, plot: Path | None, outpu
     if plot is not None:
         draw(plot, outcomes)
     if output == "json":
-        click.echo(json.dumps([document(name, outcome) for name, outcome in outcomes], indent=2))
+        print_json([document(name, outcome) for name, outcome in outcomes])
     else:
-        show(for_people(), outcomes)
+        show(result_console(), outcomes)
 
 
 def _growth(text: str) -> float:
@@ -114,7 +111,7 @@ def _growth(text: str) -> float:
     except ValueError:
         growth = 0.0
     if growth <= 1:
-        raise InputError(f"--growth {text}: must be a number above 1; 8 spends few bytes, 4 keeps fewer files open")
+        raise InputError(f"--growth {text}: must be a number above 1; 8 rewrites few bytes, 4 leaves fewer small files")
     return growth
 
 
@@ -127,8 +124,9 @@ def _pattern(options: dict[str, Any]) -> Iterable[Arrival]:
 
 
 def _history(config: Path | None, text: str) -> tuple[Sequence[Arrival], PolicyValues, FileSizes]:
+    # Start-up time: only needed with TABLE.
     from compactor.whatif.table_history import arrivals_of  # noqa: PLC0415
-    from streaming.wiring import manifest_cache  # noqa: PLC0415 - a pattern needs no table
+    from streaming.wiring import manifest_cache  # noqa: PLC0415
 
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
@@ -137,13 +135,13 @@ def _history(config: Path | None, text: str) -> tuple[Sequence[Arrival], PolicyV
     with manifest_cache(settings) as cache:
         arrivals = arrivals_of(view, cache)
     if not arrivals:
-        raise InputError(f"table {view.name} has no snapshot that added files; give --commits and --size instead")
+        raise InputError(f"table {view.name} has no snapshot that added files; use --commits and --size instead")
     return arrivals, values, file_sizes(values, view.properties)
 
 
 def _contenders(values: PolicyValues, sizes: FileSizes, options: dict[str, Any]) -> list[Contender]:
     def tiered(growth: float) -> TieredPolicy:
-        least = min(values.min_input_files, max(2, int(growth)))  # what the curve is about is growth alone
+        least = min(values.min_input_files, max(2, int(growth)))  # so that the curve shows the effect of growth only
         return TieredPolicy(values.model_copy(update={"growth": growth, "min_input_files": least}), sizes)
 
     threshold = ThresholdPolicy(values, sizes)
@@ -157,7 +155,6 @@ def _contenders(values: PolicyValues, sizes: FileSizes, options: dict[str, Any])
 
 
 def document(name: str, outcome: Outcome) -> dict[str, Any]:
-    """One line for scripts."""
     return {
         "policy": name.strip(),
         "commits": outcome.arrivals,
@@ -178,15 +175,14 @@ def document(name: str, outcome: Outcome) -> dict[str, Any]:
 
 
 def show(console: Console, outcomes: Sequence[tuple[str, Outcome]]) -> None:
-    """The comparison for people."""
     first = outcomes[0][1]
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,
         title=f"{first.arrivals:,} commits, {first.bytes_in / 1024**2:,.0f} MB",
-        caption="rewritten, settled: bytes rewritten per byte written. Small files after each commit: mean and most. A "
-        "byte: how often the unluckiest one was rewritten. Overlap: files of a bucket that hold rows of one commit. "
-        "Deletes: delete files, mean. In vain: rewrites of a bucket that left as many files as there were.",
+        caption="rewritten, settled: bytes rewritten per byte written. mean, most: small files after each commit. a "
+        "byte: most rewrites of one byte. overlap: files of a bucket with rows of one commit. deletes: delete files, "
+        "mean. in vain: rewrites of a bucket that did not reduce its files.",
     )
     for heading in ("", "rewritten", "settled", "mean", "most", "rewrites", "a byte", "overlap", "deletes", "in vain"):
         table.add_column(heading, justify="right" if heading else "left", overflow="fold")
@@ -207,13 +203,13 @@ def show(console: Console, outcomes: Sequence[tuple[str, Outcome]]) -> None:
 
 
 def draw(path: Path, outcomes: Sequence[tuple[str, Outcome]]) -> None:
-    """Write amplification against small files, and small files over time.
+    """Plot write amplification against small files, and small files over time.
 
     Raises:
         InputError: matplotlib is not installed, or the file cannot be written.
     """
     try:
-        from matplotlib.figure import Figure  # noqa: PLC0415 - optional
+        from matplotlib.figure import Figure  # noqa: PLC0415 - an optional dependency
     except ImportError:
         raise InputError("--plot needs matplotlib: pip install 'firnline[plot]'") from None
     figure = Figure(figsize=(12, 5), layout="constrained")
@@ -230,4 +226,4 @@ def draw(path: Path, outcomes: Sequence[tuple[str, Outcome]]) -> None:
     try:
         figure.savefig(path)
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot draw into {path}: {error}") from None
+        raise InputError(f"cannot write {path}: {error}") from None

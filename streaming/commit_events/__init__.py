@@ -1,1 +1,1 @@
-"""Decoders of commit events, one wire format per file, all behind one contract."""
+"""Decoders of commit events, one wire format per file, with one interface."""

@@ -1,7 +1,7 @@
 """The canonical commit event: one JSON object, modelled on the events endpoint proposed for the REST catalog.
 
-The table watcher writes it, and whoever commits to a table may. `source` in the event is its sender's name: free text,
-read by nobody here.
+The table watcher publishes it, and writers may. `source` in the event is the name of the sender: free text that
+firnline does not read.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 from streaming.commit_events.decoder import (
     TIMESTAMP_MS_MAX,
     BadEvent,
+    BadEventReason,
     Decoded,
     Fields,
     MalformedError,
@@ -29,18 +30,16 @@ REPORT, FULL = "firnline.report", "full"
 CONTINUES, TRUE = "firnline.continues", "true"
 REQUEST, EVERYTHING = "firnline.request", "*"
 
-# A created or registered table can bring files with it. Other operations (drops, renames, views) bring none.
+# A created or registered table can have files. Other operations (drops, renames, views) add none.
 _BRINGS_FILES = frozenset({UPDATE, "create-table", "register-table"})
 
 
 @dataclass(frozen=True)
 class CanonicalDecoder:
-    """Reads the canonical event."""
-
     source: str = SOURCE
 
     def recognises(self, event: RawEvent) -> bool:
-        # Bytes, not JSON: a truncated event still bears the mark, and parsing happens once, in `decode`.
+        # Compare bytes: this also recognises a truncated event, and `decode` is the only place that parses.
         return event.value is not None and event.value.lstrip()[:1] == b"{" and b'"event-id"' in event.value
 
     def decode(self, event: RawEvent) -> Decoded:
@@ -57,8 +56,9 @@ def _read(fields: Fields, arrived_ms: int) -> Decoded:
         return NotACommit(SOURCE, shown(operation_type))
     metadata_location = fields.optional_text("metadata-location")
     if metadata_location is not None and not fields.has("identifier"):
-        detail = f"event {shown(event_id)} names {shown(metadata_location)} and no table; the sweep finds its table"
-        return BadEvent("no_identifier", detail)
+        detail = f"event {shown(event_id)} names {shown(metadata_location)} but no table; the next sweep finds the "
+        "table"
+        return BadEvent(BadEventReason.NO_IDENTIFIER, detail)
     table = fields.record("identifier")
     summary = fields.record("summary") if fields.has("summary") else Fields({})
     request = summary.optional_text(REQUEST)
@@ -82,7 +82,7 @@ def _read(fields: Fields, arrived_ms: int) -> Decoded:
 
 
 def encode(changed: TableChanged, *, sender: str = "firnline") -> tuple[bytes, bytes]:
-    """Key and value of the event. The key holds all events of one table in one partition, in order."""
+    """Key and value of the event. The key is the table, so events of one table stay in order in one partition."""
     value = json.dumps(_written(changed, sender), separators=(",", ":"), allow_nan=False)
     return _key(changed), value.encode("ascii")
 

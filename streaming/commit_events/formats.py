@@ -1,4 +1,4 @@
-"""The formats of commit events that are read, in detection order."""
+"""The decoders of all supported formats, in detection order."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Events on the control topic of Iceberg's Kafka Connect sink.
 
-A record is the bytes C2 01, the writer's Avro schema as Java's `writeUTF` leaves it, then one Avro datum. Each event
-carries its own schema, so a newer connector with more fields is read like an older one. Coordinators write in
-transactions: the topic must be read with `isolation.level=read_committed`, else aborted commits are heard too.
+A record is the bytes C2 01, the writer's Avro schema as written by Java's `writeUTF`, then one Avro datum. Each event
+contains its own schema, so events of newer connectors with more fields can be read. Coordinators write in transactions:
+read the topic with `isolation.level=read_committed`, or aborted commits are received too.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from fastavro import schemaless_reader
 
 from streaming.commit_events.decoder import (
     TIMESTAMP_MS_MAX,
+    BadEventReason,
     Decoded,
     Fields,
     MalformedError,
@@ -32,7 +33,7 @@ COMMIT_TO_TABLE = 3
 TYPE_NAMES = ("START_COMMIT", "DATA_WRITTEN", "DATA_COMPLETE", "COMMIT_TO_TABLE", "COMMIT_COMPLETE")
 MAX_SCHEMA_NODES = 500
 MAX_SCHEMA_DEPTH = 12  # a commit needs 5
-MAX_DATUM_BYTES = 64 * 1024  # a commit has a few hundred; a byte can become several Python objects
+MAX_DATUM_BYTES = 64 * 1024  # a commit has a few hundred bytes; a byte can become several Python objects
 MICROS_PER_MILLI = 1000
 
 _LENGTH_BYTES = 2
@@ -41,7 +42,7 @@ _PRIMITIVES = frozenset({"boolean", "int", "long", "float", "double", "bytes", "
 
 @dataclass(frozen=True)
 class KafkaConnectDecoder:
-    """Reads COMMIT_TO_TABLE; the other four types only coordinate workers."""
+    """Decodes COMMIT_TO_TABLE; the other four types only coordinate workers."""
 
     source: str = SOURCE
 
@@ -57,16 +58,18 @@ class KafkaConnectDecoder:
 
 def _read(value: bytes) -> Decoded:
     schema, datum = _unframed(value)
-    # The head is read by itself: lists of data files are none of our business, and may be long.
+    # Decode the head alone first: events of other types can contain long lists of data files.
     head, _ = _record(_head(schema), datum[:MAX_DATUM_BYTES])
     event_type = head.integer("type")
     if event_type != COMMIT_TO_TABLE:
         return NotACommit(SOURCE, _type_name(event_type))
     if len(datum) > MAX_DATUM_BYTES:
-        raise MalformedError("oversize", f"the commit has {len(datum)} bytes; at most {MAX_DATUM_BYTES} are read")
+        raise MalformedError(
+            BadEventReason.OVERSIZE, f"the commit has {len(datum)} bytes; at most {MAX_DATUM_BYTES} are read"
+        )
     event, length = _record(schema, datum)
     if length != len(datum):
-        raise MalformedError("invalid_avro", f"{len(datum) - length} bytes follow the datum")
+        raise MalformedError(BadEventReason.INVALID_AVRO, f"{len(datum) - length} bytes follow the datum")
     return _table_changed(event)
 
 
@@ -91,56 +94,62 @@ def _table_changed(event: Fields) -> TableChanged:
 
 
 def _unframed(value: bytes) -> tuple[dict[str, Any], bytes]:
-    """The writer's schema and the bytes of the datum."""
+    """Split a record into the writer's schema and the bytes of the datum."""
     start = len(MAGIC) + _LENGTH_BYTES
     end = start + int.from_bytes(value[len(MAGIC) : start], "big")
     if len(value) < end:
-        raise MalformedError("invalid_avro", f"the value has {len(value)} bytes and ends before its schema does")
+        raise MalformedError(
+            BadEventReason.INVALID_AVRO, f"the value has {len(value)} bytes and ends within its schema"
+        )
     return parse_object(_standard_utf8(value[start:end])), value[end:]
 
 
 def _standard_utf8(modified: bytes) -> bytes:
-    """Java's modified UTF-8 writes a character beyond U+FFFF as two surrogates of three bytes each.
+    """Convert Java's modified UTF-8, which writes a character beyond U+FFFF as two surrogates of three bytes each.
 
-    It writes NUL in two bytes too; that is not undone, as JSON has no place for a bare NUL.
+    It also writes NUL as two bytes. Leave those: JSON does not allow a bare NUL.
     """
     try:
         halves = modified.decode("utf-8", "surrogatepass")
         return halves.encode("utf-16-le", "surrogatepass").decode("utf-16-le").encode("utf-8")
     except UnicodeError as error:
-        raise MalformedError("invalid_avro", f"the schema is not modified UTF-8: {explained(error)}") from error
+        raise MalformedError(
+            BadEventReason.INVALID_AVRO, f"the schema is not modified UTF-8: {explained(error)}"
+        ) from error
 
 
 def _head(schema: dict[str, Any]) -> dict[str, Any]:
-    """The event's schema up to its payload."""
+    """The part of the event's schema before the payload."""
     fields = schema.get("fields")
     if not isinstance(fields, list) or not all(isinstance(part, dict) for part in fields):
-        raise MalformedError("invalid_avro", "the schema is not a record's")
+        raise MalformedError(BadEventReason.INVALID_AVRO, "the schema is not a record")
     names = [part.get("name") for part in fields]
     return schema | {"fields": fields[: names.index("payload")] if "payload" in names else fields}
 
 
 def _record(schema: dict[str, Any], datum: bytes) -> tuple[Fields, int]:
-    """The record at the start of the datum, and how many bytes it takes."""
+    """Decode the record at the start of the datum; return it and its number of bytes."""
     plain = _PlainSchema().of(schema, "", 0)
     source = io.BytesIO(datum)
     try:
         record = schemaless_reader(source, plain, None)
-    except Exception as error:  # fastavro raises whatever hostile bytes provoke, from EOFError to IndexError
-        raise MalformedError("invalid_avro", f"the datum does not fit its schema: {explained(error)}") from error
+    except Exception as error:  # fastavro raises many types for invalid bytes, from EOFError to IndexError
+        raise MalformedError(
+            BadEventReason.INVALID_AVRO, f"the datum does not fit its schema: {explained(error)}"
+        ) from error
     if not isinstance(record, dict):
-        raise MalformedError("invalid_avro", "the datum is not a record")
+        raise MalformedError(BadEventReason.INVALID_AVRO, "the datum is not a record")
     return Fields(record), source.tell()
 
 
 @dataclass
 class _PlainSchema:
-    """Rebuilds an untrusted schema so that reading with it takes time and memory in proportion to the datum.
+    """Rebuilds an untrusted schema so that decoding takes time and memory in proportion to the datum.
 
-    fastavro reads in C without a recursion limit: a record that contains itself overflows the stack and kills the
-    process, and a list of 2^60 nulls takes no bytes. So names are replaced by what they stand for (a name is unknown
-    inside its own definition), every type but the null of a union takes a byte or more, and depth and size are bounded.
-    Properties are left out, logical types with them: values come as Avro stores them, whatever the schema claims.
+    fastavro decodes in C without a recursion limit: a record that contains itself overflows the stack and kills the
+    process, and a list of 2^60 nulls takes no bytes. So replace names by their definitions (a name is unknown inside
+    its own definition), require at least one byte for every type except null in a union, and limit depth and size.
+    Drop properties and logical types: values come as Avro stores them.
     """
 
     named: dict[str, tuple[dict[str, Any], str]] = field(default_factory=dict)
@@ -155,7 +164,7 @@ class _PlainSchema:
         if isinstance(schema, list):
             return [part if part == "null" else self.of(part, namespace, depth + 1) for part in schema]
         if not isinstance(schema, dict):
-            raise _unusable(f"{shown(schema)} is no type")
+            raise _unusable(f"{shown(schema)} is not a type")
         return self._compound(schema, namespace, depth)
 
     def _compound(self, schema: dict[str, Any], namespace: str, depth: int) -> Any:
@@ -170,7 +179,7 @@ class _PlainSchema:
 
     def _definition(self, schema: dict[str, Any], kind: str, namespace: str, depth: int) -> dict[str, Any]:
         full_name, inner = _full_name(schema, namespace)
-        plain: dict[str, Any] = {"type": kind, "name": f"t{self.nodes}"}  # each use gets a name of its own
+        plain: dict[str, Any] = {"type": kind, "name": f"t{self.nodes}"}  # a unique name for each use
         if kind == "record":
             plain["fields"] = self._fields(schema.get("fields"), inner, depth)
         elif kind == "fixed":
@@ -186,13 +195,13 @@ class _PlainSchema:
         plain = []
         for part in fields:
             if not isinstance(part, dict):
-                raise _unusable(f"{shown(part)} is no field")
+                raise _unusable(f"{shown(part)} is not a field")
             plain.append({"name": part.get("name"), "type": self.of(part.get("type"), namespace, depth + 1)})
         return plain
 
     def _reference(self, name: str, namespace: str, depth: int) -> Any:
-        # Avro's Java writes names of the null namespace bare, also inside a record that has a namespace, where
-        # fastavro would not find them.
+        # Avro's Java library writes names of the null namespace without a dot, also inside a record with a namespace.
+        # fastavro would not find those.
         for full_name in (f"{namespace}.{name}", name):
             if full_name in self.named:
                 definition, outer = self.named[full_name]
@@ -201,7 +210,7 @@ class _PlainSchema:
 
 
 def _full_name(schema: dict[str, Any], namespace: str) -> tuple[str, str]:
-    """A named type's full name, and the namespace that holds inside it."""
+    """A named type's full name, and the namespace inside it."""
     name, own = schema.get("name"), schema.get("namespace", namespace)
     if not isinstance(name, str) or not isinstance(own, str):
         raise _unusable("a type's name and namespace must be text")
@@ -217,4 +226,4 @@ def _fixed_size(size: Any) -> int:
 
 
 def _unusable(why: str) -> MalformedError:
-    return MalformedError("invalid_avro", f"the schema cannot be used: {why}")
+    return MalformedError(BadEventReason.INVALID_AVRO, f"the schema cannot be used: {why}")

@@ -1,1 +1,1 @@
-"""`firnline demo`: the whole main job on an embedded broker, catalog and warehouse."""
+"""`firnline demo`: the service beside a writer, on an embedded broker, catalog and warehouse."""

@@ -1,5 +1,6 @@
-"""`firnline demo`: two acts with real parts. A backlog of small files is paid in one commit; then debt is paid while
-the writer writes. What is claimed is read from the table; what the service did is read from its metrics.
+"""`firnline demo`: two acts with real systems. One commit rewrites a backlog; then the service works beside a writer.
+
+All claims are checked in the table itself; the service's figures come from its metrics.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ from streaming.demo.table_facts import Content, Look, TableCommit, TableFacts
 
 PAUSE_SECONDS = 1.0
 LOOK_SECONDS = 1.0
-QUIET_SECONDS = 4.0  # two micro-batches: whatever is still to come would have begun
+QUIET_SECONDS = 4.0  # two micro-batches: pending work has started by then
 PATIENCE_SECONDS = 240.0
 INTERRUPTED = 130
 
 
 def run_demo(*, keep: bool, commits: int, file_size: int, folder: Path | None, on: str) -> int:
-    """Play both acts; 0 when everything was as it must be, 1 when not, 130 when it was interrupted.
+    """Play both acts. Return 0 if all checks hold, 1 if not, 130 after an interrupt.
 
     Raises:
-        InputError: it cannot be played with these options.
+        InputError: the options are invalid.
     """
     show = Show()
     with work_folder(folder) as work, interruptible():
@@ -48,9 +49,9 @@ def run_demo(*, keep: bool, commits: int, file_size: int, folder: Path | None, o
             code = _play(stage, show, keep=keep)
         except KeyboardInterrupt:
             code = INTERRUPTED
-            show.say("interrupted; nothing is left running")
+            show.say("interrupted; all processes have ended")
         except InputError:
-            code = 0  # nothing was begun that is worth keeping
+            code = 0  # nothing was started that is worth keeping
             raise
         except FirnlineError as error:
             show.failure(str(error))
@@ -89,15 +90,13 @@ def _play(stage: Stage, show: Show, *, keep: bool) -> int:
         )
         failed = [check for act in acts for check in act.checks if not check.holds]
         if failed:
-            show.failure(f"{len(failed)} of the demo's claims did not hold. {play.service_log()}")
+            show.failure(f"{len(failed)} of the demo's checks failed. {play.service_log()}")
         if keep:
             play.wait_for_the_end(address)
         return 1 if failed else 0
 
 
 class Play:
-    """The two acts, on a stage that is set."""
-
     def __init__(self, stage: Stage, show: Show) -> None:
         self._stage = stage
         self._show = show
@@ -116,23 +115,23 @@ class Play:
         self.address = f"http://{self._settings.http.host}:{self._settings.http.port}"
 
     def stop(self) -> None:
-        """End the children, the writer first."""
+        """Stop the children, the writer first."""
         with uninterrupted():
             for child in (self._ingestion, self._service):
                 if child is not None:
                     child.stop()
 
     def first_act(self) -> ActResult:
-        """Many small files, then the service starts and pays the debt with one commit."""
+        """Write many small files, then start the service, which rewrites them in one commit."""
         started = time.monotonic()
-        self._show.heading("Act 1: the debt of a night without compaction, paid in one commit")
+        self._show.heading("Act 1: a night without compaction, rewritten in one commit")
         with self._show.live():
             self._start_ingestion(pause=0.0)
             self._wait(self._ingestion_has_ended, "the ingestion")
             before_id = self._must_look().snapshot_id
             self._show.say(
                 f"{self._must_look().files} files of {len(self._ingested)} commits; "
-                f"their events wait in Kafka, nobody listens yet"
+                f"their events wait in Kafka; the service is not running yet"
             )
             self._start_service()
             self._wait(lambda: self._readings is not None and self._readings.ready, "the service's start")
@@ -146,7 +145,7 @@ class Play:
             Check(before.files == files, f"act 1: the ingestion left {before.files} small files ({files} expected)"),
             Check(len(replaces) == 1, f"act 1: {len(replaces)} replace commit in the table's history (1 expected)"),
             Check(after.files == BUCKETS, f"act 1: {after.files} files live afterwards ({BUCKETS} expected)"),
-            Check(before.same_rows_as(after), "act 1: the rows before the replace and after it are the same"),
+            Check(before.same_rows_as(after), "act 1: the rows before and after the replace are the same"),
         ]
         return self._result(
             "Act 1: a backlog", before, after, ingested_bytes=before.bytes, replaces=replaces, checks=checks,
@@ -154,7 +153,7 @@ class Play:
         )  # fmt: skip
 
     def second_act(self) -> ActResult:
-        """The ingestion goes on; the service keeps the table in shape beside it."""
+        """Write more small files while the service rewrites."""
         started = time.monotonic()
         self._show.heading("Act 2: files rise and fall while the writer writes")
         start, before_readings = self._must_look(), self._must_read()
@@ -163,7 +162,7 @@ class Play:
         with self._show.live():
             self._start_ingestion(pause=PAUSE_SECONDS)
             self._wait(self._ingestion_has_ended, "the ingestion")
-            self._show.say("the ingestion has ended; what is left of the debt is settled")
+            self._show.say("the ingestion has ended; the service rewrites the rest")
             self._wait(lambda: self._has_settled(None), "the last rewrite")
         self._show.say("comparing the rows before and after every replace, by time travel")
         end = self._must_look()
@@ -178,7 +177,9 @@ class Play:
             Check(
                 0 < unchanged == len(replaces), f"act 2: {unchanged} of {len(replaces)} replace commits kept all rows"
             ),
-            Check(before.same_rows_as(after), "act 2: the rows at the end are act 1's and all that was ingested since"),
+            Check(
+                before.same_rows_as(after), "act 2: the rows at the end are those of act 1 and all rows ingested since"
+            ),
             Check(end.settled, f"act 2: no bucket is due at the end (at most {most} small files in one)"),
         ]
         return self._result(
@@ -187,12 +188,10 @@ class Play:
         )  # fmt: skip
 
     def service_log(self) -> str:
-        """Where the service's log is, and its end."""
         log = self._running_service().log
         return f"The service's log {log} ends with:\n{last_lines(log)}"
 
     def wait_for_the_end(self, broker: str) -> None:
-        """Leave everything running until Ctrl-C."""
         self._show.lines(
             ("settings", str(self._stage.settings_file)),
             ("broker", broker),
@@ -219,11 +218,11 @@ class Play:
 
     def _running_service(self) -> Child:
         if self._service is None:
-            raise GiveUpError("the service was never started")
+            raise GiveUpError("the service was not started")
         return self._service
 
     def _wait(self, until: Callable[[], bool], what: str) -> None:
-        """Watch until the condition holds; the children must be well meanwhile."""
+        """Watch until the condition holds. Raises if a child ends or the time is over."""
         deadline = time.monotonic() + PATIENCE_SECONDS + self._stage.commits * PAUSE_SECONDS
         self._quiet_since = 0.0
         while True:
@@ -232,11 +231,10 @@ class Play:
                 return
             if time.monotonic() > deadline:
                 logs = ", ".join(str(child.log) for child in (self._ingestion, self._service) if child is not None)
-                raise GiveUpError(f"{what} takes longer than it should; what happened is in {logs}")
+                raise GiveUpError(f"{what} takes too long; see {logs}")
             time.sleep(LOOK_SECONDS / 4)
 
     def _watch(self) -> None:
-        """Take in what is new, and show it."""
         for line in self._ingestion.take_lines() if self._ingestion is not None else ():
             self._ingested.append(IngestedCommit(**json.loads(line)))
             if len(self._ingested) % 7 == 0:
@@ -285,22 +283,22 @@ class Play:
         readings = self._readings
         if readings is None or not readings.ready:
             return "starting"
-        state = "listening" if readings.idle else "rewriting"
+        state = "waiting for events" if readings.idle else "rewriting"
         return (
-            f"{state}; heard {readings.total(d.EVENTS.name):.0f} events, made {readings.total(d.COMMITS.name):.0f} "
+            f"{state}; received {readings.total(d.EVENTS.name):.0f} events, made {readings.total(d.COMMITS.name):.0f} "
             f"commits, replaced {readings.total(d.COMMIT_INPUT_FILES.name):.0f} files"
-            + "".join(f"; failed and tried again: {failure}" for failure in readings.failures)
+            + "".join(f"; failed and retried: {failure}" for failure in readings.failures)
         )
 
     def _ingestion_has_ended(self) -> bool:
         if self._ingestion is None or not self._ingestion.finished():
             return False
         self._last_look = 0.0
-        self._watch()  # its last lines and its last commit
+        self._watch()  # its last output and its last commit
         return True
 
     def _has_settled(self, first_rewrite_after: int | None) -> bool:
-        """Nothing is due, nothing is under way, and so it stays for a while; after a rewrite, when one is expected."""
+        """Whether, for `QUIET_SECONDS`, nothing is due or running; if a rewrite is expected, only after it."""
         look, readings = self._must_look(), self._readings
         rewritten = first_rewrite_after is None or any(
             commit.is_replace for commit in look.commits_after(first_rewrite_after)
@@ -318,7 +316,7 @@ class Play:
 
     def _must_look(self) -> Look:
         if self._look is None:
-            raise GiveUpError(f"the ingestion has made no commit to {self._table}; see its log in {self._stage.folder}")
+            raise GiveUpError(f"the ingestion made no commit to {self._table}; see its log in {self._stage.folder}")
         return self._look
 
     def _must_read(self) -> Readings:

@@ -1,4 +1,4 @@
-"""A real Kafka broker in a process of its own: KRaft mode, one node, from Maven jars. For the demo and for tests."""
+"""A real Kafka broker in its own process: KRaft mode, one node, from Maven jars. For the demo and for tests."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ group.initial.rebalance.delay.ms=0
 
 @contextmanager
 def embedded_broker(folder: Path, more: str = "") -> Iterator[str]:
-    """Start a broker that keeps its log in `folder`; yields its bootstrap address and stops it at the end.
+    """Run a broker with its data in `folder`; yield its bootstrap address.
 
-    `more`: further lines of its properties file.
+    `more`: additional lines of its properties file.
 
     Raises:
-        GiveUpError: it did not come up; the message holds its last words.
+        GiveUpError: the process did not start; the message contains the end of its log.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "broker.log"
@@ -56,7 +56,7 @@ def embedded_broker(folder: Path, more: str = "") -> Iterator[str]:
 
 
 def _cluster_id() -> str:
-    """A random id as Kafka's own tool makes it: a UUID in URL-safe base64, which must not look like an option."""
+    """A random id like those of Kafka's tool: a UUID in URL-safe base64 that does not start with a dash."""
     made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:22]
     return made if made[0] != "-" else _cluster_id()
 

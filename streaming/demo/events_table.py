@@ -1,4 +1,4 @@
-"""The demo's table: ten columns of an ordinary event stream, in four buckets. The rewrite benchmark scales it up."""
+"""The demo's table: ten columns of an event stream, in four buckets. The rewrite benchmark uses it too."""
 
 from __future__ import annotations
 
@@ -28,29 +28,26 @@ COLUMNS = {
 
 
 def create_table(session: SparkSession, table: TableName) -> None:
-    """Create the namespace and the table where they do not exist."""
     namespace = ".".join(f"`{part}`" for part in (table.catalog, *table.namespace))
     session.sql(f"CREATE NAMESPACE IF NOT EXISTS {namespace}")
     columns = ", ".join(f"{name} {kind}" for name, (kind, _) in COLUMNS.items())
     session.sql(
         f"CREATE TABLE IF NOT EXISTS {table.spark} ({columns}) USING iceberg PARTITIONED BY (bucket({BUCKETS}, id)) "
-        # Rows are shuffled by bucket, so one commit adds one file to each; fanout spares the writer a sort.
+        # Rows are shuffled by bucket, so a commit adds one file to each bucket; fanout avoids a sort.
         "TBLPROPERTIES ('format-version' = '2', 'write.distribution-mode' = 'hash', "
         "'write.spark.fanout.enabled' = 'true')"
     )
 
 
 def rows_per_commit(file_size: float) -> int:
-    """Rows for one file of about `file_size` bytes in every bucket; enough rows that no bucket stays empty."""
+    """Rows that make one file of about `file_size` bytes in every bucket; enough to fill every bucket."""
     return BUCKETS * max(32, round(file_size / BYTES_PER_ROW))
 
 
 def event_rows(session: SparkSession, first_id: int, rows: int) -> DataFrame:
-    """`rows` events with ids from `first_id` on."""
     values = [f"{expression} AS {name}" for name, (_, expression) in COLUMNS.items()]
     return session.range(first_id, first_id + rows, 1, 2).selectExpr(*values)
 
 
 def append_events(session: SparkSession, table: TableName, first_id: int, rows: int) -> None:
-    """One commit: one file in every bucket."""
     event_rows(session, first_id, rows).writeTo(table.spark).append()

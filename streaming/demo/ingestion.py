@@ -1,4 +1,4 @@
-"""The demo's ingestion: a writer that knows nothing of the compactor. Commits small files, then tells Kafka so.
+"""The demo's writer: commits small files and publishes a commit event for each. Independent of the compactor.
 
 `python -m streaming.demo.ingestion -c firnline.yaml` prints one JSON line per commit on stdout.
 """
@@ -36,7 +36,7 @@ SENDER = "demo-ingestion"
 
 @dataclass(frozen=True)
 class IngestedCommit:
-    """One commit of the ingestion, as it is printed. `timestamp_ms` is the snapshot's."""
+    """One commit of the writer, as printed. `timestamp_ms`: of the snapshot."""
 
     number: int
     snapshot_id: int
@@ -49,9 +49,11 @@ class IngestedCommit:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-c", "--config", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
-@click.option("--table", default="db.events", show_default=True, help="Created when it does not exist.")
+@click.option(
+    "--table", default="db.events", show_default=True, help="Table to write to. Created if it does not exist."
+)
 @click.option("--commits", default=28, show_default=True, help="Commits to make.")
-@click.option("--file-size", default=1_500_000, show_default=True, help="Bytes of each file, about.")
+@click.option("--file-size", default=1_500_000, show_default=True, help="Approximate bytes of each file.")
 @click.option("--pause", default=0.0, show_default=True, help="Seconds between commits.")
 def main(config: Path, table: str, commits: int, file_size: int, pause: float) -> None:
     """Commit small files to TABLE, one per bucket and commit, and publish a commit event for each."""
@@ -64,7 +66,6 @@ def main(config: Path, table: str, commits: int, file_size: int, pause: float) -
 def ingest(
     settings: Settings, table: TableName, commits: int, file_size: int, pause: float
 ) -> Iterator[IngestedCommit]:
-    """Make the commits, in a Spark session of the ingestion's own."""
     catalogs = Catalogs(settings.catalogs)
     session = spark_session(_with_own_spark(settings), application="ingestion")
     sender = producer(settings.kafka)
@@ -87,7 +88,7 @@ def ingest(
 
 
 def _with_own_spark(settings: Settings) -> Settings:
-    # One shuffle partition per bucket, so that buckets are written side by side.
+    # One shuffle partition per bucket, so that buckets are written in parallel.
     own = SparkSettings(master="local[2]", conf={"spark.sql.shuffle.partitions": str(BUCKETS)})
     return settings.model_copy(update={"spark": own})
 
@@ -98,13 +99,14 @@ def _next_id(session: SparkSession, table: TableName) -> int:
 
 
 def _newest_append(catalogs: Catalogs, table: TableName) -> tuple[TableView, Snapshot]:
-    """Our own commit: a rewrite may have been committed on top of it since."""
+    """The snapshot of our last append; a rewrite may have been committed after it."""
     view = catalogs.load(table)
     for snapshot in reversed(view.metadata.snapshots):
         if snapshot.summary is not None and snapshot.summary.operation == Operation.APPEND:
             return view, snapshot
     raise GiveUpError(
-        f"table {table} shows no append after one was made; look at its snapshots", reason=Reason.BAD_METADATA
+        f"table {table} has no append snapshot although one was committed; check its snapshots",
+        reason=Reason.BAD_METADATA,
     )
 
 

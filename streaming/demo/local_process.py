@@ -1,4 +1,4 @@
-"""A server as a child process: started, waited for, stopped; its log told when it does not come up."""
+"""Run a server as a child process: start it, wait until it answers, stop it; show its log if it does not start."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST_CHARACTERS = 3000
 
 
 def free_port(wanted: int = 0) -> int:
-    """`wanted` when nothing listens there on 127.0.0.1, else any free port."""
+    """`wanted` if no process listens on that port of 127.0.0.1, else any free port."""
     for port in (wanted, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -29,7 +29,7 @@ def free_port(wanted: int = 0) -> int:
             except OSError:
                 continue
             return int(probe.getsockname()[1])
-    raise GiveUpError("no port is free on 127.0.0.1; stop something that listens there")
+    raise GiveUpError("no port is free on 127.0.0.1; stop a process that listens there")
 
 
 @contextmanager
@@ -40,10 +40,10 @@ def local_process(
     answers: Callable[[], bool],
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[None]:
-    """Run `command` in `folder` from the moment `answers` says yes until the end of the block.
+    """Run `command` in `folder`. Enter the block once `answers()` is true; stop the process at the end.
 
     Raises:
-        GiveUpError: it did not come up; the message holds its last words.
+        GiveUpError: the process did not start; the message contains the end of its log.
     """
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{name}.log"
@@ -55,7 +55,7 @@ def local_process(
             stderr=out,
             cwd=folder,
             env={**os.environ, **(environment or {})},
-            start_new_session=True,  # Ctrl-C in a terminal is for those who use the server
+            start_new_session=True,  # Ctrl-C in a terminal must not reach the server
         )
     try:
         deadline = time.monotonic() + START_SECONDS

@@ -1,4 +1,4 @@
-"""A real S3 server in a process of its own: s3proxy over a folder. For the demo and for tests."""
+"""A real S3 server in its own process: s3proxy over a folder. For the demo and for tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ REGION = "us-east-1"
 
 @dataclass(frozen=True)
 class ObjectStore:
-    """Where it listens, who may use it, and a bucket that exists."""
+    """Address and credentials of the server, and an existing bucket."""
 
     endpoint: str
     access_key: str
@@ -27,7 +27,6 @@ class ObjectStore:
 
     @property
     def properties(self) -> dict[str, str]:
-        """Catalog properties, in PyIceberg's names."""
         return {
             "s3.endpoint": self.endpoint,
             "s3.access-key-id": self.access_key,
@@ -38,10 +37,10 @@ class ObjectStore:
 
 @contextmanager
 def s3proxy(folder: Path) -> Iterator[ObjectStore]:
-    """s3proxy on top of a folder. It checks signatures, preconditions, ranges and part sizes as S3 does.
+    """Run s3proxy over a folder. It checks signatures, preconditions, ranges and part sizes as S3 does.
 
     Raises:
-        GiveUpError: it did not come up; the message holds its last words.
+        GiveUpError: the process did not start; the message contains the end of its log.
     """
     store = ObjectStore(f"http://127.0.0.1:{free_port()}", "test-key", "test-secret", BUCKET)
     (folder / "objects" / BUCKET).mkdir(parents=True)
@@ -62,7 +61,7 @@ def s3proxy(folder: Path) -> Iterator[ObjectStore]:
 
 
 def answers(endpoint: str) -> bool:
-    """Whether an S3 server listens there; an unsigned request is refused, by one that is up."""
+    """Whether an S3 server listens; a running server refuses an unsigned request with an HTTP error."""
     try:
         urllib.request.urlopen(endpoint, timeout=5)  # noqa: S310 - http
     except urllib.error.HTTPError:

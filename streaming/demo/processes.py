@@ -1,4 +1,4 @@
-"""The demo's child processes: each in a session of its own, its log in a file, its end noticed and explained."""
+"""The demo's child processes: each in its own session, with a log file; an unexpected end is reported."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from compactor.errors import GiveUpError
 from compactor.reasons import Reason
 from compactor.settings.tree import ENVIRONMENT_PREFIX
 
-STOP_SECONDS = 30.0  # what the service promises for SIGTERM
+STOP_SECONDS = 30.0  # the service's limit for SIGTERM
 LAST_LINES = 15
 
 
 class Child:
-    """A Python module at work. `lines=True` keeps its stdout for `take_lines` instead of logging it."""
+    """A running Python module. `lines=True` keeps its stdout for `take_lines` instead of the log."""
 
     def __init__(self, name: str, arguments: list[str], folder: Path, *, lines: bool = False) -> None:
         self.name = name
@@ -36,7 +36,7 @@ class Child:
                 stderr=log,
                 cwd=folder,
                 env=_environment(),
-                start_new_session=True,  # Ctrl-C is for the demo, which stops its children in order
+                start_new_session=True,  # Ctrl-C must only reach the demo, which stops its children in order
             )
         if self._process.stdout is not None:
             self._reader = threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True)
@@ -44,11 +44,9 @@ class Child:
 
     @property
     def running(self) -> bool:
-        """Whether the process is still there."""
         return self._process.poll() is None
 
     def take_lines(self) -> list[str]:
-        """The lines it has printed since the last call."""
         taken = []
         with suppress(queue.Empty):
             while True:
@@ -56,10 +54,10 @@ class Child:
         return taken
 
     def finished(self) -> bool:
-        """Whether it has ended well and all its lines can be taken.
+        """Whether the process has ended successfully and all its lines can be taken.
 
         Raises:
-            GiveUpError: it ended with an error; the message holds its last words and where the log is.
+            GiveUpError: it ended with an error; the message contains the end of its log and the log's path.
         """
         if self.running:
             return False
@@ -70,16 +68,16 @@ class Child:
         return True
 
     def must_run(self) -> None:
-        """Make sure that it is still at work.
+        """Check that the process is running.
 
         Raises:
-            GiveUpError: it has ended; the message holds its last words and where the log is.
+            GiveUpError: it has ended; the message contains the end of its log and the log's path.
         """
         if not self.running:
             raise self._ended()
 
     def stop(self) -> None:
-        """Ask it to end, and make it end when it does not."""
+        """Terminate the process; kill it if it does not end in time."""
         if self.running:
             self._process.terminate()
         try:
@@ -102,16 +100,15 @@ class Child:
 
 
 def last_lines(log: Path) -> str:
-    """The end of a log, indented."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LAST_LINES:]
     return "\n".join(f"  {line.rstrip()}" for line in lines) or "  (nothing)"
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, less settings that would overrule the demo's file; the same code is importable."""
+    """This process's environment without firnline settings, which would override the demo's file."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(ENVIRONMENT_PREFIX)}
     root = str(Path(__file__).resolve().parents[2])
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, kept.get("PYTHONPATH"))))
     kept["PYTHONUNBUFFERED"] = "1"
-    kept["COLUMNS"] = "200"  # log lines are not to be wrapped for a screen
+    kept["COLUMNS"] = "200"  # do not wrap log lines
     return kept

@@ -1,4 +1,4 @@
-"""Iceberg's own REST catalog server in a process of its own. For the demo and for tests."""
+"""Iceberg's own REST catalog server in its own process. For the demo and for tests."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SERVER = "org.apache.iceberg.rest.RESTCatalogServer"
 
 @contextmanager
 def rest_catalog(folder: Path, warehouse: str, files: Mapping[str, str]) -> Iterator[str]:
-    """Start it over `warehouse`; yields its URI. `files`: see `files_on`.
+    """Run the server over `warehouse`; yield its URI. `files`: see `files_on`.
 
     Raises:
-        GiveUpError: it did not come up; the message holds its last words.
+        GiveUpError: the process did not start; the message contains the end of its log.
     """
     port = free_port()
     uri = f"http://127.0.0.1:{port}"
@@ -32,7 +32,7 @@ def rest_catalog(folder: Path, warehouse: str, files: Mapping[str, str]) -> Iter
 
 
 def server_environment(uri: str, warehouse: str, files: Mapping[str, str], port: int) -> dict[str, str]:
-    """The server's settings: catalog properties as environment variables, `_` for a dot and `__` for a dash."""
+    """Environment of the server: catalog properties, with `_` for a dot and `__` for a dash."""
     properties = {"uri": uri, "warehouse": warehouse, "rest.port": str(port), **files}
     return {f"CATALOG_{name.upper().replace('-', '__').replace('.', '_')}": value for name, value in properties.items()}
 
@@ -49,7 +49,6 @@ def files_on(store: ObjectStore) -> dict[str, str]:
 
 
 def answers(uri: str) -> bool:
-    """Whether a REST catalog listens there."""
     try:
         with urllib.request.urlopen(f"{uri}/v1/config", timeout=5):  # noqa: S310 - http
             return True

@@ -1,4 +1,4 @@
-"""What the demo knows of the service: what it says of itself on /metrics."""
+"""The service's state as seen by the demo, read from /metrics."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Labels = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Readings:
-    """One scrape, or what came in between two of them."""
+    """The values of one scrape, or the difference of two."""
 
     samples: dict[tuple[str, Labels], float] = field(default_factory=dict)
 
@@ -27,37 +27,34 @@ class Readings:
         return Readings({key: value - earlier.samples.get(key, 0.0) for key, value in self.samples.items()})
 
     def total(self, name: str, **labels: str) -> float:
-        """The sum of a metric's samples that carry all of `labels`."""
+        """The sum of a metric's samples with all of `labels`."""
         wanted = set(labels.items())
         return sum(value for (one, has), value in self.samples.items() if one == name and wanted <= set(has))
 
     @property
     def ready(self) -> bool:
-        """Whether the service calls itself ready."""
         return self.total(d.SERVICE_READY.name) > 0
 
     @property
     def idle(self) -> bool:
-        """Whether no run is under way or waiting."""
         return self.total(d.RUNNING_RUNS.name) == 0 and self.total(d.QUEUED_RUNS.name) == 0
 
     @property
     def engines(self) -> dict[str, int]:
-        """Groups rewritten, by engine and the reason that chose it."""
+        """File groups rewritten, by engine and the reason for its choice."""
         return self._counts(d.REWRITE_GROUPS.name, "{engine} ({reason})")
 
     @property
     def failures(self) -> dict[str, int]:
-        """Runs that ended without a commit, by stage, reason and what the service does about it."""
+        """Runs that ended without a commit, by stage, reason and reaction."""
         return self._counts(d.RUN_FAILURES.name, "{stage} ({reason}, {reaction})")
 
     def stage_seconds(self, stage: str) -> float:
-        """Seconds spent in a stage of all runs."""
         return self.total(f"{d.STAGE_SECONDS.name}_sum", stage=stage)
 
     @property
     def event_to_compacted_seconds(self) -> float | None:
-        """The mean over the commits; None when there were none."""
+        """Mean over the commits; None without commits."""
         count = self.total(f"{d.EVENT_TO_COMPACTED_SECONDS.name}_count")
         return self.total(f"{d.EVENT_TO_COMPACTED_SECONDS.name}_sum") / count if count else None
 
@@ -70,7 +67,7 @@ class Readings:
 
 
 def read_metrics(address: str) -> Readings | None:
-    """Scrape the service; None when it does not answer (yet)."""
+    """Scrape the service; None if it does not answer (yet)."""
     try:
         with urllib.request.urlopen(f"{address}/metrics", timeout=ANSWER_SECONDS) as answer:  # noqa: S310 - our own http
             text = answer.read().decode()

@@ -1,4 +1,4 @@
-"""What the demo prints: a live view on a terminal, plain lines elsewhere, and the summary at the end."""
+"""Output of the demo: a live view on a terminal, else plain lines, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CHECKSUM_DIGITS = 16
 
 @dataclass(frozen=True)
 class Scene:
-    """The live view at one moment: what each process does, and the table's files per bucket now and before."""
+    """The live view: state of each process, and the table's files per bucket over time."""
 
     status: Sequence[tuple[str, str]]
     buckets: Mapping[int, BucketFiles]
@@ -35,15 +35,13 @@ class Scene:
 
 @dataclass(frozen=True)
 class Check:
-    """Something that must be so."""
-
     holds: bool
     text: str
 
 
 @dataclass(frozen=True)
 class ActResult:
-    """What an act has shown. `before` counts the ingested files, `after` is the table at the end."""
+    """Result of an act. `before`: the ingested files; `after`: the table at the end."""
 
     title: str
     before: Content
@@ -62,8 +60,6 @@ class ActResult:
 
 
 class Show:
-    """The only place that prints."""
-
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(highlight=False)
         self._live: Live | None = None
@@ -72,7 +68,6 @@ class Show:
             self._console.width = PLAIN_WIDTH
 
     def heading(self, text: str) -> None:
-        """The start of an act."""
         self._console.print()
         if self._console.is_terminal:
             self._console.print(Rule(f"[bold]{text}", align="left", style="cyan"))
@@ -80,22 +75,20 @@ class Show:
             self._console.print(f"== {text}", soft_wrap=True)
 
     def say(self, text: str, style: str = "") -> None:
-        """One line, with the seconds since the start."""
         line = Text(f"{time.monotonic() - self._started:6.1f} s  ", style="dim")
         self._console.print(line.append(text, style=style or "not dim"), soft_wrap=True)
 
     def progress(self, text: str) -> None:
-        """A line that the live view makes needless."""
+        """Print a line, except during the live view."""
         if self._live is None:
             self.say(text)
 
     def failure(self, text: str) -> None:
-        """What went wrong, in red."""
         self._console.print(Text(text, style="bold red"), soft_wrap=True)
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Show scenes until the end of the block; on a terminal only."""
+        """Show the live view until the end of the block; only on a terminal."""
         if not self._console.is_terminal:
             yield
             return
@@ -107,12 +100,10 @@ class Show:
                 self._live = None
 
     def scene(self, scene: Scene) -> None:
-        """Replace the live view."""
         if self._live is not None:
             self._live.update(_scene(scene, bars=max(8, min(HISTORY, self._console.width - OTHER_COLUMNS))))
 
     def summary(self, acts: Sequence[ActResult]) -> None:
-        """The figures of all acts and what was checked."""
         table = Table(box=box.SIMPLE_HEAD, title="Before and after", title_justify="left", title_style="bold")
         table.add_column("")
         for act in acts:
@@ -126,7 +117,6 @@ class Show:
             self._console.print(Text(f"  {mark}  {check.text}", style=style), soft_wrap=True)
 
     def lines(self, *pairs: tuple[str, str]) -> None:
-        """Names and values, one a line."""
         self._console.print()
         width = max(len(name) for name, _ in pairs)
         for name, value in pairs:
@@ -159,7 +149,6 @@ def sparkline(values: Sequence[int], highest: int) -> str:
 
 
 def checksum_text(checksum: int) -> str:
-    """Sixteen hexadecimal digits."""
     return f"{checksum:0{CHECKSUM_DIGITS}x}"
 
 

@@ -1,4 +1,4 @@
-"""The demo's stage: its folder, what its table lives on, its settings file, and a port for the service's pages."""
+"""The demo's environment: folder, catalog and store, settings file, and a port for the service's pages."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ SQLITE, REST_S3 = "sqlite", "rest-s3"
 LAKES = (SQLITE, REST_S3)
 CATALOG, TABLE = "lake", "db.events"
 MIN_INPUT_FILES = PolicyValues().min_input_files
-ROOM = 6  # bytes written per byte of one act's ingestion, with room to spare: nothing is expired
+ROOM = 6  # bytes written per ingested byte of one act, with a margin: no snapshot is expired
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Where the demo plays, what on, and how much is ingested per act. `on` is one of `LAKES`."""
+    """Folder of the demo, its catalog and store (`on`: one of `LAKES`), and the size of its ingestion per act."""
 
     folder: Path
     commits: int
@@ -40,34 +40,33 @@ class Stage:
 
     @property
     def settings_file(self) -> Path:
-        """The service's and the ingestion's settings."""
         return self.folder / "firnline.yaml"
 
     def check(self) -> None:
-        """Refuse what cannot be played.
+        """Check the options.
 
         Raises:
             InputError: too few commits, files too small, an old catalog in the folder, or too little disk.
         """
         if self.commits < MIN_INPUT_FILES:
             raise InputError(
-                f"--commits must be at least {MIN_INPUT_FILES}: fewer small files than that are no debt by the policy"
+                f"--commits must be at least {MIN_INPUT_FILES}: the policy merges from that many small files"
             )
         if self.file_size < 1:
             raise InputError("--file-size must be positive")
         if self.settings_file.exists():
-            raise InputError(f"{self.folder} holds an earlier demo; remove it or name another --folder")
+            raise InputError(f"{self.folder} contains an earlier demo; remove it or use another --folder")
         needed = ROOM * self.commits * BUCKETS * self.file_size
         free = shutil.disk_usage(self.folder).free
         if free < needed:
             raise InputError(
                 f"{self.folder} has {free / 1e9:.1f} GB free, about {needed / 1e9:.1f} GB are needed; "
-                "name a roomier --folder or a smaller --file-size"
+                "use another --folder or a smaller --file-size"
             )
 
     @contextmanager
     def lake(self) -> Iterator[dict[str, str]]:
-        """The catalog's properties while its servers run: a SQLite file and a folder, or a REST catalog and S3."""
+        """Run the catalog and the store; yield the catalog's properties."""
         if self.on == SQLITE:
             warehouse = f"file://{self.folder / 'warehouse'}"
             yield {"type": "sql", "uri": f"sqlite:///{self.folder / 'catalog.db'}", "warehouse": warehouse}
@@ -78,18 +77,17 @@ class Stage:
                 yield {"type": "rest", "uri": uri, "warehouse": warehouse, **store.properties}
 
     def write_settings(self, bootstrap_servers: str, catalog: Mapping[str, str]) -> None:
-        """Write firnline.yaml."""
         document = {
             "catalogs": {CATALOG: dict(catalog)},
             "tables": {"include": ["db.*"]},
             "kafka": {"bootstrap_servers": bootstrap_servers},
             "spark": {"master": "local[2]"},
-            # One act's files of a bucket make one file of about this size, which is then left in peace.
-            # Row groups of the demo's size are worth copying here; the default of 4 MiB is for tables of real size.
+            # The files of one act and bucket become one file of about the target size, which is not rewritten again.
+            # Copy row groups of the demo's size: the default minimum of 4 MiB is for larger tables.
             "policy": {
                 "target_file_size": self.commits * self.file_size,
                 "min_row_group_size": self.file_size // 2,
-                "strategy": "threshold",  # every few commits, so that there is something to see in a minute
+                "strategy": "threshold",  # rewrites every few commits, so that the demo shows it within a minute
             },
             "http": {"host": "127.0.0.1", "port": free_port(USUAL_PORT)},
             "state": {"checkpoint": f"file://{self.folder / 'checkpoint'}"},
@@ -99,7 +97,6 @@ class Stage:
 
 @contextmanager
 def work_folder(folder: Path | None) -> Iterator[Path]:
-    """The named folder, or a new temporary one."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
         yield folder.resolve()
@@ -109,7 +106,7 @@ def work_folder(folder: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let SIGTERM and a closed terminal end the demo as Ctrl-C does."""
+    """Handle SIGTERM and a closed terminal like Ctrl-C."""
     names = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(name, _interrupt) for name in names]
     try:
@@ -121,7 +118,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """An impatient second Ctrl-C must not leave children behind."""
+    """Ignore Ctrl-C, so that a second one does not leave children behind."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -130,7 +127,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:
-    if number == signal.SIGHUP:  # the terminal is gone: what is still printed must not fail
+    if number == signal.SIGHUP:  # the terminal is gone: printing must not fail
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for descriptor in (1, 2):
             os.dup2(nowhere, descriptor)

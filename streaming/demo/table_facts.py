@@ -1,4 +1,4 @@
-"""What the demo knows of the table: read by PyIceberg and pyarrow from metadata and data, not asked of the service."""
+"""The table's state as seen by the demo, read by PyIceberg and pyarrow, independent of the service."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ BATCH_ROWS = 32_768
 
 @dataclass(frozen=True)
 class LiveDataFile:
-    """One data file of a snapshot."""
-
     path: str
     bucket: int
     bytes: int
@@ -33,7 +31,7 @@ class LiveDataFile:
 
 @dataclass(frozen=True)
 class BucketFiles:
-    """The files of one bucket. `due`: there are so many small ones that the policy wants them merged."""
+    """The files of one bucket. `due`: the policy would merge its small files."""
 
     files: int
     small_files: int
@@ -43,7 +41,7 @@ class BucketFiles:
 
 @dataclass(frozen=True)
 class Content:
-    """What a set of files holds. The checksum is the sum of all rows' hashes, so neither order nor layout matters."""
+    """Content of a set of files. The checksum is the sum of the rows' hashes: it ignores order and layout."""
 
     files: int = 0
     rows: int = 0
@@ -59,13 +57,13 @@ class Content:
         )
 
     def same_rows_as(self, other: Content) -> bool:
-        """Whether both hold the same rows, however many files they are in."""
+        """Whether both have the same rows, in any number of files."""
         return (self.rows, self.checksum) == (other.rows, other.checksum)
 
 
 @dataclass(frozen=True)
 class TableCommit:
-    """One snapshot, as its summary tells it. `engines` is empty unless the compactor made it."""
+    """One snapshot, from its summary. `engines`: empty unless the compactor made the commit."""
 
     snapshot_id: int
     parent_id: int | None
@@ -77,36 +75,32 @@ class TableCommit:
 
     @property
     def is_replace(self) -> bool:
-        """Whether the commit rewrote files and left the rows alone."""
+        """Whether the commit rewrote files without changing rows."""
         return self.operation == Operation.REPLACE.value
 
 
 @dataclass(frozen=True)
 class Look:
-    """The table at one moment."""
-
     snapshot_id: int
     buckets: dict[int, BucketFiles]
     commits: tuple[TableCommit, ...]
 
     @property
     def files(self) -> int:
-        """Live data files."""
         return sum(bucket.files for bucket in self.buckets.values())
 
     @property
     def settled(self) -> bool:
-        """Whether no bucket is due for a rewrite."""
         return not any(bucket.due for bucket in self.buckets.values())
 
     def commits_after(self, snapshot_id: int | None) -> tuple[TableCommit, ...]:
-        """The commits since a snapshot, oldest first; all of them for None."""
+        """The commits after a snapshot, oldest first; all commits for None."""
         ids = [commit.snapshot_id for commit in self.commits]
         return self.commits[ids.index(snapshot_id) + 1 :] if snapshot_id is not None else self.commits
 
 
 class TableFacts:
-    """Looks at one table again and again. Manifests and data files never change, so each is read once."""
+    """Reads one table repeatedly. Manifests and data files are immutable, so each is read once."""
 
     def __init__(self, catalogs: Catalogs, name: TableName, policy: PolicyValues) -> None:
         self._catalogs = catalogs
@@ -116,7 +110,7 @@ class TableFacts:
         self._contents: dict[str, Content] = {}
 
     def look(self) -> Look | None:
-        """The table as it is now; None before its first commit."""
+        """The current state of the table; None before its first commit."""
         view = self._view()
         if view is None or view.snapshot is None:
             return None
@@ -128,15 +122,15 @@ class TableFacts:
         return Look(view.snapshot.snapshot_id, buckets, tuple(map(_commit, view.metadata.snapshots)))
 
     def content(self, snapshot_id: int) -> Content:
-        """Rows and checksum of the table at a snapshot, from the data itself."""
+        """Rows and checksum of the table at a snapshot, read from its data files."""
         view = self._view()
         snapshot = view.metadata.snapshot_by_id(snapshot_id) if view is not None else None
         if view is None or snapshot is None:
-            raise GiveUpError(f"table {self._name} has lost snapshot {snapshot_id}", reason=Reason.BAD_METADATA)
+            raise GiveUpError(f"snapshot {snapshot_id} of table {self._name} is missing", reason=Reason.BAD_METADATA)
         return sum((self._file_content(view, file) for file in self._files(view, snapshot)), Content())
 
     def appended(self, commits: Iterable[TableCommit]) -> Content:
-        """What the appends among `commits` brought: their own files, whatever has become of them since."""
+        """Content of the files that the appends among `commits` added, including files rewritten since."""
         view = self._view()
         total = Content()
         for commit in commits:
@@ -163,7 +157,7 @@ class TableFacts:
 
     def _manifest_files(self, view: TableView, manifest: ManifestFile) -> tuple[LiveDataFile, ...]:
         if manifest.content != ManifestContent.DATA:
-            raise GiveUpError(f"table {self._name} has delete files, which its ingestion never writes")
+            raise GiveUpError(f"table {self._name} has delete files, but the demo's writer never writes them")
         if manifest.manifest_path not in self._manifests:
             self._manifests[manifest.manifest_path] = tuple(
                 LiveDataFile(file.file_path, file.partition[0], file.file_size_in_bytes)

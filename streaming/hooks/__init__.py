@@ -1,1 +1,1 @@
-"""Refresh hooks: one way of telling others of a commit a file."""
+"""Refresh hooks, one kind per file."""

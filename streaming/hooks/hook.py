@@ -1,4 +1,4 @@
-"""What every refresh hook is: something to call with a commit; an exception means that nobody was told."""
+"""The interface of refresh hooks: a function of a commit that raises if it fails."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ Hook = Callable[[RunCommitted], None]
 
 
 def statement(settings: HookSettings, committed: RunCommitted, quote: str) -> str:
-    """The statement about one table; `quote` is what the engine puts around names."""
+    """The statement for one table. `quote`: the engine's quotation mark for names."""
     table = committed.table
     catalog = settings.catalog or table.catalog
     namespace = ".".join(table.namespace)
     parts = (catalog, *table.namespace, table.name)
     quoted = ".".join(quote + part.replace(quote, quote * 2) + quote for part in parts)
     text = {"catalog": catalog, "namespace": namespace, "name": table.name}
-    literals = {key: value.replace("'", "''") for key, value in text.items()}  # they stand in literals, if anywhere
+    literals = {key: value.replace("'", "''") for key, value in text.items()}  # statements use them in literals
     return settings.template.format(**literals, table=quoted)
 
 
 def password(settings: HookSettings) -> str:
-    """Out of the environment, so that no settings file holds it."""
+    """The password from the environment, so that settings files do not contain it."""
     return os.environ.get(settings.password_env, "") if settings.password_env else ""

@@ -1,4 +1,4 @@
-"""A `compacted` event on a Kafka topic: for whoever caches metadata or wants to know."""
+"""Refresh hook that publishes a `compacted` event on a Kafka topic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from streaming.hooks.hook import Hook
 
 
 def kafka_hook(settings: HookSettings, producer: Any) -> Hook:
-    """Send, and wait until the broker has it. `producer` is the service's."""
+    """Send the event and wait for the broker's acknowledgement. `producer`: the service's producer."""
 
     def send(committed: RunCommitted) -> None:
         key, value = compacted_event(committed)
@@ -21,7 +21,7 @@ def kafka_hook(settings: HookSettings, producer: Any) -> Hook:
 
 
 def compacted_event(committed: RunCommitted) -> tuple[bytes, bytes]:
-    """Key (the table) and value (JSON) of the record; times in seconds, sizes in bytes."""
+    """Key (the table) and value (JSON) of the record. Sizes in bytes."""
     table = committed.table
     body = {
         "type": "compacted",

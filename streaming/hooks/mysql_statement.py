@@ -1,4 +1,4 @@
-"""A statement over MySQL's protocol, which StarRocks and Doris speak. Needs the extra `firnline[mysql]`."""
+"""Refresh hook that runs a statement over the MySQL protocol (StarRocks, Doris). Needs the extra `firnline[mysql]`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from compactor.reasons import Reason
 from compactor.settings.hooks import HookSettings
 from streaming.hooks.hook import Hook, password, statement
 
-DEFAULT_PORT = 9030  # of StarRocks' and Doris' front ends
+DEFAULT_PORT = 9030  # of StarRocks and Doris front ends
 
 
 def mysql_hook(settings: HookSettings) -> Hook:
-    """A connection a statement: commits are rare.
+    """Open a connection for each statement, because commits are rare.
 
     Raises:
         InputError: the client is not installed.
     """
     try:
-        import pymysql  # type: ignore[import-untyped]  # noqa: PLC0415 - an extra
+        import pymysql  # type: ignore[import-untyped]  # noqa: PLC0415 - an optional dependency
     except ImportError:
         message = f"hooks: {settings.kind} needs a MySQL client: pip install 'firnline[mysql]'"
         raise InputError(message, reason=Reason.BAD_SETTING) from None

@@ -1,6 +1,6 @@
-"""Refresh hooks at work: after a commit, others are told, each by a thread of its own; nobody here waits for them.
+"""Call refresh hooks after a commit, each in its own thread. Rewrites do not wait for hooks.
 
-A hook that is slow delays only itself: what is committed meanwhile to the same table is told once.
+A slow hook delays only its own calls. Commits to the same table during a call cause one further call.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from compactor.backoff import Backoff
 from compactor.events import HookFinished, Listener, RunCommitted
 from compactor.settings.hooks import HookSettings
 from compactor.table_queue import TableQueue
@@ -25,14 +26,14 @@ from streaming.hooks.trino_statement import trino_hook
 
 LOG = logging.getLogger(__name__)
 ATTEMPTS = 3
-FIRST_PAUSE_SECONDS = 1.0
+BACKOFF = Backoff(first_seconds=1.0, longest_seconds=2.0)
 
 
 def make_hook(settings: HookSettings, session: SparkSession, producer: Any) -> Hook:
-    """The hook that the settings describe.
+    """Make the hook that the settings describe.
 
     Raises:
-        InputError: it needs a client that is not installed.
+        InputError: the hook's client is not installed.
     """
     match settings.kind:
         case "kafka":
@@ -47,7 +48,7 @@ def make_hook(settings: HookSettings, session: SparkSession, producer: Any) -> H
 
 @dataclass(frozen=True)
 class NamedHook:
-    """A hook, what it is called in metrics and logs, and the tables it is for."""
+    """A hook, its name in metrics and logs, and the globs of its tables."""
 
     name: str
     tables: tuple[str, ...]
@@ -55,7 +56,7 @@ class NamedHook:
 
 
 def named_hooks(wanted: Sequence[HookSettings], session: SparkSession, producer: Any) -> list[NamedHook]:
-    """The hooks that the settings describe, in their order.
+    """Make the hooks that the settings describe, in their order.
 
     Raises:
         InputError: as `make_hook`.
@@ -67,31 +68,30 @@ def named_hooks(wanted: Sequence[HookSettings], session: SparkSession, producer:
 
 
 class RefreshHooks:
-    """Calls hooks in the background. `pause` sleeps between attempts; it ends early when everything stops."""
+    """Calls hooks in the background, each call with up to three attempts. `clock`: seconds."""
 
     def __init__(
         self,
         hooks: Sequence[NamedHook],
         listener: Listener,
         clock: Callable[[], float] = time.monotonic,
-        first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+        backoff: Backoff = BACKOFF,
     ) -> None:
         self._listener = listener
         self._clock = clock
-        self._pause = first_pause_seconds
+        self._backoff = backoff
         self._stopped = threading.Event()
         self._lanes = [(hook, TableQueue[RunCommitted]()) for hook in hooks]
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """One thread a hook."""
         for hook, lane in self._lanes:
             thread = threading.Thread(target=self._work, args=(hook, lane), name=f"hook-{hook.name}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def stop(self, seconds: float = 0.0) -> None:
-        """Call for what waits, for at most so long; of what is left then it is told that nobody was called."""
+        """Drain the queues for at most `seconds`; report pending calls as failed."""
         for _, lane in self._lanes:
             lane.close()
         deadline = time.monotonic() + seconds
@@ -101,11 +101,11 @@ class RefreshHooks:
         for hook, lane in self._lanes:
             for table in lane.drained():
                 self._listener(
-                    HookFinished(hook=hook.name, table=table, seconds=0.0, error="the service stopped before its turn")
+                    HookFinished(hook=hook.name, table=table, seconds=0.0, error="the service stopped before the call")
                 )
 
     def committed(self, event: RunCommitted) -> None:
-        """A table has a new snapshot. Returns at once."""
+        """Queue calls for a commit. Does not block."""
         for hook, lane in self._lanes:
             if any(event.table.matches(glob) for glob in hook.tables):
                 lane.put(event.table, event)
@@ -116,21 +116,21 @@ class RefreshHooks:
             started = self._clock()
             error = self._call(hook, event)
             if error is not None:
-                LOG.warning("hook %s was not told of %s: %s", hook.name, event.table, error)
+                LOG.warning("refresh hook %s failed for table %s: %s", hook.name, event.table, error)
             self._listener(
                 HookFinished(hook=hook.name, table=event.table, seconds=self._clock() - started, error=error or "")
             )
 
     def _call(self, hook: NamedHook, event: RunCommitted) -> str | None:
-        """None when it went well, else what the last attempt said."""
-        said = None
+        """Return None on success, else the error of the last attempt."""
+        failure = None
         for attempt in range(ATTEMPTS):
-            if attempt and self._stopped.wait(self._pause * 2 ** (attempt - 1)):
-                return said
+            if attempt and self._stopped.wait(self._backoff.seconds(attempt)):
+                return failure
             try:
                 hook.call(event)
-            except Exception as error:  # noqa: BLE001 - each client has errors of its own, none may end the thread
-                said = f"{type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001 - clients raise their own errors; none may end the thread
+                failure = f"{type(error).__name__}: {error}"
             else:
                 return None
-        return said
+        return failure

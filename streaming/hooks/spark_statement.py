@@ -1,4 +1,4 @@
-"""A statement in the service's own Spark session: it refreshes what this session and its clients have cached."""
+"""Refresh hook that runs a statement in the service's own Spark session, to refresh the caches of that session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from streaming.hooks.hook import Hook, statement
 
 
 def spark_hook(settings: HookSettings, session: SparkSession) -> Hook:
-    """Run the statement to its end; Spark has no timeout for it."""
+    """Run the statement and wait for its end; Spark has no timeout for it."""
 
     def run(committed: RunCommitted) -> None:
         session.sql(statement(settings, committed, "`")).collect()

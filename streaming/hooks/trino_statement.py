@@ -1,4 +1,4 @@
-"""A statement over Trino's HTTP protocol. Needs the extra `firnline[trino]`."""
+"""Refresh hook that runs a statement over Trino's HTTP protocol. Needs the extra `firnline[trino]`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ DEFAULT_PORTS = {"http": 8080, "https": 443}
 
 
 def trino_hook(settings: HookSettings) -> Hook:
-    """A connection a statement: commits are rare.
+    """Open a connection for each statement, because commits are rare.
 
     Raises:
         InputError: Trino's client is not installed.
     """
     try:
-        from trino.auth import BasicAuthentication  # noqa: PLC0415 - an extra
+        from trino.auth import BasicAuthentication  # noqa: PLC0415 - an optional dependency
         from trino.dbapi import connect  # noqa: PLC0415
     except ImportError:
         raise InputError(

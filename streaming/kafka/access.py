@@ -1,4 +1,4 @@
-"""What this principal may do on the broker, found out without writing a record."""
+"""Permissions of this principal on the broker, checked without writing a record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNKNOWN_TOPIC = 3
 
 @dataclass(frozen=True)
 class TopicAccess:
-    """A topic as the broker shows it: its partitions, and the operations (READ, WRITE, …) that we may do on it."""
+    """A topic: its partitions, and the operations (READ, WRITE, …) that this principal may perform."""
 
     exists: bool
     partitions: int = 0
@@ -24,8 +24,6 @@ class TopicAccess:
 
 
 class KafkaAccess:
-    """One connection for administration."""
-
     def __init__(self, kafka: KafkaSettings) -> None:
         self._topics: dict[str, TopicAccess] = {}
         try:
@@ -34,21 +32,20 @@ class KafkaAccess:
             raise no_broker(kafka, error) from error
 
     def close(self) -> None:
-        """End the connection."""
         self._admin.close()
 
     def topic(self, name: str) -> TopicAccess:
-        """The topic, looked at once.
+        """The topic; queried once, then cached.
 
         Raises:
-            InputError: we may not even know whether it exists.
-            RetryError: the broker cannot tell now.
+            InputError: this principal may not DESCRIBE the topic.
+            RetryError: the broker reports another error.
         """
         if name not in self._topics:
             (found,) = self._admin.describe_topics([name])
             code = found["error_code"]
             if code == NOT_ALLOWED:
-                raise InputError(f"topic {name}: the broker does not allow us to DESCRIBE it")
+                raise InputError(f"topic {name}: the broker does not allow this principal to DESCRIBE it")
             if code not in {0, UNKNOWN_TOPIC}:
                 raise RetryError(f"topic {name}: {for_code(code).__name__}")
             operations = frozenset(found.get("authorized_operations") or ())
@@ -56,10 +53,10 @@ class KafkaAccess:
         return self._topics[name]
 
     def check_creation(self, name: str) -> None:
-        """See that the topic could be created, by a request that only asks.
+        """Check by a validate-only request that the topic could be created.
 
         Raises:
-            InputError: it could not.
+            InputError: the broker refuses.
         """
         try:
             self._admin.create_topics([NewTopic(name)], validate_only=True)

@@ -1,4 +1,4 @@
-"""Kafka options in their dotted names → Spark's options and kafka-python's arguments: translated in one place."""
+"""Translate Kafka options (dotted names) to options of Spark and arguments of kafka-python; make clients."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from compactor.reasons import Reason
 from compactor.settings.tree import KafkaSettings
 
 LOG = logging.getLogger("firnline")
-# kafka-python takes snake_case names; these differ by more than spelling, or only exist on the Java side.
+# kafka-python uses snake_case names. These differ in more than spelling.
 PYTHON_NAMES = {
     "ssl.truststore.location": "ssl_cafile",
     "ssl.keystore.location": "ssl_certfile",
@@ -24,16 +24,16 @@ PYTHON_NAMES = {
     "sasl.password": "sasl_plain_password",
 }
 NOT_ALLOWED = 29  # error code of the broker
-BOOTSTRAP_MS = 10_000  # kafka-python waits 30 s for a broker that is not there; `bootstrap.timeout.ms` says otherwise
+BOOTSTRAP_MS = 10_000  # instead of kafka-python's 30 s for a missing broker; `bootstrap.timeout.ms` overrides it
 JAVA_ONLY = ("sasl.jaas.config", "isolation.level", "group.id", "auto.offset.reset", "ssl.truststore.type")
 
 
 def source_options(kafka: KafkaSettings) -> dict[str, str]:
-    """Options of Spark's Kafka source. Control topics are transactional: only committed records are read.
+    """Options of Spark's Kafka source. Control topics are transactional: read only committed records.
 
-    A list of topics would end the query when one is missing; a pattern finds a topic with the first batch after its
-    creation, and reads it from its beginning, but lists all topics of the cluster. So it is used for control topics,
-    which others create. Checkpoints hold offsets by topic, whichever way it was found.
+    With a list of topics, a missing topic ends the query. A pattern finds a topic in the first batch after its creation
+    and reads it from its beginning, but lists all topics of the cluster. So use a pattern only with control topics,
+    which other systems create. Checkpoints store offsets by topic in both cases.
     """
     topics = dict.fromkeys((kafka.commit_topic, *kafka.control_topics))
     pattern = {"subscribePattern": f"^(?:{'|'.join(map(re.escape, topics))})$"}
@@ -42,7 +42,7 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
         "kafka.isolation.level": "read_committed",
         **(pattern if kafka.control_topics else {"subscribe": kafka.commit_topic}),
         "startingOffsets": "earliest",
-        "failOnDataLoss": "false",  # events are hints: what retention took away, the sweep finds
+        "failOnDataLoss": "false",  # the sweep finds commits whose events retention has removed
         "includeHeaders": "true",
         "maxOffsetsPerTrigger": str(kafka.max_events_per_batch),
         **{f"kafka.{key}": value for key, value in kafka.options.items()},
@@ -50,7 +50,6 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def sink_options(kafka: KafkaSettings) -> dict[str, str]:
-    """Options of Spark's Kafka sink for dead letters."""
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "topic": kafka.dead_letter_topic,
@@ -59,7 +58,7 @@ def sink_options(kafka: KafkaSettings) -> dict[str, str]:
 
 
 def producer(kafka: KafkaSettings) -> KafkaProducer:
-    """A producer of canonical events and dead letters.
+    """Make a producer for events.
 
     Raises:
         RetryError: no broker answers.
@@ -70,15 +69,19 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
         raise no_broker(kafka, error) from error
 
 
-def ensure_topics(kafka: KafkaSettings, *, create: bool, told: Iterable[str] = ()) -> None:
-    """See that the topics exist. Missing ones are created where `create` allows, but for control topics: their sinks
-    create them, and they are read from then on.
+def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[str] = ()) -> None:
+    """Check that the topics exist; create missing ones if `create` allows it.
 
-    `told`: topics of refresh hooks.
+    Never creates control topics: their sinks do, and firnline then reads them.
+
+    Args:
+        kafka: Settings with the topics.
+        create: Whether topics may be created.
+        hook_topics: Topics of refresh hooks.
 
     Raises:
         RetryError: no broker answers.
-        InputError: a topic is missing and may not or cannot be created, or may not be seen; the message names the key.
+        InputError: a topic is missing and cannot be created, or may not be seen; the message names the key.
     """
     try:
         admin = KafkaAdminClient(**client_arguments(kafka))
@@ -88,7 +91,7 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, told: Iterable[str] = (
     wanted = {"kafka.commit_topic": kafka.commit_topic}
     if create:
         wanted["kafka.dead_letter_topic"] = kafka.dead_letter_topic
-        wanted |= {f"hooks: topic {topic}": topic for topic in told}
+        wanted |= {f"hooks: topic {topic}": topic for topic in hook_topics}
     try:
         for topic in kafka.control_topics:
             if topic not in existing:
@@ -101,16 +104,16 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, told: Iterable[str] = (
 
 
 def _wait_for(admin: KafkaAdminClient, topic: str) -> None:
-    """Log that a control topic is missing; a topic that may not be seen would be missing forever."""
+    """Log that a control topic is missing. Raise if this principal may not see it: it would seem missing forever."""
     (found,) = admin.describe_topics([topic])
     if found["error_code"] == NOT_ALLOWED:
         raise InputError(
-            f"kafka.control_topics: the broker does not allow us to DESCRIBE topic {topic!r}; allow READ on it",
+            f"kafka.control_topics: the broker does not allow this principal to DESCRIBE topic {topic!r}; allow READ "
+            "on it",
             reason=Reason.NOT_ALLOWED,
         )
     LOG.warning(
-        "kafka.control_topics: topic %s does not exist yet; it is waited for, and read from its beginning once it "
-        "exists",
+        "kafka.control_topics: topic %s does not exist yet; firnline reads it from its beginning once it exists",
         topic,
     )
 
@@ -120,7 +123,7 @@ def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> N
     if create:
         try:
             admin.create_topics([NewTopic(topic)], wait_for_metadata=True)
-        except Exception as error:  # noqa: BLE001 - any refusal ends in the same remedy
+        except Exception as error:  # noqa: BLE001 - every failure has the same remedy
             cause = str(error)
         else:
             return
@@ -128,7 +131,6 @@ def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> N
 
 
 def client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
-    """Arguments that every client of kafka-python takes."""
     translated = {
         PYTHON_NAMES.get(key, key.replace(".", "_")): value
         for key, value in kafka.options.items()
@@ -139,7 +141,6 @@ def client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
 
 
 def no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:
-    """The error to raise where no broker could be reached."""
     return RetryError(
         f"no Kafka broker answers at {kafka.bootstrap_servers}: {error}; check kafka.bootstrap_servers",
         reason=Reason.KAFKA_UNAVAILABLE,

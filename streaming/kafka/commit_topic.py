@@ -1,8 +1,8 @@
-"""Whether firnline may write to the commit topic: decided from a sample of the topic's records.
+"""Decide from a sample of its records whether firnline may write to the commit topic.
 
-A Kafka Connect sink fails on a record of its control topic that is not its own, and other systems' readers may fail
-likewise. The rule: one control event of a sink refuses the topic; so do two or more records of which none is an event
-in any known format. A single unusable record refuses nothing: it goes to the dead-letter topic.
+A Kafka Connect sink fails on a foreign record in its control topic; readers of other systems can fail too. Refuse a
+topic with one control event of a sink, or with two or more records of which none has a known format. A single unusable
+record is no reason to refuse; it becomes a dead letter.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from enum import Enum
 
 from compactor.errors import InputError
 from compactor.reasons import Reason
-from streaming.commit_events.decoder import BadEvent, RawEvent, decode
+from streaming.commit_events.decoder import BadEvent, BadEventReason, RawEvent, decode
 from streaming.commit_events.formats import DECODERS
 from streaming.commit_events.kafka_connect import KafkaConnectDecoder
 
 FEWEST_UNUSABLE = 2
 OWN_TOPIC = "give kafka.commit_topic a topic of its own"
 CONNECT = KafkaConnectDecoder()
-DAMAGED = frozenset({"invalid_avro", "invalid_json"})  # other bad events are a sink's too, though of no use here
+# A control record that is bad for another reason is still a sink's.
+DAMAGED = frozenset({BadEventReason.INVALID_AVRO, BadEventReason.INVALID_JSON})
 
 
 class RecordKind(Enum):
-    """What a record says of the system that owns its topic."""
+    """What a record says about the system that owns the topic."""
 
     EVENT = "event"
     SINK_CONTROL = "control event of a Kafka Connect sink"
@@ -33,15 +34,11 @@ class RecordKind(Enum):
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why firnline must not write to a topic, and what to do."""
-
     why: str
     remedy: str
 
 
 class ForeignTopicError(InputError):
-    """The commit topic belongs to another system."""
-
     def __init__(self, topic: str, refusal: Refusal) -> None:
         super().__init__(
             f"kafka.commit_topic: topic {topic} {refusal.why}; {refusal.remedy}", reason=Reason.FOREIGN_TOPIC
@@ -50,8 +47,8 @@ class ForeignTopicError(InputError):
 
 
 def kind_of(record: RawEvent) -> RecordKind:
-    """The kind of one record, of any bytes."""
-    # Not through `decode`, which refuses large records: a sink lists all its data files in one.
+    """The kind of one record. Accepts any bytes."""
+    # Do not use `decode`, which refuses large records: a sink lists all its data files in one record.
     if CONNECT.recognises(record):
         decoded = CONNECT.decode(record)
         damaged = isinstance(decoded, BadEvent) and decoded.reason in DAMAGED
@@ -60,7 +57,7 @@ def kind_of(record: RawEvent) -> RecordKind:
 
 
 def refusal(kinds: Collection[RecordKind]) -> Refusal | None:
-    """Why a topic with such records must not be the commit topic; None if it may be."""
+    """Why a topic with these records must not be the commit topic, or None."""
     if RecordKind.SINK_CONTROL in kinds:
         return Refusal(
             "holds control events of a Kafka Connect sink, which fails on every record that is not its own",

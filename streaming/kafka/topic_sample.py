@@ -1,4 +1,4 @@
-"""A sample of a topic: the first and the last retained records of every partition, read without a consumer group."""
+"""Sample a topic: the first and last retained records of every partition, read without a consumer group."""
 
 from __future__ import annotations
 
@@ -24,42 +24,42 @@ from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, Refusal,
 LOG = logging.getLogger("firnline")
 SAMPLE_SECONDS = 10.0
 END_RECORDS = 10  # from each end of a partition
-TAIL_OFFSETS = 200  # offsets of a transactional topic can hold markers and aborted records, which are not read
+TAIL_OFFSETS = 200  # offsets of a transactional topic include markers and aborted records, which are not returned
 POLL_MS = 500
 
 
 @dataclass(frozen=True)
 class TopicSample:
-    """Kinds of the records that were read. `offsets`: those retained, with or without a record."""
+    """Kinds of the records that were read. `offsets`: number of retained offsets."""
 
     offsets: int = 0
     kinds: tuple[RecordKind, ...] = ()
 
     @property
     def text(self) -> str:
-        """In words."""
+        """Description for display."""
         if not self.offsets:
             return "it is empty"
         return f"read {len(self.kinds):,} of {self.offsets:,} records"
 
     @property
     def refusal(self) -> Refusal | None:
-        """Why the topic must not be the commit topic; None if it may be."""
+        """Why the topic must not be the commit topic, or None."""
         return refusal(self.kinds)
 
 
 def sample_topic(kafka: KafkaSettings, topic: str) -> TopicSample:
-    """Read a few records as the service does. A topic that does not exist is empty, and is not created.
+    """Read a few records as the service does. A topic that does not exist counts as empty and is not created.
 
     Raises:
-        InputError: the broker does not allow us to read the topic.
-        RetryError: no broker answers, or records that are there did not come in time.
+        InputError: this principal may not read the topic.
+        RetryError: no broker answers, or no record of a non-empty topic arrived in time.
     """
     try:
         return _sample(kafka, topic)
     except TopicAuthorizationFailedError as error:
         raise InputError(
-            f"topic {topic}: the broker does not allow us to READ it", reason=Reason.NOT_ALLOWED
+            f"topic {topic}: the broker does not allow this principal to READ it", reason=Reason.NOT_ALLOWED
         ) from error
 
 
@@ -82,10 +82,10 @@ def _consumer(kafka: KafkaSettings) -> Iterator[Any]:
 
 
 def check_commit_topic(kafka: KafkaSettings, *, observe: bool = False) -> None:
-    """Refuse a commit topic that belongs to another system; observe mode writes nothing to it, and only logs this.
+    """Refuse a commit topic that belongs to another system. Observe mode does not write to it, and only logs.
 
     Raises:
-        ForeignTopicError: its records show that.
+        ForeignTopicError: the topic's records are of another system.
         InputError, RetryError: as `sample_topic`.
     """
     found = sample_topic(kafka, kafka.commit_topic).refusal
@@ -94,7 +94,7 @@ def check_commit_topic(kafka: KafkaSettings, *, observe: bool = False) -> None:
     error = ForeignTopicError(kafka.commit_topic, found)
     if not observe:
         raise error
-    LOG.warning("`run` without --observe refuses this: %s", error)
+    LOG.warning("`run` without --observe refuses this topic: %s", error)
 
 
 def _sample(kafka: KafkaSettings, topic: str) -> TopicSample:
@@ -109,11 +109,11 @@ def _sample(kafka: KafkaSettings, topic: str) -> TopicSample:
     deadline = time.monotonic() + SAMPLE_SECONDS
     kinds: dict[tuple[TopicPartition, int], RecordKind] = {}
     for begin, first in ((starts, True), (tails, False)):
-        with _consumer(kafka) as consumer:  # one that has paused partitions does not come back to them after a seek
+        with _consumer(kafka) as consumer:  # a consumer does not resume paused partitions after a seek
             finished = _read(consumer, begin, held, deadline, kinds, first=first)
         if not finished and not kinds:
             seconds = f"{SAMPLE_SECONDS:.0f} s"
-            raise RetryError(f"topic {topic} holds {offsets:,} records, none could be read in {seconds}")
+            raise RetryError(f"topic {topic} has {offsets:,} records, but none arrived within {seconds}")
     return TopicSample(offsets, tuple(kinds.values()))
 
 
@@ -126,7 +126,7 @@ def _read(
     *,
     first: bool,
 ) -> bool:
-    """Add the kinds of the `first` or else the last records between offsets; False if time ran out before."""
+    """Add the kinds of the `first`, else the last records between offsets; return False after the deadline."""
     consumer.assign(list(ends))
     for partition in ends:
         consumer.seek(partition, begin[partition])

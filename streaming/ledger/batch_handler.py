@@ -1,7 +1,7 @@
-"""What the driver does with one micro-batch of the ledger: put it on the board, and ask for what is missing.
+"""Handle a micro-batch of the ledger on the driver: update the debt board, request recounts, send dead letters.
 
-One action consumes every row (anything less leaves state uncommitted); nothing here rewrites or waits for a rewrite.
-Applying a batch twice changes nothing: rows hold counts, not changes.
+One action consumes every row, or Spark would not commit the state. Nothing here rewrites or waits for a rewrite.
+Applying a batch twice has no effect: rows contain counts, not changes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from compactor.runs.table_planner import skipped_partition
 from compactor.runs.work_order import commit_rate
 from compactor.settings.tree import Settings
 from compactor.table_names import TableName
-from streaming.commit_events.decoder import BadEvent, RawEvent
+from streaming.commit_events.decoder import BadEvent, BadEventReason, RawEvent
 from streaming.ledger.dead_letters import DeadLetter, dead_letter
 from streaming.ledger.rows import parse_table_key, partition_debt
 from streaming.logs.events import LOG
@@ -37,50 +37,48 @@ from streaming.logs.events import LOG
 RETRY_SECONDS = 15.0
 
 
-class Asker(Protocol):
-    """Whom the handler asks for another look at a table."""
-
-    def ask_again(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None: ...
+class RecountRequester(Protocol):
+    def request_recount(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None: ...
 
 
 @dataclass(frozen=True)
 class TableRows:
-    """The rows of one table in one batch."""
-
     table: TableName
     body: dict[str, Any]
     partitions: tuple[dict[str, Any], ...]
 
 
 class BatchHandler:
-    """`foreachBatch`'s callable. `bury` sends one dead letter; `wake` tells the dispatcher that the board changed."""
+    """The callable for `foreachBatch`.
+
+    `send_dead_letter` returns whether it was sent; `wake` notifies the dispatcher that the board changed.
+    """
 
     def __init__(
         self,
         settings: Settings,
         board: DebtBoard,
-        asker: Asker,
-        bury: Callable[[DeadLetter], bool],
+        recounts: RecountRequester,
+        send_dead_letter: Callable[[DeadLetter], bool],
         wake: Callable[[], None],
         listener: Listener,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._settings = settings
         self._board = board
-        self._asker = asker
-        self._bury = bury
+        self._recounts = recounts
+        self._send_dead_letter = send_dead_letter
         self._wake = wake
         self._listener = listener
         self._clock = clock
         self.answered: frozenset[TableName] = frozenset()
-        """Tables that the ledger has counted, or has said why it cannot."""
+        """Tables that the ledger has counted or reported as unreadable, unknown or ignored."""
 
     def __call__(self, frame: DataFrame, _batch_id: int) -> None:
-        """Consume one batch. The action's exception is the stream's to see; it is not caught."""
+        """Consume one batch. Exceptions of the action must end the stream, so do not catch them."""
         self.apply(frame.collect())
 
     def apply(self, rows: Iterable[Any]) -> None:
-        """Put collected rows on the board."""
         tables: dict[str, dict[str, Any]] = {}
         partitions: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
         dead: list[tuple[dict[str, Any], bytes | None]] = []
@@ -98,8 +96,8 @@ class BatchHandler:
             self._apply_table(rows_of_table)
             if body["status"] != "counting":
                 answered.add(rows_of_table.table)
-        self.answered |= answered  # replaced, never changed: other threads read it
-        self._bury_all(dead)
+        self.answered |= answered  # assign a new set: other threads read it
+        self._send_dead_letters(dead)
         self._wake()
 
     def _apply_table(self, rows: TableRows) -> None:
@@ -116,18 +114,18 @@ class BatchHandler:
         if status == "unreadable":
             self._mark_stale(table, body, body["message"])
             self._listener(TableUnreadable(table=table, reason=body["reason"] or "unexpected", message=body["message"]))
-            self._asker.ask_again(table, continues=False, after_seconds=RETRY_SECONDS)
+            self._recounts.request_recount(table, continues=False, after_seconds=RETRY_SECONDS)
             return
         if body["more"]:
-            self._asker.ask_again(table, continues=True)
+            self._recounts.request_recount(table, continues=True)
         if status == "counting":
             reason = f"a recount is under way ({body['recount_reason']})"
             self._mark_stale(table, body, reason)
         else:
             debt = self._debt(rows)
             self._board.put(debt)
-            self._tell_skipped(rows, debt)
-        self._tell(rows)
+            self._report_skipped(rows, debt)
+        self._report_update(rows)
 
     def _mark_stale(self, table: TableName, body: Mapping[str, Any], reason: str) -> None:
         acted_on = self._settings.tables.acts_on(table, {})
@@ -141,20 +139,20 @@ class BatchHandler:
             partitions.pop(partition.key, None)
             if partition.counts.has_debt:
                 partitions[partition.key] = partition
-        # An event about what has been counted before (a duplicate, a late one) is answered already.
-        heard = body["oldest_event_ms"] if known is None or known.snapshot_id != body["snapshot_id"] else None
+        # An event about a snapshot that was counted before (a duplicate or late event) does not wait for a rewrite.
+        oldest = body["oldest_event_ms"] if known is None or known.snapshot_id != body["snapshot_id"] else None
         debt = TableDebt(
             table=rows.table,
             snapshot_id=body["snapshot_id"],
             partitions=partitions,
             counted=PartitionCounts.from_list(body["totals"]),
             acted_on=self._settings.tables.acts_on(rows.table, {"firnline.enabled": body["enabled"]}),
-            waiting_since=earliest(known.waiting_since if known else None, _seconds(heard)),
+            waiting_since=earliest(known.waiting_since if known else None, _seconds(oldest)),
             manifests=ManifestCounts.from_list(body["manifests"]) if body.get("manifests") else None,
             refused=tuple(body.get("refused", ())),
         )
         for refused in set(debt.refused) - set(known.refused if known else ()):
-            LOG.warning("table property refused", table=str(rows.table), reason=refused)
+            LOG.warning("table property not used", table=str(rows.table), reason=refused)
         now = self._clock()
         due_since = (known.due_since if known else None) or now
         debt = replace(debt, due_since=due_since if debt.has_work else None)
@@ -164,8 +162,8 @@ class BatchHandler:
         rate = commit_rate(known.commits_per_hour if known else 0.0, since_last)
         return replace(debt, commits_per_hour=rate, counted_at=now)
 
-    def _tell_skipped(self, rows: TableRows, debt: TableDebt) -> None:
-        """Of the partitions that this batch is about, those with debt that is left for now."""
+    def _report_skipped(self, rows: TableRows, debt: TableDebt) -> None:
+        """Publish the partitions of this batch that have debt and are not due."""
         if not debt.acted_on:
             if debt.has_work:
                 self._listener(PartitionsSkipped(table=rows.table, snapshot_id=debt.snapshot_id, reason="not_acted_on"))
@@ -178,7 +176,7 @@ class BatchHandler:
                 PartitionsSkipped(table=rows.table, snapshot_id=debt.snapshot_id, reason="not_due", partitions=skipped)
             )
 
-    def _tell(self, rows: TableRows) -> None:
+    def _report_update(self, rows: TableRows) -> None:
         oldest = rows.body["oldest_event_ms"]
         self._listener(
             LedgerUpdated(
@@ -190,15 +188,15 @@ class BatchHandler:
             )
         )
 
-    def _bury_all(self, dead: list[tuple[dict[str, Any], bytes | None]]) -> None:
+    def _send_dead_letters(self, dead: list[tuple[dict[str, Any], bytes | None]]) -> None:
         for body, value in dead:
             headers = tuple((name, bytes.fromhex(text)) for name, text in body["headers"])
             key = bytes.fromhex(body["key"]) if body["key"] is not None else None
             event = RawEvent(key=key, value=value, headers=headers, timestamp_ms=body["timestamp_ms"])
-            bad = BadEvent(body["reason"], body["message"])
+            bad = BadEvent(BadEventReason(body["reason"]), body["message"])
             place = {key: body[key] for key in ("topic", "partition", "offset")}
-            if not self._bury(dead_letter(event, bad, **place)):
-                break  # each try may take seconds, and the batch must end
+            if not self._send_dead_letter(dead_letter(event, bad, **place)):
+                break  # each attempt can take seconds, and the batch must end
         for reason, count in Counter(body["reason"] for body, _ in dead).items():
             self._listener(DeadLettered(reason=reason, count=count))
 

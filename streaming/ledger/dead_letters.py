@@ -1,7 +1,7 @@
-"""What is kept of an event nobody could use: its bytes, where it stood, and why it was refused. Pure.
+"""Dead letters: the bytes of an unusable event, its place in the topic, and the reason. Pure.
 
-A dead letter must fit into a record of Kafka's default size (1 MiB with headers and key), whatever was refused: a
-letter the broker rejects would stop the query that sends it. So value, key and original headers each have a limit.
+A dead letter must fit into a record of Kafka's default size (1 MiB with headers and key), because a record that the
+broker rejects would stop the query. So value, key and original headers each have a limit.
 """
 
 from __future__ import annotations
@@ -15,22 +15,19 @@ MAX_VALUE_BYTES = 900 * 1024
 MAX_KEY_BYTES = 16 * 1024
 MAX_ORIGINAL_HEADERS_BYTES = 64 * 1024
 MAX_DETAIL_BYTES = 1000
-HEADER_OVERHEAD_BYTES = 10  # two lengths of at most five bytes, so that many empty headers count too
+HEADER_OVERHEAD_BYTES = 10  # two lengths of at most five bytes each; so many empty headers count too
 
 Headers = list[tuple[str, bytes]]
 
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A record for the dead-letter topic."""
-
     key: bytes | None
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...]
 
 
 def dead_letter(event: RawEvent, bad: BadEvent, *, topic: str, partition: int, offset: int) -> DeadLetter:
-    """The record to send for a refused event."""
     headers = dead_letter_headers(
         bad.reason, bad.detail, topic=topic, partition=partition, offset=offset, original_headers=event.headers
     )
@@ -50,9 +47,9 @@ def dead_letter_headers(
     offset: int,
     original_headers: Sequence[tuple[str, bytes]],
 ) -> Headers:
-    """The original headers, then ours: of a name that stands twice, Kafka's readers take the last.
+    """The original headers, then firnline's: Kafka clients use the last header of a name.
 
-    Originals are kept in order as far as they fit; `firnline.headers-dropped` counts the rest.
+    Original headers are kept in order while they fit; `firnline.headers-dropped` counts the rest.
     """
     kept = _fitting(original_headers)
     headers = [
@@ -80,7 +77,7 @@ def _fitting(headers: Sequence[tuple[str, bytes]]) -> Headers:
 
 
 def _shortened(detail: str) -> bytes:
-    # Cutting bytes can halve a character: the half is dropped, so that the header stays UTF-8.
+    # Cutting bytes can split a character: drop the rest of it, so that the header stays UTF-8.
     return _bytes(detail)[:MAX_DETAIL_BYTES].decode("utf-8", "ignore").encode("utf-8")
 
 

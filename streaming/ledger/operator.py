@@ -1,7 +1,7 @@
-"""The ledger inside Spark: keyed by table, state in RocksDB, one look at the table per micro-batch.
+"""The ledger as a Spark operator: keyed by table, state in RocksDB, one count of a table per micro-batch.
 
-A catalog that fails, a table that is gone or a manifest that cannot be read becomes a row that says so; nothing raised
-here would leave anything but a dead stream.
+A failing catalog, a dropped table or an unreadable manifest becomes a row with the error. An exception would end the
+stream, so none may be raised.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from compactor.errors import FirnlineError
 from compactor.iceberg.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
-from compactor.partitions import PartitionKey
 from compactor.planning.policy import Policy
 from compactor.planning.tiered_policy import policy_of
 from compactor.settings.policy import PolicySettings, refused_properties
@@ -34,12 +33,12 @@ from streaming.ledger.rows import COLUMNS, partition_row, table_row, unknown_eve
 from streaming.wiring import manifest_disk
 
 COUNTING_CACHE_BYTES = 16 * 1024 * 1024
-"""A walk wants each manifest once. What it reads is on the host's disk then, where the planner finds it."""
+"""Small, because an update reads each manifest once. The planner finds the decoded manifests on the host's disk."""
 
 
 @dataclass(frozen=True)
 class LedgerSettings:
-    """What the operator needs of the settings; pickled to the executors."""
+    """The settings of the operator; pickled to the executors."""
 
     catalogs: Catalogs
     tables: TableRules
@@ -50,7 +49,6 @@ class LedgerSettings:
 
 
 def ledger_settings(settings: Settings, catalogs: Catalogs) -> LedgerSettings:
-    """The operator's part of the settings."""
     return LedgerSettings(
         catalogs=catalogs,
         tables=settings.tables,
@@ -62,7 +60,7 @@ def ledger_settings(settings: Settings, catalogs: Catalogs) -> LedgerSettings:
 
 
 class StateLedgerStore:
-    """`LedgerStore` over Spark's keyed state."""
+    """`LedgerStore` in Spark's keyed state."""
 
     def __init__(self, head: Any, slots: Any) -> None:
         self._head = head
@@ -93,13 +91,12 @@ class StateLedgerStore:
 
 
 class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no types for this class
-    """Events of one table in, the table's row and its changed partitions out."""
+    """Events of one table in; the table's row and rows of its changed partitions out."""
 
     def __init__(self, settings: LedgerSettings) -> None:
         self._settings = settings
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        """Called by Spark once per task."""
         reduce_task_overhead()
         self._head = handle.getValueState("head", "json string")
         self._slots = handle.getMapState("slots", "number int", "packed binary")
@@ -110,7 +107,7 @@ class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no t
         rows: Iterator[pd.DataFrame],
         timerValues: Any,  # noqa: N803, ARG002
     ) -> Iterator[pd.DataFrame]:
-        """One table's events of this batch; yields at least the table's row."""
+        """Handle one table's events of the batch; yields at least the table's row."""
         events = pd.concat(list(rows), ignore_index=True)
         catalog, *namespace, name = json.loads(key[0])
         table = TableName(catalog, tuple(namespace), name)
@@ -118,7 +115,7 @@ class DebtLedger(StatefulProcessor):  # type: ignore[misc]  # pyspark ships no t
         yield pd.DataFrame(out, columns=list(COLUMNS)).astype(object)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """Nothing to close."""
 
 
 def look(
@@ -128,10 +125,10 @@ def look(
     events: pd.DataFrame,
     clock: Callable[[], float] = time.time,
 ) -> list[dict[str, Any]]:
-    """Bring one table's counts up to date; every failure ends as a row that says so."""
-    heard = _heard(events)
+    """Update one table's counts; a failure becomes a row with the error."""
+    received = _received(events)
     if settings.tables.ignores(table):
-        return [table_row(table, "ignored", heard)]
+        return [table_row(table, "ignored", received)]
     try:
         view = settings.catalogs.load(table)
         values = settings.policy.for_table(table, view.properties)
@@ -148,20 +145,20 @@ def look(
         manifests = manifests_of(view, settings.manifests)
     except TableMissingError as error:
         store.clear()
-        asked = (events["report"] | events["continues"]).astype(bool)  # the watcher's own questions are no letters
-        unknown = [unknown_event_row(table, event, str(error)) for event in events[~asked].to_dict("records")]
-        return [table_row(table, "unknown", heard, message=str(error)), *unknown]
+        requests = (events["report"] | events["continues"]).astype(bool)  # the watcher's own: no dead letters
+        unknown = [unknown_event_row(table, event, str(error)) for event in events[~requests].to_dict("records")]
+        return [table_row(table, "unknown", received, message=str(error)), *unknown]
     except FirnlineError as error:
-        return [table_row(table, "unreadable", heard, reason=error.reason, message=str(error))]
-    except Exception as error:  # noqa: BLE001 - whatever it is, the stream and the other tables go on
+        return [table_row(table, "unreadable", received, reason=error.reason, message=str(error))]
+    except Exception as error:  # noqa: BLE001 - the stream and the other tables must continue
         message = f"{type(error).__name__}: {error}"
-        return [table_row(table, "unreadable", heard, reason="unexpected", message=message)]
-    return _rows(table, view, sizes, policy_of(values, sizes), update, heard, manifests, clock())
+        return [table_row(table, "unreadable", received, reason="unexpected", message=message)]
+    return _rows(table, view, sizes, policy_of(values, sizes), update, received, manifests, clock())
 
 
-def _heard(events: pd.DataFrame) -> dict[str, Any]:
-    """How many events of which source, and the time of the oldest that announced a commit of somebody else's."""
-    announced = events[~events["asks"].astype(bool)]
+def _received(events: pd.DataFrame) -> dict[str, Any]:
+    """Events by source, the time of the oldest event about a writer's commit, and requested rewrites."""
+    announced = events[events["writes"].astype(bool)]
     oldest = announced["timestamp_ms"].min() if len(announced) else None
     return {
         "sources": dict(Counter(events["source"])),
@@ -177,7 +174,7 @@ def _rows(
     sizes: FileSizes,
     policy: Policy,
     update: LedgerUpdate,
-    heard: dict[str, Any],
+    received: dict[str, Any],
     manifests: ManifestCounts,
     now: float,
 ) -> list[dict[str, Any]]:
@@ -188,7 +185,7 @@ def _rows(
         table_row(
             table,
             status,
-            heard,
+            received,
             update=update,
             enabled=enabled,
             target=sizes.target,
@@ -199,18 +196,15 @@ def _rows(
     if not update.counted:
         return rows
     layouts = view.layouts()
-
-    def one(key: PartitionKey) -> dict[str, Any]:
-        counts = update.partitions[key]
+    for key, counts in update.partitions.items():
         layout = layouts[key.spec_id]
         judgement = policy.judge(counts, now - counts.changed_ms / 1000)
-        return partition_row(table, key, layout.readable(key), layout.bucket(key), counts, judgement)
-
-    return rows + [one(key) for key in update.partitions]
+        rows.append(partition_row(table, key, layout.readable(key), layout.bucket(key), counts, judgement))
+    return rows
 
 
 class DirectLedger:
-    """The ledger without a stream: observe mode's sweep counts here, since it may not write to the topic."""
+    """The ledger without a stream, for sweeps of observe mode, which must not write to the topic."""
 
     def __init__(self, settings: LedgerSettings, clock: Callable[[], float] = time.time) -> None:
         self._settings = settings
@@ -218,13 +212,13 @@ class DirectLedger:
         self._stores: dict[TableName, DictionaryStore] = {}
 
     def rows(self, table: TableName, changed: TableChanged) -> list[dict[str, Any]]:
-        """The rows that the stream would yield for one event."""
+        """The rows that the stream yields for one event."""
         event = {
             "source": changed.source,
             "timestamp_ms": changed.timestamp_ms,
             "report": changed.report,
             "continues": changed.continues,
-            "asks": True,
+            "writes": False,
             "request": changed.request,
             "key": None,
             "value": None,

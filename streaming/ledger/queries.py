@@ -1,6 +1,6 @@
-"""The two streaming queries: commit events into the ledger, and bad events to the dead-letter topic.
+"""The two streaming queries: commit events to the ledger, and unusable events to the dead-letter topic.
 
-Both read the same topics, each with its own checkpoint: a dead-letter topic that refuses cannot stop the ledger.
+Both read the same topics with a checkpoint each, so that a failing dead-letter topic does not stop the ledger.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import KafkaSettings, Settings
 from compactor.spark.python_worker import reduce_task_overhead
 from streaming.commit_events.decoder import (
-    REASONS,
     TIMESTAMP_MS_MAX,
     BadEvent,
+    BadEventReason,
     RawEvent,
     TableChanged,
     decode,
@@ -35,32 +35,26 @@ from streaming.ledger.rows import SCHEMA, table_key
 from streaming.ledger.table_resolution import resolve
 
 CHANGED_SCHEMA = (
-    "name string, source string, timestamp_ms long, report boolean, continues boolean, asks boolean, "
+    "name string, source string, timestamp_ms long, report boolean, continues boolean, writes boolean, "
     "request string, key binary, value binary, headers string, topic string, partition int, offset long"
 )
 DEAD_SCHEMA = "reason string, key binary, value binary, headers array<struct<key: string, value: binary>>"
-DEAD_LETTERS = "dead_letters"  # name of the observed counts by reason in the query's progress
+DEAD_LETTERS = "dead_letters"  # name of the counts by reason in the query's progress
 
 
 @dataclass(frozen=True)
 class EventReader:
-    """Decodes records on executors: pickled with the catalog names, which resolve a table's name."""
+    """Decodes records on executors. Pickled, with the catalog names that table names are resolved with."""
 
     catalogs: tuple[str, ...]
 
     def changed(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Kafka records in, one row per usable event out."""
-        reduce_task_overhead()
-        for frame in frames:
-            rows = [row for row in map(self._changed_row, frame.itertuples(index=False)) if row is not None]
-            yield pd.DataFrame(rows, columns=[column.split()[0] for column in CHANGED_SCHEMA.split(", ")])
+        return _mapped(frames, self._changed_row, [column.split()[0] for column in CHANGED_SCHEMA.split(", ")])
 
     def dead(self, frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Kafka records in, one dead letter per unusable event out."""
-        reduce_task_overhead()
-        for frame in frames:
-            rows = [row for row in map(self._dead_row, frame.itertuples(index=False)) if row is not None]
-            yield pd.DataFrame(rows, columns=["reason", "key", "value", "headers"])
+        return _mapped(frames, self._dead_row, ["reason", "key", "value", "headers"])
 
     def _changed_row(self, record: Any) -> tuple[Any, ...] | None:
         event = raw_event(record)
@@ -70,10 +64,11 @@ class EventReader:
         table = resolve(decoded, self.catalogs)
         if isinstance(table, BadEvent):
             return None
-        asks = decoded.report or decoded.continues or decoded.request is not None or decoded.operation == "replace"
+        requests = decoded.report or decoded.continues or decoded.request is not None
+        writes = not requests and decoded.operation != "replace"
         headers = json.dumps([[name, value.hex()] for name, value in event.headers])
         return (
-            table_key(table), decoded.source, decoded.timestamp_ms, decoded.report, decoded.continues, asks,
+            table_key(table), decoded.source, decoded.timestamp_ms, decoded.report, decoded.continues, writes,
             decoded.request, event.key, event.value, headers, record.topic, int(record.partition),
             int(record.offset),
         )  # fmt: skip
@@ -87,11 +82,20 @@ class EventReader:
         place = {"topic": record.topic, "partition": int(record.partition), "offset": int(record.offset)}
         letter = dead_letter(event, bad, **place)
         headers = [{"key": name, "value": value} for name, value in letter.headers]
-        return {"reason": bad.reason, "key": letter.key, "value": letter.value, "headers": headers}
+        return {"reason": bad.reason.value, "key": letter.key, "value": letter.value, "headers": headers}
+
+
+def _mapped(
+    frames: Iterator[pd.DataFrame], row_of: Callable[[Any], Any | None], columns: list[str]
+) -> Iterator[pd.DataFrame]:
+    reduce_task_overhead()
+    for frame in frames:
+        rows = [row for row in map(row_of, frame.itertuples(index=False)) if row is not None]
+        yield pd.DataFrame(rows, columns=columns)
 
 
 def raw_event(record: Any) -> RawEvent:
-    """A row of Spark's Kafka source as the decoders take it."""
+    """The decoders' input, from a row of Spark's Kafka source."""
     headers = record.headers if record.headers is not None else []
     return RawEvent(
         key=_bytes(record.key),
@@ -111,7 +115,7 @@ def records(session: SparkSession, kafka: KafkaSettings) -> DataFrame:
         session.readStream.format("kafka")
         .options(**source_options(kafka))
         .load()
-        # Milliseconds as a number: pandas' timestamps end in 2262, and a producer may write what it likes.
+        # Milliseconds as a number: pandas' timestamps end in 2262, and a producer can write any timestamp.
         .select(
             "key", "value", "headers", F.unix_millis("timestamp").alias("timestamp_ms"), "topic", "partition", "offset"
         )
@@ -125,7 +129,7 @@ def start_ledger(
     checkpoint: str,
     handle: Callable[[DataFrame, int], None],
 ) -> StreamingQuery:
-    """The main query: events → ledger → `handle`, which must consume the whole frame with one action."""
+    """Start the main query: events → ledger → `handle`, which must consume the whole frame with one action."""
     reader = EventReader(catalogs.names)
     operator = DebtLedger(ledger_settings(settings, catalogs))
     rows = (
@@ -148,12 +152,14 @@ def start_ledger(
 def start_dead_letters(
     session: SparkSession, settings: Settings, catalogs: Catalogs, checkpoint: str, *, write: bool
 ) -> StreamingQuery:
-    """The second query: unusable events → the dead-letter topic (nowhere in observe mode, which writes nothing)."""
+    """Start the second query: unusable events → the dead-letter topic. `write`: False in observe mode."""
     reader = EventReader(catalogs.names)
     letters = (
         records(session, settings.kafka)
         .mapInPandas(reader.dead, DEAD_SCHEMA)
-        .observe(DEAD_LETTERS, *(F.count_if(F.col("reason") == reason).alias(reason) for reason in sorted(REASONS)))
+        .observe(
+            DEAD_LETTERS, *(F.count_if(F.col("reason") == each.value).alias(each.value) for each in BadEventReason)
+        )
         .drop("reason")
     )
     writer = (

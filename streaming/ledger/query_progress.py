@@ -1,4 +1,4 @@
-"""What the streaming queries say of themselves → typed events. Spark keeps the last hundred batches to read from."""
+"""Publish the progress of the streaming queries as typed events. Spark keeps the last 100 batches."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from streaming.ledger.queries import DEAD_LETTERS
 
 
 class ProgressReader:
-    """Tells each finished batch once. Not thread-safe: one thread polls."""
+    """Publishes each finished batch once. Not thread-safe: one thread polls."""
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._told: dict[str, int] = {}
+        self._reported: dict[str, int] = {}
 
     def poll(self, query: StreamingQuery) -> None:
-        """Report batches finished since the last call."""
+        """Publish the batches that finished since the last call."""
         name = str(query.name)
         for progress in query.recentProgress:
-            if progress.batchId <= self._told.get(name, -1):
+            if progress.batchId <= self._reported.get(name, -1):
                 continue
-            self._told[name] = progress.batchId
+            self._reported[name] = progress.batchId
             self._listener(_finished(name, progress))
             for reason, count in _dead_letters(progress).items():
                 if count:

@@ -1,4 +1,4 @@
-"""The rows that travel from the ledger to the driver: one per table, one per partition, one per unusable event."""
+"""Rows from the ledger to the driver: one per table, per partition and per event of an unknown table."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from compactor.debt.manifest_debt import ManifestCounts
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.planning.policy import Judgement
 from compactor.table_names import TableName
+from streaming.commit_events.decoder import BadEventReason
 
 COLUMNS = ("table_name", "kind", "body", "value")
 SCHEMA = "table_name string, kind string, body string, value binary"
-"""`table_name`: JSON array of catalog, namespace, name. `body`: JSON by kind. `value`: a dead event's bytes."""
+"""`table_name`: JSON array of catalog, namespace, name. `body`: JSON by kind. `value`: bytes of a dead event."""
 
 
 def table_key(table: TableName) -> str:
-    """The stream's key of a table: JSON, since names may hold dots."""
+    """The stream's key of a table: JSON, because names can contain dots."""
     return json.dumps([table.catalog, *table.identifier], ensure_ascii=False)
 
 
 def parse_table_key(text: str) -> TableName:
-    """The inverse of `table_key`."""
+    """Inverse of `table_key`."""
     catalog, *namespace, name = json.loads(text)
     return TableName(catalog, tuple(namespace), name)
 
@@ -31,7 +32,7 @@ def parse_table_key(text: str) -> TableName:
 def table_row(
     table: TableName,
     status: str,
-    heard: dict[str, Any],
+    received: dict[str, Any],
     *,
     update: LedgerUpdate | None = None,
     enabled: str = "",
@@ -41,10 +42,10 @@ def table_row(
     manifests: ManifestCounts | None = None,
     refused: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """What became of one table in this batch. `status`: counted, counting, unknown, unreadable or ignored."""
+    """Result of one table in this batch. `status`: counted, counting, unknown, unreadable or ignored."""
     body = {
         "status": status,
-        **heard,
+        **received,
         "reason": reason,
         "message": message,
         "enabled": enabled,
@@ -68,7 +69,6 @@ def partition_row(
     counts: PartitionCounts,
     judgement: Judgement,
 ) -> dict[str, Any]:
-    """One partition's counts with the policy's judgement."""
     body = {
         "spec_id": key.spec_id,
         "values": key.values,
@@ -82,7 +82,7 @@ def partition_row(
 
 
 def partition_debt(body: dict[str, Any]) -> PartitionDebt:
-    """The inverse of `partition_row`."""
+    """Inverse of `partition_row`."""
     return PartitionDebt(
         key=PartitionKey(body["spec_id"], body["values"]),
         partition=body["partition"],
@@ -94,9 +94,9 @@ def partition_debt(body: dict[str, Any]) -> PartitionDebt:
 
 
 def unknown_event_row(table: TableName, event: dict[str, Any], message: str) -> dict[str, Any]:
-    """An event whose table does not exist, with what its dead letter needs."""
+    """An event whose table does not exist, with the fields of its dead letter."""
     body = {
-        "reason": "unknown_table",
+        "reason": BadEventReason.UNKNOWN_TABLE.value,
         "message": message,
         "topic": event["topic"],
         "partition": int(event["partition"]),

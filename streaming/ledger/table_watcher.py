@@ -1,7 +1,7 @@
-"""The table watcher: finds what no event announced, and asks the ledger for reports.
+"""The table watcher: sweeps the catalogs and requests reports from the ledger.
 
-At start and at every sweep it lists the catalogs, publishes a canonical event for each table whose metadata file is
-not the one it saw last, and asks for a full report of every table, so that a driver that has just started knows all.
+A sweep lists the catalogs and publishes one canonical event per table that requests a full report. So commits without
+events are found, and a driver that has just started receives the counts of all tables.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SWEEP_AGAIN_SECONDS = 15.0
 
 
 Publisher = Callable[[bytes, bytes], None]
-"""Takes key and value of one event for the commit topic."""
+"""Publishes key and value of one event on the commit topic."""
 
 
 class TableWatcher:
-    """Sweeps in a thread of its own; also publishes what the batch handler and the rewriter ask for."""
+    """Sweeps in its own thread; also publishes recount requests and our own commits."""
 
     def __init__(
         self,
@@ -51,55 +51,55 @@ class TableWatcher:
         self._listener = listener
         self._clock = clock
         self._stop = threading.Event()
-        self._soon: dict[tuple[TableName, bool], float] = {}
+        self._requests: dict[tuple[TableName, bool], float] = {}
         self._found: dict[str, frozenset[TableName]] = {}
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._serve, name="table-watcher", daemon=True)
         self.trouble: str | None = None
 
     def start(self) -> None:
-        """Begin with a sweep."""
+        """Start the thread; it sweeps at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the table at hand."""
+        """Stop after the current table."""
         self._stop.set()
         self._thread.join(timeout=10)
 
     def announce(self, table: TableName, snapshot_id: int) -> None:
-        """Our own commit: the ledger hears it like any other."""
+        """Publish our own commit, so that the ledger counts it like any other."""
         self._send(table, snapshot_id=snapshot_id, operation="replace")
 
-    def ask_again(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None:
-        """Have the ledger look at a table again: to go on with a long recount, or because it could not be read."""
+    def request_recount(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None:
+        """Request another count: to continue a long recount (`continues`), or after a failed read."""
         with self._lock:
-            self._soon.setdefault((table, continues), self._ticks() + after_seconds)
+            self._requests.setdefault((table, continues), self._ticks() + after_seconds)
 
     @property
     def found(self) -> frozenset[TableName] | None:
-        """Tables that the last sweep has listed, less those that are ignored; None before the first listing."""
+        """Tables of the last sweep that are not ignored; None before the first listing."""
         found = self._found
         return frozenset().union(*found.values()) if found else None
 
     def sweep(self) -> int:
-        """List every catalog and ask for a report of every table that is not ignored; returns how many there were.
+        """List every catalog and request a report of every table that is not ignored; return their number.
 
-        Asked for too are tables that are known but not listed: they were dropped, or events alone tell of them.
+        Also request reports of known tables that are not listed: dropped tables, and tables known from events only.
         """
-        asked = 0
+        requested = 0
         self.trouble = None
         for catalog in self._catalogs.names:
             try:
                 listed, failure = self._list(catalog)
                 for table in self._keep_found(catalog, listed, complete=failure is None):
                     if self._stop.is_set():
-                        return asked
+                        return requested
                     self._send(table, report=True)
-                    asked += 1
+                    requested += 1
                 if failure is not None:
                     raise failure
                 if self._stop.is_set():
-                    return asked
+                    return requested
                 seen = set(listed)
                 for table in self._known():
                     if table.catalog == catalog and table not in seen:
@@ -109,10 +109,10 @@ class TableWatcher:
                 self._listener(
                     TableUnreadable(table=TableName(catalog, (), "*"), reason=error.reason, message=str(error))
                 )
-        return asked
+        return requested
 
     def _list(self, catalog: str) -> tuple[list[TableName], FirnlineError | None]:
-        """The catalog's tables, all of them or those listed before a failure."""
+        """The catalog's tables; after a failure, those listed before it, with the error."""
         listed: list[TableName] = []
         try:
             for table in self._catalogs.list_tables(catalog):
@@ -127,7 +127,7 @@ class TableWatcher:
         watched = [table for table in listed if not self._settings.tables.ignores(table)]
         before = frozenset[TableName]() if complete else self._found.get(catalog, frozenset())
         if watched or complete:
-            self._found = {**self._found, catalog: before.union(watched)}  # replaced as a whole: other threads read it
+            self._found = {**self._found, catalog: before.union(watched)}  # assign a new map: other threads read it
         return watched
 
     def _serve(self) -> None:
@@ -144,9 +144,9 @@ class TableWatcher:
     def _guarded(self, step: Callable[[], object]) -> bool:
         try:
             step()
-        except Exception as error:  # noqa: BLE001 - the thread must outlive a broker's bad minute
+        except Exception as error:  # noqa: BLE001 - the thread must survive failures of the broker
             if self.trouble is None:
-                LOG.warning("the table watcher could not do its work, it tries again: %s", error)
+                LOG.warning("the table watcher failed and will try again: %s", error)
             self.trouble = str(error)
             return False
         return True
@@ -154,16 +154,16 @@ class TableWatcher:
     def _send_what_is_due(self) -> None:
         now = self._ticks()
         with self._lock:
-            due = [asked for asked, at in self._soon.items() if at <= now]
-            for asked in due:
-                del self._soon[asked]
+            due = [request for request, at in self._requests.items() if at <= now]
+            for request in due:
+                del self._requests[request]
         while due:
             table, continues = due[0]
             try:
                 self._send(table, continues=continues, report=not continues)
             except BaseException:
-                for asked in due:  # none is lost when the broker has a bad minute
-                    self.ask_again(asked[0], continues=asked[1])
+                for table, continues in due:  # keep all requests if the broker fails
+                    self.request_recount(table, continues=continues)
                 raise
             del due[0]
 

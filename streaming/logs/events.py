@@ -1,4 +1,4 @@
-"""Typed events as log lines: work and trouble are logged, what happens every second is left to the metrics."""
+"""Log typed events: rewrites, commits and failures. Frequent events are only counted in metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from compactor.events import (
 )
 from compactor.partitions import partition_text
 
-# Fields travel as the standard library's `extra`: whoever has set up no log of ours reads plain messages.
+# Fields are passed as the standard library's `extra`, so that other log configurations still show plain messages.
 LOG: structlog.stdlib.BoundLogger = structlog.wrap_logger(
     logging.getLogger("firnline"),
     processors=[
@@ -33,7 +33,7 @@ LOG: structlog.stdlib.BoundLogger = structlog.wrap_logger(
 
 
 def log_event(event: Event) -> None:
-    """One line an event; what has none of its own is shown by `--verbose`."""
+    """Log one line per event. `--verbose` also logs the events without a case here."""
     match event:
         case GroupCommitted():
             _log_rewrite(event)
@@ -98,7 +98,7 @@ def _log_trouble(event: RunFailed | GroupDropped | TableUnreadable) -> None:
             )  # fmt: skip
         case GroupDropped():
             LOG.warning(
-                "left as it was",
+                "file group not rewritten",
                 run_id=event.run_id, table=str(event.table), partition=partition_text(event.plan.partition),
                 reason=event.reason, error=event.message,
             )  # fmt: skip

@@ -1,8 +1,8 @@
-"""How log lines look: JSON objects for machines, columns for people; other libraries' lines the same way.
+"""Format of log lines: JSON objects for machines or columns for people, also for lines of other libraries.
 
-Everything goes to stderr. A JSON line has `message`, `timestamp` (UTC, ISO 8601), `level`, `logger`, where there is one
-`stack_trace`, and the fields of the event. Spark's JVM writes the same (compactor/spark/log4j2-json.properties); what
-the service's processes print otherwise gets this form from streaming/logs/pump.py.
+All lines go to stderr. A JSON line has `message`, `timestamp` (UTC, ISO 8601), `level`, `logger`, the fields of the
+event and, for errors, `stack_trace`. Spark's JVM writes the same format (compactor/spark/log4j2-json.properties).
+streaming/logs/pump.py converts all other output of the service's processes.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import structlog
 from compactor.settings.log import LogSettings
 
 SILENT = ("SQLQueryContextLogger", "py4j")
-"""pyspark logs what it also raises; a query that is stopped in mid-batch is no news to py4j."""
+"""pyspark logs errors that it also raises; py4j logs an error when a query is stopped within a batch."""
 
 
 def set_up_logging(settings: LogSettings, *, verbose: bool = False, to: TextIO | None = None) -> None:
-    """Format every line of this process. `verbose`: firnline's own from DEBUG; `to`: in place of stderr."""
+    """Set up the log of this process. `verbose`: DEBUG for firnline's lines; `to`: stream instead of stderr."""
     handler = logging.StreamHandler(to) if to else _ToStderr()
     handler.setFormatter(formatter(as_json=settings.as_json(terminal=sys.stderr.isatty()), colours=sys.stderr.isatty()))
     root = logging.getLogger()
@@ -37,7 +37,7 @@ def set_up_logging(settings: LogSettings, *, verbose: bool = False, to: TextIO |
 
 
 def formatter(*, as_json: bool, colours: bool = False) -> structlog.stdlib.ProcessorFormatter:
-    """A formatter of records, whoever made them; fields are what they carry as `extra`."""
+    """A formatter for records of all libraries; the fields are their `extra`."""
     shared: list[Callable[..., Any]] = [
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.stdlib.add_log_level,
@@ -55,7 +55,7 @@ def formatter(*, as_json: bool, colours: bool = False) -> structlog.stdlib.Proce
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):
-    """To what stderr is at the moment: a progress bar takes it over while it is shown."""
+    """Writes to the current sys.stderr: a progress bar replaces it while it is shown."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -73,7 +73,7 @@ def _name_stack_trace(_logger: Any, _method: str, fields: structlog.typing.Event
 
 def _log_end(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
     if issubclass(kind, Exception):
-        logging.getLogger("firnline").critical("ended by an error nobody foresaw", exc_info=error)
+        logging.getLogger("firnline").critical("ended by an unexpected error", exc_info=error)
     else:
         sys.__excepthook__(kind, error, traceback)
 

@@ -1,7 +1,7 @@
-"""Sends what this process and its children print through the log pump, so that every line is a JSON object.
+"""Send the output of this process and its children through the log pump, so that every line is a JSON object.
 
-Python's tracebacks, the JVM before it has a log, Spark's scripts and its Python workers print plain text; no setting of
-theirs changes that. firnline's own log has a pipe of its own, so that its long lines are not torn by theirs.
+Python tracebacks, the JVM before it sets up its log, Spark's scripts and its Python workers print plain text, and no
+setting changes that. firnline's log has a separate pipe, so that other output does not split its long lines.
 """
 
 from __future__ import annotations
@@ -17,19 +17,18 @@ from pathlib import Path
 from typing import TextIO
 
 PUMP = Path(__file__).with_name("pump.py")
-DRAIN_SECONDS = 5.0  # for the pump to pass on the last lines; it needs milliseconds unless nobody reads them
+DRAIN_SECONDS = 5.0  # for the pump to write the last lines; normally milliseconds
 NOT_FOR_THE_PUMP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 STDOUT, STDERR = 1, 2
 
 
 class OwnLog(io.TextIOBase):
-    """Where firnline's own log goes: to the pump, or straight to stderr once the pump has ended."""
+    """Stream of firnline's log: to the pump, or to stderr after the pump has ended."""
 
     def __init__(self, pipe: int, stderr: int, drained: int) -> None:
         self._to, self._stderr, self._drained = pipe, stderr, drained
 
     def write(self, text: str) -> int:
-        """Write a line."""
         data = text.encode("utf-8", "backslashreplace")
         try:
             _write_all(self._to, data)
@@ -38,22 +37,24 @@ class OwnLog(io.TextIOBase):
         return len(text)
 
     def drain(self) -> None:
-        """End the pipe and wait until the pump has passed on what was printed so far."""
+        """Close the pipe and wait until the pump has written everything printed so far."""
         pipe, self._to = self._to, self._stderr
         os.close(pipe)
         select.select([self._drained], [], [], DRAIN_SECONDS)
 
 
 def output_as_json() -> TextIO:
-    """Give stdout and stderr of this process, and of children it starts from now on, to a new pump.
+    """Redirect stdout and stderr of this process and of its future children to a new pump.
 
-    Returns where lines go that are JSON already. At exit, waits for the pump.
+    Returns the stream for lines that are already JSON. At exit, waits for the pump.
     """
     own, to_own = os.pipe()
     printed, to_printed = os.pipe()
     drained, done = os.pipe()
     stderr = os.dup(STDERR)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, NOT_FOR_THE_PUMP)  # inherited: only its pipes end the pump
+    before = signal.pthread_sigmask(
+        signal.SIG_BLOCK, NOT_FOR_THE_PUMP
+    )  # the pump inherits this mask and ends only with its pipes
     try:
         subprocess.Popen(
             [sys.executable, "-I", "-S", str(PUMP), str(own), str(printed), str(done)],
@@ -75,9 +76,9 @@ def output_as_json() -> TextIO:
 
 
 def run_with_json_output(command: list[str]) -> None:
-    """Become another program, whose output passes a pump: a Spark executor in a pod of its own."""
+    """Replace this process by another program with its output sent through a pump: for executors as pods."""
     output_as_json()
-    os.execvp(command[0], command)  # noqa: S606 - without a shell, as intended
+    os.execvp(command[0], command)  # noqa: S606 - no shell, on purpose
 
 
 def _write_all(to: int, data: bytes) -> None:

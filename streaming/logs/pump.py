@@ -1,10 +1,10 @@
-"""The log pump: a process that turns whatever the service's processes print into one JSON object a line.
+"""The log pump: a process that converts all output of the service's processes to one JSON object per line.
 
-`streaming/logs/json_output.py` starts it by its path, with the standard library alone. It outlives the service, so that
-the last lines of a killed service and of its JVM are JSON too, and ends when no process can print any more.
+`streaming/logs/json_output.py` starts it by its path; it uses only the standard library. It outlives the service, so
+that the last lines of a killed service and of its JVM are JSON too, and ends when all writers have closed the pipes.
 
-Arguments: the read ends of two pipes (firnline's own log; what all processes print) and a descriptor to close once
-everything that was printed before the end of firnline's own log has been passed on.
+Arguments: the read ends of two pipes (firnline's log; the output of all processes) and a descriptor that it closes
+after writing everything that was printed before the end of firnline's log.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 
 STDERR = 2
 READ_BYTES = 1 << 16
-LONGEST_LINE = 1 << 20  # a line or stack trace beyond it is cut, so that no writer can fill the memory
-QUIET_SECONDS = 0.2  # a stack trace without a new line for so long is complete
+LONGEST_LINE = 1 << 20  # cut longer lines and stack traces: they must not fill the memory
+QUIET_SECONDS = 0.2  # a stack trace is complete after this time without a new line
 FIELDS = ("message", "level", "logger")
-JVM_OBJECT = b'{"message":'  # as log4j2-json.properties begins a line
+JVM_OBJECT = b'{"message":'  # start of a line by log4j2-json.properties
 
 TRACEBACK = "Traceback (most recent call last):"
 FATAL = ("#", "Fatal Python error", "Terminating due to java.lang.OutOfMemoryError")
@@ -34,7 +34,7 @@ CHAINED = (
 )
 HEADER = re.compile(r"Exception ignored in|Exception in thread|--- |Process .*:$")  # precedes a traceback
 JAVA_FRAME = re.compile(r"\s+at \S+\(.*\)")
-NEAR_FRAMES = 16  # lines: what follows the frames of a trace (causes, indented lines) never goes on for longer
+NEAR_FRAMES = 16  # lines: the part of a trace after its frames (causes, indented lines) is never longer
 JAVA_MORE = re.compile(r"\s|Caused by: |Suppressed: |\.\.\. \d+ more")
 JAVA_ERROR = re.compile(r"(Exception in thread .* )?([a-z]\w*\.)+\w*(Exception|Error|Throwable)\b")
 PYTHON_ERROR = re.compile(r"[A-Za-z_][\w.]*(: |$)")
@@ -44,19 +44,19 @@ WARNING = re.compile(r".*(\bwarn(ing)?\b|Warning\b|SLF4J\(W\))", re.IGNORECASE)
 
 
 class Entries:
-    """Lines of one pipe become log entries: JSON log lines as they are, all else as the text of an entry."""
+    """Converts lines of one pipe to log entries: JSON log lines unchanged, other text as new entries."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
         self._bytes = 0
 
     def add(self, line: bytes) -> Iterator[bytes]:
-        """The entries that are complete now."""
+        """Add a line; return the entries that are now complete."""
         if is_entry(line):
             yield from self.flush()
             yield line
             return
-        glued = line.find(JVM_OBJECT)  # another process printed the beginning of a line meanwhile
+        glued = line.find(JVM_OBJECT)  # another process had printed a part of a line
         if glued > 0 and is_entry(line[glued:]):
             yield from self.add(line[:glued])
             yield from self.flush()
@@ -70,14 +70,13 @@ class Entries:
             self._bytes += len(line)
 
     def flush(self) -> Iterator[bytes]:
-        """What has been held back in case that more of it comes."""
+        """Return the entry that was held back because more lines could belong to it."""
         text, self._text, self._bytes = self._text, [], 0
         if text:
             yield json.dumps(entry(text)).encode()
 
     @property
     def waiting(self) -> bool:
-        """Whether something is held back."""
         return bool(self._text)
 
 
@@ -93,18 +92,18 @@ def is_entry(line: bytes) -> bool:
 
 
 def continues(line: str, text: list[str]) -> bool:
-    """Whether a line belongs to the stack trace, or to the JVM's crash report, that `text` begins."""
+    """Whether a line belongs to the stack trace or JVM crash report that starts in `text`."""
     first, last = text[0], text[-1]
     if not line or line[0].isspace() or JAVA_MORE.match(line):
         return True
     if first.startswith(FATAL):
         return line.startswith("#") or not first.startswith("#")
-    said = next((each for each in reversed(text) if each), "")
-    if said in CHAINED or line in CHAINED:
+    last_text = next((each for each in reversed(text) if each), "")
+    if last_text in CHAINED or line in CHAINED:
         return True
     if line == TRACEBACK:
         return TRACEBACK not in text and (HEADER.match(last) is not None or last.endswith(":"))
-    if TRACEBACK in text:  # the error after its frames, or further lines of its message
+    if TRACEBACK in text:  # the error after the frames, or more lines of its message
         return not NEW_ENTRY.match(line)
     # A Java exception whose message has several lines.
     framed = any(map(JAVA_FRAME.match, text[-NEAR_FRAMES:]))
@@ -112,12 +111,12 @@ def continues(line: str, text: list[str]) -> bool:
 
 
 def entry(text: list[str]) -> dict[str, Any]:
-    """A log entry of lines that are no JSON; a stack trace is a field of its own."""
+    """A log entry of lines that are not JSON; a stack trace becomes its own field."""
     while not text[-1]:
         text.pop()
     message, traced = text[0], False
     if TRACEBACK in text:
-        begin = len(text) - text[::-1].index(TRACEBACK)  # of chained errors the last is the one that was not handled
+        begin = len(text) - text[::-1].index(TRACEBACK)  # the last of chained errors is the unhandled one
         errors = [line for line in text[begin:] if line and not line[0].isspace() and PYTHON_ERROR.match(line)]
         message, traced = (errors or text)[0], True
     elif any(map(JAVA_FRAME.match, text)) or (text[0].startswith(FATAL) and len(text) > 1):
@@ -130,7 +129,7 @@ def entry(text: list[str]) -> dict[str, Any]:
 
 
 def level(text: list[str], *, traced: bool) -> str:
-    """How bad it is, by its first line."""
+    """Log level, guessed from the first line."""
     if text[0].startswith(FATAL):
         return "critical"
     if traced or ERROR.match(text[0]):
@@ -139,7 +138,7 @@ def level(text: list[str], *, traced: bool) -> str:
 
 
 class Source:
-    """One pipe: what has been read of it and is no whole line yet, and its entries."""
+    """One pipe: its incomplete last line, and its entries."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -149,7 +148,7 @@ class Source:
         self._read_at = 0.0
 
     def read(self) -> list[bytes]:
-        """Entries of what can be read now."""
+        """Read once; return the complete entries."""
         found = os.read(self.descriptor, READ_BYTES)
         self._read_at = time.monotonic()
         self.open = bool(found)
@@ -160,12 +159,12 @@ class Source:
         return entries if self.open else [*entries, *self.entries.flush()]
 
     def complete(self) -> list[bytes]:
-        """What was held back for longer than a writer takes from one line of a stack trace to the next."""
+        """Return the held-back entry after `QUIET_SECONDS` without output."""
         return list(self.entries.flush()) if time.monotonic() - self._read_at >= QUIET_SECONDS else []
 
 
 def pump(own: int, printed: int, done: int, to: int = STDERR) -> None:
-    """Pass on both pipes until nobody can write to them; close `done` as soon as `own` has ended."""
+    """Convert both pipes until all writers have closed them; close `done` once `own` has ended."""
     first, second = Source(own), Source(printed)
     while first.open or second.open:
         wait = QUIET_SECONDS if first.entries.waiting or second.entries.waiting else None
@@ -182,13 +181,13 @@ def pump(own: int, printed: int, done: int, to: int = STDERR) -> None:
 
 
 def readable(sources: list[Source], wait: float | None) -> list[Source]:
-    """The sources that have something to read, or have ended."""
+    """Sources with data to read, or at their end."""
     ready, _, _ = select.select([source.descriptor for source in sources], [], [], wait)
     return [source for source in sources if source.descriptor in ready]
 
 
 def write(to: int, entries: list[bytes]) -> None:
-    """Write whole lines. Where nobody reads them any more, they are dropped: no writer must wait or fail for that."""
+    """Write whole lines. Drop them if the reader is gone: writers must not wait or fail because of it."""
     rest = b"".join(line + b"\n" for line in entries)
     while rest:
         try:
@@ -200,7 +199,7 @@ def write(to: int, entries: list[bytes]) -> None:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 if __name__ == "__main__":

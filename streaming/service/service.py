@@ -168,7 +168,7 @@ class Service:
         for name in self._catalogs.names:
             next(self._catalogs.list_tables(name), None)
         hook_topics = {hook.topic for hook in self._settings.hooks if hook.kind == "kafka"}
-        ensure_topics(self._settings.kafka, create=not self._observe, told=hook_topics)
+        ensure_topics(self._settings.kafka, create=not self._observe, hook_topics=hook_topics)
         check_commit_topic(self._settings.kafka, observe=self._observe)
 
     def _start_session(self) -> SparkSession:

@@ -121,7 +121,7 @@ class ClockedTable:
 class NobodyAsked:
     """What the batch handler asks for is done by the test itself."""
 
-    def ask_again(self, *_: object, **__: object) -> None:
+    def request_recount(self, *_: object, **__: object) -> None:
         raise AssertionError("a small local table is counted in one go")
 
 

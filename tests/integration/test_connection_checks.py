@@ -176,11 +176,11 @@ def test_the_history_is_looked_at_and_not_made(
     found = checks(tree, tmp_path)
     assert failed(found) == set()
     assert f"{name}/data/.firnline-probe" in found[check].detail
-    assert checks(tree, tmp_path, observe=True)[check].detail == "it is there"
+    assert checks(tree, tmp_path, observe=True)[check].detail == "it exists"
     tree["history"] = {"table": f"db.{table}"}
     found = checks(tree, tmp_path)
     assert failed(found) == {f"history table lake.db.{table}"}
-    assert "is no history" in found[f"history table lake.db.{table}"].detail
+    assert "is not a history" in found[f"history table lake.db.{table}"].detail
 
 
 def test_topics_that_do_not_exist_are_not_made(tree: dict[str, Any], broker: str, tmp_path: Path) -> None:

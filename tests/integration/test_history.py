@@ -137,7 +137,7 @@ def test_a_table_of_others_is_refused_and_a_silent_catalog_is_not_the_users_faul
     catalog = kept._catalogs.catalog("lake")
     catalog.create_namespace(NAME.namespace)
     catalog.create_table(NAME.identifier, ROWS)
-    with pytest.raises(InputError, match=r"history\.table: .* is no history"):
+    with pytest.raises(InputError, match=r"history\.table: .* is not a history"):
         kept.ensure()
     deaf = HistoryTable(Catalogs({"lake": {"type": "rest", "uri": "http://127.0.0.1:1"}}), NAME, "1")
     for call in (deaf.ensure, lambda: deaf.append([done()], "x"), lambda: asked(deaf)):
@@ -258,7 +258,7 @@ def test_a_history_that_is_not_kept_or_cannot_be_says_so(tmp_path: Path, monkeyp
     with pytest.raises(InputError, match="does not exist yet"):
         history_command.main(["db.t"], obj=place.config, standalone_mode=False)
     refused = firnline(place.config, "compact", "db.t", FIRNLINE_HISTORY__TABLE="db.t")
-    assert (refused.returncode, "is no history" in refused.stderr) == (2, True), refused.stderr
+    assert (refused.returncode, "is not a history" in refused.stderr) == (2, True), refused.stderr
     assert "replace" not in place.operations("t")
 
 
@@ -273,4 +273,4 @@ def test_people_see_what_was_decided_and_why(kept: HistoryTable) -> None:
 
     assert re.search(r"2026-01-21 12:00:00 .*day=1 .*done: due .*6 small files .*6 -> 1 .*6.0 kB .*splice", shown())
     assert "skipped: switched_off" in shown(partition="day=1")
-    assert "nothing was decided in this time" in shown(since=NOON + 1)
+    assert "no decisions in this time" in shown(since=NOON + 1)

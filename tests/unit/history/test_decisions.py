@@ -21,7 +21,7 @@ from compactor.events import (
     RunSkipped,
     SkippedPartition,
 )
-from compactor.history.decisions import MOST_OF_A_SENTENCE, TELLING, Decision, Repeats, decisions_of
+from compactor.history.decisions import LONGEST_WHY, RECORDED, Decision, RepeatFilter, decisions_of
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
 from tests.unit.metrics.test_metrics_recorder import EXAMPLES
@@ -176,7 +176,7 @@ def test_an_error_of_pages_is_cut() -> None:
         ),
         5.0,
     )
-    assert len(row.why) == MOST_OF_A_SENTENCE
+    assert len(row.why) == LONGEST_WHY
 
 
 def test_each_partition_left_alone_is_a_row() -> None:
@@ -218,9 +218,9 @@ def test_an_unpartitioned_table_is_one_partition() -> None:
 @pytest.mark.parametrize("event", EXAMPLES, ids=lambda event: type(event).__name__)
 def test_what_is_listed_as_telling_is_what_tells(event: Event) -> None:
     of_groups = isinstance(event, RunCommitted) and event.groups > 0  # each of them has told already
-    assert bool(decisions_of(event, 0.0)) == (isinstance(event, TELLING) and not of_groups)
-    assert set(TELLING) < set(get_args(Event))
-    assert not isinstance(LedgerUpdated(TABLE, 1), TELLING)
+    assert bool(decisions_of(event, 0.0)) == (isinstance(event, RECORDED) and not of_groups)
+    assert set(RECORDED) < set(get_args(Event))
+    assert not isinstance(LedgerUpdated(TABLE, 1), RECORDED)
 
 
 def skipped(
@@ -230,34 +230,34 @@ def skipped(
 
 
 def test_the_same_reason_is_told_once_in_its_time_whatever_its_figures() -> None:
-    repeats = Repeats(repeat_seconds=100.0)
-    assert repeats.are_news(skipped("3 small files", at=0))
-    assert not repeats.are_news(skipped("4 small files", at=99))
-    assert repeats.are_news(skipped("5 small files", at=100))
-    assert not repeats.are_news(skipped("5 small files", at=199))
+    repeats = RepeatFilter(repeat_seconds=100.0)
+    assert repeats.is_new(skipped("3 small files", at=0))
+    assert not repeats.is_new(skipped("4 small files", at=99))
+    assert repeats.is_new(skipped("5 small files", at=100))
+    assert not repeats.is_new(skipped("5 small files", at=199))
 
 
 def test_another_reason_or_partition_is_news_and_going_back_and_forth_is_not() -> None:
-    repeats = Repeats(repeat_seconds=100.0)
-    assert repeats.are_news(skipped())
-    assert repeats.are_news(skipped(partition='{"p": 2}'))
-    assert repeats.are_news(skipped("a commit less than 60 s ago"))
-    assert repeats.are_news(skipped(reason="declined"))
-    assert repeats.are_news(replace(skipped(), table=replace(TABLE, name="u")))
-    assert repeats.are_news(replace(skipped(), spec_id=1))
-    assert not any(repeats.are_news(again) for again in (skipped(), skipped("a commit less than 60 s ago")))
+    repeats = RepeatFilter(repeat_seconds=100.0)
+    assert repeats.is_new(skipped())
+    assert repeats.is_new(skipped(partition='{"p": 2}'))
+    assert repeats.is_new(skipped("a commit less than 60 s ago"))
+    assert repeats.is_new(skipped(reason="declined"))
+    assert repeats.is_new(replace(skipped(), table=replace(TABLE, name="u")))
+    assert repeats.is_new(replace(skipped(), spec_id=1))
+    assert not any(repeats.is_new(again) for again in (skipped(), skipped("a commit less than 60 s ago")))
 
 
 def test_what_was_done_or_dropped_is_always_news() -> None:
-    repeats = Repeats(repeat_seconds=100.0)
+    repeats = RepeatFilter(repeat_seconds=100.0)
     for decision in ("done", "dropped"):
-        assert all(repeats.are_news(replace(skipped(), decision=decision)) for _ in range(3))
+        assert all(repeats.is_new(replace(skipped(), decision=decision)) for _ in range(3))
 
 
 def test_only_so_much_is_remembered_the_oldest_goes() -> None:
-    repeats = Repeats(repeat_seconds=100.0, most=2)
+    repeats = RepeatFilter(repeat_seconds=100.0, most=2)
     for partition in "abc":
-        assert repeats.are_news(skipped(partition=partition))
-    assert not repeats.are_news(skipped(partition="c"))
-    assert not repeats.are_news(skipped(partition="b"))
-    assert repeats.are_news(skipped(partition="a"))
+        assert repeats.is_new(skipped(partition=partition))
+    assert not repeats.is_new(skipped(partition="c"))
+    assert not repeats.is_new(skipped(partition="b"))
+    assert repeats.is_new(skipped(partition="a"))

@@ -10,7 +10,7 @@ import pytest
 
 from compactor.errors import InputError, RetryError
 from compactor.events import Event, HistoryWritten, LedgerUpdated, RunSkipped
-from compactor.history.appender import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Batches, History
+from compactor.history.appender import BACKOFF, Batches, History
 from compactor.history.decisions import Decision
 from compactor.settings.history import HistorySettings
 from compactor.settings.tree import Settings
@@ -66,12 +66,12 @@ def test_a_failed_batch_comes_again_as_it_was_after_a_pause_that_grows() -> None
         pauses.append(pause)
         now += pause
         assert (batches.due_in(now), batches.take()) == (0.0, batch)
-    assert pauses[:3] == [FIRST_PAUSE_SECONDS, 2 * FIRST_PAUSE_SECONDS, 4 * FIRST_PAUSE_SECONDS]
+    assert pauses[:3] == [BACKOFF.first_seconds, 2 * BACKOFF.first_seconds, 4 * BACKOFF.first_seconds]
     assert pauses == sorted(pauses)
-    assert pauses[-1] == LONGEST_PAUSE_SECONDS
+    assert pauses[-1] == BACKOFF.longest_seconds
     batches.appended()
     batches.failed(batches.take(), now)
-    assert batches.due_in(now) == FIRST_PAUSE_SECONDS
+    assert batches.due_in(now) == BACKOFF.first_seconds
 
 
 def test_memory_is_bounded_and_the_oldest_rows_go_but_not_those_on_their_way() -> None:

@@ -406,7 +406,7 @@ def test_page_says_what_is_not_well(serve):
         (Counting(0, 1200), "counting: 0 of 1,200 tables"),
         (Counting(7, 1200), "counting: 7 of 1,200 tables"),
         (Counting(1200, 1200), None),
-        (Counting(0, 0), "The catalogs hold no table that is watched"),
+        (Counting(0, 0), "The catalogs have no table to rewrite or observe"),
         (None, "No catalog has been listed yet."),
     ],
 )
@@ -416,7 +416,7 @@ def test_page_and_twin_show_how_far_the_first_count_is(serve, counting, text):
         board.put(TableDebt(ORDERS))
     server = serve(tables=tables_of(board), counting=lambda: counting)
     page = ask(server, "/")[2].decode()
-    shown = ("counting: ", "No catalog has been listed", "The catalogs hold no table")
+    shown = ("counting: ", "No catalog has been listed", "The catalogs have no table")
     assert [words in page for words in shown] == [text is not None and text.startswith(words) for words in shown]
     assert text is None or text in page
     expected = None if counting is None else {"counted": counting.counted, "found": counting.found}

@@ -60,7 +60,7 @@ def test_everything_can_be_rewritten_and_what_is_always_so_may_be_asked_for() ->
     [
         ("min-input-file=3", "did you mean min-input-files?"),
         ("taget-file-size-bytes=3", "did you mean target-file-size-bytes?"),
-        ("colour=3", "none of Spark's"),
+        ("colour=3", "not an option of Spark's"),
         ("min-input-files", "is not NAME=VALUE"),
         ("min-input-files=1", "option min-input-files=1 cannot be used: Input should be greater than or equal to 2"),
         ("min-input-files=few", "option min-input-files=few cannot be used"),
@@ -70,7 +70,7 @@ def test_everything_can_be_rewritten_and_what_is_always_so_may_be_asked_for() ->
         ("max-concurrent-file-group-rewrites=0", "greater than or equal to 1"),
         ("use-starting-sequence-number=false", "only true is possible"),
         ("remove-dangling-deletes=false", "only true is possible"),
-        ("max-file-size-bytes=9", "is not offered: a file is never cut"),
+        ("max-file-size-bytes=9", "is not offered: files are never split"),
         ("output-spec-id=1", "is not offered"),
         ("rewrite-job-order=random", "rewrite-job-order=random cannot be used"),
     ],

@@ -31,7 +31,7 @@ from compactor.table_names import TableName
 from streaming.commit_events.decoder import TableChanged
 from streaming.ledger.batch_handler import RETRY_SECONDS, BatchHandler
 from streaming.ledger.dead_letters import MAX_VALUE_BYTES, DeadLetter
-from streaming.ledger.operator import DirectLedger, _heard, ledger_settings
+from streaming.ledger.operator import DirectLedger, _received, ledger_settings
 from streaming.ledger.rows import partition_row, table_row, unknown_event_row
 from streaming.ledger.table_watcher import TableWatcher
 from tests.properties.table_history import TableHistory
@@ -55,13 +55,13 @@ class Scene:
         self.wakes = 0
         self.now = 1000.0
         self.handler = BatchHandler(
-            self.settings, self.board, self, self._bury, self._wake, self.told.append, lambda: self.now
+            self.settings, self.board, self, self._send_dead_letter, self._wake, self.told.append, lambda: self.now
         )
 
-    def ask_again(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None:
+    def request_recount(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None:
         self.asked.append((table, continues, after_seconds))
 
-    def _bury(self, letter: DeadLetter) -> bool:
+    def _send_dead_letter(self, letter: DeadLetter) -> bool:
         self.buried.append(letter)
         return self.topic_is_well
 
@@ -385,14 +385,14 @@ def test_only_commits_of_others_make_a_table_wait() -> None:
         {
             "source": ["canonical", "canonical", "sweep"],
             "timestamp_ms": [7, 5, 1],
-            "asks": [False, False, True],
+            "writes": [True, True, False],
             "request": ["id = 1", None, "id = 1"],
         }
     )
-    told = _heard(events)
+    told = _received(events)
     assert told["requests"] == ["id = 1"]
     assert (told["sources"], told["oldest_event_ms"]) == ({"canonical": 2, "sweep": 1}, 5)
-    assert _heard(events[events["asks"]])["oldest_event_ms"] is None
+    assert _received(events[~events["writes"]])["oldest_event_ms"] is None
 
 
 # --- the watcher: events may be lost ----------------------------------------------------------------------------------

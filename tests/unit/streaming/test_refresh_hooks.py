@@ -16,6 +16,7 @@ import pytest
 from mysql_mimic import MysqlServer, Session
 from pydantic import ValidationError
 
+from compactor.backoff import Backoff
 from compactor.events import Event, HookFinished, RunCommitted
 from compactor.settings.hooks import HookSettings
 from compactor.table_names import TableName
@@ -208,7 +209,7 @@ class Ear:
 
 def running(ear: Ear, *calls: tuple[str, Hook, tuple[str, ...]]) -> RefreshHooks:
     hooks = RefreshHooks(
-        [NamedHook(name, tables, call) for name, call, tables in calls], ear, first_pause_seconds=0.001
+        [NamedHook(name, tables, call) for name, call, tables in calls], ear, backoff=Backoff(0.001, 0.002)
     )
     hooks.start()
     return hooks
