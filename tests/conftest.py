@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
-from xdist.scheduler import LoadScopeScheduling
 
 from compactor.commit.in_flight import InFlightRecords, Owner
 from compactor.iceberg.tables import Catalogs, TableView
@@ -26,6 +25,7 @@ from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
 from tests.services.kafka_broker import kafka_source
+from tests.services.quick_java import SPARK_CONF
 from tests.services.rest_catalog import rest_catalog_source
 from tests.services.s3_server import s3_source
 
@@ -36,16 +36,22 @@ def pytest_report_header() -> str:
     return f"kafka broker: {kafka_source()}; S3: {s3_source()}; REST catalog: {rest_catalog_source()}"
 
 
-class _ServicesInOneProcess(LoadScopeScheduling):
-    """With `-n 2`: what shares Spark and servers runs in one process, all else beside it."""
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `-n`: tests that share the Spark session run in one process, tests that share servers in another.
 
-    def _split_scope(self, nodeid: str) -> str:
-        shared = (folder for folder in ("tests/contracts/", "tests/integration/") if nodeid.startswith(folder))
-        return next(shared, nodeid)
+    All other tests go one by one to the process that is free. A mark in a module or a test takes precedence.
+    """
+    for item in items:
+        group = _group(item)
+        if group and item.get_closest_marker("xdist_group") is None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return _ServicesInOneProcess(config, log)
+def _group(item: pytest.Item) -> str | None:
+    if "lake" in getattr(item, "fixturenames", ()):
+        return "lake"
+    return "servers" if item.nodeid.startswith(("tests/contracts/", "tests/integration/")) else None
 
 
 @dataclass
@@ -95,7 +101,7 @@ class Lake:
 
 def lake_settings(folder: Path, **sections: Any) -> Settings:
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
-    return Settings(catalogs={"lake": properties}, spark={"master": "local[2]"}, **sections)
+    return Settings(catalogs={"lake": properties}, spark={"master": "local[2]", "conf": SPARK_CONF}, **sections)
 
 
 @pytest.fixture(scope="session")
