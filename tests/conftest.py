@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from pyiceberg.catalog import Catalog
+from xdist.scheduler import LoadScopeScheduling
 
 from compactor.commit.in_flight import InFlightRecords, Owner
 from compactor.iceberg.tables import Catalogs, TableView
@@ -36,22 +37,30 @@ def pytest_report_header() -> str:
     return f"kafka broker: {kafka_source()}; S3: {s3_source()}; REST catalog: {rest_catalog_source()}"
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `-n`: tests that share the Spark session run in one process, tests that share servers in another.
+SERVERS = (
+    "tests/contracts/",
+    *(
+        f"tests/integration/test_{name}"
+        for name in ("connection_checks", "foreign_topics", "packaging", "s3_store", "service", "unreadable_tables")
+    ),
+)
+"""Tests with servers and processes of their own: a broker, S3, `firnline run`."""
 
-    All other tests go one by one to the process that is free. A mark in a module or a test takes precedence.
+
+class _TwoProcesses(LoadScopeScheduling):
+    """With `-n 2`: tests that share the Spark session run in one process, those with servers in the other.
+
+    All other tests go one by one to the process that is free.
     """
-    for item in items:
-        group = _group(item)
-        if group and item.get_closest_marker("xdist_group") is None:
-            item.add_marker(pytest.mark.xdist_group(group))
+
+    def _split_scope(self, nodeid: str) -> str:
+        if nodeid.startswith(SERVERS):
+            return "servers"
+        return "spark" if nodeid.startswith("tests/integration/") else nodeid
 
 
-def _group(item: pytest.Item) -> str | None:
-    if "lake" in getattr(item, "fixturenames", ()):
-        return "lake"
-    return "servers" if item.nodeid.startswith(("tests/contracts/", "tests/integration/")) else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _TwoProcesses(config, log)
 
 
 @dataclass

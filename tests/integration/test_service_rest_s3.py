@@ -13,7 +13,7 @@ import pytest
 from tests.integration.service_process import Site, firnline, site, wait_for
 from tests.services.rest_catalog import RestCatalog
 
-pytestmark = [pytest.mark.spark, pytest.mark.kafka, pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 CONNECT_EVENT = Path(__file__).parents[1] / "contracts" / "fixtures" / "kafka_connect" / "commit_to_table.bin"
 COMMITS, PARTS, ROWS = 28, 4, 250

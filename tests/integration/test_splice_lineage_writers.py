@@ -32,8 +32,6 @@ from tests.integration.test_splice_writers import (
 
 __all__ = ["files", "spark"]  # fixtures
 
-pytestmark = pytest.mark.xdist_group("lake")  # `files` of Spark
-
 LINEAGE = ("_row_id", "_last_updated_sequence_number")
 FIRST_ROW_IDS = (10**12, 0, 500)
 FILTERS = [

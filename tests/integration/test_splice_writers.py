@@ -27,8 +27,6 @@ from compactor.storage.byte_store import ByteRange
 from compactor.storage.local_store import LocalByteStore
 from tests.conftest import Lake
 
-pytestmark = pytest.mark.xdist_group("lake")  # `files` of Spark
-
 STORE = LocalByteStore()
 ANY_SIZE = SpliceLimits(
     min_row_group_bytes=0, min_chunk_bytes=0, max_footer_fraction=10.0, max_footer_bytes=2**30, require_field_ids=False
