@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup generate demo demo-rest-s3 package test test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup generate demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning bench-equality-deletes bench-upserts clean
 
 help: ## List the targets
@@ -18,14 +18,19 @@ demo-rest-s3: setup ## The demo on a REST catalog and an S3 server instead of lo
 	@deploy/setup.sh rest-s3
 	@.venv/bin/firnline demo --on rest-s3 $(if $(filter-out 0,$(KEEP)),--keep)
 
-test: setup ## Run the tests, all but the slow ones: those with Spark and servers in one process, the others beside it
+test: setup ## Run the tests, all but the slow ones, in two processes: tests with Spark, and tests with servers
 	@deploy/setup.sh rest-s3
 	@deploy/setup.sh image-packages
 	@$(PYTHON_IN_VENV) -m pytest -m 'not slow' -n 2
 
-test-slow: setup ## Run the slow tests
+test-package: setup ## Run the unit tests of one package, without Spark or servers (PACKAGE=planning)
+	@test -n "$(PACKAGE)" -a -d "tests/unit/$(PACKAGE)" || { echo "PACKAGE is the name of a folder in tests/unit"; exit 2; }
+	@$(PYTHON_IN_VENV) -m pytest -q -n 0 tests/unit/$(PACKAGE)
+
+test-slow: setup ## Run the slow tests, and the property tests with all their examples
 	@deploy/setup.sh rest-s3
 	@$(PYTHON_IN_VENV) -m pytest -m slow
+	@TEST_EXAMPLES=all $(PYTHON_IN_VENV) -m pytest -m 'not slow' -n 2 tests/properties
 
 test-correctness: setup ## Every kind of table, writer and engine, then 300 generated tables, row by row (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.correctness $(ARGS)

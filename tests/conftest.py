@@ -26,6 +26,7 @@ from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
 from tests.services.kafka_broker import kafka_source
+from tests.services.quick_java import SPARK_CONF
 from tests.services.rest_catalog import rest_catalog_source
 from tests.services.s3_server import s3_source
 
@@ -36,16 +37,30 @@ def pytest_report_header() -> str:
     return f"kafka broker: {kafka_source()}; S3: {s3_source()}; REST catalog: {rest_catalog_source()}"
 
 
-class _ServicesInOneProcess(LoadScopeScheduling):
-    """With `-n 2`: what shares Spark and servers runs in one process, all else beside it."""
+SERVERS = (
+    "tests/contracts/",
+    *(
+        f"tests/integration/test_{name}"
+        for name in ("connection_checks", "foreign_topics", "packaging", "s3_store", "service", "unreadable_tables")
+    ),
+)
+"""Tests with servers and processes of their own: a broker, S3, `firnline run`."""
+
+
+class _TwoProcesses(LoadScopeScheduling):
+    """With `-n 2`: tests that share the Spark session run in one process, those with servers in the other.
+
+    All other tests go one by one to the process that is free.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        shared = (folder for folder in ("tests/contracts/", "tests/integration/") if nodeid.startswith(folder))
-        return next(shared, nodeid)
+        if nodeid.startswith(SERVERS):
+            return "servers"
+        return "spark" if nodeid.startswith("tests/integration/") else nodeid
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return _ServicesInOneProcess(config, log)
+    return _TwoProcesses(config, log)
 
 
 @dataclass
@@ -95,7 +110,7 @@ class Lake:
 
 def lake_settings(folder: Path, **sections: Any) -> Settings:
     properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
-    return Settings(catalogs={"lake": properties}, spark={"master": "local[2]"}, **sections)
+    return Settings(catalogs={"lake": properties}, spark={"master": "local[2]", "conf": SPARK_CONF}, **sections)
 
 
 @pytest.fixture(scope="session")

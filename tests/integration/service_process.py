@@ -41,6 +41,7 @@ from compactor.settings.tree import ENVIRONMENT_PREFIX, Settings, load_settings
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
+from tests.services.quick_java import SPARK_CONF
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = float(os.environ.get("FIRNLINE_TEST_PATIENCE", "120"))  # seconds; generous, for a busy machine
@@ -253,7 +254,7 @@ class Site:
                 "commit_topic": self.topic,
                 "dead_letter_topic": f"{self.topic}-dead",
             },
-            "spark": {"master": "local[2]"},
+            "spark": {"master": "local[2]", "conf": dict(SPARK_CONF)},
             "policy": {"min_row_group_size": 0, "strategy": "threshold"},
             "state": {"checkpoint": f"file://{self.folder}/checkpoint"},
             "service": {"trigger_seconds": 1, "sweep_seconds": 5, "switch_check_seconds": 1, "retry_seconds": 2},

@@ -90,7 +90,7 @@ def settings(lake: Lake) -> Settings:
 
 @pytest.mark.parametrize(
     "appends",
-    [steady, pytest.param(hourly, marks=pytest.mark.slow), bursts],
+    [*(pytest.param(each, marks=pytest.mark.slow) for each in (steady, hourly)), bursts],
     ids=lambda appends: appends.__name__,
 )
 def test_what_assess_foretells_is_what_the_service_does(

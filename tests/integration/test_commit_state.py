@@ -50,7 +50,7 @@ def sweep_until_settled(lake: Lake, table: str) -> None:
     assert [record for record in records.all() if record.name == lake.name(table).name] == []
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504])
+@pytest.mark.parametrize("status", [500, 503, *(pytest.param(status, marks=pytest.mark.slow) for status in (502, 504))])
 def test_a_commit_that_landed_although_an_error_was_answered_is_found(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, status: int
 ) -> None:

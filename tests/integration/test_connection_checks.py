@@ -21,6 +21,7 @@ from compactor.table_names import TableName
 from streaming.commands.connection_checks import Check, Status, check_connections
 from streaming.demo.broker import embedded_broker
 from tests.integration.service_process import document, firnline
+from tests.services.quick_java import quick_java
 from tests.services.rest_catalog import RestCatalog
 
 pytestmark = pytest.mark.kafka
@@ -44,7 +45,7 @@ def table(rest_catalog: RestCatalog) -> str:
 @pytest.fixture(scope="module")
 def strict_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker that looks at access control lists."""
-    with embedded_broker(tmp_path_factory.mktemp("strict"), AUTHORIZER) as address:
+    with quick_java(embedded_broker(tmp_path_factory.mktemp("strict"), AUTHORIZER)) as address:
         yield address
 
 

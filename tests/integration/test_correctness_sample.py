@@ -18,12 +18,14 @@ pytestmark = pytest.mark.spark
 SAMPLE = (
     ("day_bucket", "java", ("auto", "spark")),
     ("nested", "duckdb", ("auto",)),
+    ("equality_everywhere", "java", ("auto", "splice")),
+    ("sorted", "spark", ("auto",)),
+)
+MORE = (
     ("evolved_specs_v1", "java", ("auto",)),
     ("identity", "pyiceberg", ("splice",)),
-    ("equality_everywhere", "java", ("auto", "splice")),
     ("vectors_twice", "java", ("auto",)),
     ("positions_partition", "java", ("auto",)),
-    ("sorted", "spark", ("auto",)),
 )
 GENERATED = 5
 FILTERS = 3
@@ -35,7 +37,13 @@ def _splices_of_any_size() -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize(("kind", "writer", "engines"), SAMPLE, ids=[sample[0] for sample in SAMPLE])
+@pytest.mark.parametrize(
+    ("kind", "writer", "engines"),
+    [
+        *(pytest.param(*cell, id=cell[0]) for cell in SAMPLE),
+        *(pytest.param(*cell, id=cell[0], marks=pytest.mark.slow) for cell in MORE),
+    ],
+)
 def test_a_cell_of_the_matrix(lake: Lake, kind: str, writer: str, engines: tuple[str, ...]) -> None:
     for cell in cells_of(kind, writer, engines, lake, FILTERS):
         assert cell.result.problems == ()
@@ -44,7 +52,7 @@ def test_a_cell_of_the_matrix(lake: Lake, kind: str, writer: str, engines: tuple
         assert cell.result.reason or not refused
 
 
-@pytest.mark.parametrize("seed", range(GENERATED))
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, GENERATED))])
 def test_a_generated_table(lake: Lake, seed: int) -> None:
     (result,) = results_of(script_of(seed), "java", ("auto",), lake, FILTERS)
     assert result.problems == ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -55,6 +57,32 @@ def written(lake: Lake, table: str, version: int, granularity: str, by: str, man
     assert not left(lake, table)
 
 
+@dataclass
+class Tables:
+    """Each table of `written` is written once; `fresh` returns it rolled back to that state."""
+
+    lake: Lake
+    made: dict[tuple[Any, ...], tuple[str, int]] = field(default_factory=dict)
+
+    def fresh(self, version: int, granularity: str, by: str, manifests: int, *, dangling: bool = False) -> str:
+        key = (version, granularity, by, manifests, dangling)
+        if key not in self.made:
+            table = f"db.leave_{uuid.uuid4().hex[:12]}"
+            written(self.lake, table, version, granularity, by, manifests)
+            if dangling:
+                assert leave_dangling(self.lake, table)
+            self.made[key] = (table, state_of(self.lake, table).snapshot_id)
+        table, snapshot = self.made[key]
+        self.lake.sql(f"CALL lake.system.set_current_snapshot('{table}', {snapshot})")
+        self.lake.sql(f"REFRESH TABLE lake.{table}")
+        return table
+
+
+@pytest.fixture(scope="module")
+def tables(lake: Lake) -> Tables:
+    return Tables(lake)
+
+
 def append(lake: Lake, table: str, number: int) -> None:
     """One file of ROWS_PER_FILE rows, all in one bucket."""
     start, end = number * ROWS_PER_FILE, (number + 1) * ROWS_PER_FILE
@@ -78,8 +106,8 @@ def assert_clean(lake: Lake, table: str, result: RunResult, before: list[Any], c
 @ENGINES
 @LAYOUTS
 @pytest.mark.parametrize("manifests", [1, FILES])
-def test_vectors_leave_with_their_data_files(lake: Lake, table_name: str, engine: str, by: str, manifests: int) -> None:
-    written(lake, table_name, 3, "file", by, manifests)
+def test_vectors_leave_with_their_data_files(lake: Lake, tables: Tables, engine: str, by: str, manifests: int) -> None:
+    table_name = tables.fresh(3, "file", by, manifests)
     before = lake.rows(table_name, LINEAGE)
     result = compacted(lake, table_name, engine)
     assert_clean(lake, table_name, result, before, LINEAGE)
@@ -92,9 +120,9 @@ def test_vectors_leave_with_their_data_files(lake: Lake, table_name: str, engine
 @pytest.mark.parametrize("manifests", [pytest.param(1, marks=pytest.mark.slow), FILES])
 @pytest.mark.parametrize("granularity", ["file", "partition"])
 def test_position_deletes_leave_with_their_data_files(
-    lake: Lake, table_name: str, engine: str, by: str, manifests: int, granularity: str
+    lake: Lake, tables: Tables, engine: str, by: str, manifests: int, granularity: str
 ) -> None:
-    written(lake, table_name, 2, granularity, by, manifests)
+    table_name = tables.fresh(2, granularity, by, manifests)
     before = lake.rows(table_name)
     result = compacted(lake, table_name, engine)
     assert_clean(lake, table_name, result, before, "*")
@@ -140,10 +168,9 @@ def leave_dangling(lake: Lake, table: str) -> list[Entry]:
 @pytest.mark.parametrize("engine", ["auto", "splice", "encode", "spark"])
 @LAYOUTS
 def test_vectors_that_an_earlier_version_left_behind_go_with_the_next_run(
-    lake: Lake, table_name: str, engine: str, by: str
+    lake: Lake, tables: Tables, engine: str, by: str
 ) -> None:
-    written(lake, table_name, 3, "file", by, FILES)
-    assert leave_dangling(lake, table_name)
+    table_name = tables.fresh(3, "file", by, FILES, dangling=True)
     for number in range(4):
         append(lake, table_name, number * 4)
     before = lake.rows(table_name, LINEAGE)
@@ -153,9 +180,8 @@ def test_vectors_that_an_earlier_version_left_behind_go_with_the_next_run(
     assert state_of(lake, table_name).deletes == ()
 
 
-def test_vectors_that_an_earlier_version_left_behind_go_in_a_commit_of_their_own(lake: Lake, table_name: str) -> None:
-    written(lake, table_name, 3, "file", "", FILES)
-    assert leave_dangling(lake, table_name)
+def test_vectors_that_an_earlier_version_left_behind_go_in_a_commit_of_their_own(lake: Lake, tables: Tables) -> None:
+    table_name = tables.fresh(3, "file", "", FILES, dangling=True)
     before, data = lake.rows(table_name, LINEAGE), [entry.path for entry in state_of(lake, table_name).data]
     view = lake.view(table_name)
     assert plan_table(view, lake.settings.policy.for_table(view.name), ManifestCache(1 << 24), AS_THE_SERVICE).has_work

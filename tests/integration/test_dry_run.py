@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -69,21 +70,27 @@ def changed_spec(lake: Lake, table: str) -> None:
     insert(lake, table, 3)
 
 
-@pytest.mark.parametrize(
-    "made",
-    [plain, bucketed_v3, drifted, with_position_deletes, with_equality_deletes, orc, changed_spec],
-    ids=lambda made: made.__name__,
-)
-@pytest.mark.parametrize(
-    ("asked", "options"),
-    [
-        ({"force": True}, ()),
-        ({"force": True, "where": "a = 'p0'"}, ("max-file-group-input-files=2", "rewrite-job-order=bytes-desc")),
-        ({}, ("min-input-files=3", "max-files-to-rewrite=4")),
-        ({"engine": "spark"}, ("rewrite-all=true",)),
-    ],
-    ids=["forced", "filtered", "limited", "all"],
-)
+KINDS = (plain, bucketed_v3, drifted, with_position_deletes, with_equality_deletes, orc, changed_spec)
+REQUESTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "forced": ({"force": True}, ()),
+    "filtered": (
+        {"force": True, "where": "a = 'p0'"},
+        ("max-file-group-input-files=2", "rewrite-job-order=bytes-desc"),
+    ),
+    "limited": ({}, ("min-input-files=3", "max-files-to-rewrite=4")),
+    "all": ({"engine": "spark"}, ("rewrite-all=true",)),
+}
+
+
+def each_with_each() -> Iterator[Any]:
+    """Each kind of table and each request at least once; the other combinations are slow."""
+    for made, request in product(KINDS, REQUESTS):
+        quick = request == "forced" or made in (plain, with_position_deletes)
+        marks = () if quick else pytest.mark.slow
+        yield pytest.param(made, *REQUESTS[request], id=f"{request}-{made.__name__}", marks=marks)
+
+
+@pytest.mark.parametrize(("made", "asked", "options"), each_with_each())
 def test_what_is_foreseen_is_what_is_done(
     lake: Lake, table_name: str, made: Callable[[Lake, str], None], asked: dict[str, Any], options: tuple[str, ...]
 ) -> None:

@@ -66,6 +66,7 @@ from pyiceberg.types import (
 from pyiceberg.utils.truncate import truncate_upper_bound_binary_string, truncate_upper_bound_text_string
 
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge
+from tests.properties.examples import examples
 
 COLUMN = 3
 
@@ -256,7 +257,7 @@ def inside(kind, merged, file):
 
 
 @EVERY_KIND
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_no_row_is_outside_the_merged_bounds(kind, data):
     files = data.draw(file_lists(kind))
@@ -265,7 +266,7 @@ def test_no_row_is_outside_the_merged_bounds(kind, data):
 
 
 @EVERY_KIND
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_counts_are_those_of_the_whole_or_unknown(kind, data):
     files = data.draw(file_lists(kind))
@@ -285,7 +286,7 @@ def test_counts_are_those_of_the_whole_or_unknown(kind, data):
 
 
 @EVERY_KIND
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_merged_bounds_are_those_of_the_whole_where_each_files_are_exact(kind, data):
     files = data.draw(file_lists(kind, exact=True))
@@ -323,7 +324,7 @@ def assert_equal_where_kept(bounds, expected, *, always_kept):
 
 
 @EVERY_KIND
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=examples(30))
 @given(data=st.data())
 def test_neither_the_order_of_inputs_nor_merging_in_steps_matters(kind, data):
     inputs = [file.metrics for file in data.draw(file_lists(kind, exact=True))]
@@ -402,7 +403,7 @@ def arbitrary_metrics(draw, kind):
 
 
 @EVERY_KIND_WITH_LITERALS
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(data=st.data())
 def test_readers_conclude_no_more_from_the_merged_file_than_from_every_input(kind, data):
     inputs = data.draw(st.lists(arbitrary_metrics(kind), min_size=1, max_size=4))
@@ -417,7 +418,7 @@ def test_readers_conclude_no_more_from_the_merged_file_than_from_every_input(kin
 
 
 @EVERY_KIND_WITH_LITERALS
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_no_file_with_a_matching_row_is_pruned(kind, data):
     files = data.draw(file_lists(kind, exact=True).filter(lambda files: any(file.rows for file in files)))
@@ -552,7 +553,7 @@ def assert_real_bounds(merged, field, values):
     assert upper is None or all(from_bytes(field.field_type, upper) >= value for value in values)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(data=st.data())
 def test_no_real_file_with_a_matching_row_is_pruned(real_files, data):
     table = data.draw(st.sampled_from(real_files))

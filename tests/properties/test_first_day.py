@@ -1,4 +1,4 @@
-"""The first day: 3,000 tables in debt at once. No hour has more than its caps, and no table starves."""
+"""The first day: many tables in debt at once. No hour has more than its caps, and no table starves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compactor.runs.work_order import HOUR, Finished, Limits
 from compactor.table_names import TableName
 
 MEBIBYTE = 1024 * 1024
-TABLES, BUSY = 3_000, 100
+FEW, TABLES, BUSY = 600, 3_000, 100
 START = 1_767_225_600.0
 KEY = PartitionKey(0, "[1]")
 CAPS = {
@@ -45,6 +45,7 @@ class FirstDay:
     limits: Limits
     lanes: int
     chance: random.Random
+    tables: int = TABLES
     now: float = START
     starts: list[tuple[float, Finished]] = field(default_factory=list)
     ends: list[Finished] = field(default_factory=list)
@@ -58,7 +59,7 @@ class FirstDay:
             self.board, lambda *_: Spent(), concurrent_runs=self.lanes, first_backoff_seconds=1.0, limits=self.limits,
             clock=lambda: self.now,
         )  # fmt: skip
-        for number in range(TABLES):
+        for number in range(self.tables):
             files, size = self.chance.randrange(2, 200), self.chance.randrange(1, 4 * MEBIBYTE)
             self.board.put(debt(number, 1, files, size, START))
 
@@ -67,8 +68,8 @@ class FirstDay:
 
         Where the limits let nothing start, two minutes pass before the dispatcher is asked again.
         """
-        while len(self.first_served) < TABLES:
-            assert self.now < until, f"{TABLES - len(self.first_served)} tables starve"
+        while len(self.first_served) < self.tables:
+            assert self.now < until, f"{self.tables - len(self.first_served)} tables starve"
             while len(self.running) < self.lanes and (chosen := self.dispatcher._choose(self.now)) is not None:
                 heapq.heappush(self.running, self._started(*chosen))
             next_look = self.running[0][0] if len(self.running) == self.lanes else self.now + 120
@@ -118,11 +119,15 @@ def most_in_an_hour(runs: list[Finished], resource: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ("which", "lanes"),
-    [("all", 8), *(pytest.param(which, lanes, marks=pytest.mark.slow) for which in CAPS for lanes in (1, 4))],
+    ("which", "lanes", "tables"),
+    [
+        ("all", 8, FEW),
+        pytest.param("all", 8, TABLES, marks=pytest.mark.slow),
+        *(pytest.param(which, lanes, TABLES, marks=pytest.mark.slow) for which in CAPS for lanes in (1, 4)),
+    ],
 )
-def test_no_hour_has_more_than_its_caps_and_no_table_starves(which: str, lanes: int) -> None:
-    day = FirstDay(CAPS[which], lanes, random.Random(f"{which} {lanes}"))
+def test_no_hour_has_more_than_its_caps_and_no_table_starves(which: str, lanes: int, tables: int) -> None:
+    day = FirstDay(CAPS[which], lanes, random.Random(f"{which} {lanes}"), tables)
     day.run(until=START + 48 * HOUR)
     caps = {
         "bytes": day.limits.bytes_per_hour,

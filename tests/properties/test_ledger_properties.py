@@ -30,6 +30,7 @@ from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.settings.policy import PolicyValues
 from streaming.ledger.operator import StateLedgerStore
 from tests.contracts.state_handles import FakeMapState, FakeValueState
+from tests.properties.examples import examples
 from tests.properties.table_history import TableHistory, true_counts
 
 CATEGORIES = st.lists(st.sampled_from(["a", "b", "c", "ü·"]), min_size=1, max_size=4)
@@ -278,7 +279,9 @@ def _counted(store: LedgerStore) -> dict[PartitionKey, PartitionCounts]:
 
 TestLedger = LedgerMachine.TestCase
 TestLedger.settings = settings(
-    max_examples=30, stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+    max_examples=examples(30),
+    stateful_step_count=25,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 
 

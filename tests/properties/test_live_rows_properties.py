@@ -14,6 +14,7 @@ from compactor.manifests.columns import CONTENT, EntryColumns, live_runs
 from compactor.manifests.disk import packed, unpacked
 from compactor.manifests.live_files import DeleteIndex, LiveRows
 from compactor.partitions import PartitionKey, PartitionLayout
+from tests.properties.examples import examples
 
 LAYOUT = PartitionLayout(0, ("bucket",), (IntegerType(),), (0,))
 SMALL_BELOW = 5
@@ -37,7 +38,7 @@ def entries_of(manifests: list[list[Row]]) -> list[list[FileEntry]]:
     ]  # fmt: skip
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(tables, st.booleans(), st.data())
 def test_live_files_by_partition(table: list[list[Row]], from_disk: bool, data: st.DataObject) -> None:
     manifests = entries_of(table)
@@ -70,7 +71,7 @@ def test_live_files_by_partition(table: list[list[Row]], from_disk: bool, data: 
     assert found.live_among(paths) == set(counts)
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(tables)
 def test_runs_are_the_live_rows_and_no_two_of_one_partition_touch(table: list[list[Row]]) -> None:
     flat = [row for manifest in table for row in manifest]

@@ -18,10 +18,11 @@ from compactor.filters.where import Where, bind_where
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
+from tests.properties.examples import examples
 from tests.properties.filters import COLUMNS, filters, manifest_of, partition_field, stored, table_view
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_identity_partitions_are_kept_exactly_where_their_value_matches(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(sorted(COLUMNS.keys() - {"float", "string"})), label="column")
@@ -35,7 +36,7 @@ def test_identity_partitions_are_kept_exactly_where_their_value_matches(data: st
 INTS = range(-70, 71)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from(["=", "<", "<=", ">", ">=", "IN", "BETWEEN"]),
     st.integers(-30, 30),
@@ -175,7 +176,7 @@ ANY_SPEC = PartitionSpec(
 TUPLES = st.tuples(st.none() | st.integers(0, 3), st.none() | st.integers(-2, 2), st.none())
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.lists(TUPLES, min_size=1, max_size=4), min_size=1, max_size=6), st.integers(-2, 2))
 def test_the_bounds_of_a_selection_hold(manifests: list[list[tuple[Any, ...]]], number: int) -> None:
     where = bind_where(table_view(ANY_SPEC), f"int_column <= {number}")

@@ -13,6 +13,7 @@ from compactor.errors import InputError
 from compactor.filters.binding import bind
 from compactor.filters.predicates import matches
 from compactor.filters.where import bind_where
+from tests.properties.examples import examples
 from tests.properties.filters import (
     COLUMNS,
     SCHEMA,
@@ -29,7 +30,7 @@ from tests.properties.pyiceberg_filters import node_of
 ROWS = 10
 
 
-@settings(max_examples=1000)
+@settings(max_examples=examples(1000))
 @given(st.data())
 def test_no_matching_row_is_left_out(data: st.DataObject) -> None:
     """Ten rows, a spec and a filter at a time: 10,000 cases a run, and each through all three sieves."""
@@ -50,7 +51,7 @@ def test_no_matching_row_is_left_out(data: st.DataObject) -> None:
             assert bound.keeps_file(file_of(spec, partition, in_file, java_uuids))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_a_bound_filter_says_of_rows_what_sql_says(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(COLUMNS.keys() - {"float", "string"})), min_size=1, max_size=2))
@@ -60,7 +61,7 @@ def test_a_bound_filter_says_of_rows_what_sql_says(data: st.DataObject) -> None:
     assert matches(bind_where(table_view(), where).predicate, by_id.__getitem__) == bool(says(row))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_pyiceberg_reads_the_same_filter_where_it_can(data: st.DataObject) -> None:
     """PyIceberg's filters cannot say everything, and its `!=`, NOT IN and NOT LIKE match null."""
@@ -75,7 +76,7 @@ def test_pyiceberg_reads_the_same_filter_where_it_can(data: st.DataObject) -> No
     assert matches(ours, lambda _: value) == matches(theirs, lambda _: value)
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.data())
 def test_no_text_does_more_than_to_be_refused(data: st.DataObject) -> None:
     where, _ = data.draw(filters(["int", "string", "timestamptz"]), label="a filter")

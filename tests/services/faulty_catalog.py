@@ -18,6 +18,7 @@ from typing import Any
 from compactor.commit.replace import POLARIS_ROLLBACK
 from streaming.demo.local_process import free_port
 from streaming.demo.rest_catalog import rest_catalog
+from tests.services.quick_java import quick_java
 
 CONFLICT = 409
 
@@ -75,7 +76,7 @@ def faulty_catalog(folder: Path) -> Iterator[FaultyCatalog]:
     """Start the catalog and its proxy."""
     proxy_port, warehouse = free_port(), f"file://{folder}/warehouse"
     files = {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}
-    with rest_catalog(folder, warehouse, files) as upstream:
+    with quick_java(rest_catalog(folder, warehouse, files)) as upstream:
         catalog = FaultyCatalog(f"http://127.0.0.1:{proxy_port}", warehouse, upstream)
         server = ThreadingHTTPServer(("127.0.0.1", proxy_port), _handler(catalog))
         threading.Thread(target=server.serve_forever, daemon=True).start()

@@ -13,6 +13,7 @@ from kafka.errors import KafkaError
 from streaming.demo.broker import embedded_broker
 from streaming.demo.local_process import free_port
 from tests.services.containers import container, image_is_here
+from tests.services.quick_java import quick_java
 
 IMAGE = os.environ.get("TEST_KAFKA_IMAGE", "apache/kafka:4.1.1")
 
@@ -33,7 +34,7 @@ def kafka_broker(folder: Path) -> Iterator[str]:
         with _container_broker() as address:
             yield address
     else:
-        with embedded_broker(folder) as address:
+        with quick_java(embedded_broker(folder)) as address:
             yield address
 
 

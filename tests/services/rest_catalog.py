@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from streaming.demo import rest_catalog as server
 from streaming.demo.local_process import free_port
 from tests.services.containers import HOST, container, image_is_here
+from tests.services.quick_java import quick_java
 from tests.services.s3_server import S3Server, s3_source
 
 IMAGE = os.environ.get("TEST_REST_CATALOG_IMAGE", "apache/iceberg-rest-fixture:latest")
@@ -71,5 +72,5 @@ def rest_catalog(folder: Path, s3: S3Server, *, vends: bool = False) -> Iterator
     """A local one; with `vends` it hands its S3 properties, keys included, to those who load a table."""
     warehouse = f"{s3.folder()}/warehouse"
     files = server.files_on(s3) | ({"include-credentials": "true"} if vends else {})
-    with server.rest_catalog(folder, warehouse, files) as uri:
+    with quick_java(server.rest_catalog(folder, warehouse, files)) as uri:
         yield RestCatalog(uri, s3, warehouse)

@@ -19,6 +19,7 @@ from compactor.storage.s3_client import S3Connections
 from streaming.demo.local_process import free_port
 from streaming.demo.object_store import BUCKET, ObjectStore, answers, s3proxy
 from tests.services.containers import container, image_is_here
+from tests.services.quick_java import quick_java
 
 IMAGE = os.environ.get("TEST_S3_IMAGE", "andrewgaul/s3proxy:latest")
 
@@ -84,7 +85,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
         with _container_server() as server:
             yield server
     else:
-        with s3proxy(folder) as store:
+        with quick_java(s3proxy(folder)) as store:
             yield S3Server(**asdict(store))
 
 
