@@ -127,5 +127,5 @@ def test_what_is_no_puffin_file(tmp_path: Path, flags: int, magic: bytes, cut: i
 
 def test_a_file_of_a_few_bytes(tmp_path: Path) -> None:
     (tmp_path / "v.puffin").write_bytes(b"PFA1")
-    with pytest.raises(GiveUpError, match="too early"):
+    with pytest.raises(GiveUpError, match="too short"):
         found({"a": [DeleteFile(str(tmp_path / "v.puffin"), 4, "puffin")]})
