@@ -28,7 +28,7 @@ from streaming.ledger.operator import LedgerSettings, ledger_settings, look
 from tests.properties.table_history import NAME, TableHistory
 
 EVENT = {
-    "source": "iceberg", "timestamp_ms": 0, "report": True, "continues": False, "asks": False, "request": None,
+    "source": "iceberg", "timestamp_ms": 0, "report": True, "continues": False, "writes": True, "request": None,
     "key": None, "value": None, "headers": "[]", "partition": 0, "topic": "", "offset": 0,
 }  # fmt: skip
 CATEGORIES = "abcde"
