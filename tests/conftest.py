@@ -6,6 +6,7 @@ A service is taken from (1) an address in the environment, (2) testcontainers wh
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 from pyiceberg.catalog import Catalog
 from xdist.scheduler import LoadScopeScheduling
 
@@ -29,6 +32,17 @@ from tests.services.kafka_broker import kafka_source
 from tests.services.quick_java import SPARK_CONF
 from tests.services.rest_catalog import rest_catalog_source
 from tests.services.s3_server import s3_source
+
+# The same examples every time in CI, fresh ones elsewhere; no deadline, machines are shared.
+hypothesis_settings.register_profile(
+    "firnline",
+    deadline=None,
+    derandomize=os.environ.get("CI", "").lower() == "true",
+    max_examples=100,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+hypothesis_settings.load_profile("firnline")
+
 
 pytest_plugins = ["tests.services.fixtures"]
 
