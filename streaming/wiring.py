@@ -38,7 +38,7 @@ def check_run_settings(settings: Settings, *, observe: bool) -> None:
     """
     if not settings.kafka.bootstrap_servers:
         raise InputError(
-            "kafka.bootstrap_servers is not set; `run` hears commits from Kafka", reason=Reason.BAD_SETTING
+            "kafka.bootstrap_servers is not set; `run` reads commit events from Kafka", reason=Reason.BAD_SETTING
         )
     if not settings.state.checkpoint and not observe:
         raise InputError(

@@ -22,7 +22,7 @@ class Switches:
 
     @property
     def on(self) -> bool:
-        """Both asked now."""
+        """Whether the run may go on now: looks at both."""
         return not self.stopping() and self.enabled()
 
 

@@ -48,8 +48,8 @@ def with_footers_read(plan: TablePlan) -> TablePlan:
         settled = planned
         if planned.engine.kind is Engine.SPARK:
             return planned
-        for index, share in enumerate(planned.file_group.tasks):
-            not_spliced, not_encoded = foreseen(build_task_input(plan, planned, index, share[0].entry.path))
+        for index, files in enumerate(planned.file_group.tasks):
+            not_spliced, not_encoded = foreseen(build_task_input(plan, planned, index, files[0].entry.path))
             if not_encoded is not None:
                 return with_engine(planned, Engine.SPARK, not_encoded.reason, not_encoded.sentence)
             if not_spliced is not None:
