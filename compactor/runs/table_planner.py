@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
 from compactor.errors import FirnlineError, GiveUpError, InputError, LaterError, StoppedError
@@ -42,8 +44,13 @@ class TablePlanner:
             FirnlineError: the table cannot be planned; published.
         """
         try:
-            plan = self._plan(self._load_enabled(debt), debt, grant)
-        except (InputError, StoppedError, LaterError):  # asked again, the answer would be the same
+            with self._failures_published(debt):
+                table = self.catalogs.load(debt.table)
+                acts_on, left = self.acts_on(table), self.is_left_to_another(table)
+                plan = self._plan(table, debt, grant) if acts_on and not left else None
+            if plan is None:
+                self._skip(debt, switched_off=not acts_on)
+        except (InputError, StoppedError, LaterError):  # another attempt would fail in the same way
             self.served(debt)
             raise
         if first_request(debt) is None:
@@ -69,47 +76,46 @@ class TablePlanner:
         if requested is not None:
             self.board.finish_request(debt.table, requested)
 
-    def _load_enabled(self, debt: TableDebt) -> TableView:
-        try:
-            table = self.catalogs.load(debt.table)
-        except Exception as error:
-            raise self._failed(debt, error) from error
-        if not self.acts_on(table):
+    def _skip(self, debt: TableDebt, *, switched_off: bool) -> NoReturn:
+        if switched_off:
             self.listener(RunSkipped(debt.table, Reason.SWITCHED_OFF))
             raise StoppedError(f"{debt.table} is switched off")
-        if self.is_left_to_another(table):
-            self.listener(RunSkipped(debt.table, Reason.OTHER_COMPACTOR))
-            raise LaterError(f"{debt.table} is left to another compactor")
-        return table
+        self.listener(RunSkipped(debt.table, Reason.OTHER_COMPACTOR))
+        raise LaterError(f"{debt.table} is left to another compactor")
 
     def _plan(self, table: TableView, debt: TableDebt, grant: Grant) -> TablePlan:
         request, requested = replace(AS_THE_SERVICE, grant=grant), first_request(debt)
         if requested is not None:
             request = replace(request, where=requested or None, force=True)
-        try:
-            policy = self.settings.policy.for_table(debt.table, table.properties)
-            plan = plan_table(table, policy, self.cache, request, wall_clock=self.clock)
-        except Exception as error:
-            raise self._failed(debt, error) from error
+        policy = self.settings.policy.for_table(debt.table, table.properties)
+        plan = plan_table(table, policy, self.cache, request, wall_clock=self.clock)
         self.planned(debt.table)
         return plan
 
-    def _failed(self, debt: TableDebt, error: Exception) -> FirnlineError:
-        """Publish the failure; returns the error to raise."""
-        failure = error
-        if not isinstance(failure, FirnlineError):
+    @contextmanager
+    def _failures_published(self, debt: TableDebt) -> Iterator[None]:
+        """Publish an error and raise it; unexpected errors as GiveUpError."""
+        try:
+            yield
+        except FirnlineError as error:
+            self._publish_failed(debt, error, str(error))
+            raise
+        except Exception as error:
             failure = GiveUpError(f"planning {debt.table} failed: {error}", reason=Reason.UNEXPECTED)
+            self._publish_failed(debt, failure, str(error))
+            raise failure from error
+
+    def _publish_failed(self, debt: TableDebt, error: FirnlineError, message: str) -> None:
         self.listener(
             RunFailed(
                 run_id="",
                 table=debt.table,
                 stage="plan",
-                reason=failure.reason,
-                reaction=failure.reaction,
-                message=str(error),
+                reason=error.reason,
+                reaction=error.reaction,
+                message=message,
             )
         )
-        return failure
 
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
         """Partitions that the plan leaves alone although their counts are due are not due again until they change."""

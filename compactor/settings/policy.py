@@ -6,7 +6,14 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    model_serializer,
+    model_validator,
+)
 
 from compactor.settings.section import MEBIBYTE, Section
 from compactor.table_names import TableName
@@ -139,7 +146,14 @@ class PolicyOverride(PolicyValues):
     @model_validator(mode="before")
     @classmethod
     def _null_is_unset(cls, given: Any) -> Any:
-        return {key: value for key, value in given.items() if value is not None} if isinstance(given, dict) else given
+        if not isinstance(given, dict):
+            return given
+        return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
+
+    @model_serializer(mode="wrap")
+    def _unset_is_null(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A default would read, and load again, as an override."""
+        return {key: value if key in self.model_fields_set else None for key, value in serialize(self).items()}
 
 
 class PolicySettings(PolicyValues):

@@ -56,8 +56,7 @@ def _read(fields: Fields, arrived_ms: int) -> Decoded:
         return NotACommit(SOURCE, shown(operation_type))
     metadata_location = fields.optional_text("metadata-location")
     if metadata_location is not None and not fields.has("identifier"):
-        detail = f"event {shown(event_id)} names {shown(metadata_location)} but no table; the next sweep finds the "
-        "table"
+        detail = f"event {shown(event_id)} names {shown(metadata_location)} but no table; the next sweep finds it"
         return BadEvent(BadEventReason.NO_IDENTIFIER, detail)
     table = fields.record("identifier")
     summary = fields.record("summary") if fields.has("summary") else Fields({})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from compactor.events import Event, Listener
 
 
 class EventBus:
-    """Publishes events to listeners, in the order in which they subscribed, from the publisher's thread."""
+    """Publishes events to listeners from the publisher's thread: first `listeners` and subscribers, then `last`."""
 
-    def __init__(self, *listeners: Listener) -> None:
+    def __init__(self, *listeners: Listener, last: Sequence[Listener] = ()) -> None:
         self._listeners = listeners
+        self._last = last
 
     def subscribe(self, listener: Listener) -> None:
         """Publish later events to this listener too."""
@@ -17,5 +20,5 @@ class EventBus:
 
     def publish(self, event: Event) -> None:
         """Pass the event to every listener."""
-        for listener in self._listeners:
+        for listener in (*self._listeners, *self._last):
             listener(event)

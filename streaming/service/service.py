@@ -80,7 +80,7 @@ class Service:
         ProcessCollector(registry=registry)
         self._recorder = Recorder(registry)
         work = RecentWork(clock)
-        self._bus = EventBus(self._recorder, work, log_event, listener)
+        self._bus = EventBus(self._recorder, work, last=(log_event, listener))
         self._cache = manifest_cache(settings, self._bus.publish)
         self._http = metrics_server(settings, registry, self._board, self._state, work)
 
@@ -109,6 +109,8 @@ class Service:
         self._http.start()
         LOG.info("http pages at %s", self.address)
         self._check_surroundings()
+        requests = OpenRequests(checkpoint)
+        self._board.restore_requests(requests.load(), requests.save)
         session = self._start_session()
         self._parts = parts = rewriting(
             self._settings,
@@ -120,8 +122,6 @@ class Service:
             beside_stream=True,
             clock=self._clock,
         )
-        requests = OpenRequests(checkpoint)
-        self._board.restore_requests(requests.load(), requests.save)
         self._sweep_in_flight()
         self._start_work(session, parts, checkpoint)
         self._state.ready, self._state.starting = True, False

@@ -21,7 +21,7 @@ from compactor.planning.plan_table import TablePlan
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge
 from compactor.rewrite.tasks.output_task import TaskInput
 
-HELD_AT_ONCE: Final = 1024  # inputs from which a pass adds no later tasks: 7 KB each with 100 columns, pickled
+HELD_AT_ONCE: Final = 8192  # inputs from which a pass adds no later tasks: 7 KB each with 100 columns, pickled
 MERGED_AT_ONCE: Final = 64  # inputs whose metrics are objects at the same time: 50 KB each with 100 columns
 
 ReadManifest = Callable[[FileIO, ManifestFile], Sequence[ManifestEntry]]

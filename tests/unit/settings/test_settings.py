@@ -292,7 +292,15 @@ def test_only_the_strategy_decides_the_strategy(policy: dict[str, Any], strategy
     assert PolicySettings(**policy).for_table(EVENTS).strategy == strategy
 
 
-@pytest.mark.parametrize("policy", [{}, {"strategy": "threshold"}, {"tables": {"db.events": {"min_input_files": 3}}}])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {},
+        {"strategy": "threshold"},
+        {"tables": {"db.events": {"min_input_files": 3}}},
+        {"min_input_files": 7, "tables": {"db.events": {"growth": 3.0}}},
+    ],
+)
 def test_what_check_config_prints_means_what_was_read(policy: dict[str, Any], tmp_path: Path) -> None:
     given = Settings.model_validate({"catalogs": {"lake": {"type": "rest"}}, "policy": policy})
     file = tmp_path / "firnline.yaml"
@@ -300,6 +308,11 @@ def test_what_check_config_prints_means_what_was_read(policy: dict[str, Any], tm
     again = load_settings(file, {})
     for name in (EVENTS, TableName("lake", ("db",), "other")):
         assert again.policy.for_table(name) == given.policy.for_table(name)
+
+
+def test_a_misspelled_override_is_refused_even_if_it_is_null() -> None:
+    with pytest.raises(ValidationError, match="growht"):
+        PolicySettings.model_validate({"tables": {"db.events": {"growht": None}}})
 
 
 # --- topics -----------------------------------------------------------------------------------------------------------
