@@ -193,7 +193,7 @@ def test_success_without_a_commit_is_not_believed(lake: Lake, table_name: str, m
     insert(lake, table_name, 3)
     rows = lake.rows(table_name)
     monkeypatch.setattr(commit_module, "_sent", lambda *_: True)
-    with pytest.raises(CommitUnknownError, match="no snapshot carries it"):
+    with pytest.raises(CommitUnknownError, match="no snapshot has its id"):
         run(lake, planned(lake, table_name))
     assert replaces(lake, table_name) == 0
     sweep_until_settled(lake, table_name)
