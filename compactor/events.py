@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from compactor.errors import FirnlineError
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.table_names import TableName
 
@@ -147,6 +148,20 @@ class RunFailed:
     reason: str
     reaction: str
     message: str
+
+    @classmethod
+    def of(
+        cls, error: FirnlineError, run_id: str, table: TableName, stage: str, message: str | None = None
+    ) -> RunFailed:
+        """The event of an error; `message`: the error's own if None."""
+        return cls(
+            run_id=run_id,
+            table=table,
+            stage=stage,
+            reason=error.reason,
+            reaction=error.reaction,
+            message=str(error) if message is None else message,
+        )
 
 
 @dataclass(frozen=True)

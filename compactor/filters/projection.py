@@ -155,7 +155,7 @@ _WITH_END_POINT: Final = {Operator.LESS: Operator.AT_MOST, Operator.GREATER: Ope
 
 
 def _bound(leaf: Leaf, kind: PrimitiveType) -> BoundPredicate:
-    # Optional, whatever the schema says: PyIceberg folds IS NULL of a required field in a struct to "never".
+    # Optional, even if the schema says required: PyIceberg folds IS NULL of a required field in a struct to "never".
     field = NestedField(field_id=leaf.key, name=leaf.name, field_type=kind, required=False)
     column = BoundReference(field=field, accessor=Accessor(position=0))
     literals = {_literal(kind, value) for value in leaf.values}

@@ -28,7 +28,7 @@ class Spent:
 
 @dataclass(frozen=True)
 class Grant:
-    """The limits of a run's cost; None: no limit. A run may always write one output file, whatever it costs."""
+    """The limits of a run's cost; None: no limit. A run may always write one output file, even above the limits."""
 
     bytes: int | None = None
     requests: int | None = None

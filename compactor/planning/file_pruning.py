@@ -1,7 +1,7 @@
 """Prune data files by their column bounds (`policy.prune_files`): files that the filter's columns rule out.
 
-A pruned file is not merged; that is safe whatever its bounds say. It stays as it is, and so do the deletes that apply
-to it.
+A pruned file is not merged; that is safe even if its bounds are wrong. It stays as it is, and so do the deletes
+that apply to it.
 """
 
 from __future__ import annotations

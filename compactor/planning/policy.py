@@ -111,8 +111,8 @@ class AgeRule:
 class ThresholdPolicy:
     """Spark's thresholds.
 
-    `force`: merge all small files, at least two, whatever the thresholds. `everything`: take every file, healthy files
-    too, as Spark's `rewrite-all`.
+    `force`: merge all small files, at least two, and ignore the thresholds. `everything`: take every file, healthy
+    files too, as Spark's `rewrite-all`.
     """
 
     values: PolicyValues

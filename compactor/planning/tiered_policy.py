@@ -213,7 +213,7 @@ class LeaveHotPartitions:
 
 
 def policy_of(values: PolicyValues, sizes: FileSizes, *, force: bool = False, everything: bool = False) -> Policy:
-    """The policy that a table's settings name. `everything`: a policy that takes every file, whatever the settings."""
+    """The policy that a table's settings name. `everything`: one that takes every file and ignores the settings."""
     if everything:
         return ThresholdPolicy(values=values, sizes=sizes, force=True, everything=True)
     kind = ThresholdPolicy if values.strategy == "threshold" else TieredPolicy

@@ -58,7 +58,7 @@ class OpenRequests:
         ]
         try:
             self._folder.write(NAME, json.dumps(rows).encode())
-        except Exception as error:  # noqa: BLE001 - whatever a store raises
+        except Exception as error:  # noqa: BLE001 - stores raise errors of their own
             LOG.warning("%s cannot be written; a restart would lose the open requests: %s", self._path, error)
 
 

@@ -97,11 +97,11 @@ class Rewriter:
             result = run.carry_out(plan.snapshot_id)
         except FirnlineError as error:
             message = f"{error} (after {run.commits} commits of the run)" if run.commits else str(error)
-            self._publish_failed(run_id, plan, run.stage, error, message)
+            self.tools.listener(RunFailed.of(error, run_id, table, run.stage, message))
             raise
         except Exception as error:
             failure = GiveUpError(f"rewriting {table} failed: {first_line(error)}", reason=Reason.UNEXPECTED)
-            self._publish_failed(run_id, plan, run.stage, failure, str(error))
+            self.tools.listener(RunFailed.of(failure, run_id, table, run.stage, str(error)))
             raise failure from error
         if result.snapshot_after is None:  # another commit came first and removed the same delete files
             self.tools.listener(RunSkipped(table, Reason.NOTHING_DUE))
@@ -119,18 +119,6 @@ class Rewriter:
                 files=sum(len(group.file_group.files) for group in plan.groups),
                 bytes=plan.bytes,
                 seconds=plan.seconds,
-            )
-        )
-
-    def _publish_failed(self, run_id: str, plan: TablePlan, stage: str, error: FirnlineError, message: str) -> None:
-        self.tools.listener(
-            RunFailed(
-                run_id=run_id,
-                table=plan.table.name,
-                stage=stage,
-                reason=error.reason,
-                reaction=error.reaction,
-                message=message,
             )
         )
 

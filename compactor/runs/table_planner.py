@@ -98,24 +98,12 @@ class TablePlanner:
         try:
             yield
         except FirnlineError as error:
-            self._publish_failed(debt, error, str(error))
+            self.listener(RunFailed.of(error, "", debt.table, "plan"))
             raise
         except Exception as error:
             failure = GiveUpError(f"planning {debt.table} failed: {error}", reason=Reason.UNEXPECTED)
-            self._publish_failed(debt, failure, str(error))
+            self.listener(RunFailed.of(failure, "", debt.table, "plan", str(error)))
             raise failure from error
-
-    def _publish_failed(self, debt: TableDebt, error: FirnlineError, message: str) -> None:
-        self.listener(
-            RunFailed(
-                run_id="",
-                table=debt.table,
-                stage="plan",
-                reason=error.reason,
-                reaction=error.reaction,
-                message=message,
-            )
-        )
 
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
         """Partitions that the plan leaves alone although their counts are due are not due again until they change."""

@@ -98,16 +98,7 @@ class RewriteWorker:
             planner.listener(rewrite_manifests(tools.session, table, counts.due_specs, run_id))
             snapshot = planner.catalogs.load(name).snapshot
         except FirnlineError as error:
-            planner.listener(
-                RunFailed(
-                    run_id=run_id,
-                    table=name,
-                    stage="manifests",
-                    reason=error.reason,
-                    reaction=error.reaction,
-                    message=str(error),
-                )
-            )
+            planner.listener(RunFailed.of(error, run_id, name, "manifests"))
             return
         if snapshot is not None:
             self.announce(name, snapshot.snapshot_id)

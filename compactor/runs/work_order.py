@@ -109,7 +109,7 @@ class Limits:
         )
 
     def grant(self, debt: TableDebt, usage: Usage) -> Grant:
-        """What a run may cost that `allow` lets start: about what it needs, at most what is left of the hour's cap."""
+        """What a run may cost that `allow` lets start: about what it needs, at most the rest of the hour's cap."""
         need = needed(debt)
         return Grant(
             _granted(self.bytes_per_hour, usage.spent.bytes, need.bytes),

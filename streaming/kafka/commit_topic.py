@@ -1,7 +1,7 @@
 """Decide from a sample of its records whether firnline may write to the commit topic.
 
 A Kafka Connect sink fails on a foreign record in its control topic; readers of other systems can fail too. Refuse a
-topic with one control event of a sink, or with two or more records of which none has a known format. A single unusable
+topic with one control event of a sink, or with two or more records, none in a known format. A single unusable
 record is no reason to refuse; it becomes a dead letter.
 """
 

@@ -58,6 +58,6 @@ class TopicWriter:
             return
         try:
             sent = self.producer.send(topic, key=key, value=value, headers=list(headers))
-        except Exception as error:  # whatever the client raises must not end a stream or a rewrite
+        except Exception as error:  # no error of the client may end a stream or a rewrite
             raise RetryError(f"topic {topic} takes no record: {error}", reason=Reason.KAFKA_UNAVAILABLE) from error
         sent.add_errback(lambda error: LOG.warning("topic %s took no record: %s", topic, error))

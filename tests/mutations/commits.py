@@ -51,7 +51,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "1",
-        "nobody looks whether the committed snapshot replaced the files that were planned",
+        "the files that the committed snapshot replaced are not compared with the plan",
         "compactor/commit/replace.py",
         "planned = _counts(table.handle.snapshot(snapshot_id).summary()), _planned_counts(replacements)",
         "planned = (), ()",
@@ -59,7 +59,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "8",
-        "nobody looks at the snapshot before it is sent: a file that was appended again meanwhile goes twice",
+        "the snapshot is not inspected before it is sent: a file that was appended again is removed twice",
         "compactor/commit/replace.py",
         "            _check_counts(snapshot, replacements, summary)\n",
         "",
@@ -67,7 +67,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "8",
-        "a file that was appended again meanwhile touches nobody",
+        "a file that was appended again is no conflict",
         "compactor/planning/conflicts.py",
         "hit = [owner[entry.path]] if entry.path in owner else []",
         "hit = [owner[entry.path]] if removed and entry.path in owner else []",
@@ -84,7 +84,7 @@ MUTATIONS: Final = (
     # --- 6 format version ---
     Mutation(
         "6",
-        "a table upgraded to another format version meanwhile is committed to",
+        "a commit goes to a table that was upgraded to another format version since the plan",
         "compactor/spark/java_table.py",
         "if version != self.view.metadata.format_version:",
         "if version < self.view.metadata.format_version:",
@@ -101,7 +101,7 @@ MUTATIONS: Final = (
     # --- 12 branches and tags ---
     Mutation(
         "12",
-        "a branch that was dropped meanwhile is made again",
+        "a branch that was dropped since the plan is created again",
         "compactor/spark/java_table.py",
         "if metadata.ref(self.view.ref) is None:",
         "if False:",
@@ -183,7 +183,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "15",
-        "a validation failure is retried as it is instead of planned anew",
+        "a validation failure is retried unchanged instead of planned again",
         "compactor/commit/replace.py",
         "    if kind == VALIDATION:\n",
         "    if False:\n",
@@ -192,7 +192,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "15",
-        "outputs are deleted although nobody knows whether they were committed",
+        "outputs are deleted although it is unknown whether they were committed",
         "compactor/runs/output_record.py",
         "self.records.save(replace(record, abandoned=True))  # the sweep",
         "self.abandon(record)  # the sweep",

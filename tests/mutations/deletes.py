@@ -86,7 +86,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "2",
-        "an equality delete that arrived meanwhile is dropped by our commit (apache/iceberg 10312)",
+        "our commit drops an equality delete that arrived since the plan (apache/iceberg 10312)",
         "compactor/commit/replace.py",
         "        if not lost:\n            return snapshot\n",
         "        return snapshot\n",

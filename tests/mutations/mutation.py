@@ -50,4 +50,4 @@ class Mutation:
 
 
 class MutationError(Exception):
-    """A mutation that does not fit the code any more: it names itself, and needs to be written anew."""
+    """A mutation that does not fit the code any more: it names itself, and must be written again."""

@@ -11,7 +11,7 @@ HEAD = """# Rules a rewrite must keep
 From the Iceberg and Parquet specs, the engines and their bug trackers. Each table says what would break a rule, where
 the code keeps it, and which test fails then; `python -m tests.mutations` tries all of them (`--rule 2,18` some), and
 `tests/unit/docs/test_mutations.py` sees that the list fits the code. Who changes a line that is listed changes its
-mutation in `tests/mutations/` too, and writes this page anew: `python -m tests.mutations.page > docs/rules.md`.
+mutation in `tests/mutations/` too, and writes this page again: `python -m tests.mutations.page > docs/rules.md`.
 """
 
 

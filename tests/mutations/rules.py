@@ -28,7 +28,7 @@ RULES: Final = (
         "1",
         "Sequence numbers",
         "A run plans and reads one snapshot S, commits its outputs with the data sequence number of S, and validates "
-        "from S. A planned snapshot that has expired is planned anew; what was committed is looked for in the table "
+        "from S. A planned snapshot that has expired is planned again; what was committed is looked for in the table "
         "before it is believed (apache/iceberg 17202).",
     ),
     Rule(
@@ -84,8 +84,9 @@ RULES: Final = (
     Rule(
         "15",
         "Commits",
-        "One `replace` commit at a time per table. A lost race is retried with new metadata only, a failed validation "
-        "is planned anew, an unknown outcome deletes nothing until the run id in the summaries or the head settles it. "
+        "One `replace` commit at a time per table. A lost race is retried with new metadata only, a failed "
+        "validation is planned again, an unknown outcome deletes nothing until the run id in the summaries or the "
+        "head settles it. "
         "Our own commits are no reason to work.",
         "The operation is what Iceberg's RewriteFiles says, there is no small way to break it; every run of "
         "`test_table_kinds.py` looks at it.",

@@ -36,7 +36,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "spark",
-        "what Spark was asked for is not looked at",
+        "files for Spark are not checked for misreads",
         "compactor/rewrite/tasks/runner.py",
         "found = misread(table, key, files) or misread_units(store, table.metadata.schema(), files)",
         "found = misread_units(store, table.metadata.schema(), files)",

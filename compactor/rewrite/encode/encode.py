@@ -310,7 +310,7 @@ def _miscounted(source: EncodeInput, found: int) -> GiveUpError:
 def _with_lineage(table: pa.Table, source: EncodeInput, position: int) -> pa.Table:
     """The table with its last two columns, row id and sequence number, completed as Iceberg's readers do.
 
-    A file without a first row id has no lineage, whatever its columns contain (as in Iceberg's ParquetValueReaders).
+    A file without a first row id has no lineage, even if its columns hold values (as in Iceberg's ParquetValueReaders).
     """
     width, rows = table.num_columns, table.num_rows
     if source.first_row_id is None:

@@ -63,7 +63,7 @@ class RowLineage:
 
     Attributes:
         first_row_id: `_row_id` of its first row. None: no ids were assigned (its snapshot is older than the table's
-            upgrade to V3), and readers return null lineage for all its rows, whatever the file contains.
+            upgrade to V3), and readers return null lineage for all its rows, even if the file holds values.
         data_sequence_number: `_last_updated_sequence_number` of rows without a stored one.
     """
 
