@@ -10,32 +10,18 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import numpy as np
+from pyiceberg import types as iceberg
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, VoidTransform
-from pyiceberg.types import (
-    BinaryType,
-    DateType,
-    DecimalType,
-    FixedType,
-    PrimitiveType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from pyiceberg.partitioning import PartitionSpec
-    from pyiceberg.schema import Schema
+from pyiceberg.types import DecimalType, PrimitiveType
 
 JsonValue = None | bool | int | float | str
 
@@ -123,18 +109,16 @@ def to_json(kind: PrimitiveType, value: Any) -> JsonValue:
     """One partition value in Iceberg's JSON single-value form, from any Python type that PyIceberg returns for it."""
     if value is None:
         return None
-    writer = _WRITERS.get(type(kind))
-    if writer is not None:
-        return writer(kind, value)
+    form = _FORMS.get(type(kind))
+    if form is not None:
+        return form[0](kind, value)
     if isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"cannot write partition value {value!r} of type {kind} as JSON")
 
 
 def _date(value: int | dt.date) -> str:
-    if isinstance(value, dt.date):
-        return value.isoformat()
-    return _civil(value)
+    return value.isoformat() if isinstance(value, dt.date) else _civil(value)
 
 
 def _civil(days: int) -> str:
@@ -142,9 +126,8 @@ def _civil(days: int) -> str:
     text = str(np.datetime64(days, "D"))
     month_and_day = text[-len("-MM-DD") :]
     year = int(text.removesuffix(month_and_day))
-    sign = (
-        "-" if year < 0 else "+" if year > dt.MAXYEAR else ""
-    )  # java.time requires a plus sign for years of five digits
+    # java.time requires a plus sign for years of five digits
+    sign = "-" if year < 0 else "+" if year > dt.MAXYEAR else ""
     return f"{sign}{abs(year):04d}{month_and_day}"
 
 
@@ -180,26 +163,12 @@ def _uuid(value: Any) -> str:
     return str(value if isinstance(value, UUID) else UUID(bytes=bytes(value)))
 
 
-_WRITERS: dict[type[PrimitiveType], Callable[[PrimitiveType, Any], JsonValue]] = {
-    DateType: lambda _kind, value: _date(value),
-    TimeType: lambda _kind, value: _time(value),
-    TimestampType: lambda _kind, value: _timestamp(value, MICROS_PER_SECOND, ""),
-    TimestamptzType: lambda _kind, value: _timestamp(value, MICROS_PER_SECOND, "+00:00"),
-    TimestampNanoType: lambda _kind, value: _timestamp(value, NANOS_PER_SECOND, ""),
-    TimestamptzNanoType: lambda _kind, value: _timestamp(value, NANOS_PER_SECOND, "+00:00"),
-    DecimalType: _decimal,
-    UUIDType: lambda _kind, value: _uuid(value),
-    BinaryType: lambda _kind, value: bytes(value).hex(),
-    FixedType: lambda _kind, value: bytes(value).hex(),
-}
-
-
 def from_json(kind: PrimitiveType, value: JsonValue) -> Any:
     """Inverse of `to_json`, in the types that PyIceberg decodes: days, micro- and nanoseconds as numbers."""
     if value is None:
         return None
-    reader = _READERS.get(type(kind))
-    return reader(str(value)) if reader is not None else value
+    form = _FORMS.get(type(kind))
+    return form[1](str(value)) if form is not None else value
 
 
 def _days(text: str) -> int:
@@ -217,23 +186,24 @@ def _units(text: str, units: int) -> int:
     return _days(days) * 86_400 * units + _units_of_day(clock, units)
 
 
-def _micros(text: str) -> int:
-    return _units(text, MICROS_PER_SECOND)
+Form = tuple[Callable[[PrimitiveType, Any], JsonValue], Callable[[str], Any]]
+"""How values of a type are written as JSON, and read again."""
 
 
-def _nanos(text: str) -> int:
-    return _units(text, NANOS_PER_SECOND)
+def _timestamps(units: int, zone: str) -> Form:
+    return (lambda _kind, value: _timestamp(value, units, zone)), (lambda text: _units(text, units))
 
 
-_READERS: dict[type[PrimitiveType], Callable[[str], Any]] = {
-    DateType: _days,
-    TimeType: lambda text: _units_of_day(text, MICROS_PER_SECOND),
-    TimestampType: _micros,
-    TimestamptzType: _micros,
-    TimestampNanoType: _nanos,
-    TimestamptzNanoType: _nanos,
-    DecimalType: Decimal,
-    UUIDType: UUID,
-    BinaryType: bytes.fromhex,
-    FixedType: bytes.fromhex,
+_BYTES: Form = (lambda _kind, value: bytes(value).hex(), bytes.fromhex)
+_FORMS: dict[type[PrimitiveType], Form] = {
+    iceberg.DateType: (lambda _kind, value: _date(value), _days),
+    iceberg.TimeType: (lambda _kind, value: _time(value), lambda text: _units_of_day(text, MICROS_PER_SECOND)),
+    iceberg.TimestampType: _timestamps(MICROS_PER_SECOND, ""),
+    iceberg.TimestamptzType: _timestamps(MICROS_PER_SECOND, "+00:00"),
+    iceberg.TimestampNanoType: _timestamps(NANOS_PER_SECOND, ""),
+    iceberg.TimestamptzNanoType: _timestamps(NANOS_PER_SECOND, "+00:00"),
+    DecimalType: (_decimal, Decimal),
+    iceberg.UUIDType: (lambda _kind, value: _uuid(value), UUID),
+    iceberg.BinaryType: _BYTES,
+    iceberg.FixedType: _BYTES,
 }
