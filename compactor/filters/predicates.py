@@ -153,25 +153,39 @@ def narrowed(predicate: Predicate) -> Predicate:
 
 def _given(predicate: Predicate, key: int, value: Any) -> Predicate:
     """The remaining predicate over the other keys if `key` has this value."""
+
+    def rest(leaf: Leaf) -> Predicate:
+        if leaf.key != key:
+            return leaf
+        return EVERYTHING if matches(leaf, lambda _key: value) else NOTHING
+
+    return replaced(predicate, rest)
+
+
+def replaced(predicate: Predicate, new: Callable[[Leaf], Predicate]) -> Predicate:
+    """The predicate with `new(leaf)` in place of each leaf."""
     match predicate:
         case AllOf():
-            return all_of(_given(part, key, value) for part in predicate.parts)
+            return all_of(replaced(part, new) for part in predicate.parts)
         case AnyOf():
-            return any_of(_given(part, key, value) for part in predicate.parts)
-    if predicate.key != key:
-        return predicate
-    return EVERYTHING if matches(predicate, lambda _key: value) else NOTHING
+            return any_of(replaced(part, new) for part in predicate.parts)
+    return new(predicate)
 
 
 def matches(predicate: Predicate, value_of: Callable[[int], Any]) -> bool:
     """Whether one row or partition tuple satisfies `predicate`; True if a value is missing or cannot be compared."""
+    return _holds(predicate, lambda leaf: _satisfies(leaf, value_of(leaf.key)))
+
+
+def _holds(predicate: Predicate, test: Callable[[Leaf], bool]) -> bool:
+    """Whether `predicate` holds by the tests of its leaves; a leaf whose test fails with an error holds."""
     match predicate:
         case AllOf():
-            return all(matches(part, value_of) for part in predicate.parts)
+            return all(_holds(part, test) for part in predicate.parts)
         case AnyOf():
-            return any(matches(part, value_of) for part in predicate.parts)
+            return any(_holds(part, test) for part in predicate.parts)
     try:
-        return _satisfies(predicate, value_of(predicate.key))
+        return test(predicate)
     except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
         return True
 
@@ -208,15 +222,7 @@ def _is_nan(value: Any) -> bool:
 
 def may_match(predicate: Predicate, bounds_of: Callable[[int], Bounds]) -> bool:
     """Whether any value within the bounds may satisfy `predicate`; each leaf is tested alone, so True too often."""
-    match predicate:
-        case AllOf():
-            return all(may_match(part, bounds_of) for part in predicate.parts)
-        case AnyOf():
-            return any(may_match(part, bounds_of) for part in predicate.parts)
-    try:
-        return _may_satisfy(predicate, bounds_of(predicate.key))
-    except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError):
-        return True
+    return _holds(predicate, lambda leaf: _may_satisfy(leaf, bounds_of(leaf.key)))
 
 
 def _may_satisfy(leaf: Leaf, bounds: Bounds) -> bool:
@@ -243,9 +249,8 @@ def _reaches(leaf: Leaf, lower: Any, upper: Any) -> bool:
         ordered = _ordered(leaf.values)
         first = 0 if lower is None else bisect_left(ordered, lower)
         return first < len(ordered) and (upper is None or ordered[first] <= upper)
-    if (
-        leaf.operator is Operator.NOT_STARTS_WITH
-    ):  # false only if both bounds have the prefix, and so all values between them
+    if leaf.operator is Operator.NOT_STARTS_WITH:
+        # False only if both bounds have the prefix, and so all values between them.
         known = lower is not None and upper is not None
         return not (known and lower.startswith(leaf.value) and upper.startswith(leaf.value))
     if leaf.operator is Operator.STARTS_WITH:

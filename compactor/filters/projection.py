@@ -18,52 +18,21 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, Final
 
-from pyiceberg import expressions
-from pyiceberg.expressions import (
-    BooleanExpression,
-    BoundIn,
-    BoundNotIn,
-    BoundPredicate,
-    BoundReference,
-    LiteralPredicate,
-    SetPredicate,
-)
-from pyiceberg.expressions.literals import DateLiteral, Literal, TimestampLiteral, UUIDLiteral, literal
+from pyiceberg import expressions, transforms, types
+from pyiceberg.expressions import literals
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Accessor
-from pyiceberg.transforms import (
-    BucketTransform,
-    DayTransform,
-    HourTransform,
-    MonthTransform,
-    TimeTransform,
-    Transform,
-    TruncateTransform,
-    YearTransform,
-)
-from pyiceberg.types import (
-    DateType,
-    IntegerType,
-    LongType,
-    NestedField,
-    PrimitiveType,
-    StringType,
-    TimestampType,
-    TimestamptzType,
-    UUIDType,
-)
+from pyiceberg.types import PrimitiveType
 
 from compactor.filters.predicates import (
     EVERYTHING,
-    AllOf,
-    AnyOf,
     Leaf,
     Operator,
     Predicate,
     all_of,
-    any_of,
     as_text,
     possible_values,
+    replaced,
 )
 from compactor.partitions import to_json
 
@@ -95,35 +64,35 @@ def project(predicate: Predicate, spec: PartitionSpec, kinds: Mapping[int, Primi
         spec: The partition spec.
         kinds: Column types by field id, at least for the columns of the predicate.
     """
-    found = _project(predicate, spec, kinds)
-    transforms = {position: field.transform for position, field in enumerate(spec.fields)}
-    sources = {position: kinds.get(field.source_id) for position, field in enumerate(spec.fields)}
-    buckets = {position: each for position, each in transforms.items() if isinstance(each, BucketTransform)}
+    found = replaced(predicate, lambda leaf: _project(leaf, spec, kinds))
+    buckets = {
+        position: (field.name, field.transform.num_buckets)
+        for position, field in enumerate(spec.fields)
+        if isinstance(field.transform, transforms.BucketTransform)
+    }
+
+    def show(leaf: Leaf, value: Any) -> str:
+        field = spec.fields[leaf.key]
+        return shown(field.transform, kinds.get(field.source_id), value)
+
     return Projection(
         spec.spec_id,
         found,
-        as_text(found, lambda leaf, value: shown(transforms[leaf.key], sources[leaf.key], value), frozenset(buckets)),
-        tuple(
-            _buckets(found, position, spec.fields[position].name, transform) for position, transform in buckets.items()
-        ),
+        as_text(found, show, buckets.keys()),
+        tuple(_buckets(found, position, *bucket) for position, bucket in buckets.items()),
     )
 
 
-def _buckets(predicate: Predicate, position: int, name: str, transform: BucketTransform[Any]) -> Buckets:
+def _buckets(predicate: Predicate, position: int, name: str, of: int) -> Buckets:
     wanted = possible_values(predicate, position)
-    return Buckets(name, transform.num_buckets if wanted is None else len(wanted), transform.num_buckets)
+    return Buckets(name, of if wanted is None else len(wanted), of)
 
 
-def _project(predicate: Predicate, spec: PartitionSpec, kinds: Mapping[int, PrimitiveType]) -> Predicate:
-    match predicate:
-        case AllOf():
-            return all_of(_project(part, spec, kinds) for part in predicate.parts)
-        case AnyOf():
-            return any_of(_project(part, spec, kinds) for part in predicate.parts)
+def _project(leaf: Leaf, spec: PartitionSpec, kinds: Mapping[int, PrimitiveType]) -> Predicate:
     return all_of(
-        _project_leaf(predicate, kinds[predicate.key], position, field)
+        _project_leaf(leaf, kinds[leaf.key], position, field)
         for position, field in enumerate(spec.fields)
-        if field.source_id == predicate.key
+        if field.source_id == leaf.key
     )
 
 
@@ -154,48 +123,47 @@ def _weaker_and_weaker(leaf: Leaf) -> Iterator[Leaf]:
 _WITH_END_POINT: Final = {Operator.LESS: Operator.AT_MOST, Operator.GREATER: Operator.AT_LEAST}
 
 
-def _bound(leaf: Leaf, kind: PrimitiveType) -> BoundPredicate:
+def _bound(leaf: Leaf, kind: PrimitiveType) -> expressions.BoundPredicate:
     # Optional, even if the schema says required: PyIceberg folds IS NULL of a required field in a struct to "never".
-    field = NestedField(field_id=leaf.key, name=leaf.name, field_type=kind, required=False)
-    column = BoundReference(field=field, accessor=Accessor(position=0))
-    literals = {_literal(kind, value) for value in leaf.values}
-    made: Any
-    if len(literals) > 1:
-        made = _BOUND_SETS[leaf.operator](column, literals)
-    else:
-        made = _BOUND[leaf.operator](column, *literals)
-    if not isinstance(made, BoundPredicate):
+    field = types.NestedField(field_id=leaf.key, name=leaf.name, field_type=kind, required=False)
+    column = expressions.BoundReference(field=field, accessor=Accessor(position=0))
+    constants = {_literal(kind, value) for value in leaf.values}
+    many = len(constants) > 1
+    made = _BOUND_SETS[leaf.operator](column, constants) if many else _BOUND[leaf.operator](column, *constants)
+    if not isinstance(made, expressions.BoundPredicate):
         raise TypeError(f"PyIceberg turns {leaf.operator} into {made}")
     return made
 
 
-def _literal(kind: PrimitiveType, value: Any) -> Literal[Any]:
+def _literal(kind: PrimitiveType, value: Any) -> literals.Literal[Any]:
     match kind:
-        case DateType():
-            return DateLiteral(value)
-        case TimestampType() | TimestamptzType():
-            return TimestampLiteral(value)
-        case UUIDType():
-            return UUIDLiteral(value)
+        case types.DateType():
+            return literals.DateLiteral(value)
+        case types.TimestampType() | types.TimestamptzType():
+            return literals.TimestampLiteral(value)
+        case types.UUIDType():
+            return literals.UUIDLiteral(value)
         case _:
-            return literal(value)
+            return literals.literal(value)
 
 
-def _leaf(projected: BooleanExpression, position: int, field: PartitionField) -> Leaf:
+def _leaf(projected: expressions.BooleanExpression, position: int, field: PartitionField) -> Leaf:
     values: frozenset[Any] = frozenset()
-    if isinstance(projected, LiteralPredicate):
+    if isinstance(projected, expressions.LiteralPredicate):
         values = frozenset({projected.literal.value})
-    elif isinstance(projected, SetPredicate):
+    elif isinstance(projected, expressions.SetPredicate):
         values = frozenset(each.value for each in projected.literals)
     return Leaf(position, field.name, _OPERATORS[type(projected)], values)
 
 
 def _as_written(leaf: Leaf, field: PartitionField, kind: PrimitiveType) -> Predicate:
     """The leaf, plus the other partition values that writers store for the same columns."""
-    if isinstance(field.transform, TimeTransform):
-        days_of_dates = isinstance(kind, DateType) and isinstance(field.transform, DayTransform)
+    if isinstance(field.transform, transforms.TimeTransform):
+        days_of_dates = isinstance(kind, types.DateType) and isinstance(field.transform, transforms.DayTransform)
         return leaf if days_of_dates else _one_later_before_1970(leaf)
-    if isinstance(field.transform, TruncateTransform) and isinstance(kind, IntegerType | LongType):
+    if isinstance(field.transform, transforms.TruncateTransform) and isinstance(
+        kind, types.IntegerType | types.LongType
+    ):
         return _wrapped_around(leaf, field.transform.width)
     return leaf
 
@@ -229,7 +197,10 @@ def _reaches_down_to(leaf: Leaf, value: int) -> bool:
             return False
 
 
-_BOUND_SETS: Final[dict[Operator, Callable[..., Any]]] = {Operator.IN: BoundIn, Operator.NOT_IN: BoundNotIn}
+_BOUND_SETS: Final[dict[Operator, Callable[..., Any]]] = {
+    Operator.IN: expressions.BoundIn,
+    Operator.NOT_IN: expressions.BoundNotIn,
+}
 _CLASSES: Final = {
     Operator.IN: "EqualTo",
     Operator.NOT_IN: "NotEqualTo",
@@ -246,25 +217,25 @@ _CLASSES: Final = {
 }
 """PyIceberg's classes of tests with one literal or none."""
 _BOUND: Final = {operator: getattr(expressions, f"Bound{name}") for operator, name in _CLASSES.items()}
-_OPERATORS: Final[dict[type[BooleanExpression], Operator]] = {
+_OPERATORS: Final[dict[type[expressions.BooleanExpression], Operator]] = {
     **{getattr(expressions, name): operator for operator, name in _CLASSES.items()},
     expressions.In: Operator.IN,
     expressions.NotIn: Operator.NOT_IN,
 }
 
 
-def shown(transform: Transform[Any, Any], source: PrimitiveType | None, value: Any) -> str:
+def shown(transform: transforms.Transform[Any, Any], source: PrimitiveType | None, value: Any) -> str:
     """A partition value for people: `2024-01`, `2024-01-15-10`, `'text'`, or a bucket number."""
     match transform:
-        case YearTransform():
+        case transforms.YearTransform():
             return f"{1970 + value:04d}"
-        case MonthTransform():
+        case transforms.MonthTransform():
             return f"{1970 + value // 12:04d}-{value % 12 + 1:02d}"
-        case DayTransform():
-            return str(to_json(DateType(), value))
-        case HourTransform():
-            return str(to_json(TimestampType(), value * 3_600_000_000)).split(":")[0].replace("T", "-")
-        case BucketTransform():
+        case transforms.DayTransform():
+            return str(to_json(types.DateType(), value))
+        case transforms.HourTransform():
+            return str(to_json(types.TimestampType(), value * 3_600_000_000)).split(":")[0].replace("T", "-")
+        case transforms.BucketTransform():
             return str(value)
     return shown_value(source, value)
 
@@ -273,9 +244,9 @@ def shown_value(kind: PrimitiveType | None, value: Any) -> str:
     """A column value as in a filter's text, but dates and times without quotes."""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(kind, StringType) and isinstance(value, str):
+    if isinstance(kind, types.StringType) and isinstance(value, str):
         return "'" + value.replace("'", "''") + "'"
     if kind is None or isinstance(value, float | Decimal):
         return str(value)
     written = to_json(kind, value)
-    return f"X'{written}'" if isinstance(value, bytes) and not isinstance(kind, UUIDType) else str(written)
+    return f"X'{written}'" if isinstance(value, bytes) and not isinstance(kind, types.UUIDType) else str(written)

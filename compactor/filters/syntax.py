@@ -104,7 +104,8 @@ def parse_filter(text: str) -> Node:
     """
     parser = _Parser(_tokens(text))
     node = parser.either(0)
-    parser.expect_end()
+    if parser.token.kind != "end":
+        raise parser.fail("AND, OR or the end")
     return node
 
 
@@ -145,24 +146,18 @@ class _Parser:
         self._next += 1
         return token
 
-    def took_word(self, *words: str) -> bool:
-        if self.token.is_word(*words):
-            self._next += 1
-            return True
-        return False
+    def took_word(self, word: str) -> bool:
+        taken = self.token.is_word(word)
+        self._next += taken
+        return taken
 
     def took_symbol(self, symbol: str) -> bool:
-        if self.token.is_symbol(symbol):
-            self._next += 1
-            return True
-        return False
+        taken = self.token.is_symbol(symbol)
+        self._next += taken
+        return taken
 
     def fail(self, expected: str) -> FilterSyntaxError:
         return FilterSyntaxError(f"expected {expected} at character {self.token.start + 1}, found {self.token.shown}")
-
-    def expect_end(self) -> None:
-        if self.token.kind != "end":
-            raise self.fail("AND, OR or the end")
 
     def either(self, depth: int) -> Node:
         parts = [self.both(depth)]

@@ -15,28 +15,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Context, Decimal
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, Literal
 from uuid import UUID
 
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IntegerType,
-    LongType,
-    PrimitiveType,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types
+from pyiceberg.types import PrimitiveType
 
 from compactor.filters.predicates import NOTHING, Leaf, Operator, Predicate, all_of, any_of
 from compactor.filters.syntax import Constant
@@ -97,9 +80,7 @@ def compared(key: int, name: str, operator: str, value: Value) -> Predicate:
     wanted = _MEANING[value.fit].get(operator, _MEANING[Fit.EXACT][operator])
     if wanted is None:
         return NOTHING
-    if wanted is Operator.NOT_NULL:
-        return Leaf(key, name, wanted)
-    return Leaf(key, name, wanted, frozenset({value.stored}))
+    return Leaf(key, name, wanted, frozenset() if wanted is Operator.NOT_NULL else frozenset({value.stored}))
 
 
 def listed(key: int, name: str, values: Iterable[Value], negated: bool) -> Predicate:
@@ -260,12 +241,6 @@ def _boolean(_kind: PrimitiveType, constant: Constant) -> Value:
     raise ValueError(constant.value)
 
 
-def _string(_kind: PrimitiveType, constant: Constant) -> Value:
-    if constant.kind != "text":
-        raise ValueError(constant.value)
-    return Value(constant.value)
-
-
 def _uuid(_kind: PrimitiveType, constant: Constant) -> Value:
     if constant.kind == "bytes" and len(constant.value) == len(UUID(int=0).bytes):
         return Value(constant.value)
@@ -274,41 +249,44 @@ def _uuid(_kind: PrimitiveType, constant: Constant) -> Value:
     return Value(UUID(constant.value.strip()).bytes)
 
 
-def _binary(_kind: PrimitiveType, constant: Constant) -> Value:
-    if constant.kind != "bytes":
-        raise ValueError(constant.value)
-    return Value(constant.value)
+def _as_written(wanted: Literal["text", "bytes"]) -> Reader:
+    def read(_kind: PrimitiveType, constant: Constant) -> Value:
+        if constant.kind != wanted:
+            raise ValueError(constant.value)
+        return Value(constant.value)
+
+    return read
 
 
 Reader = Callable[[PrimitiveType, Constant], Value]
 _TYPES: Final[dict[type[PrimitiveType], tuple[Reader, str]]] = {
-    BooleanType: (_boolean, "true"),
-    IntegerType: (_integer(32), "12"),
-    LongType: (_integer(64), "12"),
-    FloatType: (_float, "1.5"),
-    DoubleType: (_double, "1.5"),
-    DecimalType: (_decimal, "12.50"),
-    DateType: (_date, "'2024-01-15'"),
-    TimeType: (_time, "'10:00:00'"),
-    TimestampType: (
+    types.BooleanType: (_boolean, "true"),
+    types.IntegerType: (_integer(32), "12"),
+    types.LongType: (_integer(64), "12"),
+    types.FloatType: (_float, "1.5"),
+    types.DoubleType: (_double, "1.5"),
+    types.DecimalType: (_decimal, "12.50"),
+    types.DateType: (_date, "'2024-01-15'"),
+    types.TimeType: (_time, "'10:00:00'"),
+    types.TimestampType: (
         _timestamp(zoned=False, nanos_per_unit=1000),
         "'2024-01-15 10:00:00' (no zone: the column has none)",
     ),
-    TimestamptzType: (
+    types.TimestamptzType: (
         _timestamp(zoned=True, nanos_per_unit=1000),
         "'2024-01-15 10:00:00+01:00' (UTC without an offset)",
     ),
-    TimestampNanoType: (
+    types.TimestampNanoType: (
         _timestamp(zoned=False, nanos_per_unit=1),
         "'2024-01-15 10:00:00.123456789' (no zone: the column has none)",
     ),
-    TimestamptzNanoType: (
+    types.TimestamptzNanoType: (
         _timestamp(zoned=True, nanos_per_unit=1),
         "'2024-01-15 10:00:00.123456789+01:00' (UTC without an offset)",
     ),
-    StringType: (_string, "'text'"),
-    UUIDType: (_uuid, "'f79c3e09-677c-4bbd-a479-3f349cb785e7'"),
-    BinaryType: (_binary, "X'0aff'"),
-    FixedType: (_binary, "X'0aff'"),
+    types.StringType: (_as_written("text"), "'text'"),
+    types.UUIDType: (_uuid, "'f79c3e09-677c-4bbd-a479-3f349cb785e7'"),
+    types.BinaryType: (_as_written("bytes"), "X'0aff'"),
+    types.FixedType: (_as_written("bytes"), "X'0aff'"),
 }
 """How to read a constant of each type, and an example."""

@@ -164,16 +164,14 @@ def stored_value(kind: PrimitiveType, value: Any) -> Any:
 def summary_bounds(kind: PrimitiveType, summary: PartitionFieldSummary) -> Bounds:
     """The bounds of one partition field in a manifest list. Nulls or NaN without a bound: there are no other values."""
     is_float = isinstance(kind, FloatType | DoubleType)
-    nans = is_float and summary.contains_nan is not False
-    nothing_else = summary.lower_bound is None and (
-        summary.contains_null or (is_float and summary.contains_nan is True)
-    )
+    has_nans = is_float and summary.contains_nan is True
+    nothing_else = summary.lower_bound is None and (summary.contains_null or has_nans)
     return _bounds(
         kind,
         summary.lower_bound,
         summary.upper_bound,
         nulls=summary.contains_null is not False,
-        nans=nans,
+        nans=is_float and summary.contains_nan is not False,
         values=not nothing_else,
     )
 
