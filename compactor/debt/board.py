@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from operator import add, neg
-from typing import TYPE_CHECKING, Any
+from operator import add, attrgetter, neg
+from typing import Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from compactor.debt.manifest_debt import ManifestCounts
-    from compactor.partitions import JsonValue, PartitionKey
-    from compactor.table_names import TableName
-
+from compactor.debt.manifest_debt import ManifestCounts
+from compactor.partitions import JsonValue, PartitionKey
+from compactor.table_names import TableName
 
 _VALUES = 10  # of a `PartitionCounts` as a list
+_numbers = attrgetter(
+    "data_files", "small_files", "data_bytes", "small_bytes", "delete_files", "records", "deleted_records"
+)
 SizeLadder = tuple[tuple[int, int, int], ...]
 """Small files by size: (step of `tiers.step_of`, files, bytes), ascending, no empty step."""
 
@@ -43,7 +43,7 @@ class PartitionCounts:
     def __add__(self, other: PartitionCounts) -> PartitionCounts:
         return self.from_list(
             [
-                *map(add, self._counts, other._counts),
+                *map(add, _numbers(self), _numbers(other)),
                 _joined(self.small_sizes, other.small_sizes),
                 max(self.changed_ms, other.changed_ms),
                 self.equality_deletes + other.equality_deletes,
@@ -52,37 +52,24 @@ class PartitionCounts:
 
     def __neg__(self) -> PartitionCounts:
         ladder = [(step, -files, -size) for step, files, size in self.small_sizes]
-        return self.from_list([*map(neg, self._counts), ladder, self.changed_ms, -self.equality_deletes])
+        return self.from_list([*map(neg, _numbers(self)), ladder, self.changed_ms, -self.equality_deletes])
 
     def to_list(self) -> list[Any]:
         """As a list for JSON; `from_list` is the inverse."""
-        return [*self._counts, self.small_sizes, self.changed_ms, self.equality_deletes]
+        return [*_numbers(self), self.small_sizes, self.changed_ms, self.equality_deletes]
 
     @classmethod
     def from_list(cls, values: Sequence[Any]) -> PartitionCounts:
         """The inverse of `to_list`; also reads older state without equality deletes, which is recounted anyway."""
         *counts, ladder, changed_ms, equality_deletes = values if len(values) == _VALUES else (*values, 0)
         small_sizes = tuple((step, files, size) for step, files, size in ladder)
-        fields: list[Any] = [*counts, small_sizes, changed_ms, equality_deletes]
-        return cls(*fields)
+        return cls(*[*counts, small_sizes, changed_ms, equality_deletes])
 
     @property
     def is_possible(self) -> bool:
         """Whether no number is negative; a negative number means that the ledger's counts are wrong."""
-        return min(*self._counts, self.equality_deletes) >= 0 and all(
+        return min(*_numbers(self), self.equality_deletes) >= 0 and all(
             files > 0 and size >= 0 for _, files, size in self.small_sizes
-        )
-
-    @property
-    def _counts(self) -> tuple[int, ...]:
-        return (
-            self.data_files,
-            self.small_files,
-            self.data_bytes,
-            self.small_bytes,
-            self.delete_files,
-            self.records,
-            self.deleted_records,
         )
 
     @property

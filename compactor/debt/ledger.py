@@ -97,27 +97,21 @@ class LedgerStore(Protocol):
 
     def head(self) -> str | None:
         """The head's text, None before the first count."""
-        ...
 
     def put_head(self, text: str) -> None:
         """Replace the head."""
-        ...
 
     def slot(self, number: int) -> bytes | None:
         """One packed value."""
-        ...
 
     def put_slot(self, number: int, packed: bytes | None) -> None:
         """Replace (or with None: remove) one packed value."""
-        ...
 
     def slots(self) -> Iterator[bytes]:
         """All packed values."""
-        ...
 
     def clear(self) -> None:
         """Delete the table's state."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -155,23 +149,19 @@ def advance(
     Raises:
         RetryError: a manifest or manifest list cannot be read; the state is that of the last completed step.
     """
-    head = _load_head(store)
+    known = store.head()
+    head = Head.from_json(known) if known is not None else None
     reason = _reason_to_recount(head, table, sizes)
     if reason is None and head is not None and head.recount is None:
         walk = unseen_snapshots(table.metadata, head.snapshot_id)
         if isinstance(walk, Gap):
             reason = walk.reason
         else:
-            update = _walk(table, head, walk.snapshots, store, cache, manifest_budget)
+            update = _walk(table, head, walk, store, cache, manifest_budget)
             if update is not None:
                 return _reported(store, update) if report else update
             reason = "summary_mismatch"
     return _recount(table, sizes, head, reason, store, cache, manifest_budget)
-
-
-def _load_head(store: LedgerStore) -> Head | None:
-    text = store.head()
-    return Head.from_json(text) if text is not None else None
 
 
 def _reason_to_recount(head: Head | None, table: TableView, sizes: FileSizes) -> str | None:
@@ -283,7 +273,7 @@ def _recount(
 
 def _reported(store: LedgerStore, update: LedgerUpdate) -> LedgerUpdate:
     """The update with all partitions that have debt."""
-    partitions = {key: counts for key, counts in _all_counts(store) if counts.has_debt}
+    partitions = {key: counts for packed in store.slots() for key, counts in unpack(packed) if counts.has_debt}
     return replace(update, whole=True, partitions=partitions)
 
 
@@ -302,11 +292,6 @@ def _apply(store: LedgerStore, deltas: Deltas) -> Deltas:
                 del counts[key]
         store.put_slot(number, pack(counts.items()) if counts else None)
     return changed
-
-
-def _all_counts(store: LedgerStore) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
-    for packed in store.slots():
-        yield from unpack(packed)
 
 
 def slot_of(key: PartitionKey) -> int:

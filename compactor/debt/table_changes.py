@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -15,10 +16,10 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 
 from compactor.debt.board import PartitionCounts, SizeLadder
 from compactor.debt.tiers import step_edges, step_of
-from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.iceberg.manifest_entries import CONTENT, Content, FileEntry, Status
 from compactor.iceberg.tables import MAIN, FileSizes, TableView, head_of
 from compactor.manifests.cache import ManifestCache
-from compactor.manifests.columns import CONTENT, EntryColumns
+from compactor.manifests.columns import EntryColumns
 from compactor.manifests.rows import ManifestRows, Numbers
 from compactor.partitions import PartitionKey
 
@@ -66,28 +67,24 @@ NO_COMMITS = CommitTimes()
 
 
 @dataclass(frozen=True)
-class Unseen:
-    """The snapshots of the branch after the counted one, oldest first; empty if nothing is new."""
-
-    snapshots: tuple[Snapshot, ...]
-
-
-@dataclass(frozen=True)
 class Gap:
     """The counted snapshot is not an ancestor of the head: a full recount is needed. `reason` is a slug."""
 
     reason: str
 
 
-def unseen_snapshots(metadata: TableMetadata, counted_snapshot_id: int | None, ref: str = MAIN) -> Unseen | Gap:
-    """Walk back from the branch's head to the counted snapshot (spec: snapshots form a log by parent-snapshot-id).
+def unseen_snapshots(
+    metadata: TableMetadata, counted_snapshot_id: int | None, ref: str = MAIN
+) -> tuple[Snapshot, ...] | Gap:
+    """The snapshots of the branch after the counted one, oldest first; empty if nothing is new.
 
+    Walks back from the branch's head (spec: snapshots form a log by parent-snapshot-id).
     A rollback, an expired snapshot in between, and a replaced table result in a Gap. The counted snapshot itself may
     have expired, as long as its child still names it.
     """
     current = head_of(metadata, ref)
     if counted_snapshot_id is None:
-        return Gap("first_sight") if current else Unseen(())
+        return Gap("first_sight") if current else ()
     new: list[Snapshot] = []
     snapshot_id = current.snapshot_id if current else None
     while snapshot_id != counted_snapshot_id:
@@ -96,7 +93,7 @@ def unseen_snapshots(metadata: TableMetadata, counted_snapshot_id: int | None, r
             return Gap("history_gap")
         new.append(snapshot)
         snapshot_id = snapshot.parent_snapshot_id
-    return Unseen(tuple(reversed(new)))
+    return tuple(reversed(new))
 
 
 AddedManifests = tuple[Snapshot, Sequence[ManifestFile]]
@@ -129,11 +126,11 @@ def entries_changed(table: TableView, commits: Iterable[AddedManifests], cache: 
 
 def deltas_of(table: TableView, commits: Iterable[AddedManifests], sizes: FileSizes, cache: ManifestCache) -> Deltas:
     """The change in counts per partition over some snapshots."""
-    deltas: Deltas = {}
+    deltas: Deltas = defaultdict(PartitionCounts)
     times = CommitTimes.of(table.metadata)
     for entry in entries_changed(table, commits, cache):
         counts = counts_of(entry, sizes, times.written_ms(entry.snapshot_id, entry.data_sequence_number))
-        add(deltas, entry.key, counts if entry.status is Status.ADDED else -counts)
+        deltas[entry.key] += counts if entry.status is Status.ADDED else -counts
     return deltas
 
 
@@ -143,10 +140,10 @@ def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: Co
     changed_ms = _changed_ms(rows, commits)
     records, size, content = rows.numbers("records"), rows.numbers("size"), rows.numbers("content")
     edges = np.array(step_edges(sizes.small_below), np.int64)
-    counts: Deltas = {}
+    counts: Deltas = defaultdict(PartitionCounts)
     for key, part in rows.live_data.items():
         small = np.sort(size[part][size[part] < sizes.small_below])
-        change = PartitionCounts(
+        counts[key] += PartitionCounts(
             data_files=len(part),
             small_files=len(small),
             data_bytes=int(size[part].sum()),
@@ -155,16 +152,14 @@ def live_counts(manifests: Sequence[EntryColumns], sizes: FileSizes, commits: Co
             small_sizes=_ladder(small, edges),
             changed_ms=int(changed_ms[part].max()),
         )
-        add(counts, key, change)
     for key, part in rows.live_deletes.items():
         by_position = content[part] == _POSITION_DELETES
-        change = PartitionCounts(
+        counts[key] += PartitionCounts(
             delete_files=len(part),
             deleted_records=int(records[part[by_position]].sum()),
             changed_ms=int(changed_ms[part].max()),
             equality_deletes=int((~by_position).sum()),
         )
-        add(counts, key, change)
     return counts
 
 
@@ -210,15 +205,9 @@ def counts_of(entry: FileEntry, sizes: FileSizes, changed_ms: int = 0) -> Partit
     )
 
 
-def add(counts: Deltas, key: PartitionKey, change: PartitionCounts) -> None:
-    """Add `change` to one partition's counts, in place."""
-    counts[key] = counts.get(key, PartitionCounts()) + change
-
-
 def total_data_files(snapshot: Snapshot | None) -> int | None:
     """The count of data files in the snapshot's summary, if the writer keeps one: a cheap check of the ledger."""
     if snapshot is None or snapshot.summary is None:
         return None
-    text: Mapping[str, str] = snapshot.summary.additional_properties
-    value = text.get("total-data-files")
-    return int(value) if value is not None and value.isdigit() else None
+    value = snapshot.summary.additional_properties.get("total-data-files", "")
+    return int(value) if value.isdigit() else None

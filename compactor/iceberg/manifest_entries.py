@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pyiceberg.avro import STRUCT_DOUBLE
 from pyiceberg.avro.decoder import BinaryDecoder
@@ -40,6 +40,9 @@ class Content(Enum):
     DATA = "data"
     POSITION_DELETES = "position-deletes"
     EQUALITY_DELETES = "equality-deletes"
+
+
+CONTENT: Final = tuple(Content)  # by the code of the content
 
 
 class Status(Enum):
@@ -173,7 +176,7 @@ def file_entry(entry: ManifestEntry, manifest_path: str, layout: PartitionLayout
     """The planning columns of one decoded manifest entry."""
     file = entry.data_file
     values = tuple(file.partition[position] for position in range(len(layout.names)))
-    content = _CONTENT[int(file.content or 0)]
+    content = CONTENT[int(file.content or 0)]
     return FileEntry(
         manifest_path=manifest_path,
         status=Status(int(entry.status)),
@@ -193,9 +196,6 @@ def file_entry(entry: ManifestEntry, manifest_path: str, layout: PartitionLayout
         first_row_id=file._data[FIRST_ROW_ID],  # noqa: SLF001 - see _inherit_row_ids
         blob=_blob(file) if content is Content.POSITION_DELETES else None,
     )
-
-
-_CONTENT = {0: Content.DATA, 1: Content.POSITION_DELETES, 2: Content.EQUALITY_DELETES}
 
 
 def _position_of(name: str) -> int:

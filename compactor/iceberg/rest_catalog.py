@@ -31,7 +31,6 @@ def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
     """The catalog that the properties describe; raises the errors of PyIceberg's `load_catalog`."""
     if properties.get("type") != "rest" or "py-catalog-impl" in properties:
         return load_catalog(name, **properties)
-    rest = {
-        key: value for key, value in properties.items() if key != "type"
-    }  # PyIceberg refuses `type` beside `py-catalog-impl`
+    # PyIceberg refuses `type` beside `py-catalog-impl`.
+    rest = {key: value for key, value in properties.items() if key != "type"}
     return load_catalog(name, **rest, **{"py-catalog-impl": f"{__name__}.{RestCatalogWithTimeouts.__name__}"})

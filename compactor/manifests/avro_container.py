@@ -53,8 +53,6 @@ def open_container(content: bytes) -> Container:
             source.expect(sync)
         codec = metadata.get(_CODEC, NO_CODEC.encode()).decode()
         return Container(metadata[_SCHEMA].decode(), tuple(stored), codec)
-    except ContainerError:
-        raise
     except Exception as error:  # e.g. no schema, or a header that is not UTF-8
         raise ContainerError(str(error)) from error
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.iceberg.manifest_entries import CONTENT, Content, FileEntry, Status
 from compactor.partitions import PartitionKey, PartitionLayout
 
 SCHEMA: Final = pa.schema(
@@ -40,7 +40,6 @@ SCHEMA: Final = pa.schema(
 )
 """One row per entry, with the names of `FileEntry`; `partition` is an index into the `Partitions` of the rows."""
 
-CONTENT: Final = (Content.DATA, Content.POSITION_DELETES, Content.EQUALITY_DELETES)
 _STATUSES: Final = tuple(Status)
 _CODES: Final = {content: code for code, content in enumerate(CONTENT)}
 _entry: Final = partial(tuple.__new__, FileEntry)  # twice as fast as FileEntry(...)

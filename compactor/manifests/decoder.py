@@ -24,11 +24,11 @@ from pyiceberg.manifest import FileFormat, ManifestContent, ManifestFile
 from pyiceberg.types import DecimalType, PrimitiveType, UUIDType
 from pyiceberg.utils.decimal import bytes_to_decimal
 
-from compactor.iceberg.manifest_entries import DELETE_FILE_PATH_FIELD, Content, Status
+from compactor.iceberg.manifest_entries import CONTENT, DELETE_FILE_PATH_FIELD, Content, Status
 from compactor.iceberg.manifest_lists import first_row_id
 from compactor.manifests.avro_container import Container, ContainerError, join_containers, open_container
 from compactor.manifests.avro_datafusion import read_avro
-from compactor.manifests.columns import CONTENT, SCHEMA, EntryColumns, Partitions, live_runs
+from compactor.manifests.columns import SCHEMA, EntryColumns, Partitions, live_runs
 from compactor.partitions import PartitionLayout
 
 DATA_FILE: Final = 2  # field ids of the spec's manifest_entry
@@ -52,7 +52,7 @@ _WANTED: Final = {
     142: pa.int64(),  # first_row_id
     REFERENCED_DATA_FILE: pa.string(),
 }
-_REQUIRED: Final = (0, 100, 101, 103, 104)
+_REQUIRED: Final = frozenset({0, 100, 101, 103, 104})
 _FORMATS: Final = frozenset(each.value.lower() for each in FileFormat)
 _MOST_COMBINATIONS: Final = 2**62
 _MOST_FIXED_BYTES: Final = 64 * 1024  # of one partition value; nulls take as many, so few rows could fill memory
@@ -70,55 +70,42 @@ class RawManifest:
     content: bytes
 
 
-@dataclass(frozen=True)
-class _Blocks:
-    """One manifest, split into Avro blocks."""
-
-    raw: RawManifest
-    container: Container
-
-
 def decode_manifests(raws: Sequence[RawManifest], layouts: Mapping[int, PartitionLayout]) -> list[EntryColumns]:
     """The entries of each manifest, in order, with inherited values (spec: sequence number and first row id).
 
     Raises:
         UnusualManifestError: one of the manifests has another layout than expected.
     """
+    try:
+        containers = [open_container(raw.content) for raw in raws]
+    except ContainerError as error:  # the reference decoder decides whether the file is damaged
+        raise UnusualManifestError(str(error)) from error
     groups: dict[tuple[int, ManifestContent, str, str], list[int]] = defaultdict(list)
-    opened = [_open(raw) for raw in raws]
-    for index, blocks in enumerate(opened):
-        manifest, container = blocks.raw.manifest, blocks.container
+    for index, (raw, container) in enumerate(zip(raws, containers, strict=True)):
+        manifest = raw.manifest
         groups[manifest.partition_spec_id, manifest.content, container.schema, container.codec].append(index)
     found: dict[int, EntryColumns] = {}
     for (spec_id, *_), indexes in groups.items():
-        members = [opened[index] for index in indexes]
-        found.update(zip(indexes, _decode(members, layouts[spec_id]), strict=True))
+        manifests = [raws[index].manifest for index in indexes]
+        decoded = _decode(manifests, [containers[index] for index in indexes], layouts[spec_id])
+        found.update(zip(indexes, decoded, strict=True))
     return [found[index] for index in range(len(raws))]
 
 
-def _open(raw: RawManifest) -> _Blocks:
-    try:
-        container = open_container(raw.content)
-    except ContainerError as error:  # the reference decoder decides whether the file is damaged
-        raise UnusualManifestError(str(error)) from error
-    return _Blocks(raw, container)
-
-
-def _decode(members: Sequence[_Blocks], layout: PartitionLayout) -> list[EntryColumns]:
+def _decode(
+    manifests: Sequence[ManifestFile], containers: Sequence[Container], layout: PartitionLayout
+) -> list[EntryColumns]:
     """Manifests of one schema, codec and content."""
-    containers = [blocks.container for blocks in members]
     counts = [container.count for container in containers]
     try:
         flat = _FlatSchema.of(containers[0].schema)
-        if len(flat.partition) != len(layout.types) or not flat.has(_REQUIRED):
+        if len(flat.partition) != len(layout.types) or not flat.names.keys() >= _REQUIRED:
             raise UnusualManifestError("fields are missing or do not fit the partition spec")  # noqa: TRY301
         joined = join_containers(flat.text, containers, containers[0].codec)
-        table = read_avro(joined, flat.wanted(members))
+        table = read_avro(joined, flat.wanted(manifests[0].content))
         if table.num_rows != sum(counts):
             raise UnusualManifestError("the number of entries differs from the blocks' counts")  # noqa: TRY301
-        return _columns(_Read(flat, table), [blocks.raw.manifest for blocks in members], counts, layout)
-    except UnusualManifestError:
-        raise
+        return _columns(_Read(flat, table), manifests, counts, layout)
     except Exception as error:  # DataFusion raises any class: the reference decoder decides about damage
         raise UnusualManifestError(str(error)) from error
 
@@ -147,13 +134,9 @@ class _FlatSchema:
         text = json.dumps({"type": "record", "name": "flat_entry", "fields": fields})
         return cls(text, names, tuple(partition))
 
-    def has(self, field_ids: Sequence[int]) -> bool:
-        return all(field_id in self.names for field_id in field_ids)
-
-    def wanted(self, members: Sequence[_Blocks]) -> list[str]:
+    def wanted(self, content: ManifestContent) -> list[str]:
         """Names of the columns to decode; bounds and blobs only in manifests that may hold position deletes."""
-        deletes = any(blocks.raw.manifest.content == ManifestContent.DELETES for blocks in members)
-        ids = [*_WANTED, *((LOWER_BOUNDS, UPPER_BOUNDS, *BLOB) if deletes else ())]
+        ids = [*_WANTED, *((LOWER_BOUNDS, UPPER_BOUNDS, *BLOB) if content == ManifestContent.DELETES else ())]
         return [*(self.names[field_id] for field_id in ids if field_id in self.names), *self.partition]
 
 
@@ -251,7 +234,7 @@ def _columns(
     columns = {
         "status": status,
         "content": content,
-        "snapshot_id": _snapshot_ids(read.column(1), manifests, counts),
+        "snapshot_id": pc.coalesce(read.column(1), _repeated([each.added_snapshot_id for each in manifests], counts)),
         "data_sequence_number": _sequence_numbers(read.column(3), status, manifests, counts),
         "path": read.column(100),
         "file_format": pc.utf8_lower(read.column(101)),
@@ -302,10 +285,6 @@ def _repeated(values: Sequence[int | None], counts: Sequence[int]) -> Any:
     return pa.array(values, pa.int64()).take(pa.array(indexes))
 
 
-def _snapshot_ids(own: Any, manifests: Sequence[ManifestFile], counts: Sequence[int]) -> Any:
-    return pc.coalesce(own, _repeated([manifest.added_snapshot_id for manifest in manifests], counts))
-
-
 def _sequence_numbers(own: Any, status: Any, manifests: Sequence[ManifestFile], counts: Sequence[int]) -> Any:
     """An added entry inherits the manifest's number (spec: sequence number inheritance); 0 in format version 1."""
     of_manifest = _repeated([manifest.sequence_number or 0 for manifest in manifests], counts)
@@ -324,9 +303,7 @@ def _first_row_ids(
     taken = np.where(takes, records.to_numpy(), 0)
     before = np.cumsum(taken) - taken
     starts = np.cumsum([0, *counts])[:-1]
-    within = before - np.repeat(
-        [int(before[start]) if count else 0 for start, count in zip(starts, counts, strict=True)], counts
-    )
+    within = before - np.repeat(np.append(before, 0)[starts], counts)
     inherited = pc.add(_repeated(firsts, counts), pa.array(within, pa.int64()))
     has_ids = pc.is_valid(_repeated(firsts, counts))
     ids = pc.if_else(pa.array(takes), inherited, own)

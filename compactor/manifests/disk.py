@@ -118,14 +118,11 @@ class ManifestDisk:
         with self._lock:
             self._unmeasured += size
             if self._bytes is None or self._unmeasured > MEASURED_EVERY * self._limit:
-                self._bytes, self._unmeasured = self._measured(), 0
+                self._bytes, self._unmeasured = sum(size for _, size, _ in self._files()), 0
             else:
                 self._bytes += size
             if self._bytes > self._limit:
                 self._trim()
-
-    def _measured(self) -> int:
-        return sum(size for _, size, _ in self._files())
 
     def _files(self) -> list[tuple[float, int, Path]]:
         found = []

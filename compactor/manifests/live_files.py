@@ -176,7 +176,7 @@ class LiveRows:
         return {key: found[key] for key in sorted(found)}
 
     def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
-        """The paths of `files` that more than one entry lists.
+        """The paths of `files` that more than one entry lists: readers see their rows twice, a commit removes both.
 
         Only entries whose size equals the size of one of `files` are compared by path.
         """

@@ -10,18 +10,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from compactor.debt.table_changes import Gap, entries_changed, manifests_added, unseen_snapshots
 from compactor.errors import ReplanError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.iceberg.tables import TableView
 from compactor.manifests.cache import ManifestCache
+from compactor.partitions import PartitionKey
+from compactor.planning.planner import FileGroup
 from compactor.reasons import Reason
-
-if TYPE_CHECKING:
-    from compactor.iceberg.tables import TableView
-    from compactor.partitions import PartitionKey
-    from compactor.planning.planner import FileGroup
 
 
 def changes_since(now: TableView, snapshot_id: int, cache: ManifestCache) -> tuple[FileEntry, ...]:
@@ -38,7 +36,7 @@ def changes_since(now: TableView, snapshot_id: int, cache: ManifestCache) -> tup
             "back, or its history expired",
             reason=Reason.HISTORY_GAP,
         )
-    return tuple(entries_changed(now, manifests_added(now, unseen.snapshots), cache))
+    return tuple(entries_changed(now, manifests_added(now, unseen), cache))
 
 
 def touched_groups(groups: Sequence[FileGroup], changes: Iterable[FileEntry]) -> dict[int, str]:

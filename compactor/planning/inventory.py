@@ -6,7 +6,7 @@ A filter is evaluated here: once on each manifest, once on each partition. Later
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,10 +63,6 @@ class Inventory:
         """At least how many seconds ago the rows of a file were written; files of expired snapshots: since 1970."""
         entry = file.entry
         return now - self.commits.written_ms(entry.snapshot_id, entry.data_sequence_number) / 1000
-
-    def listed_twice(self, files: Collection[FileEntry]) -> frozenset[str]:
-        """The paths of `files` that are listed twice: readers see their rows twice, a commit would remove both."""
-        return self.rows.listed_twice(files)
 
 
 def take_inventory(

@@ -139,7 +139,7 @@ def plan_table(
     prunes = policy.prune_files and not where.keeps_everything
     limits = _group_limits(policy, request)
     made = make_plan(prune_files(inventory, where) if prunes else inventory, rules, limits, wall_clock())
-    possible = _possible(table, inventory.listed_twice(made.entries), made)
+    possible = _possible(table, inventory.rows.listed_twice(made.entries), made)
     plan = within_limits(possible, limits)
     groups = tuple(
         PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups

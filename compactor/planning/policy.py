@@ -57,19 +57,15 @@ class Policy(Protocol):
 
         `idle_seconds`: time since a writer's last commit to the partition.
         """
-        ...
 
     def glance(self, files: LiveFiles) -> str | None:
         """Why no file would be chosen, by sizes alone; None if `choose` has to decide."""
-        ...
 
     def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
         """The files to merge, by the files themselves. `age_of`: seconds since a file was written."""
-        ...
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
         """(start, end) of the consecutive files of each output."""
-        ...
 
 
 def output_count(total_bytes: int, target: int) -> int:
@@ -81,30 +77,25 @@ def output_count(total_bytes: int, target: int) -> int:
 LOOKS_PER_AGE = 4
 
 
-@dataclass(frozen=True)
-class AgeRule:
-    """Makes a partition due by the age of its oldest small file, under any policy."""
+def look_for_age(values: PolicyValues, counts: PartitionCounts, idle_seconds: float) -> str | None:
+    """Why a plan has to look at the ages of the small files, under any policy; None if age makes nothing due.
 
-    values: PolicyValues
+    The ledger does not know ages. The reason changes `LOOKS_PER_AGE` times per maximum age, so that a partition
+    that a plan declined is looked at again.
+    """
+    oldest = values.max_small_file_age_seconds
+    if oldest is None or counts.small_files < FEWEST_TO_MERGE:
+        return None
+    look = int((counts.changed_ms / 1000 + idle_seconds) / (oldest / LOOKS_PER_AGE))
+    return f"{counts.small_files} small files, check for one older than {oldest:g} s (check {look})"
 
-    def judge(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
-        """Why a plan has to look at the ages of the files; None if the rule is off.
 
-        The ledger does not know ages. The reason changes `LOOKS_PER_AGE` times per maximum age, so that a partition
-        that a plan declined is looked at again.
-        """
-        oldest = self.values.max_small_file_age_seconds
-        if oldest is None or counts.small_files < FEWEST_TO_MERGE:
-            return None
-        look = int((counts.changed_ms / 1000 + idle_seconds) / (oldest / LOOKS_PER_AGE))
-        return f"{counts.small_files} small files, check for one older than {oldest:g} s (check {look})"
-
-    def why(self, small: Sequence[LiveFile], age_of: AgeOf) -> str | None:
-        """Why these small files are merged; None if none is too old."""
-        oldest = self.values.max_small_file_age_seconds
-        if oldest is None or len(small) < FEWEST_TO_MERGE or max(map(age_of, small)) < oldest:
-            return None
-        return f"{len(small)} small files, the oldest older than {oldest:g} s"
+def due_by_age(values: PolicyValues, small: Sequence[LiveFile], age_of: AgeOf) -> str | None:
+    """Why these small files are merged, under any policy; None if none is too old."""
+    oldest = values.max_small_file_age_seconds
+    if oldest is None or len(small) < FEWEST_TO_MERGE or max(map(age_of, small)) < oldest:
+        return None
+    return f"{len(small)} small files, the oldest older than {oldest:g} s"
 
 
 @dataclass(frozen=True)
@@ -125,7 +116,7 @@ class ThresholdPolicy:
         small = counts.small_files
         if small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes):
             return Judgement(True, self._why_merge(small, counts.small_bytes))
-        other = DeleteRules(self.values, self.sizes).judge(counts) or AgeRule(self.values).judge(counts, idle_seconds)
+        other = DeleteRules(self.values, self.sizes).judge(counts) or look_for_age(self.values, counts, idle_seconds)
         if other is not None:
             return Judgement(True, other)
         return Judgement(False, self._why_not(small))
@@ -153,7 +144,7 @@ class ThresholdPolicy:
             return Choice(chosen, f"{len(heavy)} files with too many deletes, {len(chosen)} files in all")
         if len(chosen) >= FEWEST_TO_MERGE and self._enough(len(chosen), total):
             return Choice(chosen, self._why_merge(len(chosen), total))
-        too_old = AgeRule(self.values).why(chosen, age_of)
+        too_old = due_by_age(self.values, chosen, age_of)
         return Choice((), self._why_not(len(chosen))) if too_old is None else Choice(chosen, too_old)
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:

@@ -20,11 +20,12 @@ from compactor.planning.delete_rules import COMMIT_OPENS, DeleteRules, saving
 from compactor.planning.policy import (
     FEWEST_TO_MERGE,
     AgeOf,
-    AgeRule,
     Choice,
     Judgement,
     Policy,
     ThresholdPolicy,
+    due_by_age,
+    look_for_age,
     unknown_age,
 )
 from compactor.settings.policy import PolicyValues
@@ -48,7 +49,7 @@ class TieredPolicy:
             why = self._why_merge(small, counts.small_bytes) or self._tiers_say(counts, idle_seconds)
             if why is not None:
                 return Judgement(True, why)
-        other = self._deletes_say(counts, idle_seconds) or AgeRule(self.values).judge(counts, idle_seconds)
+        other = self._deletes_say(counts, idle_seconds) or look_for_age(self.values, counts, idle_seconds)
         if other is not None:
             return Judgement(True, other)
         return Judgement(False, self._why_not(small))
@@ -61,7 +62,7 @@ class TieredPolicy:
     def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
         """The files to merge, in arrival order: small files that the rules pick, and files to rewrite for deletes."""
         small = [index for index, file in enumerate(files) if self.sizes.is_small(file.size)]
-        too_old = AgeRule(self.values).why([files[index] for index in small], age_of)
+        too_old = due_by_age(self.values, [files[index] for index in small], age_of)
         picked, why = self._pick([files[index].size for index in small], idle_seconds, too_old)
         chosen = frozenset(small[position] for position in picked)
         if any(file.deletes for file in files):

@@ -19,7 +19,7 @@ from pyiceberg.types import IntegerType
 
 from compactor.debt.board import PartitionCounts
 from compactor.debt.ledger import DictionaryStore, Head, LedgerStore, LedgerUpdate, advance, unpack
-from compactor.debt.table_changes import CommitTimes, Deltas, add, counts_of, live_counts
+from compactor.debt.table_changes import CommitTimes, Deltas, counts_of, live_counts
 from compactor.debt.tiers import step_edges, step_of
 from compactor.errors import RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
@@ -438,11 +438,8 @@ def test_a_recount_is_the_sum_of_its_entries(
     expected: Deltas = {}
     for entry in entries:
         if entry.is_live:
-            add(
-                expected,
-                entry.key,
-                counts_of(entry, sizes, commits.written_ms(entry.snapshot_id, entry.data_sequence_number)),
-            )
+            counts = counts_of(entry, sizes, commits.written_ms(entry.snapshot_id, entry.data_sequence_number))
+            expected[entry.key] = expected.get(entry.key, PartitionCounts()) + counts
     counted = live_counts(manifests, sizes, commits)
     assert counted == expected
     assert {key: each.changed_ms for key, each in counted.items()} == {

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
 
-from compactor.iceberg.manifest_entries import Content, FileEntry, Status
-from compactor.manifests.columns import CONTENT, EntryColumns, live_runs
+from compactor.iceberg.manifest_entries import CONTENT, Content, FileEntry, Status
+from compactor.manifests.columns import EntryColumns, live_runs
 from compactor.manifests.disk import packed, unpacked
 from compactor.manifests.live_files import DeleteIndex, LiveRows
 from compactor.partitions import PartitionKey, PartitionLayout
