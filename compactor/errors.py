@@ -5,6 +5,9 @@ A message says what happened, to which table, file or key, and what to do next.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from compactor.reasons import Reason
 
 
@@ -67,3 +70,14 @@ class InputError(FirnlineError):
 
     reason = Reason.BAD_INPUT
     reaction = "fix_input"
+
+
+@contextmanager
+def retried(what: str, reason: Reason) -> Iterator[None]:
+    """Raise any other error in the block (of a store, catalog or decoder) as a RetryError: `what`, then the error."""
+    try:
+        yield
+    except FirnlineError:
+        raise
+    except Exception as error:
+        raise RetryError(f"{what}: {error}", reason=reason) from error

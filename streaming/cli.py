@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from compactor.errors import FirnlineError, InputError
-from compactor.settings.log import LogSettings
-from compactor.settings.tree import CONFIG_FILE_VARIABLE, load_settings
+from compactor.settings.tree import CONFIG_FILE_VARIABLE, LogSettings, load_settings
 from streaming.commands.assess import assess_tables
 from streaming.commands.check_config import check_config
 from streaming.commands.compact import compact

@@ -177,12 +177,7 @@ def _reason_to_recount(head: Head | None, table: TableView, sizes: FileSizes) ->
 
 
 def _walk(
-    table: TableView,
-    head: Head,
-    unseen: tuple[Snapshot, ...],
-    store: LedgerStore,
-    cache: ManifestCache,
-    budget: int,
+    table: TableView, head: Head, unseen: tuple[Snapshot, ...], store: LedgerStore, cache: ManifestCache, budget: int
 ) -> LedgerUpdate | None:
     """Apply unseen snapshots, oldest first; None if the result contradicts the snapshot's own total."""
     taken = _within_budget(table, unseen, budget)

@@ -23,7 +23,7 @@ from pyiceberg.manifest import (
 from pyiceberg.schema import visit_with_partner
 from pyiceberg.types import DoubleType, IcebergType
 
-from compactor.errors import RetryError
+from compactor.errors import retried
 from compactor.iceberg.avro_reference import CompleteAvroFile
 from compactor.iceberg.manifest_lists import first_row_id
 from compactor.partitions import PartitionKey, PartitionLayout
@@ -131,21 +131,19 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, careful: bool = False) -
     Raises:
         RetryError: the file cannot be read or decoded.
     """
-    try:
-        with _ManifestReader(
+    with (
+        retried(f"manifest {manifest.manifest_path} cannot be read", Reason.MANIFEST_UNREADABLE),
+        _ManifestReader(
             io.new_input(manifest.manifest_path),
             MANIFEST_ENTRY_SCHEMAS[READ_VERSION],
             read_types={-1: ManifestEntry, 2: DataFile},
             read_enums={0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent},
             careful=careful,
-        ) as reader:
-            entries = [_inherit(entry, manifest) for entry in reader]
-            _inherit_row_ids(entries, first_row_id(manifest))
-            return entries
-    except Exception as error:  # any store's or decoder's error: the table is marked and read again later
-        raise RetryError(
-            f"manifest {manifest.manifest_path} cannot be read: {error}", reason=Reason.MANIFEST_UNREADABLE
-        ) from error
+        ) as reader,
+    ):
+        entries = [_inherit(entry, manifest) for entry in reader]
+        _inherit_row_ids(entries, first_row_id(manifest))
+        return entries
 
 
 def _inherit(entry: ManifestEntry, manifest: ManifestFile) -> ManifestEntry:

@@ -18,7 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
-from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, retried
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
 from compactor.iceberg.rest_catalog import open_catalog
 from compactor.partitions import PartitionLayout
@@ -83,13 +83,8 @@ class TableView:
         found = self._last_list.get(location)
         if found is not None:
             return found
-        try:
+        with retried(f"the manifest list {location} of {self.name} cannot be read", Reason.MANIFEST_UNREADABLE):
             found = tuple(read_manifest_list(self.io, location))
-        except Exception as error:  # any store's error: the table is marked as stale and read again later
-            raise RetryError(
-                f"the manifest list {location} of {self.name} cannot be read: {error}",
-                reason=Reason.MANIFEST_UNREADABLE,
-            ) from error
         self._last_list.clear()  # one list at a time: a walk over thousands of snapshots must not keep them all
         self._last_list[location] = found
         return found
@@ -183,12 +178,8 @@ class Catalogs:
         """
         with self._lock:
             if name not in self._open:
-                try:
+                with retried(f"catalog {name} cannot be opened", Reason.CATALOG_UNAVAILABLE):
                     self._open[name] = open_catalog(name, self._properties[name])
-                except Exception as error:
-                    raise RetryError(
-                        f"catalog {name} cannot be opened: {error}", reason=Reason.CATALOG_UNAVAILABLE
-                    ) from error
             return self._open[name]
 
     def load(self, name: TableName, ref: str = MAIN) -> TableView:
@@ -202,9 +193,7 @@ class Catalogs:
         table = self._load_table(name)
         if ref != MAIN:
             _check_branch(table.metadata, name, ref)
-        return TableView(
-            name=name, metadata=table.metadata, metadata_location=table.metadata_location, io=table.io, ref=ref
-        )
+        return TableView(name, table.metadata, table.metadata_location, table.io, ref)
 
     def is_polaris(self, name: str) -> bool:
         """Whether catalog `name` looks like Apache Polaris: a REST catalog under its path `/api/catalog`."""
@@ -233,9 +222,8 @@ class Catalogs:
             RetryError: the catalog does not answer.
         """
         catalog = self.catalog(catalog_name)
-        waiting: list[tuple[str, ...]] = []
-        try:
-            waiting.extend(tuple(namespace) for namespace in catalog.list_namespaces())
+        with retried(f"catalog {catalog_name} cannot be listed", Reason.CATALOG_UNAVAILABLE):
+            waiting = [tuple(namespace) for namespace in catalog.list_namespaces()]
             seen: set[tuple[str, ...]] = set()
             while waiting:
                 namespace = waiting.pop()
@@ -245,12 +233,6 @@ class Catalogs:
                 waiting.extend(_children(catalog, namespace))
                 for identifier in catalog.list_tables(namespace):
                     yield TableName(catalog_name, tuple(identifier[:-1]), identifier[-1])
-        except FirnlineError:
-            raise
-        except Exception as error:
-            raise RetryError(
-                f"catalog {catalog_name} cannot be listed: {error}", reason=Reason.CATALOG_UNAVAILABLE
-            ) from error
 
 
 def _message(error: Exception) -> str:

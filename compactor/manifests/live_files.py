@@ -125,11 +125,7 @@ class DeleteIndex:
 
     def live_file(self, file: FileEntry) -> LiveFile:
         """The data file with the delete files that may apply to it."""
-        candidates = (
-            *self.by_path.get(file.path, ()),
-            *self.by_partition.get(file.key, ()),
-            *self.everywhere,
-        )
+        candidates = (*self.by_path.get(file.path, ()), *self.by_partition.get(file.key, ()), *self.everywhere)
         applying = tuple(delete for delete in candidates if _applies(delete, file))
         if not any(delete.is_deletion_vector for delete in applying):
             return LiveFile(file, applying)

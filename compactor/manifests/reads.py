@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 
-from compactor.errors import RetryError
+from compactor.errors import retried
 from compactor.iceberg.manifest_entries import file_entry, read_entries
 from compactor.iceberg.manifest_lists import first_row_id
 from compactor.iceberg.tables import TableView
@@ -85,13 +85,9 @@ def fetch(io: FileIO, manifest: ManifestFile) -> RawManifest:
     Raises:
         RetryError: the store cannot read them.
     """
-    try:
-        with io.new_input(manifest.manifest_path).open() as stream:
-            return RawManifest(manifest, stream.read())
-    except Exception as error:  # any store's error: the table is marked as stale and read again later
-        raise RetryError(
-            f"manifest {manifest.manifest_path} cannot be read: {error}", reason=Reason.MANIFEST_UNREADABLE
-        ) from error
+    path = manifest.manifest_path
+    with retried(f"manifest {path} cannot be read", Reason.MANIFEST_UNREADABLE), io.new_input(path).open() as stream:
+        return RawManifest(manifest, stream.read())
 
 
 def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest]) -> Decoded:
@@ -113,10 +109,8 @@ def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest]) ->
 def _by_reference(io: FileIO, wanted: Wanted) -> EntryColumns:
     path = wanted.manifest.manifest_path
     entries = read_entries(io, wanted.manifest, careful=True)
-    try:
+    with retried(f"manifest {path} cannot be read", Reason.MANIFEST_UNREADABLE):  # a value that is not valid
         return EntryColumns.of(path, wanted.layout, (file_entry(entry, path, wanted.layout) for entry in entries))
-    except Exception as error:  # a value that is not valid
-        raise RetryError(f"manifest {path} cannot be read: {error}", reason=Reason.MANIFEST_UNREADABLE) from error
 
 
 Reader = Callable[[FileIO, Sequence[Wanted]], Iterator[Decoded]]

@@ -5,39 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from pyiceberg import types
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    FixedType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
 
 COMPARED: Final = (
-    BooleanType,
-    IntegerType,
-    LongType,
-    DecimalType,
-    DateType,
-    TimeType,
-    TimestampType,
-    TimestamptzType,
-    TimestampNanoType,
-    TimestamptzNanoType,
-    StringType,
-    UUIDType,
-    FixedType,
-    BinaryType,
+    types.BooleanType,
+    types.IntegerType,
+    types.LongType,
+    types.DecimalType,
+    types.DateType,
+    types.TimeType,
+    types.TimestampType,
+    types.TimestamptzType,
+    types.TimestampNanoType,
+    types.TimestamptzNanoType,
+    types.StringType,
+    types.UUIDType,
+    types.FixedType,
+    types.BinaryType,
 )
 """Types whose values are equal in Arrow if and only if they are equal in Iceberg."""
 

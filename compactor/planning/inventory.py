@@ -1,14 +1,16 @@
 """The inventory: every live data file of a table at one snapshot, with the delete files that apply to it.
 
 It is built from manifest entries, so that equality deletes, deletion vectors and foreign formats appear as they are.
-A filter is evaluated here: once on each manifest, once on each partition. Later steps use the result.
+A filter is evaluated here: once on each manifest, once on each partition, and on column bounds of files if the policy
+prunes files. Later steps use the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pyiceberg.manifest import ManifestFile
@@ -16,12 +18,14 @@ from pyiceberg.manifest import ManifestFile
 from compactor.debt.table_changes import NO_COMMITS, CommitTimes
 from compactor.events import ManifestsRead
 from compactor.filters.where import Where
-from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.iceberg.manifest_entries import Content, FileEntry, read_entries
 from compactor.iceberg.tables import TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.live_files import DeleteIndex, LiveFile, LiveFiles, LiveRows
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.timing import Stages
+
+READERS = 8  # threads that read column bounds
 
 
 @dataclass(frozen=True)
@@ -154,3 +158,27 @@ def applies_within(kept: AbstractSet[PartitionKey], delete: FileEntry, layout: P
     """
     is_global = delete.content is Content.EQUALITY_DELETES and layout.is_unpartitioned
     return delete.key in kept and not is_global
+
+
+def prune_files(inventory: Inventory, where: Where) -> Inventory:
+    """The inventory without selected files whose column bounds rule out a match (`policy.prune_files`).
+
+    A pruned file is not merged; that is safe even if its bounds are wrong. It stays as it is, and so do the deletes
+    that apply to it. Partitions left empty are left out. PyIceberg reads the files' manifests once more, with the
+    column bounds, which the manifest cache does not keep.
+
+    Raises:
+        RetryError: a manifest cannot be read.
+    """
+    entries = [file.entry for files in inventory.selected.values() for file in files]
+    paths, manifests = {entry.path for entry in entries}, {entry.manifest_path for entry in entries}
+
+    def ruled_out(manifest: ManifestFile) -> set[str]:
+        files = (entry.data_file for entry in read_entries(inventory.table.io, manifest))
+        return {file.file_path for file in files if file.file_path in paths and not where.keeps_file(file)}
+
+    with ThreadPoolExecutor(READERS, thread_name_prefix="bounds") as pool:
+        wanted = [manifest for manifest in inventory.manifests if manifest.manifest_path in manifests]
+        pruned = set[str]().union(*pool.map(ruled_out, wanted))
+    kept = {key: [file for file in files if file.entry.path not in pruned] for key, files in inventory.selected.items()}
+    return replace(inventory, selected={key: LiveFiles.of(files) for key, files in kept.items() if files})

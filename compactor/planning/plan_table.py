@@ -18,8 +18,7 @@ from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.dangling_deletes import CoverableDelete, coverable_deletes, dangling_deletes, worth_a_commit
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
-from compactor.planning.file_pruning import prune_files
-from compactor.planning.inventory import take_inventory
+from compactor.planning.inventory import prune_files, take_inventory
 from compactor.planning.planner import FileGroup, GroupLimits, Plan, make_plan, within_limits
 from compactor.planning.tiered_policy import policy_of
 from compactor.reasons import Reason

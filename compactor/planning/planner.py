@@ -80,12 +80,7 @@ class GroupLimits:
     single_files: bool = False
 
 
-def make_plan(
-    inventory: Inventory,
-    policy: Policy,
-    limits: GroupLimits,
-    now: float = 0.0,
-) -> Plan:
+def make_plan(inventory: Inventory, policy: Policy, limits: GroupLimits, now: float = 0.0) -> Plan:
     """Apply the policy to every selected partition; cut due partitions into file groups and output tasks.
 
     `now`: seconds since the epoch, for rules that go by time. `within_limits` applies the limits of the run.

@@ -185,14 +185,14 @@ def refused_properties(properties: Mapping[str, str]) -> tuple[str, ...]:
     return _of_properties(properties)[1]
 
 
-def checked_override(key: str, text: str) -> Any:
-    """Parse the value of one key of `PolicyOverride`.
+def checked(section: type[Section], key: str, text: str) -> Any:
+    """Parse the value of one key of a section.
 
     Raises:
         ValueError: the value is invalid; the message says what it must be.
     """
     try:
-        return getattr(PolicyOverride.model_validate({key: text}), key)
+        return getattr(section.model_validate({key: text}), key)
     except ValidationError as error:
         raise ValueError(error.errors()[0]["msg"]) from None
 
@@ -218,7 +218,7 @@ def _of_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], tuple
         else:
             key = name.removeprefix(POLICY_PROPERTY)
             try:
-                values[key] = checked_override(key, text.strip())
+                values[key] = checked(PolicyOverride, key, text.strip())
             except ValueError as error:
                 refused.append(f"table property {name}={text!r} is not used: {error}")
     return values, tuple(refused)

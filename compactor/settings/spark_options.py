@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic import ValidationError
-
 from compactor.errors import InputError
 from compactor.reasons import Reason
-from compactor.settings.policy import PolicyValues, checked_override, nearest
+from compactor.settings.policy import PolicyOverride, PolicyValues, checked, nearest
+from compactor.settings.section import Section
 from compactor.settings.tree import CommitSettings, ServiceSettings, Settings
 
 
@@ -42,6 +41,11 @@ REWRITE_ALL: Final = "rewrite-all"
 IN_PARTS: Final = "partial-progress.enabled"
 MOST_COMMITS: Final = "partial-progress.max-commits"
 MOST_COMMITS_DEFAULT: Final = "10"
+_SECTIONS: Final[dict[str, type[Section]]] = {
+    "policy": PolicyOverride,
+    "commit": CommitSettings,
+    "service": ServiceSettings,
+}
 _ONE_STEP = "an output holds whole input files; for sorted tables, Iceberg's own writer sizes its tasks"
 
 OPTIONS: Final = (
@@ -124,7 +128,7 @@ def run_options(given: Iterable[str]) -> RunOptions:
         InputError: `bad_option`: the name is unknown or not offered, or the value is invalid.
     """
     values = dict(_named(text) for text in given)
-    found: dict[str, dict[str, Any]] = {"policy": {}, "commit": {}, "service": {}}
+    found: dict[str, dict[str, Any]] = {section: {} for section in _SECTIONS}
     for option in OPTIONS:
         text = values.get(option.name)
         if text is None:
@@ -135,7 +139,10 @@ def run_options(given: Iterable[str]) -> RunOptions:
             raise _bad(option.name, text, f"only {option.only} is possible. {option.note}")
         if option.setting:
             section, key = option.setting.split(".")
-            found[section][key] = _checked(option.name, section, key, text)
+            try:
+                found[section][key] = checked(_SECTIONS[section], key, text)
+            except ValueError as error:
+                raise _bad(option.name, text, str(error)) from None
     found["commit"] = _commits(found["commit"], values)
     rewrite_all = REWRITE_ALL in values and _boolean(REWRITE_ALL, values[REWRITE_ALL])
     return RunOptions(found["policy"], found["commit"], found["service"], rewrite_all)
@@ -169,18 +176,6 @@ def _boolean(name: str, text: str) -> bool:
     if known is None:
         raise _bad(name, text, "it must be true or false")
     return known
-
-
-def _checked(name: str, section: str, key: str, text: str) -> Any:
-    try:
-        if section == "policy":
-            return checked_override(key, text)
-        kind = CommitSettings if section == "commit" else ServiceSettings
-        return getattr(kind.model_validate({key: text}), key)
-    except ValidationError as error:
-        raise _bad(name, text, error.errors()[0]["msg"]) from None
-    except ValueError as error:
-        raise _bad(name, text, str(error)) from None
 
 
 def _bad(name: str, text: str, why: str) -> InputError:

@@ -26,7 +26,6 @@ from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.settings.history import HistorySettings
 from compactor.settings.hooks import HookSettings
-from compactor.settings.log import LogSettings
 from compactor.settings.policy import PolicySettings
 from compactor.settings.section import MEBIBYTE, Section
 from compactor.table_names import TableName
@@ -277,6 +276,23 @@ class ServiceSettings(Section):
         description="Seconds to keep the outputs of a dead run while the table has no new snapshot, because its commit "
         "may still arrive. Longer than Iceberg's commit timeout of 30 minutes.",
     )
+
+
+class LogSettings(Section):
+    format: Literal["auto", "json", "console"] = Field(
+        default="auto",
+        description="`json`: one JSON object per line; `console`: for people; `auto`: `console` on a terminal, else "
+        "`json`.",
+    )
+    level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field(
+        default="INFO",
+        description="Lowest level of firnline's lines. INFO: one line per rewritten file group and commit. "
+        "`--verbose` sets DEBUG. Lines of other libraries are written from WARNING on.",
+    )
+
+    def as_json(self, *, terminal: bool) -> bool:
+        """Whether lines are JSON objects. `terminal`: whether stderr is a terminal."""
+        return self.format == "json" or (self.format == "auto" and not terminal)
 
 
 class Settings(Section):

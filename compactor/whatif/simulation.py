@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Any
 
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.live_files import LiveFile
@@ -29,7 +30,7 @@ class Arrival:
     """
 
     at: float
-    files: Mapping[Hashable, tuple[int, ...]]
+    files: Mapping[Any, tuple[int, ...]]
     upserts: bool = False
 
 

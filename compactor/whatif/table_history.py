@@ -6,7 +6,7 @@ Expired snapshots are unknown; files from before the oldest retained snapshot co
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pyiceberg.table.snapshots import Operation, Snapshot
@@ -64,10 +64,7 @@ def commits_of(table: TableView, cache: ManifestCache, most: int | None = None) 
 
 
 def _commit(table: TableView, snapshot: Snapshot, cache: ManifestCache) -> Commit:
-    changed: dict[Status, dict[PartitionKey, list[int]]] = {
-        Status.ADDED: defaultdict(list),
-        Status.DELETED: defaultdict(list),
-    }
+    changed: dict[Status, dict[PartitionKey, list[int]]] = defaultdict(lambda: defaultdict(list))
     for entry in entries_changed(table, manifests_added(table, [snapshot]), cache):
         if entry.content is Content.DATA:
             changed[entry.status][entry.key].append(entry.size)
@@ -96,9 +93,4 @@ def arrivals_of(table: TableView, cache: ManifestCache) -> list[Arrival]:
 
 def arrivals(commits: Sequence[Commit]) -> list[Arrival]:
     """The commits of writers that added files."""
-    made = []
-    for commit in commits:
-        if commit.added and not commit.rewrite:
-            files: dict[Hashable, tuple[int, ...]] = dict(commit.added.items())
-            made.append(Arrival(commit.at, files))
-    return made
+    return [Arrival(commit.at, commit.added) for commit in commits if commit.added and not commit.rewrite]

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 import structlog
 
-from compactor.settings.log import LogSettings
+from compactor.settings.tree import LogSettings
 
 SILENT = ("SQLQueryContextLogger", "py4j")
 """pyspark logs errors that it also raises; py4j logs an error when a query is stopped within a batch."""

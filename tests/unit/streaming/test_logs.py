@@ -17,8 +17,7 @@ from typing import Any
 import pytest
 
 from compactor.events import Event, GroupCommitted, GroupDropped, GroupPlan, ManifestsRead, RunWouldRewrite
-from compactor.settings.log import LogSettings
-from compactor.settings.tree import Settings
+from compactor.settings.tree import LogSettings, Settings
 from compactor.spark.session import LOG_AS_JSON, LOG_FOR_PEOPLE, session_conf
 from streaming.logs.events import LOG, log_event
 from streaming.logs.format import set_up_logging
