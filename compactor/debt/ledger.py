@@ -79,7 +79,6 @@ class Head:
 
     @classmethod
     def from_json(cls, text: str) -> Head:
-        """The inverse of `to_json`."""
         tree = json.loads(text)
         same = tree.get("counted") == COUNTED
         return cls(
@@ -290,7 +289,6 @@ def _apply(store: LedgerStore, deltas: Deltas) -> Deltas:
 
 
 def slot_of(key: PartitionKey) -> int:
-    """The slot that holds a partition."""
     return zlib.crc32(f"{key.spec_id}:{key.values}".encode()) % SLOTS
 
 
@@ -301,7 +299,6 @@ def pack(counts: Iterable[tuple[PartitionKey, PartitionCounts]]) -> bytes:
 
 
 def unpack(packed: bytes) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
-    """The inverse of `pack`."""
     for spec_id, values, *numbers in json.loads(zlib.decompress(packed)):
         yield PartitionKey(spec_id, values), PartitionCounts.from_list(numbers)
 

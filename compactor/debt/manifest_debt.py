@@ -47,7 +47,6 @@ class ManifestCounts:
 
     @property
     def due(self) -> bool:
-        """Whether a rewrite of manifests is due."""
         return bool(self.due_specs)
 
     def to_list(self) -> list[Any]:
@@ -56,7 +55,6 @@ class ManifestCounts:
 
     @classmethod
     def from_list(cls, values: Sequence[Any]) -> ManifestCounts:
-        """The inverse of `to_list`."""
         manifests, size, deletes, depth, specs, why = values
         return cls(manifests, size, deletes, depth, tuple(specs), why)
 

@@ -44,7 +44,6 @@ class CommitTimes:
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> CommitTimes:
-        """The commit times of a table."""
         written = [
             snapshot
             for snapshot in metadata.snapshots

@@ -50,7 +50,6 @@ class Buckets:
 class Projection:
     """A filter over the partitions of one spec; the keys of the leaves are positions in the partition tuple."""
 
-    spec_id: int
     predicate: Predicate
     text: str
     buckets: tuple[Buckets, ...] = ()
@@ -76,7 +75,6 @@ def project(predicate: Predicate, spec: PartitionSpec, kinds: Mapping[int, Primi
         return shown(field.transform, kinds.get(field.source_id), value)
 
     return Projection(
-        spec.spec_id,
         found,
         as_text(found, show, buckets.keys()),
         tuple(_buckets(found, position, *bucket) for position, bucket in buckets.items()),

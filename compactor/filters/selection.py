@@ -64,7 +64,6 @@ class SpecSelection:
         )
 
     def document(self) -> dict[str, Any]:
-        """As JSON."""
         return {
             "spec_id": self.spec_id,
             "partitioned_by": self.partitioned_by,
@@ -96,7 +95,6 @@ class Selection:
         return tuple(lines)
 
     def document(self) -> dict[str, Any]:
-        """For scripts, as JSON."""
         return {"where": self.where, "specs": [spec.document() for spec in self.specs]}
 
 

@@ -196,16 +196,12 @@ def file_entry(entry: ManifestEntry, manifest_path: str, layout: PartitionLayout
     )
 
 
-def _position_of(name: str) -> int:
-    """The position of a field of the V3 data file in PyIceberg's records."""
-    fields = MANIFEST_ENTRY_SCHEMAS[READ_VERSION].find_field("data_file").field_type.fields  # type: ignore[attr-defined]
-    return next(position for position, field in enumerate(fields) if field.name == name)
-
-
-REFERENCED_DATA_FILE = _position_of("referenced_data_file")
-FIRST_ROW_ID = _position_of("first_row_id")
-BLOB_OFFSET = _position_of("content_offset")
-BLOB_LENGTH = _position_of("content_size_in_bytes")
+_FIELDS = MANIFEST_ENTRY_SCHEMAS[READ_VERSION].find_field("data_file").field_type.fields  # type: ignore[attr-defined]
+_NAMES = [field.name for field in _FIELDS]  # in the order of PyIceberg's records
+REFERENCED_DATA_FILE = _NAMES.index("referenced_data_file")
+FIRST_ROW_ID = _NAMES.index("first_row_id")
+BLOB_OFFSET = _NAMES.index("content_offset")
+BLOB_LENGTH = _NAMES.index("content_size_in_bytes")
 
 
 def _blob(file: DataFile) -> tuple[int, int] | None:

@@ -15,11 +15,8 @@ from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestContent, Mani
 from compactor.iceberg.avro_reference import CompleteAvroFile
 
 ROW_LINEAGE_VERSION: Final = 3
-_FIRST_ROW_ID_FIELD: Final = 520
 _SCHEMA: Final = MANIFEST_LIST_FILE_SCHEMAS[ROW_LINEAGE_VERSION]
-_FIRST_ROW_ID: Final = next(
-    position for position, field in enumerate(_SCHEMA.fields) if field.field_id == _FIRST_ROW_ID_FIELD
-)
+_FIRST_ROW_ID: Final = [field.name for field in _SCHEMA.fields].index("first_row_id")
 
 
 def read_manifest_list(io: FileIO, location: str) -> list[ManifestFile]:

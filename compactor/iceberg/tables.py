@@ -67,7 +67,6 @@ class TableView:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Table properties."""
         return self.metadata.properties
 
     def manifests(self, snapshot: Snapshot | None = None) -> tuple[ManifestFile, ...]:
@@ -99,7 +98,6 @@ class TableView:
         return {spec.spec_id: self.layout(spec.spec_id) for spec in self.metadata.partition_specs}
 
     def spec(self, spec_id: int) -> PartitionSpec:
-        """A partition spec by id."""
         for spec in self.metadata.partition_specs:
             if spec.spec_id == spec_id:
                 return spec
@@ -130,7 +128,6 @@ class FileSizes:
     small_below: int
 
     def is_small(self, size: int) -> bool:
-        """Whether a file of `size` bytes is small."""
         return size < self.small_below
 
 

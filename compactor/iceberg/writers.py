@@ -42,7 +42,6 @@ UNKNOWN = Writer(WriterEngine.UNKNOWN)
 
 
 def writer_of(summary: Mapping[str, str]) -> Writer:
-    """The writer of the snapshot with this summary."""
     offsets = next((key for key in summary if key.startswith(CONNECT_OFFSETS)), None)
     if offsets:
         return Writer(WriterEngine.CONNECT, offsets.removeprefix(CONNECT_OFFSETS))

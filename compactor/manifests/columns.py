@@ -158,15 +158,13 @@ class EntryColumns:
         texts: dict[str, int] = {}
         for entry in entries:
             texts.setdefault(entry.key.values, len(texts))
-        columns: dict[str, list[Any]] = {
+        columns: dict[str, list[Any]] = {name: [getattr(entry, name) for entry in entries] for name in SCHEMA.names}
+        columns |= {
             "status": [entry.status.value for entry in entries],
             "content": [_CODES[entry.content] for entry in entries],
             "partition": [texts[entry.key.values] for entry in entries],
             "equality_ids": [entry.equality_ids or None for entry in entries],
         }
-        for name in SCHEMA.names:
-            if name not in columns:
-                columns[name] = [getattr(entry, name) for entry in entries]
         rows = pa.record_batch([pa.array(columns[name], SCHEMA.field(name).type) for name in SCHEMA.names], SCHEMA)
         partition, status, content = (np.array(columns[name], np.int64) for name in ("partition", "status", "content"))
         (runs,) = live_runs(partition, status, content, [len(entries)])
@@ -204,7 +202,6 @@ class EntryColumns:
         return list(map(_entry, zip(*(column[name] for name in FileEntry._fields), strict=True)))
 
     def paths(self, rows: npt.NDArray[Any]) -> list[str]:
-        """The paths of the given rows."""
         ends = self.rows.column("path").take(pa.array(rows, pa.int64())).to_pylist()
         return [self.prefix + end for end in ends]
 

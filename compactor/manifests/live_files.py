@@ -78,7 +78,6 @@ class LiveFiles(Sequence[LiveFile]):
 
     @cached_property
     def files(self) -> tuple[LiveFile, ...]:
-        """The files as objects."""
         return self._load()
 
     def __len__(self) -> int:
@@ -157,7 +156,6 @@ class LiveRows:
         self._small: dict[int, list[int]] = {}
 
     def deletes(self) -> list[FileEntry]:
-        """The live delete files."""
         return self._rows.entries(self._rows.live_delete_rows())
 
     def by_partition(self, deletes: DeleteIndex) -> dict[PartitionKey, LiveFiles]:

@@ -30,7 +30,6 @@ class Prefetcher:
         self._thread = threading.Thread(target=self._work, name="prefetch", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:

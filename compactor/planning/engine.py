@@ -122,7 +122,6 @@ def _deletes(deletes: Collection[FileEntry]) -> tuple[Reason, str] | None:
 
 
 def _compared_ids(deletes: Collection[FileEntry]) -> frozenset[int]:
-    """The fields that equality deletes compare."""
     return frozenset(field_id for delete in deletes for field_id in delete.equality_ids)
 
 

@@ -60,7 +60,6 @@ class Plan:
 
     @property
     def entries(self) -> tuple[FileEntry, ...]:
-        """The input files of all groups."""
         return tuple(file.entry for group in self.groups for file in group.files)
 
 

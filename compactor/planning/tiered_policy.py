@@ -196,7 +196,6 @@ class LeaveHotPartitions:
         return self.policy.judge(counts, idle_seconds)
 
     def glance(self, files: LiveFiles) -> str | None:
-        """As the wrapped policy."""
         return self.policy.glance(files)
 
     def choose(self, files: Sequence[LiveFile], idle_seconds: float = 0.0, age_of: AgeOf = unknown_age) -> Choice:
@@ -206,7 +205,6 @@ class LeaveHotPartitions:
         return self.policy.choose(files, idle_seconds, age_of)
 
     def cut(self, files: Sequence[LiveFile]) -> list[tuple[int, int]]:
-        """As the wrapped policy."""
         return self.policy.cut(files)
 
     def _why(self) -> str:

@@ -126,10 +126,6 @@ class _Bucket:
     def _files(self) -> int:
         return len(self.open) + len(self.done) + len(self.deletes)
 
-    def _candidates(self) -> list[_File]:
-        """The files that the policy may choose from: small files, and with deletes all files."""
-        return [*self.done, *self.open] if self.deletes else self.open
-
     def _live(self, file: _File) -> LiveFile:
         written = file.live.entry.data_sequence_number
         first = bisect_right(self.deletes, written, key=attrgetter("data_sequence_number"))
@@ -138,7 +134,7 @@ class _Bucket:
     def act(self, idle_seconds: float, now: float) -> bool:
         """Apply the policy once; return whether it rewrote files."""
         self.open.sort(key=lambda file: file.first)
-        candidates = self._candidates()
+        candidates = [*self.done, *self.open] if self.deletes else self.open  # without deletes, only small files
         by_path = {file.live.entry.path: file for file in candidates}
 
         def age_of(live: LiveFile) -> float:
