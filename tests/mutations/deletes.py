@@ -343,16 +343,19 @@ MUTATIONS: Final = (
         "9",
         "columns are matched by name",
         "compactor/rewrite/reading/projection.py",
-        "source = by_id.get(field.field_id)",
-        "source = next((each for each in sources if each.name == field.name), None)",
+        "position = by_id.get(field.field_id)",
+        "position = next((at for at, each in enumerate(sources) if each.name == field.name), None)",
         f"{_ENCODE}::test_columns_are_matched_by_id_whatever_their_names_and_order",
     ),
     Mutation(
         "9",
         "columns inside structs are matched by name",
         "compactor/rewrite/reading/projection.py",
-        "child = by_id.get(field.field_id)",
-        "child = next((each for each in source.children if each.name == field.name), None)",
+        "    plans = _plans(source.children, target.fields, arrow, constants)\n",
+        "    ids = {field.name: field.field_id for field in target.fields}\n"
+        "    replaced = __import__('dataclasses').replace\n"
+        "    named = [replaced(each, field_id=ids.get(each.name)) for each in source.children]\n"
+        "    plans = _plans(named, target.fields, arrow, constants)\n",
         f"{_ENCODE}::test_nested_columns_that_swapped_names",
     ),
     Mutation(

@@ -22,18 +22,9 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg import types
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    BinaryType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    NestedField,
-    StringType,
-    UUIDType,
-)
+from pyiceberg.types import IcebergType, NestedField
 
 from compactor.rewrite.parquet.column_metrics import CODECS, ColumnMetrics
 from compactor.rewrite.reading.schema import LINEAGE_IDS, WrittenLeaf, WrittenSchema, children_of, leaf_values
@@ -174,7 +165,7 @@ class _Column:
 
     @property
     def is_floating(self) -> bool:
-        return isinstance(self.leaf.field.field_type, (FloatType, DoubleType))
+        return isinstance(self.leaf.field.field_type, (types.FloatType, types.DoubleType))
 
     def bounds(self) -> tuple[bytes | None, bytes | None]:
         if not self.lows:
@@ -226,13 +217,13 @@ def _extremes(values: pa.ChunkedArray, iceberg_type: IcebergType) -> list[tuple[
 
     Results are numbers, unscaled numbers for decimals, units since the epoch for times, bytes for other types.
     """
-    if isinstance(iceberg_type, UUIDType):
+    if isinstance(iceberg_type, types.UUIDType):
         storage = values.cast(pa.binary(_UUID_BYTES))
         signed = pa.chunked_array([_signs_flipped(chunk) for chunk in storage.chunks], storage.type)
         return [_min_max(storage, _bytes_of), _min_max(signed, _bytes_of)]
-    if isinstance(iceberg_type, (StringType, BinaryType, FixedType)):
+    if isinstance(iceberg_type, (types.StringType, types.BinaryType, types.FixedType)):
         return [_min_max(values, _bytes_of)]
-    if isinstance(iceberg_type, DecimalType):
+    if isinstance(iceberg_type, types.DecimalType):
         return [_min_max(values, _unscaled)]
     if pa.types.is_temporal(values.type):
         return [_min_max(values, lambda scalar: scalar.value)]
@@ -272,13 +263,13 @@ def _encoded_bounds(
 ) -> tuple[bytes | None, bytes | None]:
     iceberg_type = column.field_type
     low, high = lows[0], highs[0]
-    if isinstance(iceberg_type, UUIDType):
+    if isinstance(iceberg_type, types.UUIDType):
         return _if_agreed(low, lows[1]), _if_agreed(high, highs[1])
-    if isinstance(iceberg_type, StringType):
+    if isinstance(iceberg_type, types.StringType):
         return _string_bounds(low, high, length)
-    if isinstance(iceberg_type, (BinaryType, FixedType)):
+    if isinstance(iceberg_type, (types.BinaryType, types.FixedType)):
         return low[:length], high if length is None else truncated_bytes_above(high, length)
-    if isinstance(iceberg_type, (FloatType, DoubleType)):
+    if isinstance(iceberg_type, (types.FloatType, types.DoubleType)):
         low, high = low or -0.0, high or 0.0
     encode = CODECS[type(iceberg_type)].encode
     return encode(low), encode(high)

@@ -29,27 +29,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from pyiceberg import types
 from pyiceberg.manifest import DataFile
 from pyiceberg.schema import Schema, index_by_id
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    LongType,
-    StringType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg.types import IcebergType
+from pyiceberg.utils.decimal import bytes_required
 
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
@@ -266,14 +250,6 @@ def _itself(value: Any) -> Any:
     return value
 
 
-def _decode_boolean(bound: bytes) -> bool | None:
-    return bound != b"\x00" if len(bound) == 1 else None
-
-
-def _encode_boolean(value: bool) -> bytes:
-    return b"\x01" if value else b"\x00"
-
-
 def _integer_codec(width: int, *, promoted_from: int | None = None) -> _BoundCodec:
     """Little-endian signed integers; bounds written before a promotion have the narrower width."""
     widths = (width, promoted_from)
@@ -292,11 +268,8 @@ def _floating_codec(width: int, *, promoted_from: int | None = None) -> _BoundCo
     formats = {INT_WIDTH: "<f", LONG_WIDTH: "<d"}
     widths = (width, promoted_from)
 
-    def decode(bound: bytes) -> float | None:
-        if len(bound) not in widths:
-            return None
-        value: float = struct.unpack(formats[len(bound)], bound)[0]
-        return value
+    def decode(bound: bytes) -> Any:
+        return struct.unpack(formats[len(bound)], bound)[0] if len(bound) in widths else None
 
     def encode(value: float) -> bytes:
         return struct.pack(formats[width], value)
@@ -314,8 +287,7 @@ def _decode_unscaled(bound: bytes) -> int | None:
 
 
 def _encode_unscaled(value: int) -> bytes:
-    magnitude_bits = (value if value >= 0 else ~value).bit_length()
-    return value.to_bytes(magnitude_bits // 8 + 1, "big", signed=True)
+    return value.to_bytes(bytes_required(value), "big", signed=True)
 
 
 def _decode_string(bound: bytes) -> str | None:
@@ -324,10 +296,6 @@ def _decode_string(bound: bytes) -> str | None:
         return bound.decode("utf-8")
     except UnicodeDecodeError:
         return None
-
-
-def _encode_string(value: str) -> bytes:
-    return value.encode("utf-8")
 
 
 def _utf16_units(value: str) -> bytes:
@@ -348,26 +316,31 @@ def _signed_halves(value: bytes) -> tuple[Any, ...]:
     return struct.unpack(">qq", value)
 
 
+_BOOLEANS = _BoundCodec(
+    decode=lambda bound: bound != b"\x00" if len(bound) == 1 else None,
+    encode=lambda value: b"\x01" if value else b"\x00",
+    orders=(_itself,),
+)
 _LONGS = _integer_codec(LONG_WIDTH)
 _BYTES = _BoundCodec(_itself, _itself, (_itself,))
 
 # Types that are not listed (unknown, geometry, geography, and structs, lists and maps themselves) get no merged bounds.
 # Dates promoted to timestamps keep 4-byte bounds in another unit: no timestamp codec accepts them, so they are dropped.
 CODECS: Mapping[type[IcebergType], _BoundCodec] = {
-    BooleanType: _BoundCodec(_decode_boolean, _encode_boolean, (_itself,)),
-    IntegerType: _integer_codec(INT_WIDTH),
-    LongType: _integer_codec(LONG_WIDTH, promoted_from=INT_WIDTH),
-    FloatType: _floating_codec(INT_WIDTH),
-    DoubleType: _floating_codec(LONG_WIDTH, promoted_from=INT_WIDTH),
-    DecimalType: _BoundCodec(_decode_unscaled, _encode_unscaled, (_itself,)),
-    DateType: _integer_codec(INT_WIDTH),
-    TimeType: _LONGS,
-    TimestampType: _LONGS,
-    TimestamptzType: _LONGS,
-    TimestampNanoType: _LONGS,
-    TimestamptzNanoType: _LONGS,
-    StringType: _BoundCodec(_decode_string, _encode_string, (_itself, _utf16_units)),
-    UUIDType: _BoundCodec(_decode_uuid, _itself, (_itself, _signed_halves)),
-    FixedType: _BYTES,
-    BinaryType: _BYTES,
+    types.BooleanType: _BOOLEANS,
+    types.IntegerType: _integer_codec(INT_WIDTH),
+    types.LongType: _integer_codec(LONG_WIDTH, promoted_from=INT_WIDTH),
+    types.FloatType: _floating_codec(INT_WIDTH),
+    types.DoubleType: _floating_codec(LONG_WIDTH, promoted_from=INT_WIDTH),
+    types.DecimalType: _BoundCodec(_decode_unscaled, _encode_unscaled, (_itself,)),
+    types.DateType: _integer_codec(INT_WIDTH),
+    types.TimeType: _LONGS,
+    types.TimestampType: _LONGS,
+    types.TimestamptzType: _LONGS,
+    types.TimestampNanoType: _LONGS,
+    types.TimestamptzNanoType: _LONGS,
+    types.StringType: _BoundCodec(_decode_string, str.encode, (_itself, _utf16_units)),
+    types.UUIDType: _BoundCodec(_decode_uuid, _itself, (_itself, _signed_halves)),
+    types.FixedType: _BYTES,
+    types.BinaryType: _BYTES,
 }

@@ -45,7 +45,6 @@ _LONG_SIZE: Final = 15  # list header: the size follows as a varint
 _MAX_DELTA: Final = 15  # the largest step between field ids that a short header holds
 _MAX_VARINT_BYTES: Final = 10
 _INTEGER_BITS: Final = {I16: 16, I32: 32, I64: 64}
-_FIXED_SIZES: Final = {DOUBLE: 8, UUID: 16}
 
 Field = tuple[int, Any]
 """(wire type, value)"""
@@ -140,13 +139,9 @@ class Struct:
 
 
 def _inserted(fields: dict[int, Field], field_id: int, new: Field) -> dict[int, Field]:
-    ordered: dict[int, Field] = {}
-    for other_id, other in fields.items():
-        if other_id > field_id and field_id not in ordered:
-            ordered[field_id] = new
-        ordered[other_id] = other
-    ordered.setdefault(field_id, new)
-    return ordered
+    items = list(fields.items())
+    place = next(place for place, (other_id, _) in enumerate(items) if other_id > field_id)
+    return dict([*items[:place], (field_id, new), *items[place:]])
 
 
 def decode_struct(data: bytes | memoryview, offset: int = 0) -> tuple[Struct, int]:
@@ -238,29 +233,9 @@ def _read_signed(data: bytes, position: int, bits: int) -> tuple[int, int]:
     return (raw >> 1) ^ -(raw & 1), position
 
 
-def _read_i16(data: bytes, position: int, _depth: int) -> tuple[int, int]:
-    return _read_signed(data, position, 16)
-
-
-def _read_i32(data: bytes, position: int, _depth: int) -> tuple[int, int]:
-    return _read_signed(data, position, 32)
-
-
-def _read_i64(data: bytes, position: int, _depth: int) -> tuple[int, int]:
-    return _read_signed(data, position, 64)
-
-
 def _read_i8(data: bytes, position: int, _depth: int) -> tuple[int, int]:
     raw = data[position]
     return raw - 256 if raw >= _CONTINUE else raw, position + 1
-
-
-def _read_true(_data: bytes, position: int, _depth: int) -> tuple[bool, int]:
-    return True, position
-
-
-def _read_false(_data: bytes, position: int, _depth: int) -> tuple[bool, int]:
-    return False, position
 
 
 def _read_fixed(data: bytes, position: int, size: int) -> tuple[bytes, int]:
@@ -268,14 +243,6 @@ def _read_fixed(data: bytes, position: int, size: int) -> tuple[bytes, int]:
     if end > len(data):
         raise ThriftError(f"Thrift bytes end after {len(data)}, a value needs {end}.")
     return data[position:end], end
-
-
-def _read_double(data: bytes, position: int, _depth: int) -> tuple[bytes, int]:
-    return _read_fixed(data, position, _FIXED_SIZES[DOUBLE])
-
-
-def _read_uuid(data: bytes, position: int, _depth: int) -> tuple[bytes, int]:
-    return _read_fixed(data, position, _FIXED_SIZES[UUID])
 
 
 def _read_binary(data: bytes, position: int, _depth: int) -> tuple[bytes, int]:
@@ -346,19 +313,19 @@ def _read_unknown(_data: bytes, position: int, _depth: int) -> tuple[None, int]:
 _Reader = Callable[[bytes, int, int], tuple[Any, int]]
 _FIELD_READERS: Final[tuple[_Reader, ...]] = (
     _read_unknown,
-    _read_true,
-    _read_false,
+    lambda _data, position, _depth: (True, position),
+    lambda _data, position, _depth: (False, position),
     _read_i8,
-    _read_i16,
-    _read_i32,
-    _read_i64,
-    _read_double,
+    lambda data, position, _depth: _read_signed(data, position, 16),
+    lambda data, position, _depth: _read_signed(data, position, 32),
+    lambda data, position, _depth: _read_signed(data, position, 64),
+    lambda data, position, _depth: _read_fixed(data, position, 8),
     _read_binary,
     _read_list,
     _read_list,
     _read_map,
     _read_struct,
-    _read_uuid,
+    lambda data, position, _depth: _read_fixed(data, position, 16),
     _read_unknown,
     _read_unknown,
 )
@@ -411,14 +378,6 @@ def _write_i8(out: bytearray, number: int) -> None:
     out.append(number & 0xFF)
 
 
-def _write_double(out: bytearray, value: bytes) -> None:
-    _write_fixed(out, value, _FIXED_SIZES[DOUBLE])
-
-
-def _write_uuid(out: bytearray, value: bytes) -> None:
-    _write_fixed(out, value, _FIXED_SIZES[UUID])
-
-
 def _write_fixed(out: bytearray, value: bytes, size: int) -> None:
     if len(value) != size:
         raise ThriftError(f"A Thrift value of {size} bytes has {len(value)}.")
@@ -454,10 +413,10 @@ def _write_map(out: bytearray, value: ThriftMap) -> None:
 
 _OTHER_WRITERS: Final[dict[int, Callable[[bytearray, Any], None]]] = {
     I8: _write_i8,
-    DOUBLE: _write_double,
+    DOUBLE: lambda out, value: _write_fixed(out, value, 8),
     LIST: _write_list,
     SET: _write_list,
     MAP: _write_map,
     STRUCT: _write_struct,
-    UUID: _write_uuid,
+    UUID: lambda out, value: _write_fixed(out, value, 16),
 }

@@ -8,35 +8,15 @@ whose values would have to be validated, rounded or normalised are refused.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg import types
+from pyiceberg.types import DecimalType, IcebergType, ListType, MapType, NestedField, StructType
+from pyiceberg.utils.decimal import bytes_required
 
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
@@ -51,8 +31,8 @@ _MAX_INTEGER_DECIMAL: Final = 18  # digits; decimals above this are written as f
 
 @dataclass(frozen=True, slots=True)
 class ColumnPlan:
-    """Source of a written column: the file's column at `position`, converted by `convert` if that is set; without a
-    position, `fill` in each row.
+    """Source of a written column, or of a struct's field: the file's column at `position`, converted by `convert` if
+    that is set; without a position, `fill` in each row.
     """
 
     field: pa.Field
@@ -107,25 +87,29 @@ def projection(sources: Sequence[SourceColumn], written: WrittenSchema, constant
     Raises:
         RefusedError: `type_not_supported`, `required_field_missing`, `duplicate_field_ids`, `no_field_ids`.
     """
-    by_id = _by_id(sources)
-    positions = {id(source): position for position, source in enumerate(sources)}
+    return Projection(_plans(sources, written.iceberg.fields, written.arrow, constants), written.arrow)
+
+
+def _plans(
+    sources: Sequence[SourceColumn],
+    fields: Sequence[NestedField],
+    arrow_fields: Iterable[pa.Field],
+    constants: Mapping[int, object],
+) -> tuple[ColumnPlan, ...]:
+    """The plans for the fields of a table or of a struct."""
+    positions = [position for position, source in enumerate(sources) if source.field_id is not None]
+    by_id = {sources[position].field_id: position for position in positions}
+    if len(by_id) < len(positions):
+        raise refused(Reason.DUPLICATE_FIELD_IDS, "a file has two columns with the same field id")
     plans = []
-    for field, arrow in zip(written.iceberg.fields, written.arrow, strict=True):
-        source = by_id.get(field.field_id)
-        if source is None:
+    for field, arrow in zip(fields, arrow_fields, strict=True):
+        position = by_id.get(field.field_id)
+        if position is None:
             plans.append(ColumnPlan(field=arrow, position=None, convert=None, fill=_missing(field, constants)))
         else:
-            convert = _converter(source, field.field_type, arrow.type, constants)
-            plans.append(ColumnPlan(field=arrow, position=positions[id(source)], convert=convert, fill=None))
-    return Projection(tuple(plans), written.arrow)
-
-
-def _by_id(sources: Sequence[SourceColumn]) -> dict[int, SourceColumn]:
-    found = [source for source in sources if source.field_id is not None]
-    by_id = {source.field_id: source for source in found if source.field_id is not None}
-    if len(by_id) < len(found):
-        raise refused(Reason.DUPLICATE_FIELD_IDS, "a file has two columns with the same field id")
-    return by_id
+            convert = _converter(sources[position], field.field_type, arrow.type, constants)
+            plans.append(ColumnPlan(field=arrow, position=position, convert=convert, fill=None))
+    return tuple(plans)
 
 
 def _null_in_required(name: str) -> GiveUpError:
@@ -216,30 +200,20 @@ def _same(source: SourceColumn, arrow: pa.DataType, converters: Sequence[Convert
 def _struct_converter(
     source: SourceColumn, target: StructType, arrow: pa.StructType, constants: Mapping[int, object]
 ) -> Convert | None:
-    by_id = _by_id(source.children)
-    index_of = {id(child): index for index, child in enumerate(source.children)}
-    parts: list[tuple[pa.Field, int | None, Convert | None, pa.Scalar | None]] = []
-    for index, field in enumerate(target.fields):
-        part = arrow.field(index)
-        child = by_id.get(field.field_id)
-        if child is None:
-            parts.append((part, None, None, _missing(field, constants)))
-        else:
-            convert = _converter(child, field.field_type, part.type, constants)
-            parts.append((part, index_of[id(child)], convert, None))
-    in_place = [position for _, position, _, _ in parts] == list(range(len(source.children)))
-    if in_place and _same(source, arrow, [convert for _, _, convert, _ in parts]):
+    plans = _plans(source.children, target.fields, arrow, constants)
+    in_place = [plan.position for plan in plans] == list(range(len(source.children)))
+    if in_place and _same(source, arrow, [plan.convert for plan in plans]):
         return None
 
     def convert_struct(array: pa.Array) -> pa.Array:
         children = []
-        for part, position, convert, fill in parts:
-            if position is None:
-                children.append(_filled(fill, len(array), part.type))
+        for plan in plans:
+            if plan.position is None:
+                children.append(_filled(plan.fill, len(array), plan.field.type))
                 continue
-            child = array.field(position)
-            child = child if convert is None else convert(_unsliced(child))
-            children.append(child if part.nullable else _without_nulls(child, array, part.name))
+            child = array.field(plan.position)
+            child = child if plan.convert is None else plan.convert(_unsliced(child))
+            children.append(child if plan.field.nullable else _without_nulls(child, array, plan.field.name))
         return pa.Array.from_buffers(arrow, len(array), array.buffers()[:1], array.null_count, 0, children)
 
     return convert_struct
@@ -346,41 +320,37 @@ def _leaf_converter(source: SourceColumn, target: IcebergType, arrow: pa.DataTyp
 
 def _relabelled(source: SourceColumn, target: IcebergType, arrow: pa.DataType) -> Convert | None:
     """The conversion of columns whose type differs from the target only by its label, not in its bytes."""
-    if isinstance(target, UUIDType) and source.type.equals(pa.binary(UUID_WIDTH)):
+    if isinstance(target, types.UUIDType) and source.type.equals(pa.binary(UUID_WIDTH)):
         return lambda array: pa.ExtensionArray.from_storage(arrow, array)
-    if isinstance(target, StringType) and source.type in (pa.binary(), pa.large_binary()):
+    if isinstance(target, types.StringType) and source.type in (pa.binary(), pa.large_binary()):
         return lambda array: array.cast(pa.binary()).view(arrow)
-    if isinstance(target, (TimestamptzType, TimestamptzNanoType)) and _same_unit_with_zone(source.type, arrow):
+    if _same_unit_with_zone(source.type, arrow):
         return lambda array: array.view(arrow)
     return None
 
 
 # Types that are narrower than the target's Arrow type: the cast loses nothing, or fails on overflow.
 _WIDENED: Final[Mapping[type[IcebergType], tuple[pa.DataType, ...]]] = {
-    BooleanType: (),
-    IntegerType: (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
-    LongType: (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
-    FloatType: (),
-    DoubleType: (pa.float32(),),
-    DateType: (),
-    TimeType: (pa.time32("ms"),),
-    TimestampType: (pa.timestamp("ms"),),
-    TimestamptzType: (pa.timestamp("ms", "UTC"),),
-    TimestampNanoType: (),
-    StringType: (pa.large_string(),),
-    FixedType: (),
-    BinaryType: (pa.large_binary(),),
+    types.IntegerType: (pa.int8(), pa.int16(), pa.uint8(), pa.uint16()),
+    types.LongType: (pa.int8(), pa.int16(), pa.int32(), pa.uint8(), pa.uint16(), pa.uint32()),
+    types.DoubleType: (pa.float32(),),
+    types.TimeType: (pa.time32("ms"),),
+    types.TimestampType: (pa.timestamp("ms"),),
+    types.TimestamptzType: (pa.timestamp("ms", "UTC"),),
+    types.StringType: (pa.large_string(),),
+    types.BinaryType: (pa.large_binary(),),
 }
 
 
-def _same_unit_with_zone(source: pa.DataType, arrow: pa.TimestampType) -> bool:
+def _same_unit_with_zone(source: pa.DataType, arrow: pa.DataType) -> bool:
     """Whether both have one unit and a zone. The zone is only a label: the numbers are UTC in any case."""
-    return pa.types.is_timestamp(source) and source.tz is not None and source.unit == arrow.unit
+    have_zones = all(pa.types.is_timestamp(each) and each.tz is not None for each in (source, arrow))
+    return have_zones and source.unit == arrow.unit
 
 
 def _int96_converter(source: SourceColumn, target: IcebergType, arrow: pa.DataType) -> Convert:
     """Read INT96 as microseconds: as nanoseconds, years before 1677 and after 2262 would overflow."""
-    if isinstance(target, (TimestampType, TimestamptzType)) and source.type.equals(pa.timestamp("us")):
+    if isinstance(target, (types.TimestampType, types.TimestamptzType)) and source.type.equals(pa.timestamp("us")):
         return lambda array: array.view(arrow)
     raise _mismatch(source, target)
 
@@ -406,11 +376,5 @@ def _may_overflow(source: SourceColumn, target: DecimalType) -> bool:
     if target.precision <= _MAX_INTEGER_DECIMAL:
         return False  # the writer itself raises an error
     return source.physical == VARIABLE_LENGTH or (
-        source.physical == FIXED_LENGTH and source.length > _decimal_bytes(target.precision)
+        source.physical == FIXED_LENGTH and source.length > bytes_required(10**target.precision - 1)
     )
-
-
-def _decimal_bytes(precision: int) -> int:
-    """Bytes of the shortest two's complement that holds all numbers with so many digits."""
-    largest: int = 10**precision - 1
-    return (largest.bit_length() + 8) // 8

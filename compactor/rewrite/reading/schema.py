@@ -13,30 +13,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg import types
 from pyiceberg.schema import Schema, make_compatible_name
-from pyiceberg.types import (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FixedType,
-    FloatType,
-    IcebergType,
-    IntegerType,
-    ListType,
-    LongType,
-    MapType,
-    NestedField,
-    StringType,
-    StructType,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-    TimeType,
-    UUIDType,
-)
+from pyiceberg.types import DecimalType, IcebergType, ListType, MapType, NestedField, StructType
 
 from compactor.reasons import Reason
 from compactor.refusal import Refusal
@@ -44,29 +23,29 @@ from compactor.refusal import Refusal
 FIELD_ID_KEY: Final = b"PARQUET:field_id"
 UUID_WIDTH: Final = 16
 
-ROW_ID: Final = NestedField(2147483540, "_row_id", LongType(), required=False)
+ROW_ID: Final = NestedField(2147483540, "_row_id", types.LongType(), required=False)
 LAST_UPDATED_SEQUENCE_NUMBER: Final = NestedField(
-    2147483539, "_last_updated_sequence_number", LongType(), required=False
+    2147483539, "_last_updated_sequence_number", types.LongType(), required=False
 )
 LINEAGE_IDS: Final = (ROW_ID.field_id, LAST_UPDATED_SEQUENCE_NUMBER.field_id)
 
 _ARROW_TYPES: Final[Mapping[type[IcebergType], Callable[[Any], pa.DataType]]] = {
-    BooleanType: lambda _: pa.bool_(),
-    IntegerType: lambda _: pa.int32(),
-    LongType: lambda _: pa.int64(),
-    FloatType: lambda _: pa.float32(),
-    DoubleType: lambda _: pa.float64(),
+    types.BooleanType: lambda _: pa.bool_(),
+    types.IntegerType: lambda _: pa.int32(),
+    types.LongType: lambda _: pa.int64(),
+    types.FloatType: lambda _: pa.float32(),
+    types.DoubleType: lambda _: pa.float64(),
     DecimalType: lambda decimal: pa.decimal128(decimal.precision, decimal.scale),
-    DateType: lambda _: pa.date32(),
-    TimeType: lambda _: pa.time64("us"),
-    TimestampType: lambda _: pa.timestamp("us"),
-    TimestamptzType: lambda _: pa.timestamp("us", "UTC"),
-    TimestampNanoType: lambda _: pa.timestamp("ns"),
-    TimestamptzNanoType: lambda _: pa.timestamp("ns", "UTC"),
-    StringType: lambda _: pa.string(),
-    UUIDType: lambda _: pa.uuid(),
-    FixedType: lambda fixed: pa.binary(len(fixed)),
-    BinaryType: lambda _: pa.binary(),
+    types.DateType: lambda _: pa.date32(),
+    types.TimeType: lambda _: pa.time64("us"),
+    types.TimestampType: lambda _: pa.timestamp("us"),
+    types.TimestamptzType: lambda _: pa.timestamp("us", "UTC"),
+    types.TimestampNanoType: lambda _: pa.timestamp("ns"),
+    types.TimestamptzNanoType: lambda _: pa.timestamp("ns", "UTC"),
+    types.StringType: lambda _: pa.string(),
+    types.UUIDType: lambda _: pa.uuid(),
+    types.FixedType: lambda fixed: pa.binary(len(fixed)),
+    types.BinaryType: lambda _: pa.binary(),
 }
 
 
@@ -130,7 +109,7 @@ def written_schema(schema: Schema, *, with_lineage: bool) -> WrittenSchema:
         fields = (*own, ROW_ID, LAST_UPDATED_SEQUENCE_NUMBER)
     iceberg = Schema(*fields, schema_id=schema.schema_id, identifier_field_ids=schema.identifier_field_ids)
     arrow = pa.schema(arrow_fields(iceberg.fields))
-    return WrittenSchema(iceberg, arrow, tuple(_leaves(iceberg, iceberg.fields, "", ())))
+    return WrittenSchema(iceberg, arrow, tuple(_leaves(iceberg, children_of(iceberg.as_struct()), "", ())))
 
 
 def arrow_fields(fields: Sequence[NestedField]) -> list[pa.Field]:
@@ -188,13 +167,6 @@ def children_of(iceberg_type: IcebergType) -> tuple[tuple[str, NestedField], ...
 
 
 def _leaves(
-    schema: Schema, fields: Sequence[NestedField], prefix: str, indexes: tuple[int, ...] | None
-) -> Iterator[WrittenLeaf]:
-    named = ((parquet_name(field.name), field) for field in fields)
-    yield from _named_leaves(schema, tuple(named), prefix, indexes)
-
-
-def _named_leaves(
     schema: Schema, named: Sequence[tuple[str, NestedField]], prefix: str, indexes: tuple[int, ...] | None
 ) -> Iterator[WrittenLeaf]:
     for index, (name, field) in enumerate(named):
@@ -207,4 +179,4 @@ def _named_leaves(
             )
             continue
         repeated = not isinstance(field.field_type, StructType)
-        yield from _named_leaves(schema, children, path + ".", None if repeated else below)
+        yield from _leaves(schema, children, path + ".", None if repeated else below)
