@@ -17,14 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.schema import Schema
-from pyiceberg.types import (
-    NestedField,
-)
+from pyiceberg.types import NestedField
 
 from compactor.planning.compared_columns import not_compared
 from compactor.reasons import Reason
 from compactor.refusal import Refusal
-from compactor.rewrite.deletes.position_deletes import PARQUET, Positions
+from compactor.rewrite.deletes.position_deletes import PARQUET, DeleteFile, Positions
 from compactor.rewrite.reading.files import FileReader, tables
 from compactor.rewrite.reading.schema import refused, written_schema
 from compactor.storage.byte_store import ByteStore
@@ -49,13 +47,31 @@ class EqualityDelete:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletedFrom:
-    """A data file, and the equality deletes that apply to it."""
+class EncodeInput:
+    """A data file to rewrite.
+
+    Attributes:
+        location: As spelled in the manifest; position deletes name it byte for byte.
+        size: Bytes, from the manifest.
+        records: Rows, from the manifest.
+        data_sequence_number: From its manifest entry; `_last_updated_sequence_number` of rows without a stored one.
+        first_row_id: Row id of its first row (V3); None if none was assigned.
+        position_deletes: Position delete files, or the deletion vector, that apply to it.
+        equality_deletes: Equality delete files that apply to it.
+    """
 
     location: str
     size: int
-    sequence_number: int
-    deletes: tuple[EqualityDelete, ...]
+    records: int
+    data_sequence_number: int = 0
+    first_row_id: int | None = None
+    position_deletes: tuple[DeleteFile, ...] = ()
+    equality_deletes: tuple[EqualityDelete, ...] = ()
+
+    @property
+    def has_deletes(self) -> bool:
+        """Whether deletes apply to the file."""
+        return bool(self.position_deletes or self.equality_deletes)
 
 
 def equality_refusal(schema: Schema, deletes: Iterable[EqualityDelete]) -> Refusal | None:
@@ -104,7 +120,7 @@ class EqualityDeletes:
 
 
 def positions_by_equality(
-    reader: FileReader, files: Sequence[DeletedFrom], deletes: EqualityDeletes
+    reader: FileReader, files: Sequence[EncodeInput], deletes: EqualityDeletes
 ) -> dict[str, Positions]:
     """Positions that equality deletes remove from each data file, ascending; files that lose none are left out.
 
@@ -117,16 +133,16 @@ def positions_by_equality(
         RefusedError: `equality_deletes`: a file lacks a newer delete that another file lists.
         GiveUpError: a data file is unreadable.
     """
-    every = {delete for file in files for delete in file.deletes}
+    every = {delete for file in files for delete in file.equality_deletes}
     for file in files:
-        newer = {delete.location for delete in every if delete.sequence_number > file.sequence_number}
-        if {delete.location for delete in file.deletes} != newer:
+        newer = {delete.location for delete in every if delete.sequence_number > file.data_sequence_number}
+        if {delete.location for delete in file.equality_deletes} != newer:
             raise refused(
                 Reason.EQUALITY_DELETES, f"{file.location} lacks equality deletes that apply to its partition"
             )
     found: dict[str, Positions] = {}
-    for part in _parts(reader, [file for file in files if file.deletes]):
-        numbers = np.concatenate([np.full(rows.num_rows, file.sequence_number) for file, _, rows in part])
+    for part in _parts(reader, [file for file in files if file.equality_deletes]):
+        numbers = np.concatenate([np.full(rows.num_rows, file.data_sequence_number) for file, _, rows in part])
         deleted = deletes.deleted(pa.concat_tables(rows for _, _, rows in part), numbers)
         start = 0
         for file, position, rows in part:
@@ -137,11 +153,11 @@ def positions_by_equality(
     return found
 
 
-_Piece = tuple[DeletedFrom, int, pa.Table]
+_Piece = tuple[EncodeInput, int, pa.Table]
 """A data file, the position of the first row, and the compared columns of some rows."""
 
 
-def _parts(reader: FileReader, files: Sequence[DeletedFrom]) -> Iterator[list[_Piece]]:
+def _parts(reader: FileReader, files: Sequence[EncodeInput]) -> Iterator[list[_Piece]]:
     """The compared columns of all files, in lists of pieces with about `LOOKUP_ROWS` rows together."""
     part: list[_Piece] = []
     waiting = 0

@@ -152,18 +152,14 @@ def _unreadable(location: str, why: str) -> GiveUpError:
 def _may_name(parquet: pq.ParquetFile, path_column: str, group: int, wanted: Sequence[bytes]) -> bool:
     """Whether a row group may contain one of the sorted paths, by its statistics."""
     metadata = parquet.metadata.row_group(group)
-    for index in range(metadata.num_columns):
-        column = metadata.column(index)
-        if column.path_in_schema != path_column:
-            continue
-        statistics = column.statistics
-        if statistics is None or not statistics.has_min_max:
-            return True
-        low, high = statistics.min, statistics.max
-        if not isinstance(low, str) or not isinstance(high, str):
-            return True
-        return any(low.encode() <= path <= high.encode() for path in wanted)
-    return True
+    columns = (metadata.column(index) for index in range(metadata.num_columns))
+    statistics = next((column.statistics for column in columns if column.path_in_schema == path_column), None)
+    if statistics is None or not statistics.has_min_max:
+        return True
+    low, high = statistics.min, statistics.max
+    if not isinstance(low, str) or not isinstance(high, str):
+        return True
+    return any(low.encode() <= path <= high.encode() for path in wanted)
 
 
 def _owners(paths: pa.Array, wanted: pa.Array) -> npt.NDArray[np.int64]:

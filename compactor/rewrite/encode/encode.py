@@ -21,8 +21,7 @@ from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.deletes.equality_deletes import (
-    DeletedFrom,
-    EqualityDelete,
+    EncodeInput,
     EqualityDeletes,
     compared_schema,
     equality_refusal,
@@ -30,48 +29,18 @@ from compactor.rewrite.deletes.equality_deletes import (
 )
 from compactor.rewrite.deletes.position_deletes import (
     NO_POSITIONS,
-    DeleteFile,
     Positions,
     delete_refusal,
     deleted_positions,
     kept_rows,
 )
 from compactor.rewrite.encode.options import BROTLI, CODEC_KEY, DEFAULT_CODEC, codec_of, writer_options
-from compactor.rewrite.encode.writer import RowGroupWriter, WrittenFile
+from compactor.rewrite.encode.writer import EncodedFile, RowGroupWriter
 from compactor.rewrite.encode.written_metrics import metrics_modes
-from compactor.rewrite.parquet.column_metrics import ColumnMetrics
 from compactor.rewrite.reading.files import FileReader, data_bytes, open_parquet, tables
 from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused, written_schema
 from compactor.storage.byte_store import ByteStore
 from compactor.storage.opening import byte_store_for
-
-
-@dataclass(frozen=True, slots=True)
-class EncodeInput:
-    """A data file to rewrite.
-
-    Attributes:
-        location: As spelled in the manifest; position deletes name it byte for byte.
-        size: Bytes, from the manifest.
-        records: Rows, from the manifest.
-        data_sequence_number: From its manifest entry; `_last_updated_sequence_number` of rows without a stored one.
-        first_row_id: Row id of its first row (V3); None if none was assigned.
-        position_deletes: Position delete files, or the deletion vector, that apply to it.
-        equality_deletes: Equality delete files that apply to it.
-    """
-
-    location: str
-    size: int
-    records: int
-    data_sequence_number: int = 0
-    first_row_id: int | None = None
-    position_deletes: tuple[DeleteFile, ...] = ()
-    equality_deletes: tuple[EqualityDelete, ...] = ()
-
-    @property
-    def has_deletes(self) -> bool:
-        """Whether deletes apply to the file."""
-        return bool(self.position_deletes or self.equality_deletes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,31 +71,6 @@ class EncodeTask:
     format_version: int = 2
     keep_row_lineage: bool = False
     sorted_field_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class EncodedFile:
-    """The new file. With `rows == 0` all rows were deleted and no file was written.
-
-    Attributes:
-        rows: Rows in the new file.
-        rows_deleted: Rows that deletes name, counted before they are removed; `rows_read - rows_deleted == rows`.
-        rows_read: Rows of the inputs.
-        size: Bytes of the new file.
-        split_offsets: Offsets of its row groups.
-        metrics: Its column metrics.
-        row_groups: Number of its row groups.
-        uncompressed_bytes: Bytes of its pages before compression.
-    """
-
-    rows: int
-    rows_deleted: int
-    rows_read: int
-    size: int
-    split_offsets: tuple[int, ...]
-    metrics: ColumnMetrics
-    row_groups: int
-    uncompressed_bytes: int
 
 
 def encode_refusal(task: EncodeTask) -> Refusal | None:
@@ -174,22 +118,13 @@ def encode(task: EncodeTask) -> EncodedFile | Refusal:
 def _deleted(task: EncodeTask, store: ByteStore) -> dict[str, Positions]:
     """Positions that deletes remove from each input."""
     deleted = deleted_positions(store, {each.location: each.position_deletes for each in task.inputs})
-    files = [
-        DeletedFrom(
-            location=each.location,
-            size=each.size,
-            sequence_number=each.data_sequence_number,
-            deletes=each.equality_deletes,
-        )
-        for each in task.inputs
-    ]
-    deletes = {delete: None for file in files for delete in file.deletes}
+    deletes = {delete: None for each in task.inputs for delete in each.equality_deletes}
     if deletes:
         schema = _schema(task)
         by_value = EqualityDeletes(store, schema, deletes)
         compared = written_schema(compared_schema(schema, by_value.field_ids), with_lineage=False)
         reader = FileReader(store, compared, dict(task.partition_constants), _mapping(task))
-        for location, positions in positions_by_equality(reader, files, by_value).items():
+        for location, positions in positions_by_equality(reader, task.inputs, by_value).items():
             deleted[location] = np.union1d(deleted.get(location, NO_POSITIONS), positions)
     return deleted
 
@@ -228,21 +163,10 @@ class _Encoding:
             output.abort()
             raise
         try:
-            written = self._write(writer)
-            self._check(written)
+            return self._write(writer)
         except BaseException:
             writer.abort()
             raise
-        return EncodedFile(
-            rows=written.rows,
-            rows_deleted=self._rows_deleted,
-            rows_read=self._rows_read,
-            size=written.size,
-            split_offsets=written.split_offsets,
-            metrics=written.metrics,
-            row_groups=written.row_groups,
-            uncompressed_bytes=written.uncompressed_bytes,
-        )
 
     def _properties(self) -> dict[str, str]:
         """The table's properties, with the default codec instead of Brotli if readers may lack it.
@@ -257,13 +181,20 @@ class _Encoding:
         has_it = metadata.num_row_groups and metadata.row_group(0).column(0).compression.lower() == BROTLI
         return properties if has_it else {**properties, CODEC_KEY: DEFAULT_CODEC}
 
-    def _write(self, writer: RowGroupWriter) -> WrittenFile:
+    def _write(self, writer: RowGroupWriter) -> EncodedFile:
         remaining = float(sum(each.size for each in self._task.inputs))
         for each in self._task.inputs:
             remaining -= each.size
             for table, stored, of_this_file in self._tables(each):
                 writer.add(table, stored, remaining + of_this_file)
-        return writer.finish()
+        written = writer.finish(rows_read=self._rows_read, rows_deleted=self._rows_deleted)
+        if written.rows != self._rows_read - self._rows_deleted:
+            raise GiveUpError(
+                f"{self._task.output}: {self._rows_read} rows were read and {self._rows_deleted} of them deleted, but "
+                f"{written.rows} were written",
+                reason=Reason.ROW_COUNT_MISMATCH,
+            )
+        return written
 
     def _tables(self, source: EncodeInput) -> Iterator[tuple[pa.Table, float, float]]:
         """The rows of one input without deleted ones, their stored bytes, and the bytes of the rows yet to be read."""
@@ -286,14 +217,6 @@ class _Encoding:
         if position != source.records:
             raise _miscounted(source, position)
         self._rows_read += position
-
-    def _check(self, written: WrittenFile) -> None:
-        if written.rows != self._rows_read - self._rows_deleted:
-            raise GiveUpError(
-                f"{self._task.output}: {self._rows_read} rows were read and {self._rows_deleted} of them deleted, but "
-                f"{written.rows} were written",
-                reason=Reason.ROW_COUNT_MISMATCH,
-            )
 
 
 def _mapping(task: EncodeTask) -> list[MappedField] | None:

@@ -24,15 +24,26 @@ TAIL_SHARE: Final = 8  # the last row group may be larger than the target by one
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenFile:
-    """A finished file: rows, bytes, offsets of its row groups, column metrics, and bytes before compression."""
+class EncodedFile:
+    """The new file. With `rows == 0` all rows were deleted and no file was written.
+
+    Attributes:
+        rows: Rows in the new file.
+        rows_deleted: Rows that deletes name, counted before they are removed; `rows_read - rows_deleted == rows`.
+        rows_read: Rows of the inputs.
+        metrics: Column metrics of the new file.
+        size: Its bytes.
+        split_offsets: Offsets of its row groups.
+        row_groups: Number of its row groups.
+    """
 
     rows: int
-    size: int
-    split_offsets: tuple[int, ...]
+    rows_deleted: int
+    rows_read: int
     metrics: ColumnMetrics
-    row_groups: int
-    uncompressed_bytes: int
+    size: int = 0
+    split_offsets: tuple[int, ...] = ()
+    row_groups: int = 0
 
 
 class _Sink(io.RawIOBase):
@@ -104,8 +115,12 @@ class RowGroupWriter:
             if rest > self._target + self._target / TAIL_SHARE:
                 self._write_row_group()
 
-    def finish(self) -> WrittenFile:
+    def finish(self, *, rows_read: int, rows_deleted: int) -> EncodedFile:
         """Write the last row group and the footer, and make the file durable. Without any row no file is written.
+
+        Args:
+            rows_read: Rows of the inputs, for the result.
+            rows_deleted: Rows that deletes name, for the result.
 
         Raises:
             RetryError: the storage failed.
@@ -114,9 +129,7 @@ class RowGroupWriter:
         self._write_row_group()
         if self._writer is None:
             self.abort()
-            return WrittenFile(
-                rows=0, size=0, split_offsets=(), metrics=self._metrics.result({}), row_groups=0, uncompressed_bytes=0
-            )
+            return EncodedFile(0, rows_deleted, rows_read, self._metrics.result({}))
         self._writer.add_key_value_metadata({"iceberg.schema": self._written.iceberg.model_dump_json()})
         self._writer.close()
         self._sink.close()
@@ -128,13 +141,14 @@ class RowGroupWriter:
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
         groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
-        return WrittenFile(
+        return EncodedFile(
             rows=self._rows,
+            rows_deleted=rows_deleted,
+            rows_read=rows_read,
+            metrics=self._metrics.result(self._column_sizes(groups)),
             size=size,
             split_offsets=tuple(_start(group.column(0)) for group in groups),
-            metrics=self._metrics.result(self._column_sizes(groups)),
             row_groups=len(groups),
-            uncompressed_bytes=sum(group.total_byte_size for group in groups),
         )
 
     def abort(self) -> None:

@@ -24,12 +24,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg import types
 from pyiceberg.schema import Schema
-from pyiceberg.types import IcebergType, NestedField
+from pyiceberg.types import IcebergType
+from pyiceberg.utils.decimal import decimal_to_unscaled
 
 from compactor.rewrite.parquet.column_metrics import CODECS, ColumnMetrics
 from compactor.rewrite.reading.schema import LINEAGE_IDS, WrittenLeaf, WrittenSchema, children_of, leaf_values
 
-DEFAULT_MODE: Final = "truncate(16)"
 MODE_KEY: Final = "write.metadata.metrics.default"
 COLUMN_MODE_PREFIX: Final = "write.metadata.metrics.column."
 MAX_INFERRED_KEY: Final = "write.metadata.metrics.max-inferred-column-defaults"
@@ -60,6 +60,7 @@ class MetricsMode:
 NONE: Final = MetricsMode(counts=False, bounds=False)
 COUNTS: Final = MetricsMode(counts=True, bounds=False)
 FULL: Final = MetricsMode(counts=True, bounds=True)
+DEFAULT: Final = MetricsMode(counts=True, bounds=True, length=16)
 
 
 def parse_mode(text: str) -> MetricsMode | None:
@@ -85,19 +86,17 @@ def metrics_modes(
         properties: The table's properties.
         sorted_ids: Columns of the table's sort order whose transforms keep order.
     """
-    default_mode = parse_mode(DEFAULT_MODE) or FULL
     configured = properties.get(MODE_KEY)
-    chosen: Collection[int] = [leaf.field.field_id for leaf in leaves]
     if configured is None:
-        chosen = _first_ids(schema, _max_inferred(properties))
+        default_mode, chosen = DEFAULT, _first_ids(schema, _max_inferred(properties))
     else:
-        default_mode = parse_mode(configured) or default_mode
+        default_mode, chosen = parse_mode(configured) or DEFAULT, {leaf.field.field_id for leaf in leaves}
     modes = {}
     for leaf in leaves:
         field_id = leaf.field.field_id
         mode = default_mode if field_id in chosen else NONE
         if field_id in sorted_ids and not mode.bounds:
-            mode = parse_mode(DEFAULT_MODE) or FULL
+            mode = DEFAULT
         own = properties.get(COLUMN_MODE_PREFIX + leaf.name)
         modes[field_id] = mode if own is None else parse_mode(own) or mode
     return modes
@@ -170,7 +169,18 @@ class _Column:
     def bounds(self) -> tuple[bytes | None, bytes | None]:
         if not self.lows:
             return None, None
-        return _encoded_bounds(self.leaf.field, self.lows, self.highs, self.mode.length)
+        iceberg_type, length = self.leaf.field.field_type, self.mode.length
+        low, high = self.lows[0], self.highs[0]
+        if isinstance(iceberg_type, types.UUIDType):
+            return _if_agreed(*self.lows), _if_agreed(*self.highs)
+        if isinstance(iceberg_type, types.StringType):
+            return _string_bounds(low, high, length)
+        if isinstance(iceberg_type, (types.BinaryType, types.FixedType)):
+            return low[:length], high if length is None else truncated_bytes_above(high, length)
+        if self.is_floating:
+            low, high = low or -0.0, high or 0.0
+        encode = CODECS[type(iceberg_type)].encode
+        return encode(low), encode(high)
 
 
 class WrittenMetrics:
@@ -180,16 +190,16 @@ class WrittenMetrics:
         self._rows = 0
         self._sized = {leaf.field.field_id for leaf in written.leaves if modes[leaf.field.field_id].counts}
         self._sized -= set(LINEAGE_IDS)
-        self._columns = [
-            _Column(leaf, leaf.indexes, modes[leaf.field.field_id])
+        self._columns = {
+            leaf.field.field_id: _Column(leaf, leaf.indexes, modes[leaf.field.field_id])
             for leaf in written.leaves
             if leaf.indexes is not None and leaf.field.field_id in self._sized
-        ]
+        }
 
     def add(self, table: pa.Table) -> None:
         """Count these rows, which have the written schema."""
         self._rows += table.num_rows
-        for column in self._columns:
+        for column in self._columns.values():
             column.add(table)
 
     def result(self, column_sizes: Mapping[int, int]) -> ColumnMetrics:
@@ -198,15 +208,14 @@ class WrittenMetrics:
         Args:
             column_sizes: Compressed bytes by field id, from the finished file's footer.
         """
-        bounds = {column.leaf.field.field_id: column.bounds() for column in self._columns}
+        columns = self._columns.items()
+        bounds = {field_id: column.bounds() for field_id, column in columns}
         return ColumnMetrics(
             record_count=self._rows,
             column_sizes={field_id: size for field_id, size in column_sizes.items() if field_id in self._sized},
-            value_counts={column.leaf.field.field_id: column.values for column in self._columns},
-            null_value_counts={column.leaf.field.field_id: column.nulls for column in self._columns},
-            nan_value_counts={
-                column.leaf.field.field_id: column.nans for column in self._columns if column.is_floating
-            },
+            value_counts={field_id: column.values for field_id, column in columns},
+            null_value_counts={field_id: column.nulls for field_id, column in columns},
+            nan_value_counts={field_id: column.nans for field_id, column in columns if column.is_floating},
             lower_bounds={field_id: lower for field_id, (lower, _) in bounds.items() if lower is not None},
             upper_bounds={field_id: upper for field_id, (_, upper) in bounds.items() if upper is not None},
         )
@@ -224,7 +233,7 @@ def _extremes(values: pa.ChunkedArray, iceberg_type: IcebergType) -> list[tuple[
     if isinstance(iceberg_type, (types.StringType, types.BinaryType, types.FixedType)):
         return [_min_max(values, _bytes_of)]
     if isinstance(iceberg_type, types.DecimalType):
-        return [_min_max(values, _unscaled)]
+        return [_min_max(values, lambda scalar: decimal_to_unscaled(scalar.as_py()))]
     if pa.types.is_temporal(values.type):
         return [_min_max(values, lambda scalar: scalar.value)]
     return [_min_max(values, lambda scalar: scalar.as_py())]
@@ -239,12 +248,6 @@ def _bytes_of(scalar: pa.Scalar) -> bytes:
     return bytes(scalar.as_buffer())
 
 
-def _unscaled(scalar: pa.Scalar) -> int:
-    sign, digits, _ = scalar.as_py().as_tuple()
-    magnitude = int("".join(map(str, digits)))
-    return -magnitude if sign else magnitude
-
-
 def _signs_flipped(uuids: pa.Array) -> pa.Array:
     """UUIDs changed so that their unsigned byte order equals the `java.util.UUID.compareTo` order of the given ones."""
     data = np.frombuffer(uuids.buffers()[1], dtype=np.uint8).copy()
@@ -256,23 +259,6 @@ def _signs_flipped(uuids: pa.Array) -> pa.Array:
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------
-
-
-def _encoded_bounds(
-    column: NestedField, lows: list[Any], highs: list[Any], length: int | None
-) -> tuple[bytes | None, bytes | None]:
-    iceberg_type = column.field_type
-    low, high = lows[0], highs[0]
-    if isinstance(iceberg_type, types.UUIDType):
-        return _if_agreed(low, lows[1]), _if_agreed(high, highs[1])
-    if isinstance(iceberg_type, types.StringType):
-        return _string_bounds(low, high, length)
-    if isinstance(iceberg_type, (types.BinaryType, types.FixedType)):
-        return low[:length], high if length is None else truncated_bytes_above(high, length)
-    if isinstance(iceberg_type, (types.FloatType, types.DoubleType)):
-        low, high = low or -0.0, high or 0.0
-    encode = CODECS[type(iceberg_type)].encode
-    return encode(low), encode(high)
 
 
 def _if_agreed(unsigned: bytes, flipped: bytes) -> bytes | None:

@@ -166,14 +166,12 @@ class FilePlan:
     Attributes:
         arrow: The files' schema as Arrow reads it, without file-level metadata.
         parquet: Their Parquet schema.
-        as_stored: Whether to open them without their stored Arrow schema; the plan is for files opened like that.
         columns: Names of the columns to read; None for all.
-        projection: None if the file must first be opened again, because of `as_stored`.
+        projection: None if the file must first be opened again, without its stored Arrow schema.
     """
 
     arrow: pa.Schema
     parquet: pq.ParquetSchema
-    as_stored: bool
     columns: tuple[str, ...] | None
     projection: Projection | None
 
@@ -233,9 +231,9 @@ class FileReader:
             found = projection(kept, self._written, self._constants)
         except RefusedError:
             if may_reopen:
-                return FilePlan(arrow=arrow, parquet=parquet, as_stored=True, columns=None, projection=None)
+                return FilePlan(arrow=arrow, parquet=parquet, columns=None, projection=None)
             raise
-        return FilePlan(arrow=arrow, parquet=parquet, as_stored=False, columns=columns, projection=found)
+        return FilePlan(arrow=arrow, parquet=parquet, columns=columns, projection=found)
 
 
 def _wanted(

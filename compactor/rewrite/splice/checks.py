@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -16,7 +16,7 @@ from typing import Final
 from compactor.reasons import Reason
 from compactor.refusal import Refusal
 from compactor.rewrite.parquet.footer import ChunkField, ColumnChunk, FileField, Footer
-from compactor.rewrite.parquet.thrift import Field, Struct, ThriftError, encode_struct
+from compactor.rewrite.parquet.thrift import Struct, ThriftError, encode_struct
 from compactor.rewrite.splice.lineage_schema import misused_lineage, without_lineage
 
 PANDAS: Final = b"pandas"
@@ -71,9 +71,9 @@ def refusal(footers: Sequence[Footer], limits: SpliceLimits, *, lineage: bool = 
         found = wrong_row_count(footers)
         contributing = [footer for footer in footers if footer.filled_row_groups] or footers[:1]
         if lineage and found is None:
-            found = _first(_LINEAGE_CHECKS, contributing, limits)
+            found = _first(check(contributing, limits) for check in _LINEAGE_CHECKS)
             contributing = contributing if found else [without_lineage(footer) for footer in contributing]
-        return found or _first(_CHECKS, contributing, limits)
+        return found or _first(check(contributing, limits) for check in _CHECKS)
     except ThriftError as error:
         return Refusal(error.reason, str(error))
 
@@ -86,14 +86,12 @@ def files_too_small(sizes: Sequence[int], limits: SpliceLimits) -> Refusal | Non
     return Refusal(Reason.ROW_GROUPS_TOO_SMALL, f"Files average {average} bytes: too small to copy.")
 
 
-def _first(checks: Sequence[_Check], footers: Sequence[Footer], limits: SpliceLimits) -> Refusal | None:
-    found = (check(footers, limits) for check in checks)
+def _first(found: Iterable[Refusal | None]) -> Refusal | None:
     return next((refused for refused in found if refused), None)
 
 
 def _misused_lineage(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
-    found = (misused_lineage(footer) for footer in footers)
-    return next((refused for refused in found if refused), None)
+    return _first(misused_lineage(footer) for footer in footers)
 
 
 def wrong_row_count(footers: Sequence[Footer]) -> Refusal | None:
@@ -147,9 +145,8 @@ def _writer(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
 
 
 def _metadata(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | None:
-    if any(
-        _field(footer, FileField.COLUMN_ORDERS) != _field(footers[0], FileField.COLUMN_ORDERS) for footer in footers
-    ):
+    orders = [footer.tree.fields.get(FileField.COLUMN_ORDERS) for footer in footers]
+    if any(order != orders[0] for order in orders):
         return Refusal(Reason.COLUMN_ORDERS_DIFFER, "The files use different sort orders for the values of a column.")
     first = _semantic_metadata(footers[0])
     if any(_semantic_metadata(footer) != first for footer in footers):
@@ -157,10 +154,6 @@ def _metadata(footers: Sequence[Footer], _limits: SpliceLimits) -> Refusal | Non
             Reason.METADATA_DIFFERS, "The files' key-value metadata differ in keys that may affect how values are read."
         )
     return None
-
-
-def _field(footer: Footer, field_id: int) -> Field | None:
-    return footer.tree.fields.get(field_id)
 
 
 def _semantic_metadata(footer: Footer) -> tuple[Counter[tuple[bytes, bytes | None]], Struct]:

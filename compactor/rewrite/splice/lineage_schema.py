@@ -11,9 +11,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
@@ -227,12 +227,10 @@ def _arrow_without(schema: pa.Schema, names: set[str]) -> pa.Schema:
 
 
 def _arrow_with_lineage(schema: pa.Schema) -> pa.Schema:
-    for field in arrow_fields(LINEAGE_NAMES):
-        schema = schema.append(field)
-    return schema
+    return pa.schema([*schema, *arrow_fields(LINEAGE_NAMES)], metadata=schema.metadata)
 
 
-def arrow_fields(field_ids: Sequence[int] | dict[int, Any]) -> list[pa.Field]:
+def arrow_fields(field_ids: Iterable[int]) -> list[pa.Field]:
     """The lineage columns as Arrow fields with their field ids."""
     return [
         pa.field(LINEAGE_NAMES[field_id], pa.int64(), metadata={"PARQUET:field_id": str(field_id)})

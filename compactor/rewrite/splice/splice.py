@@ -265,32 +265,25 @@ def _copy_pages(file: OutputFile, groups: Sequence[_Group]) -> tuple[list[list[_
     separately, by field id. Those that do not directly follow a chunk of their row group are copied after all others.
     """
     copier = _Copier(file)
-    placed: list[list[_Chunk]] = []
+    placed: list[dict[int, _Chunk]] = []
     lineage: list[dict[int, _Chunk]] = []
     for group in groups:
-        location, chunks = group.source.location, group.group.chunks
-        pages = [chunk.pages for chunk in chunks]
+        chunks = group.group.chunks
         following = {chunk.pages.offset: field_id for field_id, chunk in group.copied_lineage.items()}
-        offsets: dict[int, int] = {}
+        placed.append({})
         lineage.append({})
-        for column in sorted(range(len(chunks)), key=lambda column: pages[column].offset):
-            offsets[column] = copier.append(location, pages[column])
-            end = pages[column].end
+        for column in sorted(range(len(chunks)), key=lambda column: chunks[column].pages.offset):
+            placed[-1][column] = _copied(copier, group.source, chunks[column])
+            end = placed[-1][column].pages.end
             while (field_id := following.get(end)) is not None:
                 lineage[-1][field_id] = _copied(copier, group.source, group.copied_lineage[field_id])
                 end = lineage[-1][field_id].pages.end
-        placed.append(
-            [
-                _Chunk(source=group.source, chunk=chunk, pages=pages[column], offset=offsets[column])
-                for column, chunk in enumerate(chunks)
-            ]
-        )
     for group, found in zip(groups, lineage, strict=True):
         for field_id, chunk in sorted(group.copied_lineage.items(), key=lambda item: item[1].pages.offset):
             if field_id not in found:
                 found[field_id] = _copied(copier, group.source, chunk)
     copier.flush()
-    return placed, lineage
+    return [[found for _, found in sorted(chunks.items())] for chunks in placed], lineage
 
 
 def _copied(copier: _Copier, source: _Source, chunk: ColumnChunk) -> _Chunk:

@@ -16,7 +16,8 @@ import pyarrow as pa
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.reasons import Reason
 from compactor.refusal import Refusal
-from compactor.rewrite.encode.encode import EncodedFile, EncodeTask, encode, encode_refusal
+from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
+from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.footer import Footer, read_footer
 from compactor.rewrite.splice.checks import SpliceLimits, files_too_small, refusal
 from compactor.rewrite.splice.lineage_chunks import RowLineage
@@ -169,7 +170,7 @@ def _spliced(task: SpliceTask) -> SplicedFile | Refusal:
         if error.reason != Reason.MALFORMED_LINEAGE:
             raise
         return Refusal(error.reason, str(error))  # found while decoding; the output was removed
-    if isinstance(spliced, SplicedFile) and not spliced.rows:
+    if not spliced.rows:
         store.delete(task.output)  # a file without rows is never committed: remove it now
     return spliced
 
@@ -266,9 +267,7 @@ def attempt_task(run: Callable[[TaskInput], TaskResult | Refusal], work: TaskInp
         outcome: TaskResult | Refusal | FirnlineError = run(work)
     except FirnlineError as error:
         outcome = error
-        if (
-            error.reason == Reason.OUTPUT_EXISTS
-        ):  # output names are new in each run: an earlier attempt of this task wrote it
+        if error.reason == Reason.OUTPUT_EXISTS:  # names are new in each run: an earlier attempt of this task wrote it
             outcome = RetryError(f"Spark lost the task and started it again: {error}", reason=Reason.TASK_LOST)
     except MemoryError as error:
         outcome = RetryError(f"a rewrite task ran out of memory: {error}", reason=Reason.OUT_OF_MEMORY)

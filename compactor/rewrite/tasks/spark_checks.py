@@ -10,14 +10,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+from pyiceberg import types
 from pyiceberg.schema import Schema, index_by_id
-from pyiceberg.types import (
-    NestedField,
-    TimestampNanoType,
-    TimestampType,
-    TimestamptzNanoType,
-    TimestamptzType,
-)
+from pyiceberg.types import NestedField
 
 from compactor.errors import GiveUpError
 from compactor.manifests.live_files import LiveFile
@@ -31,8 +26,8 @@ FOOTERS_AT_ONCE: Final = 16
 _TIMESTAMP: Final = 8  # LogicalType
 _UNIT: Final = 2  # TimestampType
 _NANOS: Final = 3  # TimeUnit
-_MICROSECONDS: Final = (TimestampType, TimestamptzType)
-_NANOSECONDS: Final = (TimestampNanoType, TimestamptzNanoType)
+_NANOSECONDS: Final = (types.TimestampNanoType, types.TimestamptzNanoType)
+_TIMESTAMPS: Final = (types.TimestampType, types.TimestamptzType, *_NANOSECONDS)
 
 
 def misread_units(store: ByteStore, schema: Schema, files: Sequence[LiveFile]) -> Refusal | None:
@@ -80,7 +75,7 @@ def _other_unit(footer: Footer, columns: Mapping[int, NestedField]) -> str | Non
 
 
 def _is_timestamp(field: NestedField) -> bool:
-    return isinstance(field.field_type, (*_MICROSECONDS, *_NANOSECONDS))
+    return isinstance(field.field_type, _TIMESTAMPS)
 
 
 def _in_nanoseconds(element: Struct) -> bool | None:

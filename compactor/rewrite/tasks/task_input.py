@@ -8,9 +8,9 @@ from compactor.iceberg.manifest_entries import Content
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.planning.plan_table import PlannedGroup, TablePlan
-from compactor.rewrite.deletes.equality_deletes import EqualityDelete
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
 from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode.encode import EncodeInput, EncodeTask
+from compactor.rewrite.encode.encode import EncodeTask
 from compactor.rewrite.splice.checks import SpliceLimits
 from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.splice import SpliceInput
