@@ -199,7 +199,8 @@ class _Column:
 
     def numbers(self, rows: pa.Table) -> pa.Array:
         """The number of each row's value; null for values that are not in the deletes."""
-        return _whole(pc.index_in(_storage(rows.column(self.name)), value_set=self.values)).cast(pa.int64())
+        numbers = pc.index_in(_storage(rows.column(self.name)), value_set=self.values)
+        return numbers.combine_chunks().cast(pa.int64())
 
 
 @dataclass(frozen=True)
@@ -278,7 +279,3 @@ def _storage(values: pa.ChunkedArray) -> pa.ChunkedArray:
     if isinstance(values.type, pa.BaseExtensionType):
         return pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
     return values
-
-
-def _whole(values: pa.ChunkedArray | pa.Array) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

@@ -27,7 +27,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import IcebergType
 from pyiceberg.utils.decimal import decimal_to_unscaled
 
-from compactor.rewrite.parquet.column_metrics import CODECS, ColumnMetrics
+from compactor.rewrite.parquet.column_metrics import CODECS, UUID_WIDTH, ColumnMetrics
 from compactor.rewrite.reading.schema import LINEAGE_IDS, WrittenLeaf, WrittenSchema, children_of, leaf_values
 
 MODE_KEY: Final = "write.metadata.metrics.default"
@@ -41,7 +41,6 @@ _FIRST_SURROGATE: Final = 0xD800
 _AFTER_SURROGATES: Final = 0xE000
 _MAX_BYTE: Final = 0xFF
 _SIGN_BIT: Final = 0x80
-_UUID_BYTES: Final = 16
 _UUID_HALVES: Final = (0, 8)
 
 
@@ -227,7 +226,7 @@ def _extremes(values: pa.ChunkedArray, iceberg_type: IcebergType) -> list[tuple[
     Results are numbers, unscaled numbers for decimals, units since the epoch for times, bytes for other types.
     """
     if isinstance(iceberg_type, types.UUIDType):
-        storage = values.cast(pa.binary(_UUID_BYTES))
+        storage = values.cast(pa.binary(UUID_WIDTH))
         signed = pa.chunked_array([_signs_flipped(chunk) for chunk in storage.chunks], storage.type)
         return [_min_max(storage, _bytes_of), _min_max(signed, _bytes_of)]
     if isinstance(iceberg_type, (types.StringType, types.BinaryType, types.FixedType)):
@@ -252,7 +251,7 @@ def _signs_flipped(uuids: pa.Array) -> pa.Array:
     """UUIDs changed so that their unsigned byte order equals the `java.util.UUID.compareTo` order of the given ones."""
     data = np.frombuffer(uuids.buffers()[1], dtype=np.uint8).copy()
     for half in _UUID_HALVES:
-        data[half::_UUID_BYTES] ^= _SIGN_BIT
+        data[half::UUID_WIDTH] ^= _SIGN_BIT
     return pa.Array.from_buffers(
         uuids.type, len(uuids), [uuids.buffers()[0], pa.py_buffer(data)], uuids.null_count, uuids.offset
     )

@@ -102,11 +102,7 @@ class ColumnField:
     BLOOM_LENGTH: Final = 15
 
 
-PAGE_OFFSETS: Final = (
-    ColumnField.DATA_PAGE_OFFSET,
-    ColumnField.INDEX_PAGE_OFFSET,
-    ColumnField.DICTIONARY_PAGE_OFFSET,
-)
+PAGE_OFFSETS: Final = (ColumnField.DATA_PAGE_OFFSET, ColumnField.INDEX_PAGE_OFFSET, ColumnField.DICTIONARY_PAGE_OFFSET)
 MAX_SCHEMA_DEPTH: Final = 200
 _INDEX_FIELDS: Final = (
     ChunkField.OFFSET_INDEX_OFFSET,

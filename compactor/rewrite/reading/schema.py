@@ -136,10 +136,7 @@ def arrow_type(iceberg_type: IcebergType) -> pa.DataType:
     if isinstance(iceberg_type, ListType):
         return pa.list_(_arrow_field(iceberg_type.element_field, "element"))
     if isinstance(iceberg_type, MapType):
-        return pa.map_(
-            _arrow_field(iceberg_type.key_field, "key"),
-            _arrow_field(iceberg_type.value_field, "value"),
-        )
+        return pa.map_(_arrow_field(iceberg_type.key_field, "key"), _arrow_field(iceberg_type.value_field, "value"))
     make = _ARROW_TYPES.get(type(iceberg_type))
     if make is None:
         raise refused(Reason.TYPE_NOT_SUPPORTED, f"only Iceberg's own reader supports columns of type {iceberg_type}")

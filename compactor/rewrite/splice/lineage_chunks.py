@@ -153,10 +153,9 @@ def read_lineage(store: ByteStore, location: str, footer: Footer, missing: Missi
     element = lineage_element(footer, missing.field_id)
     if element is None:
         raise GiveUpError(f"{location} has no column {missing.field_id}.", reason=Reason.MALFORMED_LINEAGE)
-    name = element.require(SchemaField.NAME, BINARY)
     # Iceberg's readers ignore annotations of the integers (DuckDB writes INT_64): leave them out.
-    leaf = Struct({number: element.fields[number] for number in (SchemaField.TYPE, SchemaField.REPETITION)})
-    leaf = leaf.with_fields({SchemaField.NAME: (BINARY, name)})
+    kept = (SchemaField.TYPE, SchemaField.REPETITION, SchemaField.NAME)
+    leaf = Struct({number: element.fields[number] for number in kept})
     root = Struct({SchemaField.NAME: (BINARY, b"schema"), SchemaField.NUM_CHILDREN: (I32, 1)})
     moved = chunk.moved(len(MAGIC) - pages.offset, None, None, None)
     group = Struct(
