@@ -21,7 +21,13 @@ from pyiceberg.utils.decimal import bytes_required
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
 from compactor.rewrite.reading.schema import LINEAGE_IDS, UUID_WIDTH, WrittenSchema, arrow_type, refused
-from compactor.rewrite.reading.source_columns import FIXED_LENGTH, VARIABLE_LENGTH, SourceColumn, children_in_arrow
+from compactor.rewrite.reading.source_columns import (
+    FIXED_LENGTH,
+    INT96,
+    VARIABLE_LENGTH,
+    SourceColumn,
+    children_in_arrow,
+)
 
 Convert = Callable[[pa.Array], pa.Array]
 """An array of the file → the array to write, of equal length."""
@@ -306,7 +312,7 @@ def _nested_children(array: pa.Array) -> list[pa.Array]:
 def _leaf_converter(source: SourceColumn, target: IcebergType, arrow: pa.DataType) -> Convert | None:
     if isinstance(target, DecimalType):
         return _decimal_converter(source, target, arrow)
-    if source.is_int96:
+    if source.physical == INT96:
         return _int96_converter(source, target, arrow)
     if source.type.equals(arrow):
         return None

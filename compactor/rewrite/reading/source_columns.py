@@ -17,7 +17,7 @@ from pyiceberg.table.name_mapping import MappedField
 from compactor.reasons import Reason
 from compactor.rewrite.reading.schema import FIELD_ID_KEY, refused
 
-INT96: Final = "INT96"
+INT96: Final = "INT96"  # timestamps, as older versions of Spark and Impala write them
 FIXED_LENGTH: Final = "FIXED_LEN_BYTE_ARRAY"
 VARIABLE_LENGTH: Final = "BYTE_ARRAY"
 
@@ -41,11 +41,6 @@ class SourceColumn:
     physical: str
     length: int
     children: tuple[SourceColumn, ...]
-
-    @property
-    def is_int96(self) -> bool:
-        """Whether it is an INT96 timestamp, as older versions of Spark and Impala write it."""
-        return self.physical == INT96
 
 
 def source_columns(

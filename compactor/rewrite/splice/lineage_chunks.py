@@ -28,7 +28,6 @@ from compactor.rewrite.parquet.footer import (
     Footer,
     GroupField,
     SchemaField,
-    moved_offset_index,
 )
 from compactor.rewrite.parquet.thrift import (
     BINARY,
@@ -198,10 +197,6 @@ class MadeChunk:
     data: bytes
     column_index: bytes
     offset_index: bytes
-
-    def offset_index_at(self, offset: int) -> bytes:
-        """The OffsetIndex for a chunk that starts at `offset`."""
-        return moved_offset_index(self.offset_index, self.chunk.pages, offset - self.chunk.pages.offset)[0]
 
 
 def make_chunks(columns: Mapping[int, pa.Array]) -> dict[int, MadeChunk]:

@@ -133,7 +133,7 @@ def without_lineage(footer: Footer) -> Footer:
     """
     removed = [column for column in _columns(footer) if _field_id(column.element) in LINEAGE_ELEMENTS]
     names = {column.element.require(SchemaField.NAME, BINARY).decode(errors="replace") for column in removed}
-    tree = _with_arrow_schema(footer.tree, lambda schema: _arrow_without(schema, names))
+    tree = _with_arrow_schema(footer.tree, lambda fields: [field for field in fields if field.name not in names])
     if not removed:
         return replace(footer, tree=tree)
     gone = {position for column in removed for position in column.elements}
@@ -195,7 +195,7 @@ def with_lineage(head: Struct) -> Struct:
     if orders:
         changes[FileField.COLUMN_ORDERS] = _structs([*orders, *(_SIGNED_ORDER for _ in LINEAGE_ELEMENTS)])
     tree = _with_value(head.with_fields(changes), _ICEBERG_SCHEMA, _iceberg_with_lineage)
-    return _with_arrow_schema(tree, _arrow_with_lineage)
+    return _with_arrow_schema(tree, lambda fields: [*fields, *arrow_fields(LINEAGE_NAMES)])
 
 
 def _iceberg_with_lineage(value: bytes) -> bytes:
@@ -209,25 +209,18 @@ def _iceberg_with_lineage(value: bytes) -> bytes:
     return json.dumps({**schema, "fields": fields + added}, separators=(",", ":")).encode()
 
 
-def _with_arrow_schema(tree: Struct, edit: Callable[[pa.Schema], pa.Schema]) -> Struct:
-    """The tree with the stored Arrow schema edited. PyArrow ignores one that does not list every column."""
+def _with_arrow_schema(tree: Struct, edit: Callable[[pa.Schema], list[pa.Field]]) -> Struct:
+    """The tree with the stored Arrow schema's fields edited. PyArrow ignores one that does not list every column."""
 
     def edited(value: bytes) -> bytes:
         try:
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value, validate=True)))
-            return base64.b64encode(edit(schema).serialize().to_pybytes())
+            edited_schema = pa.schema(edit(schema), metadata=schema.metadata)
+            return base64.b64encode(edited_schema.serialize().to_pybytes())
         except (binascii.Error, pa.ArrowException, ValueError, OSError):
             return value  # invalid: no reader can use it
 
     return _with_value(tree, _ARROW_SCHEMA, edited)
-
-
-def _arrow_without(schema: pa.Schema, names: set[str]) -> pa.Schema:
-    return pa.schema([field for field in schema if field.name not in names], metadata=schema.metadata)
-
-
-def _arrow_with_lineage(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([*schema, *arrow_fields(LINEAGE_NAMES)], metadata=schema.metadata)
 
 
 def arrow_fields(field_ids: Iterable[int]) -> list[pa.Field]:

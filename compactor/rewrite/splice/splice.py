@@ -300,12 +300,11 @@ def _make_lineage(store: ByteStore, file: OutputFile, groups: Sequence[_Group]) 
         values = {found.field_id: read_lineage(store, location, footer, found) for found in missing}
         placed.append({})
         for field_id, made in (make_chunks(values) if values else {}).items():
-            offset = file.position
+            offset, pages = file.position, made.chunk.pages
             file.write(made.data)
-            indexes = _Indexes(made.column_index, made.offset_index_at(offset))
-            placed[-1][field_id] = _Chunk(
-                source=None, chunk=made.chunk, pages=made.chunk.pages, offset=offset, indexes=indexes
-            )
+            offset_index, _ = moved_offset_index(made.offset_index, pages, offset - pages.offset)
+            indexes = _Indexes(made.column_index, offset_index)
+            placed[-1][field_id] = _Chunk(source=None, chunk=made.chunk, pages=pages, offset=offset, indexes=indexes)
     return placed
 
 
