@@ -1,1 +1,1 @@
-"""Refresh hooks, one kind per file."""
+"""Refresh hooks: ways of notifying others of a commit."""

@@ -18,32 +18,11 @@ from compactor.backoff import Backoff
 from compactor.events import HookFinished, Listener, RunCommitted
 from compactor.settings.hooks import HookSettings
 from compactor.table_queue import TableQueue
-from streaming.hooks.hook import Hook
-from streaming.hooks.kafka_event import kafka_hook
-from streaming.hooks.mysql_statement import mysql_hook
-from streaming.hooks.spark_statement import spark_hook
-from streaming.hooks.trino_statement import trino_hook
+from streaming.hooks.kinds import Hook, make_hook
 
 LOG = logging.getLogger(__name__)
 ATTEMPTS = 3
 BACKOFF = Backoff(first_seconds=1.0, longest_seconds=2.0)
-
-
-def make_hook(settings: HookSettings, session: SparkSession, producer: Any) -> Hook:
-    """Make the hook that the settings describe.
-
-    Raises:
-        InputError: the hook's client is not installed.
-    """
-    match settings.kind:
-        case "kafka":
-            return kafka_hook(settings, producer)
-        case "spark":
-            return spark_hook(settings, session)
-        case "trino":
-            return trino_hook(settings)
-        case _:
-            return mysql_hook(settings)
 
 
 @dataclass(frozen=True)

@@ -20,11 +20,8 @@ from compactor.backoff import Backoff
 from compactor.events import Event, HookFinished, RunCommitted
 from compactor.settings.hooks import HookSettings
 from compactor.table_names import TableName
-from streaming.hooks.hook import Hook, statement
-from streaming.hooks.kafka_event import compacted_event
-from streaming.hooks.mysql_statement import mysql_hook
+from streaming.hooks.kinds import Hook, compacted_event, mysql_hook, statement, trino_hook
 from streaming.hooks.refresh_hooks import ATTEMPTS, NamedHook, RefreshHooks
-from streaming.hooks.trino_statement import trino_hook
 
 TABLE = TableName("lake", ("db", "in`ner"), "it's")
 OTHER = TableName("lake", ("db",), "other")

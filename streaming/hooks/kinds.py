@@ -1,0 +1,159 @@
+"""The kinds of refresh hooks. A hook is a function of a commit that raises if it fails."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyspark.sql import SparkSession
+
+from compactor.errors import InputError
+from compactor.events import RunCommitted
+from compactor.reasons import Reason
+from compactor.settings.hooks import HookSettings
+
+Hook = Callable[[RunCommitted], None]
+MYSQL_PORT = 9030  # of StarRocks and Doris front ends
+TRINO_PORTS = {"http": 8080, "https": 443}
+
+
+def make_hook(settings: HookSettings, session: SparkSession, producer: Any) -> Hook:
+    """Make the hook that the settings describe. `producer`: the service's producer.
+
+    Raises:
+        InputError: the hook's client is not installed.
+    """
+    match settings.kind:
+        case "kafka":
+            return kafka_hook(settings, producer)
+        case "spark":
+            return spark_hook(settings, session)
+        case "trino":
+            return trino_hook(settings)
+        case _:
+            return mysql_hook(settings)
+
+
+def kafka_hook(settings: HookSettings, producer: Any) -> Hook:
+    """Publish a `compacted` event on a Kafka topic and wait for the broker's acknowledgement."""
+
+    def send(committed: RunCommitted) -> None:
+        key, value = compacted_event(committed)
+        producer.send(settings.topic, key=key, value=value).get(timeout=settings.timeout_seconds)
+
+    return send
+
+
+def compacted_event(committed: RunCommitted) -> tuple[bytes, bytes]:
+    """Key (the table) and value (JSON) of the record. Sizes in bytes."""
+    table = committed.table
+    body = {
+        "type": "compacted",
+        "catalog": table.catalog,
+        "namespace": list(table.namespace),
+        "name": table.name,
+        "snapshot-id": committed.snapshot_id,
+        "run-id": committed.run_id,
+        "files-in": committed.files_in,
+        "files-out": committed.files_out,
+        "bytes-in": committed.bytes_in,
+        "bytes-out": committed.bytes_out,
+        "delete-files-removed": committed.delete_files_removed,
+    }
+    return str(table).encode(), json.dumps(body, ensure_ascii=False).encode()
+
+
+def spark_hook(settings: HookSettings, session: SparkSession) -> Hook:
+    """Run a statement in the service's own Spark session, to refresh its caches; Spark has no timeout for it."""
+
+    def run(committed: RunCommitted) -> None:
+        session.sql(statement(settings, committed, "`")).collect()
+
+    return run
+
+
+def mysql_hook(settings: HookSettings) -> Hook:
+    """Run a statement over the MySQL protocol (StarRocks, Doris). Needs the extra `firnline[mysql]`.
+
+    Opens a connection for each statement, because commits are rare.
+
+    Raises:
+        InputError: the client is not installed.
+    """
+    try:
+        import pymysql  # type: ignore[import-untyped]  # noqa: PLC0415 - an optional dependency
+    except ImportError:
+        message = f"hooks: {settings.kind} needs a MySQL client: pip install 'firnline[mysql]'"
+        raise InputError(message, reason=Reason.BAD_SETTING) from None
+    parts = urlsplit(settings.uri)
+
+    def run(committed: RunCommitted) -> None:
+        connection = pymysql.connect(
+            host=parts.hostname or "",
+            port=parts.port or MYSQL_PORT,
+            user=settings.user,
+            password=password(settings),
+            connect_timeout=max(1, int(settings.timeout_seconds)),
+            read_timeout=settings.timeout_seconds,
+            write_timeout=settings.timeout_seconds,
+        )
+        with closing(connection), connection.cursor() as cursor:
+            cursor.execute(statement(settings, committed, "`"))
+
+    return run
+
+
+def trino_hook(settings: HookSettings) -> Hook:
+    """Run a statement over Trino's HTTP protocol. Needs the extra `firnline[trino]`.
+
+    Opens a connection for each statement, because commits are rare.
+
+    Raises:
+        InputError: Trino's client is not installed.
+    """
+    try:
+        from trino.auth import BasicAuthentication  # noqa: PLC0415 - an optional dependency
+        from trino.dbapi import connect  # noqa: PLC0415
+    except ImportError:
+        message = "hooks: trino needs its client: pip install 'firnline[trino]'"
+        raise InputError(message, reason=Reason.BAD_SETTING) from None
+    parts = urlsplit(settings.uri)
+
+    def run(committed: RunCommitted) -> None:
+        secret = password(settings)
+        connection = connect(  # type: ignore[no-untyped-call]
+            host=parts.hostname,
+            port=parts.port or TRINO_PORTS.get(parts.scheme, TRINO_PORTS["http"]),
+            user=settings.user,
+            http_scheme=parts.scheme,
+            auth=BasicAuthentication(settings.user, secret) if secret else None,
+            request_timeout=settings.timeout_seconds,
+            max_attempts=1,
+        )
+        with closing(connection):
+            cursor = connection.cursor()
+            cursor.execute(statement(settings, committed, '"'))
+            cursor.fetchall()
+
+    return run
+
+
+def statement(settings: HookSettings, committed: RunCommitted, quote: str) -> str:
+    """The statement for one table. `quote`: the engine's quotation mark for names."""
+    table = committed.table
+    catalog = settings.catalog or table.catalog
+    namespace = ".".join(table.namespace)
+    parts = (catalog, *table.namespace, table.name)
+    quoted = ".".join(quote + part.replace(quote, quote * 2) + quote for part in parts)
+    text = {"catalog": catalog, "namespace": namespace, "name": table.name}
+    literals = {key: value.replace("'", "''") for key, value in text.items()}  # statements use them in literals
+    return settings.template.format(**literals, table=quoted)
+
+
+def password(settings: HookSettings) -> str:
+    """The password from the environment, so that settings files do not contain it."""
+    return os.environ.get(settings.password_env, "") if settings.password_env else ""
