@@ -64,37 +64,34 @@ class Check:
         return asdict(self) | {"status": self.status.value}
 
 
-Attempt = Callable[[], str]
-"""Performs the checked operation and returns a description of the result; raises if it fails."""
-
-
 class NothingToTryError(Exception):
     """The check does not apply; the text says why."""
 
 
 def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[Check]:
     """Run all checks, one after the other; a failure does not end them."""
-    yield _tried("java", _java(settings), "install Java 17 or 21, then run `firnline jars`")
+    yield _tried("java", "install Java 17 or 21, then run `firnline jars`", _java, settings)
     catalogs = Catalogs(settings.catalogs)
     for name in catalogs.names:
         yield from _check_catalog(settings, catalogs, name, observe=observe)
     history = history_table(settings, catalogs)
     if history is not None:
-        yield _tried(f"history table {history.name}", _history(catalogs, history, observe=observe), HISTORY_REMEDY)
-    yield _tried("in-flight folder", _in_flight(settings, observe=observe), "make state.checkpoint writable")
+        yield _tried(f"history table {history.name}", HISTORY_REMEDY, _history, catalogs, history, observe)
+    yield _tried("in-flight folder", "make state.checkpoint writable", _in_flight, settings, observe)
     yield from _check_kafka(settings, observe=observe)
 
 
-def _tried(name: str, attempt: Attempt, remedy: str) -> Check:
+def _tried(name: str, remedy: str, attempt: Callable[..., str], *of: Any) -> Check:
+    """Call `attempt`, which performs the checked operation and describes the result; it raises if that fails."""
     try:
-        return Check(name, Status.OK, attempt())
+        return Check(name, Status.OK, attempt(*of))
     except NothingToTryError as nothing:
         return Check(name, Status.SKIPPED, str(nothing))
     except ForeignTopicError as foreign:
         return Check(name, Status.FAILED, f"it {foreign.refusal.why}", foreign.refusal.remedy)
     except Exception as error:  # noqa: BLE001 - any error of a client is the result of the check
         detail = str(error) if isinstance(error, FirnlineError) else f"{type(error).__name__}: {error}"
-        return Check(name, Status.FAILED, _one_line(detail), remedy, again=not _needs_a_change(error, detail))
+        return Check(name, Status.FAILED, " ".join(detail.split()), remedy, again=not _needs_a_change(error, detail))
 
 
 def _needs_a_change(error: Exception, detail: str) -> bool:
@@ -102,18 +99,11 @@ def _needs_a_change(error: Exception, detail: str) -> bool:
     return isinstance(error, (InputError, PermissionError)) or REFUSED.search(detail) is not None
 
 
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
-
-
-def _java(settings: Settings) -> Attempt:
-    def look() -> str:
-        home = java_home()
-        missing = [jar_set.name for jar_set in jar_sets(settings) if not jars_folder(jar_set).is_dir()]
-        fetched = f"jars {', '.join(missing)} will be fetched at the first start" if missing else "jars are present"
-        return f"{home}; {fetched}"
-
-    return look
+def _java(settings: Settings) -> str:
+    home = java_home()
+    missing = [jar_set.name for jar_set in jar_sets(settings) if not jars_folder(jar_set).is_dir()]
+    fetched = f"jars {', '.join(missing)} will be fetched at the first start" if missing else "jars are present"
+    return f"{home}; {fetched}"
 
 
 def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe: bool) -> Iterator[Check]:
@@ -145,14 +135,13 @@ def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe
             raise NothingToTryError("no table whose folder could be tried, and the warehouse is not a location")
         return _written(warehouse, catalogs.properties(name))
 
-    opened = _tried(f"catalog {name}", open_it, f"check catalogs.{name}: type, uri and credentials")
+    opened = _tried(f"catalog {name}", f"check catalogs.{name}: type, uri and credentials", open_it)
     yield opened
     if opened.status is Status.OK:
         remedy = f"check the store's properties in catalogs.{name} and the permissions of its credentials"
-        yield _tried(f"store of {name}, read", read, remedy)
-        yield _tried(
-            f"store of {name}, write", write, f"{remedy}; `run --observe` does not need it (check with --observe)"
-        )
+        yield _tried(f"store of {name}, read", remedy, read)
+        remedy += "; `run --observe` does not need it (check with --observe)"
+        yield _tried(f"store of {name}, write", remedy, write)
 
 
 def _some_table(settings: Settings, catalogs: Catalogs, name: str) -> TableName | None:
@@ -203,28 +192,22 @@ def _folders_kept(location: str) -> Iterator[None]:
                 parent.rmdir()
 
 
-def _history(catalogs: Catalogs, history: HistoryTable, *, observe: bool) -> Attempt:
-    def look() -> str:
-        if not history.exists():
-            return "it does not exist yet; the service will create it"
-        if observe:
-            return "it exists"
-        view = catalogs.load(history.name)
-        return f"it exists; {_written(data_folder(view), view.io.properties)}"
-
-    return look
+def _history(catalogs: Catalogs, history: HistoryTable, observe: bool) -> str:
+    if not history.exists():
+        return "it does not exist yet; the service will create it"
+    if observe:
+        return "it exists"
+    view = catalogs.load(history.name)
+    return f"it exists; {_written(data_folder(view), view.io.properties)}"
 
 
-def _in_flight(settings: Settings, *, observe: bool) -> Attempt:
-    def write() -> str:
-        if observe:
-            raise NothingToTryError(OBSERVED)
-        records = in_flight_records(settings, settings.state.checkpoint)
-        with _folders_kept(f"{records.location}/probe"):
-            records.probe()
-        return f"wrote, read and deleted a file in {records.location}"
-
-    return write
+def _in_flight(settings: Settings, observe: bool) -> str:
+    if observe:
+        raise NothingToTryError(OBSERVED)
+    records = in_flight_records(settings, settings.state.checkpoint)
+    with _folders_kept(f"{records.location}/probe"):
+        records.probe()
+    return f"wrote, read and deleted a file in {records.location}"
 
 
 def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
@@ -237,58 +220,48 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
         access.append(KafkaAccess(kafka))
         return f"{kafka.bootstrap_servers} answers"
 
-    yield _tried("kafka", connect, "check kafka.bootstrap_servers and kafka.options (security.protocol, sasl.*)")
+    yield _tried("kafka", "check kafka.bootstrap_servers and kafka.options (security.protocol, sasl.*)", connect)
     if not access:
         return
     written = {f"dead-letter topic {kafka.dead_letter_topic}": kafka.dead_letter_topic}
     written |= {f"hook topic {hook.topic}": hook.topic for hook in settings.hooks if hook.kind == "kafka"}
     try:
         needed = ("READ",) if observe else ("READ", "WRITE")  # the table watcher publishes events
-        attempt = _commit_topic(access[0], kafka, needed, observe=observe)
-        yield _tried(f"commit topic {kafka.commit_topic}", attempt, _topic_remedy(kafka.commit_topic, needed))
+        remedy = _topic_remedy(kafka.commit_topic, needed)
+        yield _tried(f"commit topic {kafka.commit_topic}", remedy, _commit_topic, access[0], kafka, needed, observe)
         for topic in kafka.control_topics:
-            attempt = _control_topic(access[0], kafka, topic)
-            yield _tried(f"control topic {topic}", attempt, f"allow this principal to READ topic {topic}")
+            remedy = f"allow this principal to READ topic {topic}"
+            yield _tried(f"control topic {topic}", remedy, _control_topic, access[0], kafka, topic)
         for name, topic in written.items():
-            attempt = _written_topic(access[0], topic, observe=observe)
-            yield _tried(name, attempt, _topic_remedy(topic, ("WRITE",)))
+            yield _tried(name, _topic_remedy(topic, ("WRITE",)), _written_topic, access[0], topic, observe)
     finally:
         access[0].close()
 
 
-def _commit_topic(access: KafkaAccess, kafka: KafkaSettings, operations: tuple[str, ...], *, observe: bool) -> Attempt:
-    def look() -> str:
-        topic = kafka.commit_topic
-        if not access.topic(topic).exists:
-            return _creatable(access, topic, observe=observe)
-        allowed, sample = _allowed(access, topic, operations), sample_topic(kafka, topic)
-        seen = f"{allowed}; {sample.text}"
-        if sample.refusal is None:
-            return seen
-        if observe:  # does not write to the topic
-            return f"{seen}; `run` without --observe refuses this topic: it {sample.refusal.why}"
-        raise ForeignTopicError(topic, sample.refusal)
-
-    return look
+def _commit_topic(access: KafkaAccess, kafka: KafkaSettings, operations: tuple[str, ...], observe: bool) -> str:
+    topic = kafka.commit_topic
+    if not access.topic(topic).exists:
+        return _creatable(access, topic, observe=observe)
+    allowed, sample = _allowed(access, topic, operations), sample_topic(kafka, topic)
+    seen = f"{allowed}; {sample.text}"
+    if sample.refusal is None:
+        return seen
+    if observe:  # does not write to the topic
+        return f"{seen}; `run` without --observe refuses this topic: it {sample.refusal.why}"
+    raise ForeignTopicError(topic, sample.refusal)
 
 
-def _control_topic(access: KafkaAccess, kafka: KafkaSettings, topic: str) -> Attempt:
-    def look() -> str:
-        if not access.topic(topic).exists:
-            return "it does not exist yet; the service waits for it"
-        return f"{_allowed(access, topic, ('READ',))}; {sample_topic(kafka, topic).text}"
-
-    return look
+def _control_topic(access: KafkaAccess, kafka: KafkaSettings, topic: str) -> str:
+    if not access.topic(topic).exists:
+        return "it does not exist yet; the service waits for it"
+    return f"{_allowed(access, topic, ('READ',))}; {sample_topic(kafka, topic).text}"
 
 
-def _written_topic(access: KafkaAccess, topic: str, *, observe: bool) -> Attempt:
-    def look() -> str:
-        if observe:
-            raise NothingToTryError(OBSERVED)
-        exists = access.topic(topic).exists
-        return _allowed(access, topic, ("WRITE",)) if exists else _creatable(access, topic, observe=False)
-
-    return look
+def _written_topic(access: KafkaAccess, topic: str, observe: bool) -> str:
+    if observe:
+        raise NothingToTryError(OBSERVED)
+    exists = access.topic(topic).exists
+    return _allowed(access, topic, ("WRITE",)) if exists else _creatable(access, topic, observe=False)
 
 
 def _creatable(access: KafkaAccess, topic: str, *, observe: bool) -> str:
