@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
@@ -40,10 +40,6 @@ class BadEventReason(StrEnum):
     UNKNOWN_CATALOG = "unknown_catalog"
     AMBIGUOUS_CATALOG = "ambiguous_catalog"
     UNKNOWN_TABLE = "unknown_table"
-
-
-DETECTION_ORDER = ("kafka_connect", "canonical")
-"""Formats with a unique mark come first; the canonical event, recognised by one JSON key, comes last."""
 
 
 @dataclass(frozen=True)
@@ -132,15 +128,6 @@ def decode(event: RawEvent, decoders: Sequence[Decoder], max_bytes: int = MAX_EV
     )
 
 
-def in_detection_order(decoders: Iterable[Decoder]) -> tuple[Decoder, ...]:
-    """Sort decoders for `decode`.
-
-    Raises:
-        ValueError: a decoder's source is not in `DETECTION_ORDER`.
-    """
-    return tuple(sorted(decoders, key=lambda decoder: DETECTION_ORDER.index(decoder.source)))
-
-
 class MalformedError(ValueError):
     """Raised inside a decoder for an event that cannot be read; the decoder returns `bad`."""
 
@@ -168,9 +155,7 @@ def parse_object(content: bytes) -> dict[str, Any]:
     """
     try:
         value = json.loads(
-            content.decode("utf-8"),
-            parse_constant=_refuse_constant,
-            object_pairs_hook=_object_without_duplicates,
+            content.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object_without_duplicates
         )
     except (ValueError, RecursionError) as error:  # ValueError: bad UTF-8, bad JSON, numbers with too many digits
         raise MalformedError(BadEventReason.INVALID_JSON, f"not strict JSON: {explained(error)}") from error

@@ -17,8 +17,6 @@ MAX_ORIGINAL_HEADERS_BYTES = 64 * 1024
 MAX_DETAIL_BYTES = 1000
 HEADER_OVERHEAD_BYTES = 10  # two lengths of at most five bytes each; so many empty headers count too
 
-Headers = list[tuple[str, bytes]]
-
 
 @dataclass(frozen=True)
 class DeadLetter:
@@ -28,9 +26,21 @@ class DeadLetter:
 
 
 def dead_letter(event: RawEvent, bad: BadEvent, *, topic: str, partition: int, offset: int) -> DeadLetter:
-    headers = dead_letter_headers(
-        bad.reason, bad.detail, topic=topic, partition=partition, offset=offset, original_headers=event.headers
-    )
+    """The original headers, then firnline's: Kafka clients use the last header of a name.
+
+    Original headers are kept in order while they fit; `firnline.headers-dropped` counts the rest.
+    """
+    kept = _fitting(event.headers)
+    headers = [
+        *kept,
+        ("firnline.reason", _bytes(bad.reason)),
+        ("firnline.detail", _shortened(bad.detail)),
+        ("firnline.topic", _bytes(topic)),
+        ("firnline.partition", _bytes(str(partition))),
+        ("firnline.offset", _bytes(str(offset))),
+    ]
+    if len(kept) < len(event.headers):
+        headers.append(("firnline.headers-dropped", _bytes(str(len(event.headers) - len(kept)))))
     if event.value is not None and len(event.value) > MAX_VALUE_BYTES:
         headers.append(("firnline.truncated", b"true"))
     if event.key is not None and len(event.key) > MAX_KEY_BYTES:
@@ -38,35 +48,8 @@ def dead_letter(event: RawEvent, bad: BadEvent, *, topic: str, partition: int, o
     return DeadLetter(_cut(event.key, MAX_KEY_BYTES), _cut(event.value, MAX_VALUE_BYTES), tuple(headers))
 
 
-def dead_letter_headers(
-    reason: str,
-    detail: str,
-    *,
-    topic: str,
-    partition: int,
-    offset: int,
-    original_headers: Sequence[tuple[str, bytes]],
-) -> Headers:
-    """The original headers, then firnline's: Kafka clients use the last header of a name.
-
-    Original headers are kept in order while they fit; `firnline.headers-dropped` counts the rest.
-    """
-    kept = _fitting(original_headers)
-    headers = [
-        *kept,
-        ("firnline.reason", _bytes(reason)),
-        ("firnline.detail", _shortened(detail)),
-        ("firnline.topic", _bytes(topic)),
-        ("firnline.partition", _bytes(str(partition))),
-        ("firnline.offset", _bytes(str(offset))),
-    ]
-    if len(kept) < len(original_headers):
-        headers.append(("firnline.headers-dropped", _bytes(str(len(original_headers) - len(kept)))))
-    return headers
-
-
-def _fitting(headers: Sequence[tuple[str, bytes]]) -> Headers:
-    kept: Headers = []
+def _fitting(headers: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    kept = []
     room = MAX_ORIGINAL_HEADERS_BYTES
     for name, value in headers:
         room -= len(_bytes(name)) + len(value) + HEADER_OVERHEAD_BYTES

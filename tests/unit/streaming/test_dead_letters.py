@@ -9,7 +9,6 @@ from streaming.ledger.dead_letters import (
     MAX_VALUE_BYTES,
     DeadLetter,
     dead_letter,
-    dead_letter_headers,
 )
 
 BAD = BadEvent("invalid_json", "not strict JSON")
@@ -31,8 +30,7 @@ def size(sent: DeadLetter) -> int:
 
 
 def test_headers_say_why_and_where():
-    headers = dead_letter_headers("oversize", "too long", topic="commits", partition=3, offset=42, original_headers=())
-    assert headers == [
+    assert list(letter(raw(), BadEvent("oversize", "too long")).headers) == [
         ("firnline.reason", b"oversize"),
         ("firnline.detail", b"too long"),
         ("firnline.topic", b"commits"),
