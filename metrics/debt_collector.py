@@ -19,6 +19,7 @@ from prometheus_client.registry import Collector
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.partitions import JsonValue
+from compactor.runs.dispatcher import Work
 from compactor.table_names import TableName
 from metrics import definitions as d
 from metrics.metric_definition import MetricDefinition
@@ -33,23 +34,6 @@ _NAME_ESCAPES = re.compile(f"[.{_CONTROL_OR_SURROGATE}]")
 _VALUE_ESCAPES = re.compile(f'[/="{_CONTROL_OR_SURROGATE}]')
 
 _Rank = tuple[int, int, int, str]
-
-
-@dataclass(frozen=True)
-class WorkStatus:
-    """Queued and running runs. `oldest_due_seconds`: how long the longest-waiting due table has been due."""
-
-    queued: int = 0
-    running: int = 0
-    oldest_due_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
-class CollectorLimits:
-    """Limits of the number of series: tables with their own series, and partitions of all tables together."""
-
-    max_tables: int = MAX_TABLES
-    worst_partitions: int = 20
 
 
 @dataclass(frozen=True)
@@ -70,17 +54,19 @@ class TableSummary:
 class DebtCollector(Collector):
     """Prometheus collector of the debt board, the dispatcher's work, readiness and build information.
 
-    `target_bytes` returns a table's target file size; `clock` returns seconds since the epoch.
+    `max_tables` and `worst_partitions` limit the number of series: tables with their own series, and partitions of all
+    tables together. `target_bytes` returns a table's target file size; `clock` returns seconds since the epoch.
     """
 
     def __init__(
         self,
         board: DebtBoard,
-        work: Callable[[], WorkStatus],
+        work: Callable[[], Work],
         ready: Callable[[], bool],
         *,
         version: str,
-        limits: CollectorLimits | None = None,
+        max_tables: int = MAX_TABLES,
+        worst_partitions: int = 20,
         target_bytes: Callable[[TableName], int] = lambda _table: DEFAULT_TARGET_BYTES,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -88,7 +74,8 @@ class DebtCollector(Collector):
         self._work = work
         self._ready = ready
         self._version = version
-        self._limits = limits or CollectorLimits()
+        self._max_tables = max_tables
+        self._worst_partitions = worst_partitions
         self._target_bytes = target_bytes
         self._clock = clock
         self._summaries: dict[TableName, TableSummary] = {}
@@ -116,7 +103,7 @@ class DebtCollector(Collector):
         """All gauge families with their current values."""
         now = self._clock()
         summaries = self.summaries()
-        yield from self._tables(summaries[: self._limits.max_tables], now)
+        yield from self._tables(summaries[: self._max_tables], now)
         yield from self._partitions(summaries)
         yield from self._service(summaries, now)
         yield _family(d.BUILD_INFO, [((self._version, platform.python_version()), 1)])
@@ -129,7 +116,7 @@ class DebtCollector(Collector):
             total=debt.total,
             due_partitions=sum(partition.due for partition in partitions),
             debt_files=sum(_removable(partition.counts, target) for partition in partitions),
-            worst=tuple(heapq.nsmallest(self._limits.worst_partitions, partitions, key=_partition_rank)),
+            worst=tuple(heapq.nsmallest(self._worst_partitions, partitions, key=_partition_rank)),
         )
 
     def _tables(self, summaries: tuple[TableSummary, ...], now: float) -> Iterator[GaugeMetricFamily]:
@@ -140,7 +127,7 @@ class DebtCollector(Collector):
     def _partitions(self, summaries: tuple[TableSummary, ...]) -> Iterator[GaugeMetricFamily]:
         # Lazy: reads one partition of each table, then only the worst.
         fleet = heapq.merge(*map(_ranked, summaries), key=itemgetter(0))
-        worst = [(table, debt) for _, table, debt in islice(fleet, self._limits.worst_partitions)]
+        worst = [(table, debt) for _, table, debt in islice(fleet, self._worst_partitions)]
         labels = [
             (
                 table_label(table),
@@ -158,7 +145,7 @@ class DebtCollector(Collector):
         waiting = (_waiting_seconds(summary.debt, now) for summary in summaries if summary.debt.acted_on)
         values = (
             len(summaries),
-            len(summaries) - len(summaries[: self._limits.max_tables]),
+            len(summaries) - len(summaries[: self._max_tables]),
             sum(summary.debt.stale is not None for summary in summaries),
             max(waiting, default=0.0),
             work.queued,

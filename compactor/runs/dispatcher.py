@@ -48,9 +48,9 @@ class Attempt:
 class Work:
     """The dispatcher's queue. `oldest_due_seconds`: how long the table that has waited longest is due."""
 
-    queued: int
-    running: int
-    oldest_due_seconds: float
+    queued: int = 0
+    running: int = 0
+    oldest_due_seconds: float = 0.0
 
 
 def waiting(

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from compactor.debt.board import DebtBoard
-from compactor.runs.dispatcher import Dispatcher
+from compactor.runs.dispatcher import Dispatcher, Work
 from compactor.settings.tree import Settings
-from metrics.debt_collector import CollectorLimits, DebtCollector, WorkStatus
+from metrics.debt_collector import DebtCollector
 from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
 from metrics.status_page import Counting, Health
@@ -34,12 +34,9 @@ class ServiceState:
     streams: Streams | None = None
 
     @property
-    def work(self) -> WorkStatus:
+    def work(self) -> Work:
         """The dispatcher's queue."""
-        if self.dispatcher is None:
-            return WorkStatus()
-        status = self.dispatcher.status
-        return WorkStatus(status.queued, status.running, status.oldest_due_seconds)
+        return Work() if self.dispatcher is None else self.dispatcher.status
 
     @property
     def counting(self) -> Counting | None:
@@ -67,8 +64,8 @@ def metrics_server(
     settings: Settings, registry: CollectorRegistry, board: DebtBoard, state: ServiceState, work: RecentWork
 ) -> MetricsServer:
     """The HTTP server, not yet started."""
-    limits = CollectorLimits(worst_partitions=settings.service.worst_partitions)
-    collector = DebtCollector(board, lambda: state.work, lambda: state.ready, version=VERSION, limits=limits)
+    worst = settings.service.worst_partitions
+    collector = DebtCollector(board, lambda: state.work, lambda: state.ready, version=VERSION, worst_partitions=worst)
     registry.register(collector)
     site = Site(
         registry,

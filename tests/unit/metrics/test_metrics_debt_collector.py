@@ -16,12 +16,11 @@ from prometheus_client.registry import DuplicateTimeseries
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.partitions import PartitionKey
+from compactor.runs.dispatcher import Work
 from compactor.table_names import TableName
 from metrics.debt_collector import (
     LONGEST_LABEL,
-    CollectorLimits,
     DebtCollector,
-    WorkStatus,
     partition_label,
     table_label,
 )
@@ -52,9 +51,9 @@ def hostile_board() -> DebtBoard:
     return board
 
 
-def exposed(board, *, work=WorkStatus, ready=lambda: True, limits=None, **more):
+def exposed(board, *, work=Work, ready=lambda: True, **more):
     """(name without namespace, label values) → value."""
-    collector = DebtCollector(board, work, ready, version="1.2", limits=limits, clock=lambda: NOW, **more)
+    collector = DebtCollector(board, work, ready, version="1.2", clock=lambda: NOW, **more)
     return samples(collector)
 
 
@@ -158,13 +157,13 @@ def test_stale_table_keeps_its_last_counts_and_says_so():
 
 
 def test_work_readiness_and_build_are_read_at_scrape_time():
-    work, ready = [WorkStatus(3, 2, 61.5)], [False]
+    work, ready = [Work(3, 2, 61.5)], [False]
     collector = DebtCollector(DebtBoard(), lambda: work[0], lambda: ready[0], version="1.2", clock=lambda: NOW)
     first = samples(collector)
     assert (first["queued_runs",], first["running_runs",], first["oldest_due_seconds",]) == (3, 2, 61.5)
     assert first["service_ready",] == 0
     assert next(labels for (name, *labels) in first if name == "build_info")[0] == "1.2"
-    work[0], ready[0] = WorkStatus(), True
+    work[0], ready[0] = Work(), True
     second = samples(collector)
     assert (second["queued_runs",], second["service_ready",]) == (0, 1)
 
@@ -194,7 +193,7 @@ def test_vanished_partition_and_table_vanish_from_the_exposition():
     board.put(debt("t", kept, gone))
     board.put(debt("dropped", partition({}, small(1))))
     registry = CollectorRegistry()
-    registry.register(DebtCollector(board, WorkStatus, lambda: True, version="1", clock=lambda: NOW))
+    registry.register(DebtCollector(board, Work, lambda: True, version="1", clock=lambda: NOW))
     before = generate_latest(registry).decode()
     assert 'partition="day=gone"' in before
     assert 'table="lake.db.dropped"' in before
@@ -215,7 +214,7 @@ def test_rewritten_table_is_summed_again_and_an_unchanged_one_is_not():
         asked.append(table.name)
         return MIB
 
-    collector = DebtCollector(board, WorkStatus, lambda: True, version="1", target_bytes=target)
+    collector = DebtCollector(board, Work, lambda: True, version="1", target_bytes=target)
     board.put(debt("a", partition({}, small(5))))
     board.put(debt("b", partition({}, small(5))))
     samples(collector)
@@ -228,7 +227,7 @@ def test_worst_tables_come_first_and_the_rest_is_counted():
     board = DebtBoard()
     for number in range(7):
         board.put(debt(f"t{number}", partition({}, small(number % 5))))
-    found = exposed(board, limits=CollectorLimits(max_tables=3))
+    found = exposed(board, max_tables=3)
     assert [series[2] for series in found if series[0] == "table_files"] == ["lake.db.t4", "lake.db.t3", "lake.db.t2"]
     assert (found["tables",], found["tables_left_out",]) == (7, 4)
 
@@ -237,19 +236,19 @@ def test_table_left_out_still_counts_as_stale_and_as_waiting():
     board = DebtBoard()
     board.put(debt("worst", partition({}, small(9))))
     board.put(debt("stale", stale="gone", acted_on=True, waiting_since=NOW - 7))
-    found = exposed(board, limits=CollectorLimits(max_tables=1))
+    found = exposed(board, max_tables=1)
     assert not [series for series in found if "lake.db.stale" in series]
     assert (found["stale_tables",], found["oldest_waiting_seconds",]) == (1, 7)
 
 
-@pytest.mark.parametrize("limits", [CollectorLimits(0, 0), CollectorLimits(1, 1)])
-def test_limits_hold_at_their_edges(limits):
+@pytest.mark.parametrize("limit", [0, 1])
+def test_limits_hold_at_their_edges(limit):
     board = DebtBoard()
     for name in "ab":
         board.put(debt(name, partition({"p": 1}, small(1)), partition({"p": 2}, small(1))))
-    found = exposed(board, limits=limits)
-    assert len([series for series in found if series[0] == "table_files"]) == limits.max_tables
-    assert len([series for series in found if series[0] == "partition_files"]) == limits.worst_partitions
+    found = exposed(board, max_tables=limit, worst_partitions=limit)
+    assert len([series for series in found if series[0] == "table_files"]) == limit
+    assert len([series for series in found if series[0] == "partition_files"]) == limit
 
 
 @given(
@@ -260,7 +259,7 @@ def test_worst_partitions_are_those_of_the_whole_fleet(sizes, worst):
     board = DebtBoard()
     for number, table in enumerate(sizes):
         board.put(debt(f"t{number}", *(partition({"p": p}, small(files)) for p, files in enumerate(table))))
-    found = exposed(board, limits=CollectorLimits(worst_partitions=worst))
+    found = exposed(board, worst_partitions=worst)
     shown = sorted((value for series, value in found.items() if series[0] == "partition_small_files"), reverse=True)
     assert shown == sorted((files for table in sizes for files in table), reverse=True)[:worst]
 
@@ -271,7 +270,7 @@ def test_ten_thousand_tables_are_bounded_and_quick():
         days = (partition({"day": day}, small(number + day), due=True) for day in range(5))
         board.put(debt(f"t{number:05}", *days))
     registry = CollectorRegistry()
-    registry.register(DebtCollector(board, WorkStatus, lambda: True, version="1"))
+    registry.register(DebtCollector(board, Work, lambda: True, version="1"))
     generate_latest(registry)
     started = time.perf_counter()
     text = generate_latest(registry).decode()
@@ -289,7 +288,7 @@ def test_ten_thousand_tables_are_bounded_and_quick():
 
 def test_hostile_names_keep_the_exposition_readable():
     registry = CollectorRegistry()
-    registry.register(DebtCollector(hostile_board(), WorkStatus, lambda: True, version='1"\n'))
+    registry.register(DebtCollector(hostile_board(), Work, lambda: True, version='1"\n'))
     families = list(text_string_to_metric_families(generate_latest(registry).decode()))
     generate_openmetrics(registry).decode()
     tables = [sample for family in families for sample in family.samples if family.name == "firnline_table_files"]
@@ -353,6 +352,6 @@ def test_registering_reads_no_board_and_refuses_a_second_collector():
             raise AssertionError("read")
 
     registry = CollectorRegistry()
-    registry.register(DebtCollector(Unread(), WorkStatus, lambda: True, version="1"))
+    registry.register(DebtCollector(Unread(), Work, lambda: True, version="1"))
     with pytest.raises(DuplicateTimeseries):
-        registry.register(DebtCollector(Unread(), WorkStatus, lambda: True, version="1"))
+        registry.register(DebtCollector(Unread(), Work, lambda: True, version="1"))

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from compactor.debt.board import DebtBoard
+from compactor.runs.dispatcher import Work
 from deploy.generate.metrics_page import metrics_page
 from metrics import definitions
-from metrics.debt_collector import COLLECTED, DebtCollector, WorkStatus
+from metrics.debt_collector import COLLECTED, DebtCollector
 from metrics.definitions import CATALOGUE
 from metrics.http_server import Site
 from metrics.metric_definition import OTHER, Kind, MetricDefinition, slug
@@ -93,7 +94,7 @@ def test_catalogue_holds_every_definition_of_the_module():
 def test_every_definition_is_exposed_and_nothing_else():
     registry = CollectorRegistry()
     Recorder(registry)
-    registry.register(DebtCollector(DebtBoard(), WorkStatus, lambda: True, version="1"))
+    registry.register(DebtCollector(DebtBoard(), Work, lambda: True, version="1"))
     exposed = {
         (family.name + "_total" if family.type == "counter" else family.name, family.type, family.documentation)
         for family in registry.collect()
@@ -147,7 +148,7 @@ def full_exposition() -> bytes:
     recorder = Recorder(registry)
     for event in EXAMPLES:
         recorder(event)
-    registry.register(DebtCollector(hostile_board(), WorkStatus, lambda: True, version="1"))
+    registry.register(DebtCollector(hostile_board(), Work, lambda: True, version="1"))
     body = Site(registry, lambda: Health(live=True, ready=True)).answer("/metrics", {}).body
     for metric in CATALOGUE:
         assert re.search(rb"(?m)^" + metric.name.encode() + rb"(_count)?[{ ]", body), metric.name

@@ -23,8 +23,9 @@ from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, Tabl
 from compactor.errors import InputError
 from compactor.events import GroupRewritten, RunCommitted, RunFailed, RunPlanned, RunSkipped
 from compactor.partitions import PartitionKey
+from compactor.runs.dispatcher import Work
 from compactor.table_names import TableName
-from metrics.debt_collector import DebtCollector, WorkStatus
+from metrics.debt_collector import DebtCollector
 from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import Finished, RecentWork, Running
 from metrics.recorder import Recorder
@@ -68,7 +69,7 @@ def ask(server, path, method="GET", **headers):
 
 
 def tables_of(board):
-    return DebtCollector(board, WorkStatus, lambda: True, version="1").summaries
+    return DebtCollector(board, Work, lambda: True, version="1").summaries
 
 
 def counted() -> CollectorRegistry:
