@@ -9,27 +9,7 @@ from typing import TypeVar, assert_never
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from compactor.events import (
-    BatchFinished,
-    DeadLettered,
-    Event,
-    GroupCommitted,
-    GroupDropped,
-    GroupRewritten,
-    HistoryWritten,
-    HookFinished,
-    LedgerUpdated,
-    ManifestsRead,
-    ManifestsRewritten,
-    PartitionsSkipped,
-    RunCommitted,
-    RunFailed,
-    RunPlanned,
-    RunSkipped,
-    RunWouldRewrite,
-    TableUnreadable,
-    UnreferencedFilesRemoved,
-)
+from compactor import events
 from metrics import definitions as d
 from metrics.definitions import CATALOGUE
 from metrics.metric_definition import Kind, MetricDefinition, slug
@@ -37,12 +17,7 @@ from metrics.metric_definition import Kind, MetricDefinition, slug
 MOST_OF_A_RUN_ID = 100
 _Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 
-RECORDED_GAUGES = (
-    d.EVENT_LAG_OFFSETS,
-    d.LAST_BATCH_TIMESTAMP_SECONDS,
-    d.STATE_ROWS,
-    d.LAST_COMMIT_TIMESTAMP_SECONDS,
-)
+RECORDED_GAUGES = (d.EVENT_LAG_OFFSETS, d.LAST_BATCH_TIMESTAMP_SECONDS, d.STATE_ROWS, d.LAST_COMMIT_TIMESTAMP_SECONDS)
 
 
 class Recorder:
@@ -72,63 +47,63 @@ class Recorder:
         """Set the time of the last batch, so that the alert on old batches also fires if the first batch never ends."""
         self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
 
-    def __call__(self, event: Event) -> None:  # noqa: C901, PLR0912 - one case per event type, checked for completeness
+    def __call__(self, event: events.Event) -> None:  # noqa: C901, PLR0912 - one case per event type, checked for completeness
         match event:
-            case RunPlanned():
+            case events.RunPlanned():
                 self._planned(event)
-            case RunSkipped():
+            case events.RunSkipped():
                 self._count(d.RUNS_SKIPPED, 1, event.reason)
-            case RunWouldRewrite():
+            case events.RunWouldRewrite():
                 self._would_rewrite(event)
-            case GroupRewritten():
+            case events.GroupRewritten():
                 self._rewritten(event)
-            case GroupDropped():
+            case events.GroupDropped():
                 self._count(d.DROPPED_GROUPS, 1, event.reason, event.reaction, run_id=event.run_id)
-            case RunCommitted():
+            case events.RunCommitted():
                 self._committed(event)
-            case RunFailed():
+            case events.RunFailed():
                 self._count(d.RUN_FAILURES, 1, event.stage, event.reason, event.reaction, run_id=event.run_id)
-            case ManifestsRewritten():
+            case events.ManifestsRewritten():
                 self._manifests_rewritten(event)
-            case UnreferencedFilesRemoved():
+            case events.UnreferencedFilesRemoved():
                 self._count(d.UNREFERENCED_FILES_REMOVED, event.files)
-            case ManifestsRead():
+            case events.ManifestsRead():
                 self._manifests_read(event)
-            case LedgerUpdated():
+            case events.LedgerUpdated():
                 self._ledger_updated(event)
-            case TableUnreadable():
+            case events.TableUnreadable():
                 self._count(d.UNREADABLE_TABLES, 1, event.reason)
-            case DeadLettered():
+            case events.DeadLettered():
                 self._count(d.DEAD_LETTERS, event.count, event.reason)
-            case BatchFinished():
+            case events.BatchFinished():
                 self._batch_finished(event)
-            case HookFinished():
+            case events.HookFinished():
                 self._count(d.HOOK_CALLS, 1, event.hook, "failed" if event.error else "told")
                 self._count(d.HOOK_SECONDS, event.seconds, event.hook)
-            case HistoryWritten():
+            case events.HistoryWritten():
                 self._count(d.HISTORY_ROWS, event.rows)
                 self._count(d.HISTORY_DROPPED_ROWS, event.dropped)
                 self._count(d.HISTORY_FAILED_APPENDS, 1 if event.error else 0)
-            case GroupCommitted() | PartitionsSkipped():
+            case events.GroupCommitted() | events.PartitionsSkipped():
                 pass  # for the log and the history only; RunCommitted and RunSkipped count the run
             case _:
                 assert_never(event)
 
-    def _planned(self, event: RunPlanned) -> None:
+    def _planned(self, event: events.RunPlanned) -> None:
         self._count(d.RUNS_PLANNED, 1)
         self._count(d.PLANNED_GROUPS, event.groups)
         self._count(d.PLANNED_FILES, event.files)
         self._count(d.PLANNED_BYTES, event.bytes)
         self._observe(d.STAGE_SECONDS, event.seconds, "plan", run_id=event.run_id)
 
-    def _would_rewrite(self, event: RunWouldRewrite) -> None:
+    def _would_rewrite(self, event: events.RunWouldRewrite) -> None:
         self._count(d.WOULD_REWRITE_RUNS, 1)
         self._count(d.WOULD_REWRITE_GROUPS, event.groups)
         self._count(d.WOULD_REWRITE_FILES, event.files)
         self._count(d.WOULD_REWRITE_OUTPUT_FILES, event.files_after)
         self._count(d.WOULD_REWRITE_BYTES, event.bytes)
 
-    def _rewritten(self, event: GroupRewritten) -> None:
+    def _rewritten(self, event: events.GroupRewritten) -> None:
         engine, reason = event.engine, event.reason
         self._count(d.REWRITE_GROUPS, 1, engine, reason)
         self._count(d.REWRITE_INPUT_FILES, event.files_in, engine, reason)
@@ -142,7 +117,7 @@ class Recorder:
         self._count(d.REWRITE_SECONDS, event.seconds, engine, reason, run_id=event.run_id)
         self._observe(d.REWRITE_GROUP_SECONDS, event.seconds, engine, run_id=event.run_id)
 
-    def _committed(self, event: RunCommitted) -> None:
+    def _committed(self, event: events.RunCommitted) -> None:
         self._count(d.COMMITS, 1, run_id=event.run_id)
         self._count(d.COMMIT_GROUPS, event.groups)
         self._count(d.COMMIT_INPUT_FILES, event.files_in)
@@ -157,12 +132,12 @@ class Recorder:
         if event.event_to_compacted_seconds is not None:
             self._observe(d.EVENT_TO_COMPACTED_SECONDS, event.event_to_compacted_seconds, run_id=event.run_id)
 
-    def _manifests_rewritten(self, event: ManifestsRewritten) -> None:
+    def _manifests_rewritten(self, event: events.ManifestsRewritten) -> None:
         self._count(d.MANIFEST_REWRITES, 1, run_id=event.run_id)
         self._count(d.MANIFESTS_MERGED, max(0, event.before - event.after))
         self._count(d.MANIFEST_REWRITE_SECONDS, event.seconds)
 
-    def _manifests_read(self, event: ManifestsRead) -> None:
+    def _manifests_read(self, event: events.ManifestsRead) -> None:
         self._count(d.MANIFEST_CACHE_HITS, event.hits)
         self._count(d.MANIFEST_CACHE_MISSES, event.misses)
         self._count(d.MANIFEST_DISK_HITS, event.disk_hits)
@@ -172,7 +147,7 @@ class Recorder:
         self._count(d.MANIFEST_READ_BYTES, event.bytes_read)
         self._count(d.MANIFEST_READ_SECONDS, event.seconds)
 
-    def _ledger_updated(self, event: LedgerUpdated) -> None:
+    def _ledger_updated(self, event: events.LedgerUpdated) -> None:
         self._count(d.LEDGER_UPDATES, 1)
         for source, count in event.events_by_source.items():
             self._count(d.EVENTS, count, source)
@@ -181,7 +156,7 @@ class Recorder:
         if event.event_to_ledger_seconds is not None:
             self._observe(d.EVENT_TO_LEDGER_SECONDS, event.event_to_ledger_seconds)
 
-    def _batch_finished(self, event: BatchFinished) -> None:
+    def _batch_finished(self, event: events.BatchFinished) -> None:
         self._observe(d.BATCH_SECONDS, event.seconds, event.query)
         self._count(d.BATCH_INPUT_ROWS, event.input_rows, event.query)
         self._set(d.EVENT_LAG_OFFSETS, event.lag_offsets, event.query)

@@ -6,18 +6,7 @@ import logging
 
 import structlog
 
-from compactor.events import (
-    Event,
-    GroupCommitted,
-    GroupDropped,
-    ManifestsRewritten,
-    PartitionsSkipped,
-    RunCommitted,
-    RunFailed,
-    RunWouldRewrite,
-    TableUnreadable,
-    UnreferencedFilesRemoved,
-)
+from compactor import events
 from compactor.partitions import partition_text
 
 # Fields are passed as the standard library's `extra`, so that other log configurations still show plain messages.
@@ -32,12 +21,12 @@ LOG: structlog.stdlib.BoundLogger = structlog.wrap_logger(
 )
 
 
-def log_event(event: Event) -> None:
+def log_event(event: events.Event) -> None:
     """Log one line per event. `--verbose` also logs the events without a case here."""
     match event:
-        case GroupCommitted():
+        case events.GroupCommitted():
             _log_rewrite(event)
-        case RunCommitted():
+        case events.RunCommitted():
             LOG.info(
                 "committed",
                 run_id=event.run_id, table=str(event.table), snapshot_id=event.snapshot_id, groups=event.groups,
@@ -45,29 +34,29 @@ def log_event(event: Event) -> None:
                 delete_files_removed=event.delete_files_removed, plan_seconds=_rounded(event.plan_seconds),
                 rewrite_seconds=_rounded(event.rewrite_seconds), commit_seconds=_rounded(event.commit_seconds),
             )  # fmt: skip
-        case RunWouldRewrite():
+        case events.RunWouldRewrite():
             LOG.info(
                 "would rewrite",
                 table=str(event.table), groups=event.groups, files_in=event.files, files_out=event.files_after,
                 bytes_in=event.bytes,
             )  # fmt: skip
-        case ManifestsRewritten():
+        case events.ManifestsRewritten():
             LOG.info(
                 "manifests rewritten",
                 run_id=event.run_id, table=str(event.table), before=event.before, after=event.after,
                 seconds=_rounded(event.seconds),
             )  # fmt: skip
-        case UnreferencedFilesRemoved():
+        case events.UnreferencedFilesRemoved():
             LOG.info("unreferenced outputs of ended runs removed", table=str(event.table), files=event.files)
-        case RunFailed() | GroupDropped() | TableUnreadable():
+        case events.RunFailed() | events.GroupDropped() | events.TableUnreadable():
             _log_trouble(event)
-        case PartitionsSkipped():
+        case events.PartitionsSkipped():
             LOG.debug("skipped", table=str(event.table), reason=event.reason, partitions=len(event.partitions))
         case _ if LOG.isEnabledFor(logging.DEBUG):
             LOG.debug(type(event).__name__, detail=str(event))
 
 
-def _log_rewrite(event: GroupCommitted) -> None:
+def _log_rewrite(event: events.GroupCommitted) -> None:
     group = event.rewritten
     LOG.info(
         "rewritten",
@@ -88,21 +77,21 @@ def _log_rewrite(event: GroupCommitted) -> None:
     )
 
 
-def _log_trouble(event: RunFailed | GroupDropped | TableUnreadable) -> None:
+def _log_trouble(event: events.RunFailed | events.GroupDropped | events.TableUnreadable) -> None:
     match event:
-        case RunFailed():
+        case events.RunFailed():
             LOG.warning(
                 "run failed",
                 run_id=event.run_id, table=str(event.table), stage=event.stage, reason=event.reason,
                 reaction=event.reaction, error=event.message,
             )  # fmt: skip
-        case GroupDropped():
+        case events.GroupDropped():
             LOG.warning(
                 "file group not rewritten",
                 run_id=event.run_id, table=str(event.table), partition=partition_text(event.plan.partition),
                 reason=event.reason, error=event.message,
             )  # fmt: skip
-        case TableUnreadable():
+        case events.TableUnreadable():
             LOG.warning("table unreadable", table=str(event.table), reason=event.reason, error=event.message)
 
 
