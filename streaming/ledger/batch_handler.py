@@ -17,13 +17,7 @@ from pyspark.sql import DataFrame
 
 from compactor.debt.board import DebtBoard, PartitionCounts, TableDebt, earliest
 from compactor.debt.manifest_debt import ManifestCounts
-from compactor.events import (
-    DeadLettered,
-    LedgerUpdated,
-    Listener,
-    PartitionsSkipped,
-    TableUnreadable,
-)
+from compactor.events import DeadLettered, LedgerUpdated, Listener, PartitionsSkipped, TableUnreadable
 from compactor.partitions import PartitionKey
 from compactor.runs.table_planner import skipped_partition
 from compactor.runs.work_order import commit_rate

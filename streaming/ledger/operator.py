@@ -16,10 +16,10 @@ from typing import Any
 import pandas as pd
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
-from compactor.debt.ledger import DictionaryStore, LedgerStore, LedgerUpdate, advance
+from compactor.debt.ledger import LedgerStore, LedgerUpdate, advance
 from compactor.debt.manifest_debt import ManifestCounts, manifests_of
 from compactor.errors import FirnlineError
-from compactor.iceberg.tables import Catalogs, FileSizes, TableMissingError, TableView, file_sizes
+from compactor.iceberg.tables import Catalogs, TableMissingError, TableView, file_sizes
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
 from compactor.planning.policy import Policy
@@ -28,7 +28,6 @@ from compactor.settings.policy import PolicySettings, refused_properties
 from compactor.settings.tree import ManifestSettings, Settings, TableRules
 from compactor.spark.python_worker import reduce_task_overhead
 from compactor.table_names import TableName
-from streaming.commit_events.decoder import TableChanged
 from streaming.ledger.rows import COLUMNS, partition_row, table_row, unknown_event_row
 from streaming.wiring import manifest_disk
 
@@ -134,14 +133,8 @@ def look(
         values = settings.policy.for_table(table, view.properties)
         sizes = file_sizes(values, view.properties)
         with ManifestCache(COUNTING_CACHE_BYTES, disk=settings.disk) as cache:
-            update = advance(
-                view,
-                sizes,
-                store,
-                cache,
-                manifest_budget=settings.manifests_per_batch,
-                report=bool(events["report"].any()),
-            )
+            report = bool(events["report"].any())
+            update = advance(view, sizes, store, cache, manifest_budget=settings.manifests_per_batch, report=report)
         manifests = manifests_of(view, settings.manifests)
     except TableMissingError as error:
         store.clear()
@@ -153,7 +146,7 @@ def look(
     except Exception as error:  # noqa: BLE001 - the stream and the other tables must continue
         message = f"{type(error).__name__}: {error}"
         return [table_row(table, "unreadable", received, reason="unexpected", message=message)]
-    return _rows(table, view, sizes, policy_of(values, sizes), update, received, manifests, clock())
+    return _rows(table, view, policy_of(values, sizes), update, received, manifests, clock())
 
 
 def _received(events: pd.DataFrame) -> dict[str, Any]:
@@ -171,7 +164,6 @@ def _received(events: pd.DataFrame) -> dict[str, Any]:
 def _rows(
     table: TableName,
     view: TableView,
-    sizes: FileSizes,
     policy: Policy,
     update: LedgerUpdate,
     received: dict[str, Any],
@@ -181,18 +173,7 @@ def _rows(
     status = "counted" if update.counted else "counting"
     enabled = view.properties.get("firnline.enabled", "")
     refused = refused_properties(view.properties)
-    rows = [
-        table_row(
-            table,
-            status,
-            received,
-            update=update,
-            enabled=enabled,
-            target=sizes.target,
-            manifests=manifests,
-            refused=refused,
-        )
-    ]
+    rows = [table_row(table, status, received, update=update, enabled=enabled, manifests=manifests, refused=refused)]
     if not update.counted:
         return rows
     layouts = view.layouts()
@@ -201,31 +182,3 @@ def _rows(
         judgement = policy.judge(counts, now - counts.changed_ms / 1000)
         rows.append(partition_row(table, key, layout.readable(key), layout.bucket(key), counts, judgement))
     return rows
-
-
-class DirectLedger:
-    """The ledger without a stream, for sweeps of observe mode, which must not write to the topic."""
-
-    def __init__(self, settings: LedgerSettings, clock: Callable[[], float] = time.time) -> None:
-        self._settings = settings
-        self._clock = clock
-        self._stores: dict[TableName, DictionaryStore] = {}
-
-    def rows(self, table: TableName, changed: TableChanged) -> list[dict[str, Any]]:
-        """The rows that the stream yields for one event."""
-        event = {
-            "source": changed.source,
-            "timestamp_ms": changed.timestamp_ms,
-            "report": changed.report,
-            "continues": changed.continues,
-            "writes": False,
-            "request": changed.request,
-            "key": None,
-            "value": None,
-            "headers": "[]",
-            "partition": 0,
-            "topic": "",
-            "offset": 0,
-        }
-        store = self._stores.setdefault(table, DictionaryStore())
-        return look(self._settings, table, store, pd.DataFrame([event]), self._clock)

@@ -19,14 +19,7 @@ from compactor.debt.ledger import STATE_VERSION
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import KafkaSettings, Settings
 from compactor.spark.python_worker import reduce_task_overhead
-from streaming.commit_events.decoder import (
-    TIMESTAMP_MS_MAX,
-    BadEvent,
-    BadEventReason,
-    RawEvent,
-    TableChanged,
-    decode,
-)
+from streaming.commit_events.decoder import TIMESTAMP_MS_MAX, BadEvent, BadEventReason, RawEvent, TableChanged, decode
 from streaming.commit_events.formats import DECODERS
 from streaming.kafka.clients import sink_options, source_options
 from streaming.ledger.dead_letters import dead_letter

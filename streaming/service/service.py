@@ -34,13 +34,13 @@ from streaming.hooks.refresh_hooks import RefreshHooks, named_hooks
 from streaming.kafka.clients import ensure_topics
 from streaming.kafka.topic_sample import check_commit_topic
 from streaming.ledger.batch_handler import BatchHandler
-from streaming.ledger.operator import DirectLedger, ledger_settings
+from streaming.ledger.operator import ledger_settings
 from streaming.ledger.query_progress import ProgressReader
 from streaming.ledger.table_watcher import TableWatcher
 from streaming.logs.events import LOG, log_event
 from streaming.service.event_bus import EventBus
 from streaming.service.lifecycle import StopSteps
-from streaming.service.observe import DirectCounter
+from streaming.service.observe import DirectLedger
 from streaming.service.pages import ServiceState, metrics_server
 from streaming.service.streams import Streams
 from streaming.service.topics import TopicWriter
@@ -196,7 +196,7 @@ class Service:
             self._cache.use_reader(ReadOnExecutors(session, self._settings.service.manifest_job_bytes))
         self._start_hooks(session)
         prefetcher = self._start_prefetcher()
-        direct = DirectCounter(DirectLedger(ledger_settings(self._settings, self._catalogs), self._clock), self._clock)
+        direct = DirectLedger(ledger_settings(self._settings, self._catalogs), self._clock)
         watcher = TableWatcher(
             self._settings,
             self._catalogs,

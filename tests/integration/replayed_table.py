@@ -33,7 +33,8 @@ from compactor.runs.table_worker import RewriteWorker
 from compactor.settings.tree import Settings
 from streaming.commit_events.decoder import TableChanged
 from streaming.ledger.batch_handler import BatchHandler
-from streaming.ledger.operator import DirectLedger, ledger_settings
+from streaming.ledger.operator import ledger_settings
+from streaming.service.observe import DirectLedger
 from streaming.wiring import manifest_cache
 from tests.conftest import Lake
 

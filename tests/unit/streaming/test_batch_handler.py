@@ -31,9 +31,10 @@ from compactor.table_names import TableName
 from streaming.commit_events.decoder import TableChanged
 from streaming.ledger.batch_handler import RETRY_SECONDS, BatchHandler
 from streaming.ledger.dead_letters import MAX_VALUE_BYTES, DeadLetter
-from streaming.ledger.operator import DirectLedger, _received, ledger_settings
+from streaming.ledger.operator import _received, ledger_settings
 from streaming.ledger.rows import partition_row, table_row, unknown_event_row
 from streaming.ledger.table_watcher import TableWatcher
+from streaming.service.observe import DirectLedger
 from tests.properties.table_history import TableHistory
 
 TABLE = TableName("lake", ("db",), "t")
