@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,24 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from compactor.errors import InputError
-from compactor.planning.plan_table import Request
+from compactor.events import RunSkipped, ignore
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.plan_table import Request, TablePlan
+from compactor.reasons import Reason
+from compactor.runs.results import RunResult
+from compactor.runs.run import Progress as ReportProgress
 from compactor.settings.spark_options import RunOptions
-from compactor.settings.tree import load_settings, table_switch
+from compactor.settings.tree import Settings, load_settings, table_switch
+from compactor.spark.session import spark_session
 from streaming.commands import reports
 from streaming.commands.options import FAILED_SAFELY, OUTPUT, fail, print_json, result_console, rewrite_options
 from streaming.commands.plan import plan_of, show_plan
+from streaming.logs.events import log_event
+from streaming.service.event_bus import EventBus
+from streaming.wiring import history_of, rewriting
+
+HISTORY_SECONDS = 60.0
 
 
 @click.command()
@@ -32,8 +46,6 @@ def compact(
 
     Ignores `tables.include`; needs no Kafka.
     """
-    from streaming.commands.compact_once import compact_once  # noqa: PLC0415 - start-up time: imports Spark
-
     settings = options.settings(load_settings(config))
     made, cache = plan_of(settings, table, branch, Request(**request), options)
     if dry_run:
@@ -42,14 +54,10 @@ def compact(
     if table_switch(made.table.properties) is False:
         raise InputError(f"table {made.table.name} has the property firnline.enabled=false; unset it first")
     console = Console(stderr=True)
-    with _progress(console) as progress:
+    with _progress_bar(console) as progress:
         bar = progress.add_task("rewriting", total=sum(len(group.file_group.tasks) for group in made.groups), bytes=0)
-        result = compact_once(
-            settings,
-            made,
-            cache,
-            run_id=str(uuid.uuid4()),
-            progress=lambda done, total, _bytes: progress.update(bar, completed=done, total=total),
+        result = _run(
+            settings, made, cache, lambda done, total, _bytes: progress.update(bar, completed=done, total=total)
         )
     if output == "json":
         print_json(reports.run_document(result))
@@ -59,8 +67,47 @@ def compact(
         fail(result.dropped[0].error, FAILED_SAFELY)
 
 
-def _progress(console: Console) -> Progress:
+def _progress_bar(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         console=console, transient=True, disable=not console.is_terminal,
     )  # fmt: skip
+
+
+def _run(settings: Settings, plan: TablePlan, cache: ManifestCache, progress: ReportProgress) -> RunResult:
+    """Carry out `plan` in a Spark session of its own; nothing is started when there is nothing to do.
+
+    Raises:
+        FirnlineError: by class the reaction; the table is as it was.
+    """
+    name, run_id = plan.table.name, str(uuid.uuid4())
+    catalogs = Catalogs(settings.catalogs)
+    bus = EventBus(last=(log_event,))
+    with ExitStack() as stack:
+        history = history_of(settings, catalogs, ignore)
+        if history is not None:
+            history.start()  # before Spark: a table that is no history is refused first
+            stack.callback(history.stop, HISTORY_SECONDS)
+            bus.subscribe(history)
+        if not plan.has_work:
+            bus.publish(RunSkipped(table=name, reason=Reason.NOTHING_DUE))
+            return RunResult(
+                run_id=run_id,
+                table=name,
+                snapshot_before=plan.snapshot_id,
+                snapshot_after=plan.snapshot_id,
+                groups=(),
+                plan_seconds=plan.seconds,
+                rewrite_seconds=0.0,
+                commit_seconds=0.0,
+            )
+        session = spark_session(settings)
+        stack.callback(session.stop)
+        checkpoint = settings.state.checkpoint.rstrip("/")
+        parts = rewriting(settings, session, catalogs, cache, bus.publish, checkpoint=checkpoint, beside_stream=False)
+        parts.sweep(time.time(), settings.service.grace_seconds)
+
+        def enabled() -> bool:
+            return table_switch(catalogs.load(name).properties) is not False
+
+        return parts.rewriter.run(plan, enabled=enabled, run_id=run_id, progress=progress)

@@ -17,11 +17,12 @@ from rich.table import Table
 from compactor.debt.table_changes import CommitTimes, Deltas, live_counts
 from compactor.errors import FirnlineError
 from compactor.iceberg.other_compactors import other_compactors
-from compactor.iceberg.tables import Catalogs, TableView, file_sizes
+from compactor.iceberg.tables import Catalogs, FileSizes, TableView, file_sizes
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import partition_text
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import PlannedGroup, TablePlan, with_engine
+from compactor.planning.policy import Policy
 from compactor.planning.tiered_policy import policy_of
 from compactor.runs.results import GroupResult, RunResult
 from compactor.settings.tree import Settings
@@ -176,21 +177,17 @@ def debt_documents(
     for name in names:
         try:
             table = catalogs.load(name)
-            counted = _live_counts(settings, table, cache)
-            document = _debt_document(settings, table, counted)
-            documents.append({**document, **_causes(settings, table, cache, counted)} if why else document)
+            values = settings.policy.for_table(table.name, table.properties)
+            sizes = file_sizes(values, table.properties)
+            counted = live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
+            document = _debt_document(settings, table, counted, policy_of(values, sizes), sizes)
+            documents.append({**document, **_causes(table, cache, counted, sizes)} if why else document)
         except FirnlineError as error:
             failed.append(error)
     return documents, failed
 
 
-def _live_counts(settings: Settings, table: TableView, cache: ManifestCache) -> Deltas:
-    sizes = file_sizes(settings.policy.for_table(table.name, table.properties), table.properties)
-    return live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
-
-
-def _causes(settings: Settings, table: TableView, cache: ManifestCache, counted: Deltas) -> Document:
-    sizes = file_sizes(settings.policy.for_table(table.name, table.properties), table.properties)
+def _causes(table: TableView, cache: ManifestCache, counted: Deltas, sizes: FileSizes) -> Document:
     others = [asdict(other) for other in other_compactors(table.metadata, time.time())]
     held = {key: counts.data_bytes for key, counts in counted.items()}
     arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT), held)
@@ -201,10 +198,7 @@ def _causes(settings: Settings, table: TableView, cache: ManifestCache, counted:
     return {"other_compactors": others, "arrivals": asdict(arrivals), "causes": causes}
 
 
-def _debt_document(settings: Settings, table: TableView, counted: Deltas) -> Document:
-    values = settings.policy.for_table(table.name, table.properties)
-    sizes = file_sizes(values, table.properties)
-    policy = policy_of(values, sizes)
+def _debt_document(settings: Settings, table: TableView, counted: Deltas, policy: Policy, sizes: FileSizes) -> Document:
     now = time.time()
     partitions = []
     for key, counts in sorted(counted.items(), key=lambda item: (-item[1].small_files, item[0])):
@@ -248,8 +242,7 @@ def settings_document(settings: Settings) -> Document:
 
 def settings_yaml(settings: Settings) -> str:
     """The same as YAML, in the form of a settings file."""
-    tree = settings_document(settings)
-    return str(yaml.safe_dump(tree, sort_keys=False, allow_unicode=True))
+    return str(yaml.safe_dump(settings_document(settings), sort_keys=False, allow_unicode=True))
 
 
 def print_planning(console: Console, plan: TablePlan) -> None:

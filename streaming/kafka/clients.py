@@ -113,8 +113,7 @@ def _wait_for(admin: KafkaAdminClient, topic: str) -> None:
             reason=Reason.NOT_ALLOWED,
         )
     LOG.warning(
-        "kafka.control_topics: topic %s does not exist yet; firnline reads it from its beginning once it exists",
-        topic,
+        "kafka.control_topics: topic %s does not exist yet; firnline reads it from its beginning once it exists", topic
     )
 
 
