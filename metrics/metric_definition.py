@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 
 SECOND_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200)
 
@@ -28,8 +29,8 @@ class Kind(StrEnum):
 class MetricDefinition:
     """One metric. `meaning` is its help text; `remedy` says what to do when the value looks wrong."""
 
-    name: str
     kind: Kind
+    name: str
     meaning: str
     remedy: str
     labels: tuple[str, ...] = ()
@@ -50,24 +51,11 @@ def slug(text: str) -> str:
     return text if _SLUG.fullmatch(text) else OTHER
 
 
-def counter(name: str, meaning: str, remedy: str, *, labels: tuple[str, ...] = ()) -> MetricDefinition:
-    return MetricDefinition(name, Kind.COUNTER, meaning, remedy, labels)
-
-
-def gauge(name: str, meaning: str, remedy: str, *, labels: tuple[str, ...] = ()) -> MetricDefinition:
-    return MetricDefinition(name, Kind.GAUGE, meaning, remedy, labels)
-
-
-def histogram(name: str, meaning: str, remedy: str, *, labels: tuple[str, ...] = ()) -> MetricDefinition:
-    return MetricDefinition(name, Kind.HISTOGRAM, meaning, remedy, labels)
-
-
-def table_gauge(name: str, meaning: str, remedy: str) -> MetricDefinition:
-    return gauge(name, meaning, remedy, labels=_PER_TABLE)
-
-
-def engine_counter(name: str, meaning: str, remedy: str) -> MetricDefinition:
-    return counter(name, meaning, remedy, labels=("engine", "reason"))
+counter = partial(MetricDefinition, Kind.COUNTER)
+gauge = partial(MetricDefinition, Kind.GAUGE)
+histogram = partial(MetricDefinition, Kind.HISTOGRAM)
+table_gauge = partial(gauge, labels=_PER_TABLE)
+engine_counter = partial(counter, labels=("engine", "reason"))
 
 
 def of_partition(table_metric: MetricDefinition) -> MetricDefinition:
