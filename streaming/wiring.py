@@ -19,8 +19,6 @@ from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
 from compactor.reasons import Reason
 from compactor.runs.rewriter import Rewriter
-from compactor.runs.table_planner import TablePlanner
-from compactor.runs.table_worker import Announce, ObserveWorker, RewriteWorker, TableWorker
 from compactor.settings.tree import Settings
 from compactor.spark.session import STATE_PARTITIONS
 from compactor.table_names import TableName
@@ -108,11 +106,6 @@ def rewriting(
         clock=clock,
     )
     return Rewriting(catalogs=catalogs, cache=cache, records=records, rewriter=rewriter, slots=slots)
-
-
-def table_worker(planner: TablePlanner, rewriting: Rewriting, announce: Announce, *, observe: bool) -> TableWorker:
-    """The worker that the dispatcher calls for each due table."""
-    return ObserveWorker(planner) if observe else RewriteWorker(planner, rewriting.rewriter, announce)
 
 
 def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:

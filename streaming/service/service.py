@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -23,7 +24,7 @@ from compactor.manifests.prefetcher import Prefetcher
 from compactor.runs.dispatcher import Dispatcher
 from compactor.runs.open_requests import OpenRequests
 from compactor.runs.table_planner import TablePlanner
-from compactor.runs.table_worker import Announce
+from compactor.runs.table_worker import Announce, ObserveWorker, RewriteWorker
 from compactor.runs.work_order import Limits
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
@@ -35,16 +36,14 @@ from streaming.kafka.clients import ensure_topics
 from streaming.kafka.topic_sample import check_commit_topic
 from streaming.ledger.batch_handler import BatchHandler
 from streaming.ledger.operator import ledger_settings
-from streaming.ledger.query_progress import ProgressReader
 from streaming.ledger.table_watcher import TableWatcher
 from streaming.logs.events import LOG, log_event
 from streaming.service.event_bus import EventBus
-from streaming.service.lifecycle import StopSteps
 from streaming.service.observe import DirectLedger
 from streaming.service.pages import ServiceState, metrics_server
 from streaming.service.streams import Streams
 from streaming.service.topics import TopicWriter
-from streaming.wiring import Rewriting, check_run_settings, history_of, manifest_cache, rewriting, table_worker
+from streaming.wiring import Rewriting, check_run_settings, history_of, manifest_cache, rewriting
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +72,7 @@ class Service:
         self._catalogs = Catalogs(settings.catalogs)
         self._topics = TopicWriter(settings.kafka)
         self._state = ServiceState()
-        self._stop_steps = StopSteps()
+        self._stop_steps = ExitStack()
         self._stop_by = 0.0
         self._parts: Rewriting | None = None
         registry = CollectorRegistry()
@@ -105,7 +104,7 @@ class Service:
         self._state.starting = True
         check_run_settings(self._settings, observe=self._observe)
         checkpoint = self._checkpoint()
-        self._stop_steps.add("http", self._http.stop)
+        self._at_stop("http", self._http.stop)
         self._http.start()
         LOG.info("http pages at %s", self.address)
         self._check_surroundings()
@@ -135,8 +134,12 @@ class Service:
         """
         next_sweep = 0.0
         while not stop.wait(1.0):
-            if self._state.streams is not None:
-                self._check(self._state.streams)
+            try:
+                if self._state.streams is not None:
+                    self._state.streams.check()
+            except FirnlineError:
+                self._state.ready = False
+                raise
             if time.monotonic() >= next_sweep:
                 self._sweep_in_flight()
                 next_sweep = time.monotonic() + IN_FLIGHT_SWEEP_SECONDS
@@ -145,22 +148,26 @@ class Service:
         """Stop everything that was started; running rewrites end before their commit or finish it."""
         self._state.ready = self._state.starting = False
         self._stop_by = time.monotonic() + STOP_SECONDS
-        self._stop_steps.run()
+        self._stop_steps.close()
         LOG.info("stopped")
 
-    def _check(self, streams: Streams) -> None:
-        try:
-            streams.check()
-        except FirnlineError:
-            self._state.ready = False
-            raise
+    def _at_stop(self, name: str, step: Callable[[], object]) -> None:
+        """At the stop, call `step` before all steps that were added earlier; one that fails stops no other."""
+
+        def run() -> None:
+            try:
+                step()
+            except Exception as error:  # noqa: BLE001 - a signal to the process group ends Spark's JVM at the same moment
+                LOG.debug("%s had stopped already: %s", name, error)
+
+        self._stop_steps.callback(run)
 
     def _checkpoint(self) -> str:
         if not self._observe:
             return self._settings.state.checkpoint.rstrip("/")
         # A checkpoint of its own: the whole topic is read, and the service's checkpoint stays as it is.
         folder = tempfile.TemporaryDirectory(prefix="firnline-observe-", ignore_cleanup_errors=True)
-        self._stop_steps.add("observe mode's checkpoint", folder.cleanup)
+        self._at_stop("observe mode's checkpoint", folder.cleanup)
         return "file://" + folder.name
 
     def _check_surroundings(self) -> None:
@@ -174,12 +181,12 @@ class Service:
     def _start_session(self) -> SparkSession:
         """Producer, history and Spark. History and producer stop before Spark, whose stop may hang."""
         sessions: list[SparkSession] = []
-        self._stop_steps.add("spark", lambda: [session.stop() for session in sessions])
+        self._at_stop("spark", lambda: [session.stop() for session in sessions])
         if not self._observe:
             self._topics.open()
-            self._stop_steps.add("producer", self._topics.close)
+            self._at_stop("producer", self._topics.close)
             self._start_history()
-        self._stop_steps.add("manifest cache", self._cache.flush)
+        self._at_stop("manifest cache", self._cache.flush)
         sessions.append(spark_session(self._settings))
         return sessions[0]
 
@@ -188,7 +195,7 @@ class Service:
         if history is not None:
             history.start()  # before Spark: a table that is no history table is refused early
             self._bus.subscribe(history)
-            self._stop_steps.add("history", lambda: history.stop(HISTORY_SECONDS))
+            self._at_stop("history", lambda: history.stop(HISTORY_SECONDS))
 
     def _start_work(self, session: SparkSession, parts: Rewriting, checkpoint: str) -> None:
         """Hooks, dispatcher, streams and watcher, in this order."""
@@ -214,9 +221,11 @@ class Service:
             clock=self._clock,
             planned=prefetcher.planned,
         )
+        announce = _announcing(watcher)
+        worker = ObserveWorker(planner) if self._observe else RewriteWorker(planner, parts.rewriter, announce)
         dispatcher = Dispatcher(
             self._board,
-            table_worker(planner, parts, _announcing(watcher), observe=self._observe).work,
+            worker.work,
             concurrent_runs=self._settings.service.concurrent_runs,
             first_backoff_seconds=self._settings.service.retry_seconds,
             limits=Limits.of(self._settings.limits),
@@ -237,7 +246,7 @@ class Service:
             catalogs=self._catalogs,
             checkpoint=checkpoint,
             handler=handler,
-            progress=ProgressReader(self._bus.publish),
+            listener=self._bus.publish,
             write=not self._observe,
         )
         self._start_in_order(dispatcher, streams, watcher, handler)
@@ -247,14 +256,14 @@ class Service:
     ) -> None:
         state = self._state
         state.dispatcher, state.streams, state.watcher, state.handler = dispatcher, streams, watcher, handler
-        self._stop_steps.add("streams", streams.stop)
-        self._stop_steps.add("batches", lambda: streams.finish_batches(self._stop_by))
-        self._stop_steps.add("dispatcher", self._stop_dispatcher)
+        self._at_stop("streams", streams.stop)
+        self._at_stop("batches", lambda: streams.finish_batches(self._stop_by))
+        self._at_stop("dispatcher", self._stop_dispatcher)
         dispatcher.start()
         streams.start()
         for query in streams.queries:
             self._recorder.stream_started(str(query.name))
-        self._stop_steps.add("table watcher", watcher.stop)
+        self._at_stop("table watcher", watcher.stop)
         watcher.start()
 
     def _start_hooks(self, session: SparkSession) -> None:
@@ -267,7 +276,7 @@ class Service:
                 hooks.committed(event)
 
         self._bus.subscribe(committed)
-        self._stop_steps.add("refresh hooks", lambda: hooks.stop(HOOK_SECONDS))
+        self._at_stop("refresh hooks", lambda: hooks.stop(HOOK_SECONDS))
         hooks.start()
 
     def _start_prefetcher(self) -> Prefetcher:
@@ -278,7 +287,7 @@ class Service:
                 prefetcher.table_changed(event.table)
 
         self._bus.subscribe(updated)
-        self._stop_steps.add("prefetcher", prefetcher.stop)
+        self._at_stop("prefetcher", prefetcher.stop)
         prefetcher.start()
         return prefetcher
 

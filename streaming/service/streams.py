@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from compactor.errors import FirnlineError
+from compactor.events import BatchFinished, DeadLettered, Listener
 from compactor.iceberg.tables import Catalogs
 from compactor.reasons import Reason
 from compactor.settings.tree import Settings
 from streaming.ledger.batch_handler import BatchHandler
-from streaming.ledger.queries import start_dead_letters, start_ledger
-from streaming.ledger.query_progress import ProgressReader
+from streaming.ledger.queries import DEAD_LETTERS, start_dead_letters, start_ledger
 from streaming.logs.events import LOG
 
 if TYPE_CHECKING:
@@ -32,9 +32,10 @@ class Streams:
     catalogs: Catalogs
     checkpoint: str
     handler: BatchHandler
-    progress: ProgressReader
+    listener: Listener
     write: bool
     queries: list[StreamingQuery] = field(default_factory=list)
+    _reported: dict[str, int] = field(default_factory=dict)
     _dead_letters_again: float = 0.0
 
     def start(self) -> None:
@@ -50,8 +51,8 @@ class Streams:
             FirnlineError: the ledger's query ended by itself; the message has its cause.
         """
         ledger, dead_letters = self.queries
-        self.progress.poll(ledger)
-        self.progress.poll(dead_letters)
+        self._report_batches(ledger)
+        self._report_batches(dead_letters)
         if not ledger.isActive:
             raise FirnlineError(
                 f"the stream ledger ended: {ledger.exception()}; start the service again, it resumes where it was",
@@ -78,6 +79,19 @@ class Streams:
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
                 time.sleep(0.05)
 
+    def _report_batches(self, query: StreamingQuery) -> None:
+        """Publish the batches that finished since the last call, each once. Spark keeps the last 100."""
+        name = str(query.name)
+        for progress in query.recentProgress:
+            if progress.batchId <= self._reported.get(name, -1):
+                continue
+            self._reported[name] = progress.batchId
+            self.listener(_finished(name, progress))
+            dead_letters = (progress.observedMetrics or {}).get(DEAD_LETTERS)
+            for reason, count in (dead_letters.asDict() if dead_letters is not None else {}).items():
+                if count:
+                    self.listener(DeadLettered(reason=reason, count=count))
+
     def _start_dead_letters(self) -> StreamingQuery:
         return start_dead_letters(self.session, self.settings, self.catalogs, self.checkpoint, write=self.write)
 
@@ -88,3 +102,15 @@ class Streams:
             self.queries[1] = self._start_dead_letters()
         except Exception as error:  # noqa: BLE001 - any error is tried again
             LOG.warning("the stream %s could not be started: %s", ended.name, error)
+
+
+def _finished(name: str, progress: Any) -> BatchFinished:
+    behind = [int(source.metrics.get("maxOffsetsBehindLatest") or 0) for source in progress.sources]
+    return BatchFinished(
+        query=name,
+        batch_id=progress.batchId,
+        seconds=progress.durationMs.get("triggerExecution", 0) / 1000,
+        input_rows=progress.numInputRows,
+        lag_offsets=sum(behind),
+        state_rows=sum(operator.numRowsTotal for operator in progress.stateOperators),
+    )
