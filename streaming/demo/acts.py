@@ -23,9 +23,9 @@ from streaming.demo.events_table import BUCKETS
 from streaming.demo.ingestion import IngestedCommit
 from streaming.demo.processes import Child, last_lines
 from streaming.demo.service_facts import Readings, read_metrics
-from streaming.demo.show import HISTORY, ActResult, Check, Scene, Show
+from streaming.demo.show import HISTORY, ActResult, Check, Show
 from streaming.demo.stage import CATALOG, TABLE, Stage, interruptible, uninterrupted, work_folder
-from streaming.demo.table_facts import Content, Look, TableCommit, TableFacts
+from streaming.demo.table_facts import Look, TableCommit, TableFacts
 
 PAUSE_SECONDS = 1.0
 LOOK_SECONDS = 1.0
@@ -147,9 +147,9 @@ class Play:
             Check(after.files == BUCKETS, f"act 1: {after.files} files live afterwards ({BUCKETS} expected)"),
             Check(before.same_rows_as(after), "act 1: the rows before and after the replace are the same"),
         ]
-        return self._result(
-            "Act 1: a backlog", before, after, ingested_bytes=before.bytes, replaces=replaces, checks=checks,
-            earlier=Readings(), latency_note="with the wait for the service", started=started,
+        return ActResult(
+            "Act 1: a backlog", before, after, before.bytes, replaces, self._must_read(),
+            "with the wait for the service", time.monotonic() - started, checks,
         )  # fmt: skip
 
     def second_act(self) -> ActResult:
@@ -182,9 +182,9 @@ class Play:
             ),
             Check(end.settled, f"act 2: no bucket is due at the end (at most {most} small files in one)"),
         ]
-        return self._result(
-            "Act 2: beside the writer", before, after, ingested_bytes=appended.bytes, replaces=replaces, checks=checks,
-            earlier=before_readings, latency_note="mean of the commits", started=started,
+        return ActResult(
+            "Act 2: beside the writer", before, after, appended.bytes, replaces, self._must_read() - before_readings,
+            "mean of the commits", time.monotonic() - started, checks,
         )  # fmt: skip
 
     def service_log(self) -> str:
@@ -245,11 +245,9 @@ class Play:
             self._last_look = time.monotonic()
             self._look_around()
         self._show.scene(
-            Scene(
-                (("ingestion", self._ingestion_text()), ("service", self._service_text())),
-                self._look.buckets if self._look is not None else {},
-                {bucket: list(values) for bucket, values in self._history.items()},
-            )
+            (("ingestion", self._ingestion_text()), ("service", self._service_text())),
+            self._look.buckets if self._look is not None else {},
+            {bucket: list(values) for bucket, values in self._history.items()},
         )
 
     def _look_around(self) -> None:
@@ -324,35 +322,3 @@ class Play:
         if readings is None:
             raise GiveUpError(f"{self.address}/metrics does not answer; see the service's log in {self._stage.folder}")
         return readings
-
-    def _result(
-        self,
-        title: str,
-        before: Content,
-        after: Content,
-        *,
-        ingested_bytes: int,
-        replaces: list[TableCommit],
-        checks: list[Check],
-        earlier: Readings,
-        latency_note: str,
-        started: float,
-    ) -> ActResult:
-        done = self._must_read() - earlier
-        rewritten = sum(replace.bytes_added for replace in replaces)
-        return ActResult(
-            title=title,
-            before=before,
-            after=after,
-            replaces=len(replaces),
-            engines=done.engines,
-            failures=done.failures,
-            plan_seconds=done.stage_seconds("plan"),
-            rewrite_seconds=done.stage_seconds("rewrite"),
-            commit_seconds=done.stage_seconds("commit"),
-            event_to_compacted_seconds=done.event_to_compacted_seconds,
-            latency_note=latency_note,
-            write_amplification=(ingested_bytes + rewritten) / max(1, ingested_bytes),
-            seconds=time.monotonic() - started,
-            checks=checks,
-        )

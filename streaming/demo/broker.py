@@ -61,10 +61,9 @@ def _cluster_id() -> str:
     return made if made[0] != "-" else _cluster_id()
 
 
-def _run(command: list[str]) -> str:
+def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise GiveUpError(
             f"Kafka's storage tool failed:\n{(done.stdout + done.stderr)[-2000:]}", reason=Reason.BROKER_FAILED
         )
-    return done.stdout

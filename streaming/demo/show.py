@@ -15,22 +15,15 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from streaming.demo.table_facts import BucketFiles, Content
+from streaming.demo.service_facts import Readings
+from streaming.demo.table_facts import BucketFiles, Content, TableCommit
 
+Status = Sequence[tuple[str, str]]
 BARS = "▁▂▃▄▅▆▇█"
 HISTORY = 72
 OTHER_COLUMNS = 34
 PLAIN_WIDTH = 110
 CHECKSUM_DIGITS = 16
-
-
-@dataclass(frozen=True)
-class Scene:
-    """The live view: state of each process, and the table's files per bucket over time."""
-
-    status: Sequence[tuple[str, str]]
-    buckets: Mapping[int, BucketFiles]
-    history: Mapping[int, Sequence[int]]
 
 
 @dataclass(frozen=True)
@@ -41,22 +34,22 @@ class Check:
 
 @dataclass(frozen=True)
 class ActResult:
-    """Result of an act. `before`: the ingested files; `after`: the table at the end."""
+    """Result of an act. `before`: the ingested files; `after`: the table at the end; `readings`: of the service."""
 
     title: str
     before: Content
     after: Content
-    replaces: int
-    engines: Mapping[str, int]
-    failures: Mapping[str, int]
-    plan_seconds: float
-    rewrite_seconds: float
-    commit_seconds: float
-    event_to_compacted_seconds: float | None
+    ingested_bytes: int
+    replaces: Sequence[TableCommit]
+    readings: Readings
     latency_note: str
-    write_amplification: float
     seconds: float
     checks: Sequence[Check]
+
+    @property
+    def write_amplification(self) -> float:
+        rewritten = sum(replace.bytes_added for replace in self.replaces)
+        return (self.ingested_bytes + rewritten) / max(1, self.ingested_bytes)
 
 
 class Show:
@@ -99,9 +92,11 @@ class Show:
             finally:
                 self._live = None
 
-    def scene(self, scene: Scene) -> None:
+    def scene(self, status: Status, buckets: Mapping[int, BucketFiles], history: Mapping[int, Sequence[int]]) -> None:
+        """Update the live view: state of each process, and the table's files per bucket over time."""
         if self._live is not None:
-            self._live.update(_scene(scene, bars=max(8, min(HISTORY, self._console.width - OTHER_COLUMNS))))
+            bars = max(8, min(HISTORY, self._console.width - OTHER_COLUMNS))
+            self._live.update(_scene(status, buckets, {number: values[-bars:] for number, values in history.items()}))
 
     def summary(self, acts: Sequence[ActResult]) -> None:
         table = Table(box=box.SIMPLE_HEAD, title="Before and after", title_justify="left", title_style="bold")
@@ -123,23 +118,22 @@ class Show:
             self._console.print(f"  [dim]{name:<{width}}[/]  {value}", soft_wrap=True)
 
 
-def _scene(scene: Scene, bars: int) -> RenderableType:
-    status = Table.grid(padding=(0, 2))
-    for name, text in scene.status:
-        status.add_row(Text(name, style="bold"), text)
-    buckets = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+def _scene(status: Status, buckets: Mapping[int, BucketFiles], history: Mapping[int, Sequence[int]]) -> RenderableType:
+    states = Table.grid(padding=(0, 2))
+    for name, text in status:
+        states.add_row(Text(name, style="bold"), text)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in ("bucket", "files", "small", "MB"):
-        buckets.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
-    buckets.add_column("files over time", no_wrap=True)
-    history = {number: values[-bars:] for number, values in scene.history.items()}
+        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
+    table.add_column("files over time", no_wrap=True)
     highest = max((max(values, default=0) for values in history.values()), default=0)
-    for number, bucket in scene.buckets.items():
+    for number, bucket in buckets.items():
         style = "yellow" if bucket.due else "green"
-        buckets.add_row(
+        table.add_row(
             str(number), Text(str(bucket.files), style=f"bold {style}"), str(bucket.small_files),
             f"{bucket.bytes / 1e6:.0f}", Text(sparkline(history.get(number, ()), highest), style=style),
         )  # fmt: skip
-    return Padding(Group(status, Text(), buckets), (1, 0, 0, 2))
+    return Padding(Group(states, Text(), table), (1, 0, 0, 2))
 
 
 def sparkline(values: Sequence[int], highest: int) -> str:
@@ -160,8 +154,10 @@ _LABELS = (
 
 
 def _cells(act: ActResult) -> tuple[str, ...]:
-    engines = (f"{engine}: {groups} groups" for engine, groups in act.engines.items())
-    failures = (f"{failure}: {count}" for failure, count in act.failures.items())
+    readings = act.readings
+    engines = (f"{engine}: {groups} groups" for engine, groups in readings.engines.items())
+    failures = (f"{failure}: {count}" for failure, count in readings.failures.items())
+    latency = readings.event_to_compacted_seconds
     return (
         f"{act.before.files:,} → {act.after.files:,}",
         f"{act.before.bytes / 1e6:,.1f} → {act.after.bytes / 1e6:,.1f}",
@@ -169,20 +165,11 @@ def _cells(act: ActResult) -> tuple[str, ...]:
         f"{act.after.rows:,}",
         checksum_text(act.before.checksum),
         checksum_text(act.after.checksum),
-        f"{act.replaces}",
+        f"{len(act.replaces)}",
         "\n".join(failures) or "none",
         "\n".join(engines) or "none",
-        f"{act.plan_seconds:.2f} s",
-        f"{act.rewrite_seconds:.2f} s",
-        f"{act.commit_seconds:.2f} s",
-        _latency(act),
+        *(f"{readings.stage_seconds(stage):.2f} s" for stage in ("plan", "rewrite", "commit")),
+        "none" if latency is None else f"{latency:.1f} s, {act.latency_note}",
         f"{act.write_amplification:.2f} bytes per byte",
         f"{act.seconds:.0f} s",
     )
-
-
-def _latency(act: ActResult) -> str:
-    if act.event_to_compacted_seconds is None:
-        return "none"
-    note = f", {act.latency_note}" if act.latency_note else ""
-    return f"{act.event_to_compacted_seconds:.1f} s{note}"

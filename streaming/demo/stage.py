@@ -7,10 +7,11 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import yaml
 
@@ -22,8 +23,7 @@ from streaming.demo.object_store import s3proxy
 from streaming.demo.rest_catalog import files_on, rest_catalog
 
 USUAL_PORT = 9464
-SQLITE, REST_S3 = "sqlite", "rest-s3"
-LAKES = (SQLITE, REST_S3)
+SQLITE = "sqlite"
 CATALOG, TABLE = "lake", "db.events"
 MIN_INPUT_FILES = PolicyValues().min_input_files
 ROOM = 6  # bytes written per ingested byte of one act, with a margin: no snapshot is expired
@@ -31,7 +31,7 @@ ROOM = 6  # bytes written per ingested byte of one act, with a margin: no snapsh
 
 @dataclass(frozen=True)
 class Stage:
-    """Folder of the demo, its catalog and store (`on`: one of `LAKES`), and the size of its ingestion per act."""
+    """Folder of the demo, its catalog and store (`on`: sqlite or rest-s3), and the size of its ingestion per act."""
 
     folder: Path
     commits: int
@@ -104,26 +104,24 @@ def work_folder(folder: Path | None) -> Iterator[Path]:
         yield Path(tempfile.mkdtemp(prefix="firnline-demo-")).resolve()
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
+def interruptible() -> AbstractContextManager[None]:
     """Handle SIGTERM and a closed terminal like Ctrl-C."""
-    names = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(name, _interrupt) for name in names]
-    try:
-        yield
-    finally:
-        for name, handler in zip(names, before, strict=True):
-            signal.signal(name, handler)
+    return _handled(_interrupt, signal.SIGTERM, signal.SIGHUP)
+
+
+def uninterrupted() -> AbstractContextManager[None]:
+    """Ignore Ctrl-C, so that a second one does not leave children behind."""
+    return _handled(signal.SIG_IGN, signal.SIGINT)
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Ignore Ctrl-C, so that a second one does not leave children behind."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _handled(handler: Any, *names: signal.Signals) -> Iterator[None]:
+    before = {name: signal.signal(name, handler) for name in names}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for name, earlier in before.items():
+            signal.signal(name, earlier)
 
 
 def _interrupt(number: int, _frame: FrameType | None) -> None:

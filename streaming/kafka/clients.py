@@ -74,11 +74,6 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[s
 
     Never creates control topics: their sinks do, and firnline then reads them.
 
-    Args:
-        kafka: Settings with the topics.
-        create: Whether topics may be created.
-        hook_topics: Topics of refresh hooks.
-
     Raises:
         RetryError: no broker answers.
         InputError: a topic is missing and cannot be created, or may not be seen; the message names the key.
