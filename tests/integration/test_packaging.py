@@ -124,7 +124,7 @@ def test_the_wheel_alone_works(installed: Path, tmp_path: Path) -> None:
     assert "not fetched" in jars  # and a start fetches them: see compactor/spark/java.py
     for module in (
         "streaming.service.service",
-        "streaming.hooks.trino_statement",
+        "streaming.hooks.kinds",
         "metrics.http_server",
         "streaming.demo.acts",
     ):
