@@ -37,7 +37,9 @@ from pyiceberg.types import (
 from rich.console import Console
 from rich.table import Table
 
-from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeTask, encode
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.encode.encode import EncodeTask, encode
+from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.reading.schema import written_schema
 from tests.benchmarks.machine import description
 

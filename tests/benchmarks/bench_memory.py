@@ -96,7 +96,8 @@ def report(console: Console, what: str, found: dict[str, float | str], row_group
 
 
 def main() -> None:
-    from compactor.rewrite.encode.encode import EncodeInput, EncodeTask  # noqa: PLC0415
+    from compactor.rewrite.deletes.equality_deletes import EncodeInput  # noqa: PLC0415
+    from compactor.rewrite.encode.encode import EncodeTask  # noqa: PLC0415
     from compactor.rewrite.splice.checks import SpliceLimits  # noqa: PLC0415
     from compactor.rewrite.splice.splice import SpliceInput  # noqa: PLC0415
     from compactor.rewrite.tasks.output_task import SpliceTask, TaskInput  # noqa: PLC0415

@@ -23,8 +23,10 @@ from pyiceberg.types import (
     UUIDType,
 )
 
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeTask, encode
+from compactor.rewrite.encode.encode import EncodeTask, encode
+from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
 from tests.conftest import Lake
 

@@ -13,8 +13,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
 from compactor.refusal import Refusal
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeTask, encode
+from compactor.rewrite.encode.encode import EncodeTask, encode
+from compactor.rewrite.encode.writer import EncodedFile
 
 FIELD_ID = b"PARQUET:field_id"
 IDS = Schema(NestedField(1, "id", LongType(), required=True))

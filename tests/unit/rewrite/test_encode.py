@@ -40,7 +40,8 @@ from pyiceberg.types import (
 )
 
 from compactor.errors import GiveUpError
-from compactor.rewrite.encode.encode import EncodeInput, encode, encode_refusal
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.encode.encode import encode, encode_refusal
 from compactor.rewrite.reading.projection import projection
 from compactor.rewrite.reading.schema import written_schema
 from compactor.rewrite.reading.source_columns import source_columns

@@ -20,9 +20,10 @@ from pyiceberg.types import (
 )
 
 from compactor.errors import GiveUpError, RetryError
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode import writer as encode_write
-from compactor.rewrite.encode.encode import EncodeInput, encode, encode_refusal
+from compactor.rewrite.encode.encode import encode, encode_refusal
 from compactor.rewrite.parquet.footer import read_footer
 from compactor.rewrite.reading.schema import LAST_UPDATED_SEQUENCE_NUMBER, ROW_ID
 from compactor.rewrite.splice.splice import SpliceInput, SpliceLimits, refusal, splice

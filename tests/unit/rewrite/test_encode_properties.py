@@ -37,7 +37,7 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from compactor.rewrite.encode.encode import EncodeInput
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from tests.unit.rewrite.encode_support import column, deletes, encode_task, encoded, write
 
 PRIMITIVES: list[IcebergType] = [

@@ -33,9 +33,10 @@ from pyiceberg.types import (
 )
 
 from compactor.refusal import Refusal
-from compactor.rewrite.deletes.equality_deletes import LOOKUP_ROWS, EqualityDelete
+from compactor.rewrite.deletes.equality_deletes import LOOKUP_ROWS, EncodeInput, EqualityDelete
 from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeTask, encode, encode_refusal
+from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
+from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.reading.schema import written_schema
 
 UTC = dt.UTC

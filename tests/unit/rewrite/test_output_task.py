@@ -26,8 +26,10 @@ from compactor.planning.engine import Engine, EngineChoice, choose_engine, impos
 from compactor.planning.plan_table import PlannedGroup
 from compactor.planning.planner import FileGroup
 from compactor.refusal import Refusal
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.deletes.position_deletes import DeleteFile
-from compactor.rewrite.encode.encode import EncodedFile, EncodeInput, EncodeTask, encode
+from compactor.rewrite.encode.encode import EncodeTask, encode
+from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet import footer as parquet_footer
 from compactor.rewrite.splice.checks import SpliceLimits
 from compactor.rewrite.splice.lineage_chunks import RowLineage
