@@ -270,7 +270,7 @@ MUTATIONS: Final = (
         "the spark engine counts as deleted what it has not written (StarRocks 77797)",
         "compactor/rewrite/tasks/spark_scan.py",
         "rows_deleted=deleted,",
-        "rows_deleted=sum(int(task.file().recordCount()) for task in tasks) - rows_out,",
+        "rows_deleted=sum(int(task.file().recordCount()) for task in scan_tasks) - rows_out,",
         f"{_KINDS}::test_rows_that_a_filter_takes_away_while_spark_reads_are_noticed",
     ),
     Mutation(

@@ -78,7 +78,7 @@ MUTATIONS: Final = (
         "copied row groups are labelled sorted",
         "compactor/rewrite/tasks/runner.py",
         '"sort-order-id": UNSORTED}',
-        '"sort-order-id": share[0].entry.sort_order_id or 1}',
+        '"sort-order-id": files[0].entry.sort_order_id or 1}',
         f"{_KINDS}::test_copied_row_groups_are_not_labelled_sorted",
     ),
     Mutation(

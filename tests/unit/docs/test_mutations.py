@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -29,6 +32,16 @@ def test_a_mutation_fits(mutation: Mutation) -> None:
     compile(mutation.applied_to(ROOT), mutation.path, "exec")
     assert mutation.test_function in functions(mutation.test_file)
     assert mutation.what.strip() == mutation.what != ""
+
+
+def test_a_mutation_uses_no_name_that_does_not_exist(tmp_path: Path) -> None:
+    """A test would fail for the name, not for what the mutation claims to break."""
+    for number, mutation in enumerate(MUTATIONS):
+        (tmp_path / f"m{number}.py").write_text(mutation.applied_to(ROOT), encoding="utf-8")
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "--output-format", "concise"]
+    done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, check=False)
+    broken = {MUTATIONS[int(number)].what for number in re.findall(r"m(\d+)\.py", done.stdout)}
+    assert (done.returncode, broken) == (0, set()), done.stdout + done.stderr
 
 
 def test_every_rule_is_broken_by_some_mutation() -> None:
