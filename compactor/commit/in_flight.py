@@ -242,12 +242,7 @@ def _name(run_id: str) -> str:
 
 
 def sweep(
-    records: InFlightRecords,
-    catalogs: Catalogs,
-    cache: ManifestCache,
-    *,
-    now: float,
-    grace_seconds: float,
+    records: InFlightRecords, catalogs: Catalogs, cache: ManifestCache, *, now: float, grace_seconds: float
 ) -> dict[TableName, int]:
     """Clean up after runs of dead or ended owners; returns the number of deleted files per table.
 

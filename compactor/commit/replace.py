@@ -22,14 +22,7 @@ from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, Ret
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.other_compactors import RUN_ID
 from compactor.reasons import Reason
-from compactor.spark.java_table import (
-    COMMIT_FAILED,
-    VALIDATION,
-    JavaTable,
-    delete_file,
-    exception_class,
-    first_line,
-)
+from compactor.spark.java_table import COMMIT_FAILED, VALIDATION, JavaTable, delete_file, exception_class, first_line
 
 LOG = logging.getLogger("firnline")
 ENGINES = "firnline.engines"
@@ -171,11 +164,7 @@ def _not_sent(error: Py4JJavaError, summary: CommitSummary) -> FirnlineError:
 
 
 def _rewrite_files(
-    table: JavaTable,
-    replacements: Sequence[Replacement],
-    dangling: Any,
-    carried: Sequence[Any],
-    summary: CommitSummary,
+    table: JavaTable, replacements: Sequence[Replacement], dangling: Any, carried: Sequence[Any], summary: CommitSummary
 ) -> Any:
     jvm = table.jvm
     rewrite = table.handle.newRewrite().validateFromSnapshot(table.snapshot_id)

@@ -19,7 +19,7 @@ from compactor.planning.conflicts import changes_since, touched_groups
 from compactor.planning.dangling_deletes import dangling_deletes
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
-from compactor.runs.results import DroppedGroup, FinishedGroup, overtaken
+from compactor.runs.results import DroppedGroup, GroupResult, overtaken
 from compactor.spark.java_table import JavaTable
 
 RACES = 5  # lost races in a row after which the run ends: the table is too busy at present
@@ -30,7 +30,7 @@ class Committed:
     """The result of a commit. `snapshot_id` is None when nothing was sent, e.g. because every group was dropped."""
 
     snapshot_id: int | None
-    kept: tuple[FinishedGroup, ...]
+    kept: tuple[GroupResult, ...]
     dropped: tuple[DroppedGroup, ...]
     delete_files_removed: int
 
@@ -38,7 +38,7 @@ class Committed:
 def commit_groups(
     table: JavaTable,
     plan: TablePlan,
-    groups: Sequence[FinishedGroup],
+    groups: Sequence[GroupResult],
     summary: CommitSummary,
     catalogs: Catalogs,
     cache: ManifestCache,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from compactor.errors import FirnlineError, GiveUpError, ReplanError
 from compactor.events import GroupPlan, GroupRewritten
-from compactor.planning.engine import EngineChoice, costliest
+from compactor.planning.engine import costliest
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.runner import WrittenOutput
@@ -16,22 +16,14 @@ from compactor.table_names import TableName
 
 @dataclass(frozen=True)
 class GroupResult:
-    """One rewritten file group; sizes in bytes. `rows_in - rows_deleted == rows_out` was checked.
+    """One rewritten file group; `rows_in - rows_deleted == rows_out` was checked.
 
-    `bytes_decoded` of `bytes_in` were decoded, the others copied.
+    `parts`: the outputs to commit; empty once they are committed, because they hold Java objects.
     """
 
     planned: PlannedGroup
-    engine: EngineChoice
-    files_in: int
-    files_out: int
-    bytes_in: int
-    bytes_out: int
-    rows_in: int
-    rows_deleted: int
-    rows_out: int
-    seconds: float
-    bytes_decoded: int
+    rewritten: GroupRewritten
+    parts: Sequence[WrittenOutput]
 
 
 @dataclass(frozen=True)
@@ -88,63 +80,40 @@ class RunResult:
         return self.plan_seconds + self.rewrite_seconds + self.commit_seconds
 
 
-@dataclass(frozen=True)
-class FinishedGroup:
-    """A file group after its output tasks: their outputs, or the error that drops it from the commit."""
-
-    planned: PlannedGroup
-    error: FirnlineError | None
-    parts: Sequence[WrittenOutput]
-
-
-def checked_result(table: TableName, planned: PlannedGroup, parts: Sequence[WrittenOutput]) -> GroupResult:
+def checked_result(run_id: str, plan: TablePlan, planned: PlannedGroup, parts: Sequence[WrittenOutput]) -> GroupResult:
     """The row check of invariant 1: rows in, rows deleted and rows out come from three different counts.
 
     Raises:
         GiveUpError: they do not add up.
     """
-    rows_in, rows_out = planned.file_group.rows, sum(part.rows_out for part in parts)
+    table, group = plan.table.name, planned.file_group
+    rows_in, rows_out = group.rows, sum(part.rows_out for part in parts)
     rows_deleted = sum(part.rows_deleted for part in parts)
     if rows_in - rows_deleted != rows_out:
         raise GiveUpError(
-            f"group {planned.file_group.partition} of {table}: {rows_in} rows in, {rows_deleted} deleted, but "
+            f"group {group.partition} of {table}: {rows_in} rows in, {rows_deleted} deleted, but "
             f"{rows_out} written; nothing is committed. Check the record counts in the table's manifests",
             reason=Reason.ROW_COUNT_MISMATCH,
         )
-    return GroupResult(
-        planned=planned,
-        engine=costliest([part.engine for part in parts]),
-        files_in=len(planned.file_group.files),
+    engine = costliest([part.engine for part in parts])
+    rewritten = GroupRewritten(
+        run_id=run_id,
+        table=table,
+        key=group.key,
+        engine=engine.kind.value,
+        reason=engine.reason,
+        files_in=len(group.files),
         files_out=sum(len(part.outputs) for part in parts),
-        bytes_in=planned.file_group.bytes,
+        bytes_in=group.bytes,
         bytes_out=sum(part.bytes_out for part in parts),
         rows_in=rows_in,
         rows_deleted=rows_deleted,
         rows_out=rows_out,
         seconds=sum(part.seconds for part in parts),
         bytes_decoded=sum(part.bytes_decoded for part in parts),
+        plan=as_planned(plan, planned),
     )
-
-
-def as_event(run_id: str, plan: TablePlan, result: GroupResult) -> GroupRewritten:
-    """The event of a rewritten file group."""
-    return GroupRewritten(
-        run_id=run_id,
-        table=plan.table.name,
-        key=result.planned.file_group.key,
-        engine=result.engine.kind.value,
-        reason=result.engine.reason,
-        files_in=result.files_in,
-        files_out=result.files_out,
-        bytes_in=result.bytes_in,
-        bytes_out=result.bytes_out,
-        rows_in=result.rows_in,
-        rows_deleted=result.rows_deleted,
-        rows_out=result.rows_out,
-        seconds=result.seconds,
-        bytes_decoded=result.bytes_decoded,
-        plan=as_planned(plan, result.planned),
-    )
+    return GroupResult(planned, rewritten, parts)
 
 
 def as_planned(plan: TablePlan, planned: PlannedGroup) -> GroupPlan:

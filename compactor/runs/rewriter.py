@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
 
 from compactor.commit.in_flight import InFlightRecords
 from compactor.errors import FirnlineError, GiveUpError
@@ -20,9 +21,6 @@ from compactor.runs.run import Progress, Run, RunTools
 from compactor.runs.supervisor import Switches
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import first_line
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 TASKS_PER_SLOT = 4  # output tasks of one Spark job per slot: enough to level out, few enough to show progress
 
@@ -130,10 +128,10 @@ class Rewriter:
                 table=result.table,
                 snapshot_id=snapshot_id,
                 groups=len(result.groups),
-                files_in=sum(group.files_in for group in result.groups),
-                files_out=sum(group.files_out for group in result.groups),
-                bytes_in=sum(group.bytes_in for group in result.groups),
-                bytes_out=sum(group.bytes_out for group in result.groups),
+                files_in=sum(group.rewritten.files_in for group in result.groups),
+                files_out=sum(group.rewritten.files_out for group in result.groups),
+                bytes_in=sum(group.rewritten.bytes_in for group in result.groups),
+                bytes_out=sum(group.rewritten.bytes_out for group in result.groups),
                 plan_seconds=result.plan_seconds,
                 rewrite_seconds=result.rewrite_seconds,
                 commit_seconds=result.commit_seconds,

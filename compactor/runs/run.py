@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+
+from pyspark.sql import SparkSession
 
 from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.replace import CommitSummary
@@ -25,24 +26,12 @@ from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.runs.commit_groups import Committed, commit_groups
 from compactor.runs.failed_groups import reclassify_conflicts
 from compactor.runs.output_record import OutputRecords
-from compactor.runs.results import (
-    DroppedGroup,
-    FinishedGroup,
-    GroupResult,
-    NoGroupLeftError,
-    RunResult,
-    as_event,
-    as_planned,
-    checked_result,
-)
+from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
 from compactor.runs.stray_deletes import without_strays
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches
 from compactor.runs.waves import OutputWaves
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import JavaTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Progress = Callable[[int, int, int], None]
 """Called with (output tasks done, output tasks in all, input bytes done)."""
@@ -144,9 +133,7 @@ class Run:
         groups = [planned.file_group for planned in self._plan.groups]
         return list(batches(groups, settings.groups, settings.bytes, settings.max_commits)) or [()]
 
-    def _rewrite(
-        self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]
-    ) -> list[tuple[FinishedGroup, GroupResult]]:
+    def _rewrite(self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]) -> list[GroupResult]:
         """Rewrite these file groups. Returns those whose rows add up; the others are dropped."""
         self.stage = "rewrite"
         started = self._tools.clock()
@@ -160,64 +147,35 @@ class Run:
             cancel=self._cancel,
             done=self._note,
         )
-        sound = self._keep_sound(waves.rewrite(numbers))
-        self._rewrite_seconds += self._tools.clock() - started
-        return sound
-
-    def _keep_sound(self, finished: Sequence[FinishedGroup]) -> list[tuple[FinishedGroup, GroupResult]]:
-        kept: list[tuple[FinishedGroup, GroupResult]] = []
-        failed: list[DroppedGroup] = []
+        finished, failed = waves.rewrite(numbers)
         for group in finished:
-            error = group.error
-            if error is None:
-                try:
-                    result = checked_result(self._plan.table.name, group.planned, group.parts)
-                except GiveUpError as mismatch:
-                    error = mismatch
-                else:
-                    kept.append((group, result))
-                    self._tools.listener(as_event(self._run_id, self._plan, result))
-            if error is not None:
-                failed.append(DroppedGroup(group.planned, error))
+            self._tools.listener(group.rewritten)
         if failed:
             self._drop(reclassify_conflicts(self._plan, failed, self._tools.catalogs, self._tools.cache))
-        return kept
+        self._rewrite_seconds += self._tools.clock() - started
+        return finished
 
     def _commit(
-        self,
-        table: JavaTable,
-        record: Record,
-        watch: RunWatch,
-        finished: Sequence[tuple[FinishedGroup, GroupResult]],
-        part: str,
+        self, table: JavaTable, record: Record, watch: RunWatch, finished: Sequence[GroupResult], part: str
     ) -> None:
         """Commit finished file groups, without those that another commit touched."""
         started = self._tools.clock()
         self._tools.records.renew(record)
         self.stage = "commit"
         with watch.commit(self._plan.table.name, wanted=self._switches.on):
-            committed = self._send(table, [group for group, _ in finished], part, record)
+            committed = self._send(table, finished, part, record)
         self._drop(committed.dropped)
-        results = {id(group): result for group, result in finished}
-        kept = [results[id(group)] for group in committed.kept]
-        self._results += kept
+        self._results += [replace(group, parts=()) for group in committed.kept]
         self._commit_seconds += self._tools.clock() - started
         if committed.snapshot_id is None:
             return
         self.commits += 1
         self._snapshot_after = committed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed
-        for result in kept:
-            event = as_event(self._run_id, self._plan, result)
-            self._tools.listener(
-                GroupCommitted(
-                    rewritten=event,
-                    snapshot_id=committed.snapshot_id,
-                    delete_files_removed=committed.delete_files_removed,
-                )
-            )
+        for group in committed.kept:
+            self._tools.listener(GroupCommitted(group.rewritten, committed.snapshot_id, committed.delete_files_removed))
 
-    def _send(self, table: JavaTable, groups: Sequence[FinishedGroup], part: str, record: Record) -> Committed:
+    def _send(self, table: JavaTable, groups: Sequence[GroupResult], part: str, record: Record) -> Committed:
         catalogs, name = self._tools.catalogs, self._plan.table.name
         summary = CommitSummary(
             run_id=self._run_id,
@@ -238,7 +196,7 @@ class Run:
         if self._dropped:
             self._outputs.abandon(record)  # outputs of dropped file groups are in no snapshot
             return
-        if any(result.engine.kind is Engine.SPARK for result in self._results):
+        if any(group.rewritten.engine == Engine.SPARK.value for group in self._results):
             self._outputs.delete_unreferenced(record)  # a task that Spark ran twice may have left a file
         self._outputs.close(record)
 

@@ -129,7 +129,7 @@ class ObserveWorker:
 
 
 def _spent(result: RunResult) -> Spent:
-    size = sum(group.bytes_in for group in result.groups)
-    files_in = sum(group.files_in for group in result.groups)
-    files_out = sum(group.files_out for group in result.groups)
+    size = sum(group.rewritten.bytes_in for group in result.groups)
+    files_in = sum(group.rewritten.files_in for group in result.groups)
+    files_out = sum(group.rewritten.files_out for group in result.groups)
     return Spent(size, requests_of(files_in, files_out, size), CATALOG_CALLS * result.commits)

@@ -14,7 +14,7 @@ from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
-from compactor.runs.results import FinishedGroup
+from compactor.runs.results import DroppedGroup, GroupResult, checked_result
 from compactor.spark.java_table import exception_class, first_line
 
 UNSUPPORTED = "java.lang.UnsupportedOperationException"
@@ -42,8 +42,8 @@ class OutputWaves:
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
     _failed: dict[int, FirnlineError] = field(default_factory=dict)
 
-    def rewrite(self, numbers: Sequence[int]) -> list[FinishedGroup]:
-        """Rewrite the file groups with these numbers of the plan.
+    def rewrite(self, numbers: Sequence[int]) -> tuple[list[GroupResult], list[DroppedGroup]]:
+        """Rewrite the file groups with these numbers of the plan; returns those whose rows add up, and the others.
 
         An output task that fails by itself costs its file group; a failure of the catalog, the store or the machine
         ends the run.
@@ -57,14 +57,17 @@ class OutputWaves:
         self._run_all(
             [TaskId(number, index) for number in numbers for index in range(len(groups[number].file_group.tasks))]
         )
-        parts = sorted(self._written.items())
-        return [
-            FinishedGroup(
-                planned=groups[number],
-                error=self._failed.get(number),
-                parts=[output for task, output in parts if task.group == number],
-            )
-            for number in numbers
+        outputs = sorted(self._written.items())
+        finished: list[GroupResult] = []
+        for number in numbers:
+            parts = [output for task, output in outputs if task.group == number]
+            try:
+                if number not in self._failed:
+                    finished.append(checked_result(self.run_id, self.plan, groups[number], parts))
+            except GiveUpError as mismatch:
+                self._failed[number] = mismatch
+        return finished, [
+            DroppedGroup(groups[number], self._failed[number]) for number in numbers if number in self._failed
         ]
 
     def _run_all(self, tasks: Sequence[TaskId]) -> None:

@@ -41,7 +41,6 @@ _REASONS: Final = {
     403: Reason.ACCESS_DENIED,
     404: Reason.INPUT_MISSING,
     412: Reason.INPUT_CHANGED,
-} | {
     416: Reason.INPUT_TRUNCATED,
     507: Reason.NO_SPACE,
 }

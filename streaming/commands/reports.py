@@ -146,22 +146,22 @@ def run_document(result: RunResult) -> Document:
 
 
 def _result_document(result: GroupResult) -> Document:
-    group = result.planned.file_group
+    group, rewritten = result.planned.file_group, result.rewritten
     return {
         "spec_id": group.key.spec_id,
         "partition": dict(group.partition),
         "bucket": group.bucket,
-        "engine": result.engine.kind.value,
-        "reason": result.engine.reason,
+        "engine": rewritten.engine,
+        "reason": rewritten.reason,
         "why": group.why,
-        "files_in": result.files_in,
-        "files_out": result.files_out,
-        "bytes_in": result.bytes_in,
-        "bytes_out": result.bytes_out,
-        "bytes_decoded": result.bytes_decoded,
-        "rows_in": result.rows_in,
-        "rows_deleted": result.rows_deleted,
-        "rows_out": result.rows_out,
+        "files_in": rewritten.files_in,
+        "files_out": rewritten.files_out,
+        "bytes_in": rewritten.bytes_in,
+        "bytes_out": rewritten.bytes_out,
+        "bytes_decoded": rewritten.bytes_decoded,
+        "rows_in": rewritten.rows_in,
+        "rows_deleted": rewritten.rows_deleted,
+        "rows_out": rewritten.rows_out,
     }
 
 
@@ -299,12 +299,12 @@ def print_run(console: Console, result: RunResult) -> None:
     rows = (
         (
             partition_text(group.planned.file_group.partition),
-            str(group.files_in),
-            str(group.files_out),
-            filesize.decimal(group.bytes_in),
-            group.engine.kind.value,
-            group.engine.reason,
-            f"{group.rows_in:,} - {group.rows_deleted:,} = {group.rows_out:,}",
+            str(group.rewritten.files_in),
+            str(group.rewritten.files_out),
+            filesize.decimal(group.rewritten.bytes_in),
+            group.rewritten.engine,
+            group.rewritten.reason,
+            f"{group.rewritten.rows_in:,} - {group.rewritten.rows_deleted:,} = {group.rewritten.rows_out:,}",
         )
         for group in result.groups
     )

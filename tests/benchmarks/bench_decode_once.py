@@ -87,9 +87,9 @@ def main() -> None:
             plan = plan_table(catalogs.load(NAME), settings.policy.for_table(NAME), cache)
             for group in rewriter.run(plan).groups:
                 runs += 1
-                decoded += group.bytes_decoded
-                copied += group.bytes_in - group.bytes_decoded
-                engines[group.engine.reason] = engines.get(group.engine.reason, 0) + 1
+                decoded += group.rewritten.bytes_decoded
+                copied += group.rewritten.bytes_in - group.rewritten.bytes_decoded
+                engines[group.rewritten.reason] = engines.get(group.rewritten.reason, 0) + 1
             table.refresh()
             manifests.append(len(catalogs.load(NAME).manifests()))
         files = [task.file for task in table.scan().plan_files()]

@@ -212,7 +212,7 @@ def _print_rewrites(bench: Bench, console: Console, seconds: dict[str, list[floa
     case = bench.case
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     copied, ours = medians["copy + fsync"], medians["firnline"]
-    outputs = sum(group.files_out for group in parts[-1].groups)
+    outputs = sum(group.rewritten.files_out for group in parts[-1].groups)
     table = Table(title=f"({case.letter}) {case.title}: {len(bench.small_files)} into {outputs}, {len(parts)} rounds")
     for heading in ("", "median s", "min s", "max s", "x copy", "x firnline"):
         table.add_column(heading, justify="left" if not heading else "right")
@@ -223,9 +223,11 @@ def _print_rewrites(bench: Bench, console: Console, seconds: dict[str, list[floa
     console.print(table)
     stages = {"plan": "plan_seconds", "rewrite": "rewrite_seconds", "commit": "commit_seconds"}
     spent = {name: statistics.median(getattr(part, stage) for part in parts) for name, stage in stages.items()}
-    engines = sorted({f"{group.engine.kind.value} ({group.engine.reason})" for part in parts for group in part.groups})
+    engines = sorted(
+        {f"{group.rewritten.engine} ({group.rewritten.reason})" for part in parts for group in part.groups}
+    )
     console.print(f"firnline: {', '.join(f'{name} {value:.2f} s' for name, value in spent.items())}; {engines}")
-    if {group.engine.kind.value for part in parts for group in part.groups} != {case.engine}:
+    if {group.rewritten.engine for part in parts for group in part.groups} != {case.engine}:
         console.print(f"[red]expected the {case.engine} engine[/]")
     goals = []
     if case.goal_copies is not None:

@@ -105,7 +105,7 @@ def measure(bench: Any, width: int, options: argparse.Namespace, console: Consol
     theirs = kept(session, name, folder / f"theirs-{width}")
     console.print(f"\n{width} columns: {options.files} files of {plan.bytes / options.files / 1e6:.1f} MB")
     for group in result.groups:
-        console.print(f"  engine {group.engine.kind.value} ({group.engine.reason}), {result.rewrite_seconds:.2f} s")
+        console.print(f"  engine {group.rewritten.engine} ({group.rewritten.reason}), {result.rewrite_seconds:.2f} s")
     for who, paths in (("firnline", ours), ("Spark", theirs)):
         metadata = pq.read_metadata(paths[0])
         size = sum(Path(path).stat().st_size for path in paths)

@@ -128,10 +128,10 @@ def check_compaction(lake: Lake, table: str, engine: str = "auto", baseline: Bas
         result,
         outcome=outcome,
         problems=problems,
-        engines=tuple(sorted({f"{group.engine.kind.value}: {group.engine.reason}" for group in run.groups})),
-        files_in=sum(group.files_in for group in run.groups),
-        files_out=sum(group.files_out for group in run.groups),
-        rows_deleted=sum(group.rows_deleted for group in run.groups),
+        engines=tuple(sorted({f"{group.rewritten.engine}: {group.rewritten.reason}" for group in run.groups})),
+        files_in=sum(group.rewritten.files_in for group in run.groups),
+        files_out=sum(group.rewritten.files_out for group in run.groups),
+        rows_deleted=sum(group.rewritten.rows_deleted for group in run.groups),
         seconds=time.monotonic() - started,
     )
 
@@ -245,12 +245,12 @@ def _added(loaded: Table, run: RunResult) -> list[ManifestEntry]:
 
 def _files_wrong(lake: Lake, table: str, loaded: Table, before: Baseline, run: RunResult) -> Iterator[str]:
     for group in run.groups:
-        planned = len(group.planned.file_group.tasks)
-        if group.files_out > planned or (group.rows_out and not group.files_out):
-            yield f"{group.files_out} files of {group.rows_out} rows written for {planned} planned outputs"
+        planned, files, rows = len(group.planned.file_group.tasks), group.rewritten.files_out, group.rewritten.rows_out
+        if files > planned or (rows and not files):
+            yield f"{files} files of {rows} rows written for {planned} planned outputs"
     snapshot = loaded.metadata.current_snapshot()
     live = data_entries(live_entries(loaded, snapshot)) if snapshot else []
-    removed, added = (sum(getattr(group, name) for group in run.groups) for name in ("files_in", "files_out"))
+    removed, added = (sum(getattr(group.rewritten, name) for group in run.groups) for name in ("files_in", "files_out"))
     was = len(data_entries(list(before.entries)))
     if len(live) != was - removed + added:
         yield f"{len(live)} data files live, {was} were, of which {removed} became {added}"
@@ -270,8 +270,9 @@ def _files_wrong(lake: Lake, table: str, loaded: Table, before: Baseline, run: R
 
 def _outputs_wrong(loaded: Table, before: Baseline, run: RunResult) -> Iterator[str]:
     outputs = _added(loaded, run)
-    if len(outputs) != sum(group.files_out for group in run.groups):
-        yield f"{len(outputs)} files added in the manifests, {sum(group.files_out for group in run.groups)} reported"
+    reported = sum(group.rewritten.files_out for group in run.groups)
+    if len(outputs) != reported:
+        yield f"{len(outputs)} files added in the manifests, {reported} reported"
     for entry in outputs:
         if loaded.metadata.format_version > 1 and entry.sequence_number != before.sequence_number:
             yield f"data sequence number {entry.sequence_number}, the snapshot read had {before.sequence_number}"

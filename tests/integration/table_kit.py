@@ -46,7 +46,7 @@ def data_files(lake: Lake, table: str) -> int:
 
 
 def engines(result: RunResult) -> set[tuple[str, str]]:
-    return {(group.engine.kind.value, group.engine.reason) for group in result.groups}
+    return {(group.rewritten.engine, group.rewritten.reason) for group in result.groups}
 
 
 def create(lake: Lake, table: str, version: int = 2, properties: str = "", by: str = "") -> None:

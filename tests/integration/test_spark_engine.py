@@ -21,6 +21,6 @@ def test_it_leaves_no_memory_behind(lake: Lake, table_name: str, version: int) -
     allocator = lake.session._jvm.org.apache.iceberg.arrow.ArrowAllocation.rootAllocator()
     before = allocator.getAllocatedMemory()
     result = lake.compact(table_name, force=True, engine="spark")
-    assert {group.engine.kind.value for group in result.groups} == {"spark"}
+    assert {group.rewritten.engine for group in result.groups} == {"spark"}
     assert data_files(lake, table_name) == 1
     assert allocator.getAllocatedMemory() == before

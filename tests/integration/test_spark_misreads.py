@@ -142,5 +142,5 @@ def test_deletes_by_a_nested_column_after_another_query_has_read_them(lake: Lake
         lake.sql(f"SELECT {columns} FROM lake.{table_name}")
     result = lake.compact(table_name, force=True)
     assert engines(result) == {("spark", "equality_deletes")}
-    assert sum(group.rows_deleted for group in result.groups) == 6
+    assert sum(group.rewritten.rows_deleted for group in result.groups) == 6
     assert [row[0] for row in lake.rows(table_name, "id")] == sorted([0, 1, 3, 4, 5] * 6)

@@ -109,7 +109,7 @@ def compact_and_check(
     assert after.snapshot.snapshot_id == result.snapshot_after
     assert after.snapshot.summary.operation.value == "replace"
     assert len(after.metadata.snapshots) == snapshots + 1
-    assert sum(group.rows_deleted for group in result.groups) == deleted
+    assert sum(group.rewritten.rows_deleted for group in result.groups) == deleted
     if in_duckdb:
         assert duckdb_ids(lake, table) == sorted(row[0] for row in lake.rows(table, "id"))
     assert lake.compact(name, force=True).snapshot_after is None
@@ -630,7 +630,9 @@ def test_the_pinned_snapshot_is_read_not_the_newest(lake: Lake, table_name: str,
     plan = planned(lake, table_name, engine=engine)
     delete_by_equality(lake, table_name)
     result = run(lake, plan)
-    assert [(group.rows_in, group.rows_deleted, group.rows_out) for group in result.groups] == [(30, 3, 27)]
+    assert [
+        (group.rewritten.rows_in, group.rewritten.rows_deleted, group.rewritten.rows_out) for group in result.groups
+    ] == [(30, 3, 27)]
     assert len(lake.rows(table_name)) == 24
 
 
@@ -692,8 +694,8 @@ def test_a_share_without_deletes_is_copied_beside_one_that_has_some(lake: Lake, 
     assert not result.dropped
     assert engines(result) == {("encode", "position_deletes")}
     (group,) = result.groups
-    assert (group.files_out, group.rows_deleted) == (3, 1)
-    assert group.bytes_decoded < group.bytes_in / 2
+    assert (group.rewritten.files_out, group.rewritten.rows_deleted) == (3, 1)
+    assert group.rewritten.bytes_decoded < group.rewritten.bytes_in / 2
     assert lake.rows(table_name) == rows
 
 

@@ -197,7 +197,7 @@ def test_a_filtered_run_leaves_deletes_that_may_apply_elsewhere(lake: Lake, tabl
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 2 AND p = 'b'")
     rows = lake.rows(table_name)
     result = lake.compact(table_name, where="p = 'a'", force=True)
-    assert [group.files_in for group in result.groups] == [4]
+    assert [group.rewritten.files_in for group in result.groups] == [4]
     assert lake.rows(table_name) == rows
     deletes = lake.sql(f"SELECT content FROM lake.{table_name}.delete_files ORDER BY content")
     assert [row.content for row in deletes] == [1, 2]

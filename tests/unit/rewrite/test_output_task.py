@@ -19,11 +19,11 @@ from pyiceberg.types import LongType, NestedField, StringType
 
 from compactor.errors import GiveUpError, InputError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
-from compactor.iceberg.tables import TableView
+from compactor.iceberg.tables import FileSizes, TableView
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
-from compactor.planning.plan_table import PlannedGroup
+from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.planning.planner import FileGroup
 from compactor.refusal import Refusal
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
@@ -45,6 +45,7 @@ from compactor.rewrite.tasks.output_task import (
 )
 from compactor.rewrite.tasks.runner import WrittenOutput
 from compactor.runs.results import checked_result
+from compactor.settings.policy import PolicyValues
 from compactor.table_names import TableName
 
 SCHEMA = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "s", StringType(), required=False))
@@ -401,9 +402,10 @@ def test_a_group_is_sound_when_three_separate_counts_add_up(
         WrittenOutput(choice, None, (object(),), 1, 1, 1, gone, rows, 1.0, 1)
         for gone, rows in zip(deleted, written, strict=True)
     ]
+    plan = TablePlan(table_of(), 1, (planned,), {}, PolicyValues(), FileSizes(100, 75), "auto", 0.0)
     if sound:
-        assert checked_result(NAME, planned, parts).rows_out == sum(written)
+        assert checked_result("run", plan, planned, parts).rewritten.rows_out == sum(written)
         return
     with pytest.raises(GiveUpError) as raised:
-        checked_result(NAME, planned, parts)
+        checked_result("run", plan, planned, parts)
     assert raised.value.reason == "row_count_mismatch"
