@@ -30,7 +30,7 @@ class OutputRecords:
 
         - The block raises CommitUnknownError: the record stays, and the sweep decides once the head has moved.
         - The block raises anything else: outputs are deleted now; the record stays until a sweep finds none left.
-        - The block ends: the record is closed.
+        - The block ends: the record stays open; the caller closes or abandons it.
         """
         record = self.records.open(run_id, table, files, folders)
         try:
@@ -41,10 +41,6 @@ class OutputRecords:
         except BaseException:
             self.abandon(record)
             raise
-
-    def close(self, record: Record) -> None:
-        """Every output is in a snapshot or deleted."""
-        self.records.close(record.run_id)
 
     def abandon(self, record: Record) -> None:
         """Delete outputs that are certainly uncommitted; leave the record to the sweep, for what is written late."""

@@ -2,62 +2,22 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Callable
 
-from pyspark.sql import SparkSession
-
-from compactor.commit.in_flight import InFlightRecords
 from compactor.errors import FirnlineError, GiveUpError
-from compactor.events import Listener, RunCommitted, RunFailed, RunPlanned, RunSkipped, ignore
-from compactor.iceberg.tables import Catalogs
-from compactor.manifests.cache import ManifestCache
+from compactor.events import RunCommitted, RunFailed, RunPlanned, RunSkipped
 from compactor.manifests.prefetcher import prefetch
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
 from compactor.runs.results import RunResult
 from compactor.runs.run import Progress, Run, RunTools
 from compactor.runs.supervisor import Switches
-from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import first_line
 
-TASKS_PER_SLOT = 4  # output tasks of one Spark job per slot: enough to level out, few enough to show progress
 
-
-class Rewriter:
+class Rewriter(RunTools):
     """Carries out plans through one Spark session. See `RunTools` for the arguments."""
-
-    def __init__(
-        self,
-        session: SparkSession,
-        catalogs: Catalogs,
-        cache: ManifestCache,
-        records: InFlightRecords,
-        *,
-        slots: int,
-        lease_seconds: float,
-        check_seconds: float,
-        commit: CommitSettings | None = None,
-        listener: Listener = ignore,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        slots = max(1, slots)
-        # Where the stream runs beside, a wave must leave a core free.
-        cores = int(session.sparkContext.defaultParallelism)
-        self.tools = RunTools(
-            session=session,
-            catalogs=catalogs,
-            cache=cache,
-            records=records,
-            slots=slots,
-            wave=slots if slots < cores else slots * TASKS_PER_SLOT,
-            lease_seconds=lease_seconds,
-            check_seconds=check_seconds,
-            commit=commit or CommitSettings(),
-            listener=listener,
-            clock=clock,
-        )
 
     def run(
         self,
@@ -87,7 +47,7 @@ class Rewriter:
             FirnlineError: by class the reaction; nothing more was committed (unless it is a CommitUnknownError).
         """
         run_id, table = run_id or str(uuid.uuid4()), plan.table.name
-        run = Run(self.tools, plan, run_id, Switches(enabled, stopping), progress)
+        run = Run(self, plan, run_id, Switches(enabled, stopping), progress)
         if not plan.has_work or plan.snapshot_id is None:
             return run.result
         self._publish_planned(run_id, plan)
@@ -95,21 +55,21 @@ class Rewriter:
             result = run.carry_out(plan.snapshot_id)
         except FirnlineError as error:
             message = f"{error} (after {run.commits} commits of the run)" if run.commits else str(error)
-            self.tools.listener(RunFailed.of(error, run_id, table, run.stage, message))
+            self.listener(RunFailed.of(error, run_id, table, run.stage, message))
             raise
         except Exception as error:
             failure = GiveUpError(f"rewriting {table} failed: {first_line(error)}", reason=Reason.UNEXPECTED)
-            self.tools.listener(RunFailed.of(failure, run_id, table, run.stage, str(error)))
+            self.listener(RunFailed.of(failure, run_id, table, run.stage, str(error)))
             raise failure from error
         if result.snapshot_after is None:  # another commit came first and removed the same delete files
-            self.tools.listener(RunSkipped(table, Reason.NOTHING_DUE))
+            self.listener(RunSkipped(table, Reason.NOTHING_DUE))
             return result
         self._publish_committed(result, result.snapshot_after, waiting_since)
-        prefetch(self.tools.catalogs, self.tools.cache, table, plan.table.ref)  # our new manifests, for the next plan
+        prefetch(self.catalogs, self.cache, table, plan.table.ref)  # our new manifests, for the next plan
         return result
 
     def _publish_planned(self, run_id: str, plan: TablePlan) -> None:
-        self.tools.listener(
+        self.listener(
             RunPlanned(
                 run_id=run_id,
                 table=plan.table.name,
@@ -121,8 +81,8 @@ class Rewriter:
         )
 
     def _publish_committed(self, result: RunResult, snapshot_id: int, waiting_since: float | None) -> None:
-        waited = None if waiting_since is None else max(0.0, self.tools.clock() - waiting_since)
-        self.tools.listener(
+        waited = None if waiting_since is None else max(0.0, self.clock() - waiting_since)
+        self.listener(
             RunCommitted(
                 run_id=result.run_id,
                 table=result.table,

@@ -7,8 +7,9 @@ after the commit was sent deletes no output whose fate is unknown. A long run co
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from pyspark.sql import SparkSession
 
@@ -16,7 +17,7 @@ from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.replace import CommitSummary
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import FirnlineError, GiveUpError
-from compactor.events import GroupCommitted, GroupDropped, Listener
+from compactor.events import GroupCommitted, GroupDropped, Listener, ignore
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.engine import Engine
@@ -24,10 +25,9 @@ from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
 from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.runs.commit_groups import Committed, commit_groups
-from compactor.runs.failed_groups import reclassify_conflicts
+from compactor.runs.dropped_groups import reclassify_conflicts, without_strays
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
-from compactor.runs.stray_deletes import without_strays
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches
 from compactor.runs.waves import OutputWaves
 from compactor.settings.tree import CommitSettings
@@ -37,13 +37,15 @@ Progress = Callable[[int, int, int], None]
 """Called with (output tasks done, output tasks in all, input bytes done)."""
 
 
+TASKS_PER_SLOT = 4  # output tasks of one Spark job per slot: enough to level out, few enough to show progress
+
+
 @dataclass(frozen=True)
 class RunTools:
     """What all runs of a process share.
 
     Attributes:
         slots: Output tasks at once. It never changes a result.
-        wave: Output tasks of one Spark job.
         lease_seconds: How long an in-flight record protects outputs without being renewed.
         check_seconds: Between two looks at the table's switch while a run works.
         commit: When a long run commits in parts.
@@ -54,12 +56,17 @@ class RunTools:
     cache: ManifestCache
     records: InFlightRecords
     slots: int
-    wave: int
     lease_seconds: float
     check_seconds: float
-    commit: CommitSettings
-    listener: Listener
-    clock: Callable[[], float]
+    commit: CommitSettings = field(default_factory=CommitSettings)
+    listener: Listener = ignore
+    clock: Callable[[], float] = time.time
+
+    @property
+    def wave(self) -> int:
+        """Output tasks of one Spark job. Where the stream runs beside, a wave must leave a core free."""
+        cores = int(self.session.sparkContext.defaultParallelism)
+        return self.slots if self.slots < cores else self.slots * TASKS_PER_SLOT
 
 
 class Run:
@@ -198,7 +205,7 @@ class Run:
             return
         if any(group.rewritten.engine == Engine.SPARK.value for group in self._results):
             self._outputs.delete_unreferenced(record)  # a task that Spark ran twice may have left a file
-        self._outputs.close(record)
+        self._tools.records.close(record.run_id)
 
     def _drop(self, dropped: Sequence[DroppedGroup]) -> None:
         self._dropped += dropped

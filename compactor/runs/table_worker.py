@@ -89,13 +89,13 @@ class RewriteWorker:
 
     def _rewrite_manifests(self, name: TableName) -> None:
         """Merge manifests where that pays, from a fresh look. A failure is published and ends only this step."""
-        planner, tools, run_id = self.planner, self.rewriter.tools, str(uuid.uuid4())
+        planner, run_id = self.planner, str(uuid.uuid4())
         try:
             table = planner.catalogs.load(name)
             counts = manifests_of(table, planner.settings.manifests)
             if not counts.due or not planner.acts_on(table) or planner.is_left_to_another(table):
                 return
-            planner.listener(rewrite_manifests(tools.session, table, counts.due_specs, run_id))
+            planner.listener(rewrite_manifests(self.rewriter.session, table, counts.due_specs, run_id))
             snapshot = planner.catalogs.load(name).snapshot
         except FirnlineError as error:
             planner.listener(RunFailed.of(error, run_id, name, "manifests"))

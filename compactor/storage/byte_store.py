@@ -13,7 +13,7 @@ accepts the request), `unsupported_encryption`, `too_many_parts`, and RetryError
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -106,6 +106,19 @@ def read_ranges(store: ByteStore, location: str, wanted: Iterable[ByteRange]) ->
             data |= {done: read[done.offset - start : done.end - start] for done in batch}
         batch = [part] if part else []
     return data
+
+
+def read_exactly(read: Callable[[int, int], bytes], location: str, offset: int, length: int) -> bytes:
+    """Exactly `length` bytes from `offset`, by calls of `read` with an offset and the most bytes to return."""
+    pieces: list[bytes] = []
+    got = 0
+    while got < length:
+        piece = read(offset + got, min(length - got, BUFFER_BYTES))
+        if not piece:
+            raise truncated(location, offset, length, got)
+        pieces.append(piece)
+        got += len(piece)
+    return b"".join(pieces)
 
 
 def translated(error: Exception, location: str, action: str) -> FirnlineError:

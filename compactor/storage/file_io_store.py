@@ -11,7 +11,7 @@ from pyspark import TaskContext
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
-from compactor.storage.byte_store import BUFFER_BYTES, OutputFile, check_range, errors_named, truncated
+from compactor.storage.byte_store import BUFFER_BYTES, OutputFile, check_range, errors_named, read_exactly, truncated
 
 
 class FileIOByteStore:
@@ -47,15 +47,7 @@ class FileIOByteStore:
         check_range(location, offset, length)
         with errors_named(location, "reading"), self.file_io(location).new_input(location).open() as stream:
             self.seek(stream, location, offset, length)
-            pieces: list[bytes] = []
-            got = 0
-            while got < length:
-                piece = stream.read(min(length - got, BUFFER_BYTES))
-                if not piece:
-                    raise truncated(location, offset, length, got)
-                pieces.append(piece)
-                got += len(piece)
-            return b"".join(pieces)
+            return read_exactly(lambda _at, most: stream.read(most), location, offset, length)
 
     def seek(self, stream: InputStream, location: str, offset: int, length: int) -> None:
         """Go to `offset`. Some streams refuse an offset beyond their end: raise `input_truncated` then."""

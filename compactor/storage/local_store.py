@@ -10,7 +10,15 @@ from typing import Final
 
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
-from compactor.storage.byte_store import BUFFER_BYTES, OutputFile, check_range, errors_named, translated, truncated
+from compactor.storage.byte_store import (
+    BUFFER_BYTES,
+    OutputFile,
+    check_range,
+    errors_named,
+    read_exactly,
+    translated,
+    truncated,
+)
 
 # Errors of copy_file_range where the file systems, the kernel or a sandbox do not support it.
 _COPY_REFUSED: Final = frozenset({errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
@@ -43,7 +51,7 @@ class LocalByteStore:
         with errors_named(location, "reading"):
             descriptor = os.open(local_path(location), os.O_RDONLY)
             try:
-                return _read_exactly(descriptor, location, offset, length)
+                return read_exactly(lambda at, most: os.pread(descriptor, most, at), location, offset, length)
             finally:
                 os.close(descriptor)
 
@@ -61,18 +69,6 @@ class LocalByteStore:
     def exists(self, location: str) -> bool:
         with errors_named(location, "looking at"):
             return local_path(location).exists()
-
-
-def _read_exactly(descriptor: int, location: str, offset: int, length: int) -> bytes:
-    pieces: list[bytes] = []
-    got = 0
-    while got < length:
-        piece = os.pread(descriptor, min(length - got, BUFFER_BYTES), offset + got)
-        if not piece:
-            raise truncated(location, offset, length, got)
-        pieces.append(piece)
-        got += len(piece)
-    return b"".join(pieces)
 
 
 def _make_parents(path: Path) -> list[Path]:

@@ -1,16 +1,337 @@
-"""The byte store of S3: S3 copies ranges itself, so their bytes do not pass through this process."""
+"""The byte store of S3: S3 copies ranges itself wherever that is possible, so their bytes do not leave the store.
+
+A new object is a multipart upload. It becomes visible when the upload is completed, and completing never overwrites an
+object. Another process can find an open upload (`S3ByteStore.open_uploads`) and abort it.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any, Final
 
-from compactor.errors import GiveUpError
+from botocore.exceptions import BotoCoreError, ClientError
+
+from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
-from compactor.storage.byte_store import OutputFile
-from compactor.storage.s3_client import request_payer
-from compactor.storage.s3_errors import errors_named
-from compactor.storage.s3_objects import OpenUpload, S3Objects
-from compactor.storage.s3_upload import S3Upload
+from compactor.storage.byte_store import OutputFile, check_range, truncated
+from compactor.storage.s3_client import (
+    attribute_parameters,
+    checks_content,
+    customer_key,
+    request_payer,
+    takes_equal_parts_only,
+    upload_threads,
+)
+from compactor.storage.s3_errors import error_code, errors_named, is_not_implemented, translated
+from compactor.storage.s3_objects import OpenUpload, S3Objects, Transferred
+from compactor.storage.s3_parts import (
+    MAXIMUM_PARTS,
+    CopiedRange,
+    CopyPart,
+    Part,
+    PartPlanner,
+    PartSizes,
+    Piece,
+    SentPart,
+    sent_instead,
+)
+
+PART_SIZES: Final = PartSizes()
+_SENT_AT_ONCE: Final = 2  # parts in memory, each less than twice PART_SIZES.sent
+_OPENING_BYTES: Final = 16  # longer than the magic number of any file format
+_PRECONDITION: Final = 412
+
+
+class S3Upload:
+    """An OutputFile, used from one thread. Its own threads make the parts, a bounded number at a time."""
+
+    def __init__(self, store: S3Objects, location: str) -> None:
+        self.location = location
+        self._store = store
+        self._properties = store.properties
+        copying = store.can_copy is not False and not takes_equal_parts_only(self._properties)
+        self._planner = PartPlanner(PART_SIZES, copying=copying)
+        self._opening = b""
+        self._position = 0
+        self._closed = False
+        self._upload_id = ""
+        self._finishing = False  # a request to complete was sent: the object may exist
+        self._foreign = False  # an object of another writer exists
+        self._threads: ThreadPoolExecutor | None = None
+        self._free = threading.BoundedSemaphore(upload_threads(self._properties))
+        self._free_to_send = threading.BoundedSemaphore(_SENT_AT_ONCE)
+        self._parts: list[Future[str]] = []
+        self._failures: list[BaseException] = []
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def write(self, data: bytes) -> None:
+        self._check_open()
+        if not self._position and len(data) <= _OPENING_BYTES:
+            self._opening = bytes(data)
+        else:
+            self._add_opening()
+            self._submit(self._planner.add(bytes(data)))
+        self._position += len(data)
+
+    def copy_range(self, source_location: str, offset: int, length: int) -> None:
+        self._check_open()
+        check_range(source_location, offset, length)
+        size = self._store.state(source_location).size
+        if offset + length > size:
+            raise truncated(source_location, offset, length, max(0, size - offset))
+        if not length:
+            return
+        piece = CopiedRange(source_location, offset, length)
+        if self._opening and self._stands_before(piece):
+            before = len(self._opening)
+            piece, self._opening = CopiedRange(source_location, offset - before, before + length), b""
+        self._add_opening()
+        self._submit(self._planner.add(piece))
+        self._position += length
+
+    def finish(self) -> int:
+        self._check_open()
+        self._add_opening()
+        last = self._planner.finish()
+        alone = [part for part in last if isinstance(part, SentPart)]
+        if not self._upload_id and len(last) == len(alone) <= 1:
+            self._put(b"".join(self._bytes_of(piece) for part in alone for piece in part.pieces))
+        else:
+            self._submit(last)
+            etags = [part.result() for part in self._parts]
+            self._stop_threads()
+            self._complete(etags)
+        self._closed = True
+        stored = self._store.size(self.location)
+        if stored != self._position:
+            raise RetryError(f"{self.location} holds {stored} bytes after {self._position} were written.")
+        return self._position
+
+    def abort(self) -> None:
+        self._closed = True
+        self._stop_threads()
+        ours = self._finishing and not self._foreign
+        if self._upload_id:
+            aborted = self._store.abort_upload(OpenUpload(self.location, self._upload_id))
+            ours = ours and not aborted  # an upload that can be aborted was never completed
+        if ours:
+            self._store.delete(self.location)
+
+    # --- parts ---
+
+    def _stands_before(self, piece: CopiedRange) -> bool:
+        """Whether the bytes before the range equal the bytes written first: then they are copied together.
+
+        All Parquet files begin with the same 4 bytes. Sent on their own they would need 5 MiB of data read and sent.
+        """
+        before = len(self._opening)
+        return piece.offset >= before and self._store.read(piece.source, piece.offset - before, before) == self._opening
+
+    def _add_opening(self) -> None:
+        if self._opening:
+            opening, self._opening = self._opening, b""
+            self._submit(self._planner.add(opening))
+
+    def _submit(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            if self._failures:
+                raise self._failures[0]
+            if isinstance(part, CopyPart) and self._store.can_copy is None:
+                self._try_copying(part)
+            elif isinstance(part, CopyPart) and self._store.can_copy is False:
+                self._send_instead(part)
+            else:
+                self._start(part)
+
+    def _try_copying(self, part: CopyPart) -> None:
+        """Make the first copy of this process in this store and wait: it decides how all other parts are made."""
+        number = self._next_number()
+        try:
+            etag = self._copy(number, part)
+        except GiveUpError as error:
+            if error.reason != Reason.STORE_REFUSES:
+                raise
+            self._store.note_copying(possible=False)
+            self._send_instead(part)
+            return
+        self._store.note_copying(possible=True)
+        done: Future[str] = Future()
+        done.set_result(etag)
+        self._parts.append(done)
+
+    def _send_instead(self, part: CopyPart) -> None:
+        self._planner.stop_copying()
+        for sent in sent_instead(part, PART_SIZES):
+            self._start(sent)
+
+    def _start(self, part: Part) -> None:
+        """Make a part in a thread, as soon as one is free."""
+        number = self._next_number()
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(upload_threads(self._properties), thread_name_prefix="s3-part")
+        waiting = [self._free, self._free_to_send] if isinstance(part, SentPart) else [self._free]
+        for semaphore in waiting:
+            semaphore.acquire()
+
+        def done(made: Future[str]) -> None:
+            error = None if made.cancelled() else made.exception()
+            if error is not None:
+                self._failures.append(error)
+            for semaphore in waiting:
+                semaphore.release()
+
+        future = self._threads.submit(self._make, number, part)
+        future.add_done_callback(done)
+        self._parts.append(future)
+
+    def _next_number(self) -> int:
+        if len(self._parts) >= MAXIMUM_PARTS:
+            raise GiveUpError(
+                f"{self.location} needs more than {MAXIMUM_PARTS} parts; lower the target file size.",
+                reason=Reason.TOO_MANY_PARTS,
+            )
+        if not self._upload_id:
+            answer = self._store.request(self.location, "creating", "create_multipart_upload", **self._attributes())
+            self._upload_id = answer["UploadId"]
+        return len(self._parts) + 1
+
+    def _make(self, number: int, part: Part) -> str:
+        return self._copy(number, part) if isinstance(part, CopyPart) else self._send(number, part)
+
+    def _copy(self, number: int, part: CopyPart) -> str:
+        """Have S3 copy a range; returns the part's ETag."""
+        piece = part.range
+        source, etag = self._store.object(piece.source), self._store.state(piece.source).etag
+        try:
+            answer = self._store.raw_request(
+                self.location,
+                "upload_part_copy",
+                UploadId=self._upload_id,
+                PartNumber=number,
+                CopySource={"Bucket": source.bucket, "Key": source.key},
+                CopySourceRange=f"bytes={piece.offset}-{piece.end - 1}",
+                **({"CopySourceIfMatch": etag} if etag else {}),
+                **customer_key(self._properties),
+                **customer_key(self._properties, "CopySource"),
+            )
+        except (BotoCoreError, ClientError) as error:
+            raise translated(error, piece.source, f"copying into {self.location} from") from error
+        made: str = answer.get("CopyPartResult", {}).get("ETag", "")
+        if not made:  # the store read the request as an empty upload
+            raise GiveUpError(
+                f"S3 did not confirm that it copied a range into {self.location}.", reason=Reason.STORE_REFUSES
+            )
+        self._store.count(Transferred(copied=piece.length))
+        return made
+
+    def _send(self, number: int, part: SentPart) -> str:
+        """Assemble a part and send it; returns its ETag."""
+        data = b"".join(map(self._bytes_of, part.pieces))
+        answer = self._store.request(
+            self.location,
+            "writing",
+            "upload_part",
+            UploadId=self._upload_id,
+            PartNumber=number,
+            Body=data,
+            **self._digest(data),
+            **customer_key(self._properties),
+        )
+        self._store.count(Transferred(sent=len(data)))
+        etag: str = answer["ETag"]
+        return etag
+
+    def _bytes_of(self, piece: Piece) -> bytes:
+        return piece if isinstance(piece, bytes) else self._store.read(piece.source, piece.offset, piece.length)
+
+    # --- the end ---
+
+    def _complete(self, etags: list[str]) -> None:
+        """Make the object from its parts, unless an object already exists.
+
+        boto may repeat a request that S3 has carried out. So an error counts only if the upload still exists.
+        """
+        self._finishing = True
+        parts = [{"PartNumber": number, "ETag": etag} for number, etag in enumerate(etags, 1)]
+        request = {"UploadId": self._upload_id, "MultipartUpload": {"Parts": parts}}
+        try:
+            self._unless_it_exists("complete_multipart_upload", **request, **customer_key(self._properties))
+        except (BotoCoreError, ClientError) as error:
+            if self._is_consumed():
+                return
+            raise self._not_finished(error) from error
+
+    def _put(self, data: bytes) -> None:
+        """Write a small object in one request."""
+        self._finishing = True
+        try:
+            self._unless_it_exists("put_object", Body=data, **self._digest(data), **self._attributes())
+        except (BotoCoreError, ClientError) as error:
+            retried = getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts", 0)
+            if not (error_code(error)[0] == _PRECONDITION and retried and self._holds(data)):
+                raise self._not_finished(error) from error
+        self._store.count(Transferred(sent=len(data)))
+
+    def _unless_it_exists(self, operation: str, **parameters: Any) -> None:
+        try:
+            self._store.raw_request(self.location, operation, IfNoneMatch="*", **parameters)
+        except ClientError as error:
+            if not is_not_implemented(error):
+                raise
+            if self._store.exists(self.location):  # the store has no conditional writes: check before
+                raise self._exists_already() from error
+            self._store.raw_request(self.location, operation, **parameters)
+
+    def _is_consumed(self) -> bool:
+        """Whether the upload was completed: it no longer exists, or has no parts any more."""
+        try:
+            answer = self._store.raw_request(
+                self.location, "list_parts", UploadId=self._upload_id, MaxParts=1, **customer_key(self._properties)
+            )
+        except (BotoCoreError, ClientError) as error:
+            gone = error_code(error)[1] == "NoSuchUpload"
+        else:
+            gone = not answer.get("Parts")
+        return gone and self._store.exists(self.location)
+
+    def _holds(self, data: bytes) -> bool:
+        return self._store.size(self.location) == len(data) and self._store.read(self.location, 0, len(data)) == data
+
+    def _not_finished(self, error: Exception) -> GiveUpError | RetryError:
+        if error_code(error)[0] == _PRECONDITION:
+            return self._exists_already()
+        return translated(error, self.location, "finishing")
+
+    def _exists_already(self) -> GiveUpError:
+        self._foreign = True
+        return GiveUpError(
+            f"{self.location} already exists; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
+        )
+
+    def _attributes(self) -> dict[str, str]:
+        return attribute_parameters(self._properties)
+
+    def _digest(self, data: bytes) -> dict[str, str]:
+        if not checks_content(self._properties):
+            return {}
+        return {"ContentMD5": base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()}
+
+    def _stop_threads(self) -> None:
+        if self._threads is not None:
+            threads, self._threads = self._threads, None
+            threads.shutdown(wait=True, cancel_futures=True)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise GiveUpError(f"{self.location} is already closed.", reason=Reason.OUTPUT_CLOSED)
 
 
 class S3ByteStore(S3Objects):

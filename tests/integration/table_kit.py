@@ -116,7 +116,7 @@ def run(
         slots=slots,
         lease_seconds=60,
         check_seconds=60,
-        commit=commit,
+        commit=commit or CommitSettings(),
         listener=listener,
     )
     result = rewriter.run(plan, **more)

@@ -13,7 +13,7 @@ from compactor.errors import GiveUpError, ReplanError
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.tasks.runner import OutputTaskRunner
-from compactor.runs.failed_groups import reclassify_conflicts
+from compactor.runs.dropped_groups import reclassify_conflicts
 from compactor.runs.results import DroppedGroup
 from tests.conftest import Lake
 from tests.integration.table_kit import (

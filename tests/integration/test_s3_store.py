@@ -10,7 +10,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError, ReadTimeoutError
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
-from compactor.storage import s3_errors, s3_upload
+from compactor.storage import s3_errors, s3_store
 from compactor.storage.byte_store import OutputFile
 from compactor.storage.opening import abort_uploads
 from compactor.storage.s3_client import S3Connections
@@ -130,7 +130,7 @@ def test_any_mixture_is_put_together_exactly(
 def test_a_range_longer_than_a_part_is_copied_in_several(
     store: S3ByteStore, s3_server: S3Server, source: str, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_upload, "PART_SIZES", s3_upload.PartSizes(copied=10 * MIB))
+    monkeypatch.setattr(s3_store, "PART_SIZES", s3_store.PartSizes(copied=10 * MIB))
     spliced(store, source, output).finish()
     assert s3_server.get(output) == SPLICED
 
@@ -138,7 +138,7 @@ def test_a_range_longer_than_a_part_is_copied_in_several(
 def test_too_many_parts_are_refused_and_leave_nothing(
     store: S3ByteStore, folder: str, source: str, output: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(s3_upload, "MAXIMUM_PARTS", 2)
+    monkeypatch.setattr(s3_store, "MAXIMUM_PARTS", 2)
     file = store.create(output)
     for _ in range(2):
         file.copy_range(source, 0, 6 * MIB)

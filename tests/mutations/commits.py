@@ -76,7 +76,7 @@ MUTATIONS: Final = (
     Mutation(
         "8",
         "rows that do not add up are put down to other commits",
-        "compactor/runs/failed_groups.py",
+        "compactor/runs/dropped_groups.py",
         "mine = [drop for drop in failed if drop.error.reason in DAMAGE]",
         "mine = []",
         f"{_RACES}::test_damage_stays_damage_however_busy_the_table_is",

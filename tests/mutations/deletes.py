@@ -128,7 +128,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "a delete of another partition than the file it names is overlooked under a filter",
-        "compactor/runs/stray_deletes.py",
+        "compactor/runs/dropped_groups.py",
         "strays = touched_groups([planned.file_group for planned in plan.groups], entries)",
         "strays = touched_groups([planned.file_group for planned in plan.groups], entries[:0])",
         "tests/integration/test_broken_rules.py::test_a_delete_of_another_partition_than_its_file_is_not_overlooked",
