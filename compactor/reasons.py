@@ -1,10 +1,11 @@
-"""Reasons of errors, of an engine's refusals and of skipped runs.
+"""Reasons of errors and of skipped runs, and an engine's refusal with its reason.
 
 A reason is a slug from this bounded set, fit for a metric label. It compares equal to its text.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -134,3 +135,11 @@ class Reason(StrEnum):
     # Records of runs and requests.
     STATE_UNREADABLE = "state_unreadable"
     STATE_UNWRITABLE = "state_unwritable"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why an engine cannot rewrite these files without loss, or should not: the reason, and a sentence for display."""
+
+    reason: Reason
+    sentence: str

@@ -14,7 +14,7 @@ import os
 import socket
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -325,15 +325,12 @@ def referenced_paths(table: TableView, record: Record, cache: ManifestCache) -> 
 
 def was_committed(table: TableView, run_id: str) -> bool:
     """Whether a retained snapshot is the run's last commit. False is no proof: the snapshot may have expired."""
-    summaries: Iterable[Mapping[str, str]] = (
-        snapshot.summary.additional_properties for snapshot in table.metadata.snapshots if snapshot.summary
-    )
-    return any(summary.get(RUN_ID) == run_id and _is_last(summary.get(PART, "1/1")) for summary in summaries)
-
-
-def _is_last(part: str) -> bool:
-    number, _, parts = part.partition("/")
-    return number == parts
+    for snapshot in table.metadata.snapshots:
+        summary = snapshot.summary.additional_properties if snapshot.summary else {}
+        number, _, parts = summary.get(PART, "1/1").partition("/")
+        if summary.get(RUN_ID) == run_id and number == parts:
+            return True
+    return False
 
 
 def _files_below(io: Any, prefix: str) -> list[str]:

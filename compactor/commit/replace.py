@@ -318,13 +318,8 @@ def _file_group(table: JavaTable, replacement: Replacement) -> Any:
     """Iceberg's object for one replacement: it separates data files and deletion vectors without a call per file."""
     actions = table.jvm.org.apache.iceberg.actions
     first = replacement.scan_tasks.get(0).file()
-    info = (
-        actions.ImmutableRewriteDataFiles.FileGroupInfo.builder()
-        .globalIndex(0)
-        .partitionIndex(0)
-        .partition(first.partition())
-        .build()
-    )
+    builder = actions.ImmutableRewriteDataFiles.FileGroupInfo.builder().globalIndex(0).partitionIndex(0)
+    info = builder.partition(first.partition()).build()
     unbounded = 1 << 50  # sizes matter only to Iceberg's own runner
     group = actions.RewriteFileGroup(
         info, replacement.scan_tasks, first.specId(), unbounded, unbounded, len(replacement.outputs)

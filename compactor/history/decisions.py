@@ -73,43 +73,32 @@ def decisions_of(event: Event, at: float) -> list[Decision]:
             found = [_done(event, at)]
         case RunCommitted(groups=0):
             done = Decision(
-                at=at,
-                table=event.table,
-                decision=DONE,
-                reason="dangling_deletes",
-                why=f"{event.delete_files_removed} delete files applied to no data file",
-                run_id=event.run_id,
+                at,
+                event.table,
+                DONE,
+                "dangling_deletes",
+                f"{event.delete_files_removed} delete files applied to no data file",
+                event.run_id,
                 delete_files_removed=event.delete_files_removed,
                 seconds=event.commit_seconds,
                 committed_snapshot_id=event.snapshot_id,
             )
             found = [done]
-        case GroupDropped(run_id=run_id, reason=reason, message=why):
-            dropped = Decision(at=at, table=event.table, decision=DROPPED, reason=reason, why=why, run_id=run_id)
-            found = [_planned(_about(dropped, event.key, event.plan.partition), event.plan)]
-        case RunFailed(run_id="", reason=reason, message=why):  # it failed before there was a plan
-            found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=reason, why=why)]
-        case RunFailed(run_id=run_id, reason=reason):
-            why = f"{event.stage}: {event.message}"
-            found = [Decision(at=at, table=event.table, decision=DROPPED, reason=reason, why=why, run_id=run_id)]
+        case GroupDropped():
+            dropped = Decision(at, event.table, DROPPED, event.reason, event.message, event.run_id)
+            found = [_planned(dropped, event.key, event.plan)]
+        case RunFailed(run_id=""):  # it failed before there was a plan
+            found = [Decision(at, event.table, SKIPPED, event.reason, event.message)]
+        case RunFailed():
+            found = [Decision(at, event.table, DROPPED, event.reason, f"{event.stage}: {event.message}", event.run_id)]
         case RunSkipped():
-            found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=event.reason)]
+            found = [Decision(at, event.table, SKIPPED, event.reason)]
         case PartitionsSkipped():
-            skipped = Decision(
-                at=at, table=event.table, decision=SKIPPED, reason=event.reason, planned_snapshot_id=event.snapshot_id
-            )
+            skipped = Decision(at, event.table, SKIPPED, event.reason, planned_snapshot_id=event.snapshot_id)
             found = [_skipped(skipped, partition) for partition in event.partitions] or [skipped]
         case ManifestsRewritten():
-            merged = Decision(
-                at=at,
-                table=event.table,
-                decision=DONE,
-                reason="manifests",
-                why=f"{event.before} manifests became {event.after}",
-                run_id=event.run_id,
-                seconds=event.seconds,
-            )
-            found = [merged]
+            why = f"{event.before} manifests became {event.after}"
+            found = [Decision(at, event.table, DONE, "manifests", why, event.run_id, seconds=event.seconds)]
     return [replace(decision, why=decision.why[:LONGEST_WHY]) for decision in found]
 
 
@@ -146,9 +135,9 @@ def _about(decision: Decision, key: PartitionKey, partition: Mapping[str, JsonVa
     )
 
 
-def _planned(decision: Decision, plan: GroupPlan) -> Decision:
+def _planned(decision: Decision, key: PartitionKey, plan: GroupPlan) -> Decision:
     return replace(
-        decision,
+        _about(decision, key, plan.partition),
         branch=plan.branch,
         strategy=plan.strategy,
         engine=plan.engine,
@@ -161,9 +150,9 @@ def _planned(decision: Decision, plan: GroupPlan) -> Decision:
 
 def _done(event: GroupCommitted, at: float) -> Decision:
     group = event.rewritten
-    done = Decision(at=at, table=group.table, decision=DONE, reason="due", why=group.plan.why, run_id=group.run_id)
+    done = Decision(at, group.table, DONE, "due", group.plan.why, group.run_id)
     return replace(
-        _planned(_about(done, group.key, group.plan.partition), group.plan),
+        _planned(done, group.key, group.plan),
         engine=group.engine,  # the files' footers may have changed the planned engine
         engine_reason=group.reason,
         files_in=group.files_in,

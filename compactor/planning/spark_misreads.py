@@ -15,8 +15,7 @@ from pyiceberg.types import NestedField, StructType
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 
 ORC: Final = "orc"
 WRITTEN_FORMAT: Final = "write.format.default"

@@ -50,7 +50,16 @@ class Rewriter(RunTools):
         run = Run(self, plan, run_id, Switches(enabled, stopping), progress)
         if not plan.has_work or plan.snapshot_id is None:
             return run.result
-        self._publish_planned(run_id, plan)
+        self.listener(
+            RunPlanned(
+                run_id=run_id,
+                table=table,
+                groups=len(plan.groups),
+                files=sum(len(group.file_group.files) for group in plan.groups),
+                bytes=plan.bytes,
+                seconds=plan.seconds,
+            )
+        )
         try:
             result = run.carry_out(plan.snapshot_id)
         except FirnlineError as error:
@@ -67,18 +76,6 @@ class Rewriter(RunTools):
         self._publish_committed(result, result.snapshot_after, waiting_since)
         prefetch(self.catalogs, self.cache, table, plan.table.ref)  # our new manifests, for the next plan
         return result
-
-    def _publish_planned(self, run_id: str, plan: TablePlan) -> None:
-        self.listener(
-            RunPlanned(
-                run_id=run_id,
-                table=plan.table.name,
-                groups=len(plan.groups),
-                files=sum(len(group.file_group.files) for group in plan.groups),
-                bytes=plan.bytes,
-                seconds=plan.seconds,
-            )
-        )
 
     def _publish_committed(self, result: RunResult, snapshot_id: int, waiting_since: float | None) -> None:
         waited = None if waiting_since is None else max(0.0, self.clock() - waiting_since)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NoReturn
@@ -13,7 +13,6 @@ from compactor.events import Listener, PartitionsSkipped, RunFailed, RunSkipped,
 from compactor.iceberg.other_compactors import other_compactors
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
-from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
@@ -107,7 +106,7 @@ class TablePlanner:
 
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
         """Partitions that the plan leaves alone although their counts are due are not due again until they change."""
-        left = left_alone(debt, plan)
+        left = plan.left_alone(partition.key for partition in debt.due)
         self.board.decline(debt, left)
         skipped = tuple(skipped_partition(each, left[each.key]) for each in debt.due if each.key in left)
         if skipped:
@@ -126,8 +125,3 @@ def skipped_partition(debt: PartitionDebt, why: str) -> SkippedPartition:
     return SkippedPartition(
         key=debt.key, partition=debt.partition, why=why, files=debt.counts.small_files, bytes=debt.counts.small_bytes
     )
-
-
-def left_alone(debt: TableDebt, plan: TablePlan) -> Mapping[PartitionKey, str]:
-    """Due partitions that are not in the plan, with the reason."""
-    return plan.left_alone(partition.key for partition in debt.due)

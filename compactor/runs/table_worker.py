@@ -20,7 +20,7 @@ from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
 from compactor.planning.plan_table import TablePlan
 from compactor.runs.results import DroppedGroup, NoGroupLeftError, RunResult
 from compactor.runs.rewriter import Rewriter
-from compactor.runs.table_planner import TablePlanner, first_request, left_alone
+from compactor.runs.table_planner import TablePlanner, first_request
 from compactor.table_names import TableName
 
 Announce = Callable[[TableName, int], None]
@@ -85,7 +85,8 @@ class RewriteWorker:
         given_up: dict[PartitionKey, str] = {
             drop.planned.file_group.key: str(drop.error) for drop in dropped if isinstance(drop.error, GiveUpError)
         }
-        self.planner.board.decline(debt, {**left_alone(debt, plan), **given_up})
+        left_alone = plan.left_alone(partition.key for partition in debt.due)
+        self.planner.board.decline(debt, {**left_alone, **given_up})
 
     def _rewrite_manifests(self, name: TableName) -> None:
         """Merge manifests where that pays, from a fresh look. A failure is published and ends only this step."""

@@ -29,9 +29,6 @@ SHARE_OF_CAP = 0.1
 """The least that a run is granted, as a share of the cap: what is due is an estimate."""
 
 
-NOTHING = Spent()
-
-
 @dataclass(frozen=True)
 class Finished:
     """A committed run: when (seconds since the epoch) and what it cost; or a running one, whose cost is its grant."""
@@ -47,7 +44,7 @@ class Finished:
 class Usage:
     """What the runs of the last hour cost together, and how many runs each table had."""
 
-    spent: Spent = NOTHING
+    spent: Spent = field(default_factory=Spent)
     commits: Counter[TableName] = field(default_factory=Counter)
 
     @classmethod
@@ -64,29 +61,14 @@ class Usage:
 
 @dataclass(frozen=True)
 class Limits:
-    """The user's caps; None or empty means no cap. `quiet_hours`: (from, until) in UTC; from > until spans midnight."""
+    """The user's caps, the settings section `limits`; None or empty means no cap."""
 
-    quiet_hours: tuple[tuple[time, time], ...] = ()
-    bytes_per_hour: int | None = None
-    commits_per_table_and_hour: int | None = None
-    requests_per_hour: int | None = None
-    catalog_calls_per_hour: int | None = None
-
-    @classmethod
-    def of(cls, settings: LimitSettings) -> Limits:
-        """The caps of the settings section `limits`."""
-        return cls(
-            quiet_hours=settings.quiet_spans,
-            bytes_per_hour=settings.bytes_per_hour,
-            commits_per_table_and_hour=settings.commits_per_table_and_hour,
-            requests_per_hour=settings.requests_per_hour,
-            catalog_calls_per_hour=settings.catalog_calls_per_hour,
-        )
+    settings: LimitSettings = field(default_factory=LimitSettings)
 
     def is_quiet(self, now: float) -> bool:
-        """Whether no run may start at this moment."""
+        """Whether no run may start at this moment. A span from > until spans midnight."""
         moment = datetime.fromtimestamp(now, UTC).time()
-        return any(_within(moment, start, end) for start, end in self.quiet_hours)
+        return any(_within(moment, start, end) for start, end in self.settings.quiet_spans)
 
     def allow(self, debt: TableDebt, usage: Usage, now: float) -> bool:
         """Whether a run of this table may start now, given the usage of the last hour.
@@ -95,16 +77,16 @@ class Limits:
         """
         if self.is_quiet(now):
             return False
-        most = self.commits_per_table_and_hour
+        most = self.settings.commits_per_table_and_hour
         if most is not None and usage.commits[debt.table] >= most:
             return False
         need, spent = needed(debt), usage.spent
         return all(
             cap is None or used == 0 or used + wanted <= cap
             for cap, used, wanted in (
-                (self.bytes_per_hour, spent.bytes, need.bytes),
-                (self.requests_per_hour, spent.requests, need.requests),
-                (self.catalog_calls_per_hour, spent.catalog_calls, need.catalog_calls),
+                (self.settings.bytes_per_hour, spent.bytes, need.bytes),
+                (self.settings.requests_per_hour, spent.requests, need.requests),
+                (self.settings.catalog_calls_per_hour, spent.catalog_calls, need.catalog_calls),
             )
         )
 
@@ -112,8 +94,8 @@ class Limits:
         """What a run may cost that `allow` lets start: about what it needs, at most the rest of the hour's cap."""
         need = needed(debt)
         return Grant(
-            _granted(self.bytes_per_hour, usage.spent.bytes, need.bytes),
-            _granted(self.requests_per_hour, usage.spent.requests, need.requests),
+            _granted(self.settings.bytes_per_hour, usage.spent.bytes, need.bytes),
+            _granted(self.settings.requests_per_hour, usage.spent.requests, need.requests),
         )
 
 

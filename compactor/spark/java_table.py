@@ -176,10 +176,6 @@ class JavaTable:
             raise GiveUpError(f"Iceberg's scan of {self.view.name} does not list {missing}", reason=Reason.PLANS_DIFFER)
         return found
 
-    def data_folder(self) -> str:
-        """The table's data location without a trailing slash."""
-        return data_folder(self.view)
-
 
 def data_folder(view: TableView) -> str:
     """The folder where Iceberg's writers put a table's data files, without a trailing slash."""

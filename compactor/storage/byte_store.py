@@ -127,9 +127,7 @@ def translated(error: Exception, location: str, action: str) -> FirnlineError:
     if isinstance(error, FileNotFoundError) or number == errno.ENOENT:
         return GiveUpError(f"{location} does not exist any more ({action} it).", reason=Reason.INPUT_MISSING)
     if isinstance(error, FileExistsError):
-        return GiveUpError(
-            f"{location} already exists; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
-        )
+        return exists_already(location)
     if number in _NO_SPACE:
         return RetryError(
             f"No space left while {action} {location}: free some space; the run is tried again.", reason=Reason.NO_SPACE
@@ -148,6 +146,11 @@ def errors_named(location: str, action: str) -> Iterator[None]:
         raise
     except Exception as error:  # object-store clients raise classes of their own, not only OSError
         raise translated(error, location, action) from error
+
+
+def exists_already(location: str) -> GiveUpError:
+    """The error for an output whose location is taken."""
+    return GiveUpError(f"{location} already exists; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS)
 
 
 def truncated(location: str, offset: int, length: int, got: int) -> GiveUpError:

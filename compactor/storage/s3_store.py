@@ -18,7 +18,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
-from compactor.storage.byte_store import OutputFile, check_range, truncated
+from compactor.storage.byte_store import OutputFile, check_range, exists_already, truncated
 from compactor.storage.s3_client import (
     attribute_parameters,
     checks_content,
@@ -312,9 +312,7 @@ class S3Upload:
 
     def _exists_already(self) -> GiveUpError:
         self._foreign = True
-        return GiveUpError(
-            f"{self.location} already exists; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
-        )
+        return exists_already(self.location)
 
     def _attributes(self) -> dict[str, str]:
         return attribute_parameters(self._properties)
@@ -339,9 +337,7 @@ class S3ByteStore(S3Objects):
 
     def create(self, location: str) -> OutputFile:
         if self.exists(location):
-            raise GiveUpError(
-                f"{location} already exists; a rewrite never overwrites a file.", reason=Reason.OUTPUT_EXISTS
-            )
+            raise exists_already(location)
         with suppress(KeyError):
             del self._known[location]
         return S3Upload(self, location)

@@ -54,9 +54,7 @@ class StateFolder:
 
 
 def _file_system(uri: str) -> tuple[fs.FileSystem, str]:
-    if "://" not in uri and not uri.startswith("file:"):
-        return fs.LocalFileSystem(), uri
-    if uri.startswith("file:"):
+    if "://" not in uri or uri.startswith("file:"):
         return fs.LocalFileSystem(), plain_path(uri)
     found, path = fs.FileSystem.from_uri(uri)
     return found, path

@@ -228,7 +228,7 @@ class Service:
             worker.work,
             concurrent_runs=self._settings.service.concurrent_runs,
             first_backoff_seconds=self._settings.service.retry_seconds,
-            limits=Limits.of(self._settings.limits),
+            limits=Limits(self._settings.limits),
             clock=self._clock,
         )
         handler = BatchHandler(

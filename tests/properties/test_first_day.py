@@ -14,6 +14,7 @@ from compactor.partitions import PartitionKey
 from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
 from compactor.runs.dispatcher import Attempt, Dispatcher
 from compactor.runs.work_order import HOUR, Finished, Limits
+from compactor.settings.tree import LimitSettings
 from compactor.table_names import TableName
 
 MEBIBYTE = 1024 * 1024
@@ -21,10 +22,19 @@ FEW, TABLES, BUSY = 600, 3_000, 100
 START = 1_767_225_600.0
 KEY = PartitionKey(0, "[1]")
 CAPS = {
-    "bytes": Limits(bytes_per_hour=60_000 * MEBIBYTE),
-    "requests": Limits(requests_per_hour=60_000),
-    "catalog_calls": Limits(catalog_calls_per_hour=300 * CATALOG_CALLS),  # below what one lane can use up
-    "all": Limits((), 60_000 * MEBIBYTE, 2, 60_000, 500 * CATALOG_CALLS),
+    "bytes": Limits(LimitSettings(bytes_per_hour=60_000 * MEBIBYTE)),
+    "requests": Limits(LimitSettings(requests_per_hour=60_000)),
+    "catalog_calls": Limits(
+        LimitSettings(catalog_calls_per_hour=300 * CATALOG_CALLS)
+    ),  # below what one lane can use up
+    "all": Limits(
+        LimitSettings(
+            bytes_per_hour=60_000 * MEBIBYTE,
+            commits_per_table_and_hour=2,
+            requests_per_hour=60_000,
+            catalog_calls_per_hour=500 * CATALOG_CALLS,
+        )
+    ),
 }
 
 
@@ -130,9 +140,9 @@ def test_no_hour_has_more_than_its_caps_and_no_table_starves(which: str, lanes: 
     day = FirstDay(CAPS[which], lanes, random.Random(f"{which} {lanes}"), tables)
     day.run(until=START + 48 * HOUR)
     caps = {
-        "bytes": day.limits.bytes_per_hour,
-        "requests": day.limits.requests_per_hour,
-        "catalog_calls": day.limits.catalog_calls_per_hour,
+        "bytes": day.limits.settings.bytes_per_hour,
+        "requests": day.limits.settings.requests_per_hour,
+        "catalog_calls": day.limits.settings.catalog_calls_per_hour,
     }
     started = [run for _, run in day.starts]
     for resource, cap in caps.items():
@@ -143,7 +153,7 @@ def test_no_hour_has_more_than_its_caps_and_no_table_starves(which: str, lanes: 
         assert most_in_an_hour(day.ends, which) > 0.8 * (caps[which] or 0), "a cap is there to be used"
     in_first_minutes = [run for run in started if run.at < START + 600]
     assert len(in_first_minutes) >= lanes
-    most = day.limits.commits_per_table_and_hour
+    most = day.limits.settings.commits_per_table_and_hour
     for number in range(BUSY if most is not None else 0):
         mine = [Finished(run.table, run.at, 1) for run in day.ends if run.table.name == f"t{number:04d}"]
         assert most_in_an_hour(mine, "bytes") <= (most or 0)

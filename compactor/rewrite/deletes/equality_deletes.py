@@ -20,8 +20,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
 from compactor.planning.compared_columns import not_compared
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.position_deletes import PARQUET, DeleteFile, Positions
 from compactor.rewrite.reading.files import FileReader, tables
 from compactor.rewrite.reading.schema import refused, written_schema

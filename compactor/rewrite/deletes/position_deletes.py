@@ -19,8 +19,7 @@ from pyiceberg.table.name_mapping import MappedField
 
 from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_entries import DELETION_VECTORS
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.deletion_vectors import vector_positions
 from compactor.rewrite.reading.files import named_errors, open_parquet
 from compactor.rewrite.reading.source_columns import SourceColumn, source_columns

@@ -18,8 +18,7 @@ from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 
 from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.equality_deletes import (
     EncodeInput,
     EqualityDeletes,

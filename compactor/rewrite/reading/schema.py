@@ -17,8 +17,7 @@ from pyiceberg import types
 from pyiceberg.schema import Schema, make_compatible_name
 from pyiceberg.types import DecimalType, IcebergType, ListType, MapType, NestedField, StructType
 
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 
 FIELD_ID_KEY: Final = b"PARQUET:field_id"
 UUID_WIDTH: Final = 16

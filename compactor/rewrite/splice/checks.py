@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 from compactor.rewrite.parquet.footer import ChunkField, ColumnChunk, FileField, Footer
 from compactor.rewrite.parquet.thrift import Struct, ThriftError, encode_struct
 from compactor.rewrite.splice.lineage_schema import misused_lineage, without_lineage

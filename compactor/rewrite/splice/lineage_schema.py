@@ -17,8 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 from compactor.rewrite.parquet.footer import (
     ColumnChunk,
     ColumnField,

@@ -18,8 +18,7 @@ from itertools import groupby
 from typing import Final
 
 from compactor.errors import GiveUpError
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 from compactor.rewrite.parquet.footer import (
     MAGIC,
     ColumnChunk,

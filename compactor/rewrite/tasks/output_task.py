@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.footer import Footer, read_footer

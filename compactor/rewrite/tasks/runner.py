@@ -17,8 +17,7 @@ from compactor.partitions import PartitionKey
 from compactor.planning.engine import Engine, EngineChoice, is_sorted
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.planning.spark_misreads import misread
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes
 from compactor.rewrite.splice.splice import SplicedFile

@@ -16,8 +16,7 @@ from pyiceberg.types import NestedField
 
 from compactor.errors import GiveUpError
 from compactor.manifests.live_files import LiveFile
-from compactor.reasons import Reason
-from compactor.refusal import Refusal
+from compactor.reasons import Reason, Refusal
 from compactor.rewrite.parquet.footer import Footer, SchemaField, read_footer
 from compactor.rewrite.parquet.thrift import I32, STRUCT, Struct
 from compactor.storage.byte_store import ByteStore

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
-from compactor.spark.java_table import JavaTable
+from compactor.spark.java_table import JavaTable, data_folder
 
 STAGED_TASKS = "scan-task-set-id"
 REWRITTEN_TASKS = "rewritten-file-scan-task-set-id"
@@ -40,7 +40,7 @@ class SparkRewritten:
 
 def run_folder(table: JavaTable, run_id: str) -> str:
     """Folder of all files that the `spark` engine writes in one run."""
-    return f"{table.data_folder()}/firnline-{run_id}"
+    return f"{data_folder(table.view)}/firnline-{run_id}"
 
 
 def frozen_copy(table: JavaTable, folder: str) -> Any:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from compactor.refusal import Refusal
+from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode

@@ -32,7 +32,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from compactor.refusal import Refusal
+from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import LOOKUP_ROWS, EncodeInput, EqualityDelete
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal

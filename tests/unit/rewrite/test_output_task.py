@@ -25,7 +25,7 @@ from compactor.partitions import PartitionKey
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.planning.planner import FileGroup
-from compactor.refusal import Refusal
+from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask, encode

@@ -20,7 +20,7 @@ from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
 from compactor.planning.spark_misreads import misread
-from compactor.refusal import Refusal
+from compactor.reasons import Refusal
 from compactor.rewrite.tasks.spark_checks import misread_units
 from compactor.storage.opening import byte_store_for
 from compactor.table_names import TableName

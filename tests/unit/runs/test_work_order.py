@@ -108,7 +108,7 @@ def test_the_rate_of_commits_forgets() -> None:
     [("21:59:59", False), ("22:00", True), ("23:59", True), ("00:00", True), ("05:59:59", True), ("06:00", False)],
 )
 def test_quiet_hours_may_span_midnight(clock: str, quiet: bool) -> None:
-    limits = Limits.of(LimitSettings(quiet_hours=("22:00-06:00",)))
+    limits = Limits(LimitSettings(quiet_hours=("22:00-06:00",)))
     assert limits.is_quiet(at(clock)) == quiet
     assert allow(limits, debt("a"), [], at(clock)) != quiet
 
@@ -121,7 +121,7 @@ def test_a_bad_span_is_refused_at_start_and_named(span: str) -> None:
 
 
 def test_bytes_of_the_last_hour_hold_back_what_does_not_fit() -> None:
-    limits = Limits(bytes_per_hour=250 * MEBIBYTE)
+    limits = Limits(LimitSettings(bytes_per_hour=250 * MEBIBYTE))
     one = debt("a")
     assert bytes_due(one) == 100 * MEBIBYTE
     spent = [Finished(debt("b").table, NOW - 10, 150 * MEBIBYTE)]
@@ -131,13 +131,13 @@ def test_bytes_of_the_last_hour_hold_back_what_does_not_fit() -> None:
 
 
 def test_a_table_larger_than_the_cap_starts_in_an_empty_hour() -> None:
-    limits = Limits(bytes_per_hour=MEBIBYTE)
+    limits = Limits(LimitSettings(bytes_per_hour=MEBIBYTE))
     assert allow(limits, debt("a"), [], NOW)
     assert not allow(limits, debt("a"), [Finished(debt("b").table, NOW - 1, 1)], NOW)
 
 
 def test_a_table_has_so_many_commits_an_hour_and_the_others_theirs() -> None:
-    limits = Limits(commits_per_table_and_hour=2)
+    limits = Limits(LimitSettings(commits_per_table_and_hour=2))
     twice = [Finished(debt("a").table, NOW - 1, 1), Finished(debt("a").table, NOW - 2, 1)]
     assert not allow(limits, debt("a"), twice, NOW)
     assert allow(limits, debt("b"), twice, NOW)
@@ -146,7 +146,7 @@ def test_a_table_has_so_many_commits_an_hour_and_the_others_theirs() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 80), st.integers(0, 600)), max_size=60))
 def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[int, int]]) -> None:
-    limits, now, finished = Limits(bytes_per_hour=1000 * MEBIBYTE), NOW, []
+    limits, now, finished = Limits(LimitSettings(bytes_per_hour=1000 * MEBIBYTE)), NOW, []
     for files, pause in wishes:
         now += pause
         one = debt("a", files=files)
@@ -159,7 +159,7 @@ def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[int, int]]) -> 
 
 def test_what_is_running_counts_with_its_grant() -> None:
     """Two lanes in an empty hour: the second may have what the first was not granted."""
-    limits = Limits(bytes_per_hour=250 * MEBIBYTE)
+    limits = Limits(LimitSettings(bytes_per_hour=250 * MEBIBYTE))
     first, second = debt("a"), debt("b", files=16)
     grant = limits.grant(first, Usage())
     assert grant == Grant(bytes=100 * MEBIBYTE)
@@ -170,7 +170,7 @@ def test_what_is_running_counts_with_its_grant() -> None:
 
 
 def test_a_run_is_granted_what_the_hour_has_left() -> None:
-    limits = Limits(bytes_per_hour=30 * MEBIBYTE, requests_per_hour=1000)
+    limits = Limits(LimitSettings(bytes_per_hour=30 * MEBIBYTE, requests_per_hour=1000))
     large = debt("a")
     assert limits.allow(large, Usage(), NOW)
     assert limits.grant(large, Usage()).bytes == 30 * MEBIBYTE
@@ -182,7 +182,7 @@ def test_a_run_is_granted_what_the_hour_has_left() -> None:
 
 @pytest.mark.parametrize("cap", [{"requests_per_hour": 100}, {"catalog_calls_per_hour": 30}])
 def test_requests_and_catalog_calls_have_caps_too(cap: dict[str, int]) -> None:
-    limits = Limits(**cap)  # type: ignore[arg-type]
+    limits = Limits(LimitSettings(**cap))  # type: ignore[arg-type]
     once = [Finished(debt("b").table, NOW - 10, 1, 80, 24)]
     assert not allow(limits, debt("a"), once, NOW)
     assert allow(limits, debt("a"), once, NOW + HOUR)
