@@ -80,6 +80,5 @@ def _failure(table: TableView, error: Py4JJavaError) -> RetryError | ReplanError
     kind, message = exception_class(error), f"manifests of {table.name} were not rewritten: {first_line(error)}"
     if kind == VALIDATION:
         return ReplanError(message, reason=Reason.CONFLICT)
-    if kind == COMMIT_STATE_UNKNOWN:
-        return RetryError(message, reason=Reason.COMMIT_STATE_UNKNOWN)
-    return RetryError(message, reason=Reason.MANIFEST_REWRITE_FAILED)
+    unknown = kind == COMMIT_STATE_UNKNOWN
+    return RetryError(message, reason=Reason.COMMIT_STATE_UNKNOWN if unknown else Reason.MANIFEST_REWRITE_FAILED)

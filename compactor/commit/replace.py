@@ -77,7 +77,7 @@ def commit_replacements(
     replacements: Sequence[Replacement],
     dangling: Sequence[FileEntry],
     summary: CommitSummary,
-    about_to_send: Callable[[], None] = lambda: None,
+    about_to_send: Callable[[], object] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
     """Commit all replacements as one `replace` snapshot on the table's branch; returns its id.

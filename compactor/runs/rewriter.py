@@ -78,17 +78,18 @@ class Rewriter(RunTools):
         return result
 
     def _publish_committed(self, result: RunResult, snapshot_id: int, waiting_since: float | None) -> None:
+        groups = [group.rewritten for group in result.groups]
         waited = None if waiting_since is None else max(0.0, self.clock() - waiting_since)
         self.listener(
             RunCommitted(
                 run_id=result.run_id,
                 table=result.table,
                 snapshot_id=snapshot_id,
-                groups=len(result.groups),
-                files_in=sum(group.rewritten.files_in for group in result.groups),
-                files_out=sum(group.rewritten.files_out for group in result.groups),
-                bytes_in=sum(group.rewritten.bytes_in for group in result.groups),
-                bytes_out=sum(group.rewritten.bytes_out for group in result.groups),
+                groups=len(groups),
+                files_in=sum(group.files_in for group in groups),
+                files_out=sum(group.files_out for group in groups),
+                bytes_in=sum(group.bytes_in for group in groups),
+                bytes_out=sum(group.bytes_out for group in groups),
                 plan_seconds=result.plan_seconds,
                 rewrite_seconds=result.rewrite_seconds,
                 commit_seconds=result.commit_seconds,

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -190,10 +191,7 @@ class Run:
             part=part,
             rollback_on_conflict=self._tools.commit.rolls_back(is_polaris=catalogs.is_polaris(name.catalog)),
         )
-
-        def about_to_send() -> None:
-            self._tools.records.renew(record)
-
+        about_to_send = partial(self._tools.records.renew, record)
         committed = commit_groups(table, self._plan, groups, summary, catalogs, self._tools.cache, about_to_send)
         if committed.snapshot_id is not None:
             carry_statistics(table, committed.snapshot_id)

@@ -141,19 +141,12 @@ class PartPlanner:
 
     def stop_copying(self) -> None:
         """Send all further parts: the store cannot copy."""
-        if self._held is not None:
-            self._gap.appendleft(self._held)
-            self._gap_size += self._held.length
-            self._held = None
+        self._send_held()
         self._copying = False
 
     def finish(self) -> list[Part]:
         """The remaining parts; the last one may have any size."""
-        parts = self._overflow()
-        parts += self._release()
-        if self._gap_size:
-            parts.append(self._take(self._gap_size))
-        return parts
+        return self._close_gap()
 
     def _append(self, piece: Piece) -> None:
         self._gap.append(piece)
@@ -175,17 +168,19 @@ class PartPlanner:
             parts = self._close_gap()
             self._held = piece.without_first(head)
             return parts
-        if (
-            self._held and self._held.length < piece.length
-        ):  # neither has enough spare bytes: send the shorter one as a whole
-            self._gap.appendleft(self._held)
-            self._gap_size += self._held.length
-            self._held = None
+        if self._held and self._held.length < piece.length:  # neither has enough spare bytes: send the shorter one
+            self._send_held()
             parts = self._close_gap()
             self._held = piece
             return parts
         self._append(piece)
         return self._overflow()
+
+    def _send_held(self) -> None:
+        if self._held is not None:
+            self._gap.appendleft(self._held)
+            self._gap_size += self._held.length
+            self._held = None
 
     def _close_gap(self) -> list[Part]:
         parts = self._overflow() + self._release()

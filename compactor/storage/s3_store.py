@@ -199,7 +199,9 @@ class S3Upload:
                 reason=Reason.TOO_MANY_PARTS,
             )
         if not self._upload_id:
-            answer = self._store.request(self.location, "creating", "create_multipart_upload", **self._attributes())
+            answer = self._store.request(
+                self.location, "creating", "create_multipart_upload", **attribute_parameters(self._properties)
+            )
             self._upload_id = answer["UploadId"]
         return len(self._parts) + 1
 
@@ -273,7 +275,9 @@ class S3Upload:
         """Write a small object in one request."""
         self._finishing = True
         try:
-            self._unless_it_exists("put_object", Body=data, **self._digest(data), **self._attributes())
+            self._unless_it_exists(
+                "put_object", Body=data, **self._digest(data), **attribute_parameters(self._properties)
+            )
         except (BotoCoreError, ClientError) as error:
             retried = getattr(error, "response", {}).get("ResponseMetadata", {}).get("RetryAttempts", 0)
             if not (error_code(error)[0] == _PRECONDITION and retried and self._holds(data)):
@@ -313,9 +317,6 @@ class S3Upload:
     def _exists_already(self) -> GiveUpError:
         self._foreign = True
         return exists_already(self.location)
-
-    def _attributes(self) -> dict[str, str]:
-        return attribute_parameters(self._properties)
 
     def _digest(self, data: bytes) -> dict[str, str]:
         if not checks_content(self._properties):
