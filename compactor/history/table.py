@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +17,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 from pyiceberg.types import DoubleType, IcebergType, IntegerType, LongType, NestedField, StringType, TimestamptzType
 
-from compactor.errors import FirnlineError, InputError, RetryError
+from compactor.errors import InputError, RetryError, retried
 from compactor.history.decisions import Decision
 from compactor.iceberg.tables import Catalogs
 from compactor.reasons import Reason
@@ -123,12 +123,8 @@ class HistoryTable:
             InputError: a table of that name exists and is not a history.
             RetryError: the catalog does not answer.
         """
-        try:
+        with retried(f"history table {self.name} cannot be loaded", Reason.HISTORY):
             table = self._load()
-        except FirnlineError:
-            raise
-        except Exception as error:
-            raise RetryError(f"history table {self.name} cannot be loaded: {error}", reason=Reason.HISTORY) from error
         if table is None:
             return False
         found = {field.name: field.field_type for field in table.schema().fields}
@@ -165,18 +161,16 @@ class HistoryTable:
             InputError: the history does not exist yet.
             RetryError: the history cannot be read.
         """
-        try:
-            table = self._load() or _missing(self.name)
+        with retried(f"history table {self.name} cannot be read", Reason.HISTORY):
+            table = self._load()
+            if table is None:
+                raise InputError(f"history table {self.name} does not exist yet: no decision was recorded")
             scan = table.scan(query.row_filter, selected_fields=tuple(name for name, _, _ in COLUMNS))
             newest: pa.Table | None = None
             for batch in scan.to_arrow_batch_reader():
                 found = _of_partition(pa.Table.from_batches([batch]), query.partition)
                 both = found if newest is None else pa.concat_tables([newest, found])
                 newest = both.sort_by([("decided_at", "descending")]).slice(0, query.limit)
-        except FirnlineError:
-            raise
-        except Exception as error:
-            raise RetryError(f"history table {self.name} cannot be read: {error}", reason=Reason.HISTORY) from error
         rows: list[dict[str, Any]] = [] if newest is None else newest.to_pylist()
         return rows
 
@@ -205,10 +199,6 @@ def arrow_table(decisions: Sequence[Decision], version: str) -> pa.Table:
         for decision in decisions
     ]
     return pa.Table.from_pylist(rows, schema=SCHEMA.as_arrow())
-
-
-def _missing(name: TableName) -> NoReturn:
-    raise InputError(f"history table {name} does not exist yet: no decision was recorded")
 
 
 def _moment(seconds: float) -> dt.datetime:
