@@ -47,6 +47,7 @@ class RunTools:
 
     Attributes:
         slots: Output tasks at once. It never changes a result.
+        wave: Output tasks of one Spark job.
         lease_seconds: How long an in-flight record protects outputs without being renewed.
         check_seconds: Between two looks at the table's switch while a run works.
         commit: When a long run commits in parts.
@@ -62,12 +63,12 @@ class RunTools:
     commit: CommitSettings = field(default_factory=CommitSettings)
     listener: Listener = ignore
     clock: Callable[[], float] = time.time
+    wave: int = field(init=False)
 
-    @property
-    def wave(self) -> int:
-        """Output tasks of one Spark job. Where the stream runs beside, a wave must leave a core free."""
+    def __post_init__(self) -> None:
+        # Once, because the number of cores may grow. Where the stream runs beside, a wave must leave a core free.
         cores = int(self.session.sparkContext.defaultParallelism)
-        return self.slots if self.slots < cores else self.slots * TASKS_PER_SLOT
+        object.__setattr__(self, "wave", self.slots if self.slots < cores else self.slots * TASKS_PER_SLOT)
 
 
 class Run:

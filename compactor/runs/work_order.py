@@ -12,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime
 
 from compactor.debt.board import TableDebt
 from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
@@ -68,7 +68,10 @@ class Limits:
     def is_quiet(self, now: float) -> bool:
         """Whether no run may start at this moment. A span from > until spans midnight."""
         moment = datetime.fromtimestamp(now, UTC).time()
-        return any(_within(moment, start, end) for start, end in self.settings.quiet_spans)
+        return any(
+            start <= moment < end if start <= end else moment >= start or moment < end
+            for start, end in self.settings.quiet_spans
+        )
 
     def allow(self, debt: TableDebt, usage: Usage, now: float) -> bool:
         """Whether a run of this table may start now, given the usage of the last hour.
@@ -113,10 +116,6 @@ def reserved(debt: TableDebt, grant: Grant, now: float) -> Finished:
         need.requests if grant.requests is None else grant.requests,
         need.catalog_calls,
     )
-
-
-def _within(moment: time, start: time, end: time) -> bool:
-    return start <= moment < end if start <= end else moment >= start or moment < end
 
 
 def bytes_due(debt: TableDebt) -> int:
