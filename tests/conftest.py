@@ -51,30 +51,31 @@ def pytest_report_header() -> str:
     return f"kafka broker: {kafka_source()}; S3: {s3_source()}; REST catalog: {rest_catalog_source()}"
 
 
-SERVERS = (
-    "tests/contracts/",
-    *(
-        f"tests/integration/test_{name}"
-        for name in ("connection_checks", "foreign_topics", "packaging", "s3_store", "service", "unreadable_tables")
-    ),
-)
-"""Tests with servers and processes of their own: a broker, S3, `firnline run`."""
+SERVERS = {
+    "services": ("foreign_topics", "service"),
+    "servers": ("commands", "connection_checks", "packaging", "s3_store", "unreadable_tables"),
+}
+"""Integration tests with servers and processes of their own. Those of `services` start `firnline run` and mostly wait
+for it."""
 
 
-class _TwoProcesses(LoadScopeScheduling):
-    """With `-n 2`: tests that share the Spark session run in one process, those with servers in the other.
+class _ThreeProcesses(LoadScopeScheduling):
+    """With `-n 3`: tests that share the Spark session run in one process, those with servers in two others.
 
     All other tests go one by one to the process that is free.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        if nodeid.startswith(SERVERS):
+        if nodeid.startswith("tests/contracts/"):
             return "servers"
-        return "spark" if nodeid.startswith("tests/integration/") else nodeid
+        if not nodeid.startswith("tests/integration/"):
+            return nodeid
+        file = nodeid.removeprefix("tests/integration/test_")
+        return next((scope for scope, names in SERVERS.items() if file.startswith(names)), "spark")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return _TwoProcesses(config, log)
+    return _ThreeProcesses(config, log)
 
 
 @dataclass

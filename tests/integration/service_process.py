@@ -44,13 +44,18 @@ from streaming.commit_events.decoder import TableChanged
 from tests.services.quick_java import SPARK_CONF
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = float(os.environ.get("FIRNLINE_TEST_PATIENCE", "120"))  # seconds; generous, for a busy machine
+PATIENCE = float(os.environ.get("TEST_PATIENCE", "120"))  # seconds; generous, for a busy machine
 STOP_PROMISE = 30.0  # seconds that SIGTERM may take
 LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "fatal"}
 PAYLOAD_BYTES = 120  # a row, which does not compress
 ROWS = pa.schema([pa.field("part", pa.string(), nullable=False), ("id", pa.int64()), ("payload", pa.string())])
 
 Found = TypeVar("Found")
+
+
+def label(table: str) -> dict[str, str]:
+    """The labels of a table's metrics."""
+    return {"catalog": "lake", "table": f"lake.db.{table}"}
 
 
 def wait_for(what: str, look: Callable[[], Found], seconds: float = PATIENCE, every: float = 0.2) -> Found:
@@ -302,6 +307,10 @@ class Site:
         )
         spec = PartitionSpec(PartitionField(1, 1000, IdentityTransform(), "part"))
         self.catalogs.catalog("lake").create_table(("db", table), schema, partition_spec=spec, properties=properties)
+
+    def set_properties(self, table: str, **properties: str) -> None:
+        with self.catalogs.catalog("lake").load_table(("db", table)).transaction() as change:
+            change.set_properties(properties)
 
     def append(self, table: str, commits: int = 6, parts: int = 4, rows: int = 1000) -> list[TableChanged]:
         """`commits` appends, each one file per partition; returns the events that a writer would publish."""

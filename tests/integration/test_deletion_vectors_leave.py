@@ -25,6 +25,10 @@ FILES, ROWS_PER_FILE = 12, 20
 LINEAGE = "id, a, k, _row_id, _last_updated_sequence_number"
 BUCKETED = "PARTITIONED BY (bucket(4, k))"
 LAYOUTS = pytest.mark.parametrize("by", ["", BUCKETED], ids=["unpartitioned", "bucketed"])
+ONE_LAYOUT = pytest.mark.parametrize(
+    "by",
+    [pytest.param("", marks=pytest.mark.slow, id="unpartitioned"), pytest.param(BUCKETED, id="bucketed")],
+)
 ENGINES = pytest.mark.parametrize("engine", ["auto", "encode", "spark"])
 EACH_COMMIT_ITS_MANIFEST = "'commit.manifest-merge.enabled'='false'"
 
@@ -116,7 +120,7 @@ def test_vectors_leave_with_their_data_files(lake: Lake, tables: Tables, engine:
 
 
 @ENGINES
-@LAYOUTS
+@ONE_LAYOUT
 @pytest.mark.parametrize("manifests", [pytest.param(1, marks=pytest.mark.slow), FILES])
 @pytest.mark.parametrize("granularity", ["file", "partition"])
 def test_position_deletes_leave_with_their_data_files(
@@ -166,7 +170,7 @@ def leave_dangling(lake: Lake, table: str) -> list[Entry]:
 
 
 @pytest.mark.parametrize("engine", ["auto", "splice", "encode", "spark"])
-@LAYOUTS
+@ONE_LAYOUT
 def test_vectors_that_an_earlier_version_left_behind_go_with_the_next_run(
     lake: Lake, tables: Tables, engine: str, by: str
 ) -> None:

@@ -85,7 +85,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 def each_with_each() -> Iterator[Any]:
     """Each kind of table and each request at least once; the other combinations are slow."""
     for made, request in product(KINDS, REQUESTS):
-        quick = request == "forced" or made in (plain, with_position_deletes)
+        quick = request == "forced" or made is with_position_deletes
         marks = () if quick else pytest.mark.slow
         yield pytest.param(made, *REQUESTS[request], id=f"{request}-{made.__name__}", marks=marks)
 

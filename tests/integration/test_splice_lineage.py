@@ -203,15 +203,16 @@ def spliced_before(table: Table, folder: Path) -> None:
 
 
 HISTORIES = [
-    appends,
-    merged,
     merged_twice,
     rewritten_manifests,
-    merged_manifests,
-    upgraded_and_appended,
     upgraded_with_merged_manifests,
     compacted_by_spark,
     spliced_before,
+    # Parts of the histories above.
+    *(
+        pytest.param(each, marks=pytest.mark.slow)
+        for each in (appends, merged, merged_manifests, upgraded_and_appended)
+    ),
 ]
 
 

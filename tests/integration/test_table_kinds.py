@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -176,8 +177,14 @@ PARTITIONINGS = {
 }
 
 
-@pytest.mark.parametrize("engine", ["auto", "spark"])
-@pytest.mark.parametrize("kind", PARTITIONINGS)
+def each_kind() -> Iterator[Any]:
+    """Each kind as the table's files decide; with Spark's engine one by default, the others are slow."""
+    for kind, engine in product(PARTITIONINGS, ("auto", "spark")):
+        marks = () if engine == "auto" or kind == "strings" else pytest.mark.slow
+        yield pytest.param(kind, engine, id=f"{kind}-{engine}", marks=marks)
+
+
+@pytest.mark.parametrize(("kind", "engine"), each_kind())
 def test_partitions_become_one_file_each(lake: Lake, table_name: str, kind: str, engine: str) -> None:
     chosen = PARTITIONINGS[kind]
     by = f"PARTITIONED BY ({chosen.by})" if chosen.by else ""

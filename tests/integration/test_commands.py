@@ -1,0 +1,149 @@
+"""The commands as a user runs them: a process each, its output, its exit code."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from streaming.cli import main
+from tests.integration.service_process import (
+    Site,
+    document,
+    firnline,
+)
+
+pytestmark = pytest.mark.spark
+
+
+TWO = 2
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """Tables for the commands; no broker is needed."""
+    made = Site(tmp_path_factory.mktemp("shelf"), "127.0.0.1:1")
+    for table in ("one", "two", "eight", "shown"):
+        made.create(table)
+        made.append(table)
+    return made
+
+
+GROUP_KEYS = {
+    "spec_id", "partition", "bucket", "engine", "reason", "files_in", "files_out", "bytes_in", "bytes_out", "rows_in",
+    "rows_deleted", "rows_out",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("table", "cores"),
+    [("one", 1), *(pytest.param(name, cores, marks=pytest.mark.slow) for name, cores in (("two", TWO), ("eight", 8)))],
+)
+def test_compact_prints_its_contract_whatever_the_cores(shelf: Site, table: str, cores: int) -> None:
+    before, rows = shelf.view(table).snapshot.snapshot_id, shelf.rows(table)
+    settings = {"FIRNLINE_SPARK__MASTER": f"local[{cores}]", "FIRNLINE_POLICY__TARGET_FILE_SIZE": "300000"}
+    asked = ("compact", f"db.{table}", "--output", "json")
+    foreseen = document(firnline(shelf.config, *asked, "--dry-run", **settings)) if cores == TWO else None
+    assert shelf.view(table).snapshot.snapshot_id == before
+    done = firnline(shelf.config, *asked, **settings)
+    printed = document(done)
+    known_before = ("spec_id", "partition", "bucket", "engine", "reason", "why", "files_in", "files_out", "bytes_in")
+    if foreseen is not None:
+        assert [[group[key] for key in known_before] for group in foreseen["groups"]] == [
+            [group[key] for key in known_before] for group in printed["groups"]
+        ]
+    assert printed["table"] == f"lake.db.{table}"
+    assert printed["snapshot_before"] == before
+    assert printed["snapshot_after"] == shelf.view(table).snapshot.snapshot_id != before
+    assert printed["operation"] == "replace"
+    assert set(printed["seconds"]) == {"plan", "rewrite", "commit", "total"}
+    assert len(printed["groups"]) == 4
+    for group in printed["groups"]:
+        assert set(group) >= GROUP_KEYS
+        assert (group["files_in"], group["files_out"]) == (6, 2)
+        assert (group["rows_in"], group["rows_deleted"], group["rows_out"]) == (6000, 0, 6000)
+        assert set(group["partition"]) == {"part"}
+        assert group["bytes_in"] > 0 < group["bytes_out"]
+    assert shelf.rows(table) == rows
+    assert shelf.operations(table).count("replace") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_plan_and_debt_print_json_alone(shelf: Site) -> None:
+    plan = document(firnline(shelf.config, "plan", "db.shown", "--output", "json"))
+    assert [group["files_in"] for group in plan["groups"]] == [6] * 4
+    assert all(set(group) >= GROUP_KEYS for group in plan["groups"])
+    assert plan["snapshot_before"] == shelf.view("shown").snapshot.snapshot_id
+    debt = document(firnline(shelf.config, "debt", "db.shown", "--output", "json"))
+    assert (debt["data_files"], debt["small_files"]) == (24, 24)
+    assert {row["due"] for row in debt["partitions"]} == {True}
+    every = document(firnline(shelf.config, "debt", "--output", "json"))
+    assert {one["table"] for one in every} == {f"lake.db.{name}" for name in ("one", "two", "eight", "shown")}
+
+
+def in_process(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """As `firnline(...)`, without the second that a process needs to start. Not for `run`, which owns its process."""
+    done = CliRunner().invoke(main, ["-c", str(config), *arguments], env=environment)
+    return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("compact", "db.nothing"), 2, "table lake.db.nothing does not exist"),
+        (("debt", "db.nothing", "--output", "json"), 2, "table lake.db.nothing does not exist"),
+        (("plan", "nothing"), 2, "must look like namespace.table"),
+        (("plan", "db.shown", "--where", "no_such_column = 1"), 2, "no_such_column"),
+        (("plan", "db.shown", "--where", "part ="), 2, "part ="),
+    ],
+)
+def test_bad_input_ends_with_a_sentence(shelf: Site, arguments: tuple[str, ...], code: int, said: str) -> None:
+    done = in_process(shelf.config, *arguments)
+    assert done.returncode == code, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_broker_that_does_not_answer_ends_with_a_sentence(shelf: Site) -> None:
+    done = firnline(shelf.config, "run")
+    assert (done.returncode, "kafka.bootstrap_servers" in done.stderr) == (3, True), done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_bad_setting_names_its_key(shelf: Site, tmp_path: Path) -> None:
+    done = in_process(shelf.config, "debt", FIRNLINE_POLICY__MIN_INPUT_FILES="one")
+    assert (done.returncode, "policy.min_input_files" in done.stderr) == (2, True), done.stderr
+    done = in_process(shelf.config, "debt", FIRNLINE_POLICY__MIN_FILES="5")
+    assert (done.returncode, "policy.min_files" in done.stderr) == (2, True), done.stderr
+    done = firnline(shelf.config, "run", FIRNLINE_STATE__CHECKPOINT="")
+    assert (done.returncode, "state.checkpoint" in done.stderr) == (2, True), done.stderr
+    done = in_process(tmp_path / "none.yaml", "debt")
+    assert (done.returncode, "none.yaml" in done.stderr) == (2, True), done.stderr
+
+
+def test_the_same_name_in_two_catalogs_needs_its_catalog(shelf: Site, tmp_path: Path) -> None:
+    tree = yaml.safe_load(shelf.config.read_text())
+    tree["catalogs"]["pond"] = dict(tree["catalogs"]["lake"])
+    both = tmp_path / "both.yaml"
+    both.write_text(yaml.safe_dump(tree))
+    done = in_process(both, "debt", "db.shown")
+    assert done.returncode == 2
+    assert "must start with its catalog; configured catalogs: lake, pond" in done.stderr
+    assert document(in_process(both, "debt", "lake.db.shown", "--output", "json"))["table"] == "lake.db.shown"
+
+
+def test_a_catalog_that_does_not_answer_is_no_bad_input(shelf: Site, tmp_path: Path) -> None:
+    tree = yaml.safe_load(shelf.config.read_text())
+    tree["catalogs"]["lake"] = {"type": "rest", "uri": "http://127.0.0.1:1"}
+    deaf = tmp_path / "deaf.yaml"
+    deaf.write_text(yaml.safe_dump(tree))
+    for call, *arguments in ((in_process, "debt", "db.shown"), (firnline, "compact", "db.shown"), (firnline, "run")):
+        done = call(deaf, *arguments)
+        assert done.returncode == 3, done.stderr
+        assert "catalog lake" in done.stderr
+        assert "Traceback" not in done.stderr
