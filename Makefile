@@ -18,10 +18,10 @@ demo-rest-s3: setup ## The demo on a REST catalog and an S3 server instead of lo
 	@deploy/setup.sh rest-s3
 	@.venv/bin/firnline demo --on rest-s3 $(if $(filter-out 0,$(KEEP)),--keep)
 
-test: setup ## Run the tests, all but the slow ones, in three processes: with Spark, with services, with other servers
+test: setup ## Run the tests, all but the slow ones, in four processes
 	@deploy/setup.sh rest-s3
 	@deploy/setup.sh image-packages
-	@$(PYTHON_IN_VENV) -m pytest -m 'not slow' -n 3
+	@$(PYTHON_IN_VENV) -m pytest -m 'not slow' -n 4
 
 test-package: setup ## Run the unit tests of one package, without Spark or servers (PACKAGE=planning)
 	@test -n "$(PACKAGE)" -a -d "tests/unit/$(PACKAGE)" || { echo "PACKAGE is the name of a folder in tests/unit"; exit 2; }

@@ -51,16 +51,17 @@ def pytest_report_header() -> str:
     return f"kafka broker: {kafka_source()}; S3: {s3_source()}; REST catalog: {rest_catalog_source()}"
 
 
-SERVERS = {
+GROUPS = {
     "services": ("foreign_topics", "service"),
     "servers": ("commands", "connection_checks", "packaging", "s3_store", "unreadable_tables"),
+    "runs": ("assess", "broken_rules", "chaos", "commit", "compact", "correctness", "deletion_vectors", "dry_run"),
 }
-"""Integration tests with servers and processes of their own. Those of `services` start `firnline run` and mostly wait
-for it."""
+"""Integration tests by the beginnings of their files' names: those that start `firnline run` and mostly wait for it,
+those with other servers and processes, and half of those that share a Spark session. The other half is `tables`."""
 
 
-class _ThreeProcesses(LoadScopeScheduling):
-    """With `-n 3`: tests that share the Spark session run in one process, those with servers in two others.
+class _FourProcesses(LoadScopeScheduling):
+    """With `-n 4`: each group in one process, which starts its session, broker or server once.
 
     All other tests go one by one to the process that is free.
     """
@@ -71,11 +72,11 @@ class _ThreeProcesses(LoadScopeScheduling):
         if not nodeid.startswith("tests/integration/"):
             return nodeid
         file = nodeid.removeprefix("tests/integration/test_")
-        return next((scope for scope, names in SERVERS.items() if file.startswith(names)), "spark")
+        return next((group for group, names in GROUPS.items() if file.startswith(names)), "tables")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    return _ThreeProcesses(config, log)
+    return _FourProcesses(config, log)
 
 
 @dataclass

@@ -44,7 +44,7 @@ from streaming.commit_events.decoder import TableChanged
 from tests.services.quick_java import SPARK_CONF
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = float(os.environ.get("TEST_PATIENCE", "120"))  # seconds; generous, for a busy machine
+PATIENCE = float(os.environ.get("TEST_PATIENCE", "240"))  # seconds; generous, for a busy machine
 STOP_PROMISE = 30.0  # seconds that SIGTERM may take
 LEVELS = {"debug", "info", "warning", "warn", "error", "critical", "fatal"}
 PAYLOAD_BYTES = 120  # a row, which does not compress

@@ -180,7 +180,7 @@ PARTITIONINGS = {
 def each_kind() -> Iterator[Any]:
     """Each kind as the table's files decide; with Spark's engine one by default, the others are slow."""
     for kind, engine in product(PARTITIONINGS, ("auto", "spark")):
-        marks = () if engine == "auto" or kind == "strings" else pytest.mark.slow
+        marks = () if engine == "auto" or kind == "identities" else pytest.mark.slow
         yield pytest.param(kind, engine, id=f"{kind}-{engine}", marks=marks)
 
 
