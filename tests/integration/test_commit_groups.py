@@ -245,7 +245,7 @@ def test_a_delete_that_somebody_else_removed_is_not_missed(lake: Lake, table_nam
 
 @pytest.mark.parametrize("moment", ["before the check", "after the check"])
 @pytest.mark.parametrize("by", ["", BY_A])
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str, by: str, version: int
 ) -> None:

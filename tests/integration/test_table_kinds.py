@@ -55,6 +55,8 @@ pytestmark = pytest.mark.spark
 
 COPIED = {("splice", "row_groups_copied")}
 REQUESTED = {("spark", "requested")}
+WITH_SPARK_SLOW = pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=pytest.mark.slow)])
+"""Spark's engine leaves these to Iceberg's own writer."""
 COMPARED = {("encode", "equality_deletes")}
 NO_EQUALITY_DELETES = "PyIceberg does not yet support equality deletes"
 NO_AVRO = "Unsupported file format: FileFormat.AVRO"
@@ -256,7 +258,7 @@ def test_every_format_version(lake: Lake, table_name: str, version: int) -> None
 
 
 @pytest.mark.parametrize(("version", "granularity"), [(2, "file"), (2, "partition"), (3, "file")])
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@WITH_SPARK_SLOW
 def test_position_deletes_leave_with_their_rows(
     lake: Lake, table_name: str, version: int, granularity: str, engine: str
 ) -> None:
@@ -463,7 +465,7 @@ def test_copied_row_groups_are_not_labelled_sorted(lake: Lake, table_name: str) 
     assert [row.sort_order_id for row in lake.sql(f"SELECT sort_order_id FROM lake.{table_name}.files")] == [0]
 
 
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@WITH_SPARK_SLOW
 @pytest.mark.parametrize("layout", ["write.data.path", "write.object-storage.enabled"])
 def test_outputs_go_where_the_table_wants_them(lake: Lake, table_name: str, layout: str, engine: str) -> None:
     elsewhere = f"file://{lake.folder}/else where/{table_name}"
@@ -476,7 +478,7 @@ def test_outputs_go_where_the_table_wants_them(lake: Lake, table_name: str, layo
     assert all(plain_path(path).startswith(plain_path(root) + "/") for path in lake.live_files(table_name))
 
 
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@WITH_SPARK_SLOW
 @pytest.mark.parametrize("name", ["`my-ns`.`Table One %20`", "n1.n2.`tä-ble`"])
 def test_names_that_need_quoting(lake: Lake, name: str, engine: str) -> None:
     for namespace in ("`my-ns`", "n1", "n1.n2"):
