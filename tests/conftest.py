@@ -56,8 +56,8 @@ GROUPS = {
     "servers": ("commands", "connection_checks", "packaging", "s3_store", "unreadable_tables"),
     "runs": ("assess", "broken_rules", "chaos", "commit", "compact", "correctness", "deletion_vectors", "dry_run"),
 }
-"""Integration tests by the beginnings of their files' names: those that start `firnline run` and mostly wait for it,
-those with other servers and processes, and half of those that share a Spark session. The other half is `tables`."""
+"""Groups of integration tests, by the first words of their file names. `services` start `firnline run` and mostly wait.
+`servers` start other servers and processes. `runs` share a Spark session; all other files, `tables`, share another."""
 
 
 class _FourProcesses(LoadScopeScheduling):

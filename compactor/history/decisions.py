@@ -73,32 +73,49 @@ def decisions_of(event: Event, at: float) -> list[Decision]:
             found = [_done(event, at)]
         case RunCommitted(groups=0):
             done = Decision(
-                at,
-                event.table,
-                DONE,
-                "dangling_deletes",
-                f"{event.delete_files_removed} delete files applied to no data file",
-                event.run_id,
+                at=at,
+                table=event.table,
+                decision=DONE,
+                reason="dangling_deletes",
+                why=f"{event.delete_files_removed} delete files applied to no data file",
+                run_id=event.run_id,
                 delete_files_removed=event.delete_files_removed,
                 seconds=event.commit_seconds,
                 committed_snapshot_id=event.snapshot_id,
             )
             found = [done]
         case GroupDropped():
-            dropped = Decision(at, event.table, DROPPED, event.reason, event.message, event.run_id)
+            dropped = Decision(
+                at=at, table=event.table, decision=DROPPED, reason=event.reason, why=event.message, run_id=event.run_id
+            )
             found = [_planned(dropped, event.key, event.plan)]
         case RunFailed(run_id=""):  # it failed before there was a plan
-            found = [Decision(at, event.table, SKIPPED, event.reason, event.message)]
+            found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=event.reason, why=event.message)]
         case RunFailed():
-            found = [Decision(at, event.table, DROPPED, event.reason, f"{event.stage}: {event.message}", event.run_id)]
+            why = f"{event.stage}: {event.message}"
+            found = [
+                Decision(at=at, table=event.table, decision=DROPPED, reason=event.reason, why=why, run_id=event.run_id)
+            ]
         case RunSkipped():
-            found = [Decision(at, event.table, SKIPPED, event.reason)]
+            found = [Decision(at=at, table=event.table, decision=SKIPPED, reason=event.reason)]
         case PartitionsSkipped():
-            skipped = Decision(at, event.table, SKIPPED, event.reason, planned_snapshot_id=event.snapshot_id)
+            skipped = Decision(
+                at=at, table=event.table, decision=SKIPPED, reason=event.reason, planned_snapshot_id=event.snapshot_id
+            )
             found = [_skipped(skipped, partition) for partition in event.partitions] or [skipped]
         case ManifestsRewritten():
             why = f"{event.before} manifests became {event.after}"
-            found = [Decision(at, event.table, DONE, "manifests", why, event.run_id, seconds=event.seconds)]
+            found = [
+                Decision(
+                    at=at,
+                    table=event.table,
+                    decision=DONE,
+                    reason="manifests",
+                    why=why,
+                    run_id=event.run_id,
+                    seconds=event.seconds,
+                )
+            ]
     return [replace(decision, why=decision.why[:LONGEST_WHY]) for decision in found]
 
 
@@ -150,7 +167,7 @@ def _planned(decision: Decision, key: PartitionKey, plan: GroupPlan) -> Decision
 
 def _done(event: GroupCommitted, at: float) -> Decision:
     group = event.rewritten
-    done = Decision(at, group.table, DONE, "due", group.plan.why, group.run_id)
+    done = Decision(at=at, table=group.table, decision=DONE, reason="due", why=group.plan.why, run_id=group.run_id)
     return replace(
         _planned(done, group.key, group.plan),
         engine=group.engine,  # the files' footers may have changed the planned engine

@@ -190,7 +190,9 @@ class Catalogs:
         table = self._load_table(name)
         if ref != MAIN:
             _check_branch(table.metadata, name, ref)
-        return TableView(name, table.metadata, table.metadata_location, table.io, ref)
+        return TableView(
+            name=name, metadata=table.metadata, metadata_location=table.metadata_location, io=table.io, ref=ref
+        )
 
     def is_polaris(self, name: str) -> bool:
         """Whether catalog `name` looks like Apache Polaris: a REST catalog under its path `/api/catalog`."""

@@ -76,5 +76,7 @@ def commit_groups(
             if error.reason != Reason.CONFLICT or race == RACES:
                 raise
             continue
-        return Committed(snapshot_id, tuple(kept), tuple(dropped), delete_files_removed=len(dangling))
+        return Committed(
+            snapshot_id=snapshot_id, kept=tuple(kept), dropped=tuple(dropped), delete_files_removed=len(dangling)
+        )
     raise AssertionError("unreachable: the last race returns or raises")

@@ -113,7 +113,7 @@ def checked_result(run_id: str, plan: TablePlan, planned: PlannedGroup, parts: S
         bytes_decoded=sum(part.bytes_decoded for part in parts),
         plan=as_planned(plan, planned),
     )
-    return GroupResult(planned, rewritten, parts)
+    return GroupResult(planned=planned, rewritten=rewritten, parts=parts)
 
 
 def as_planned(plan: TablePlan, planned: PlannedGroup) -> GroupPlan:

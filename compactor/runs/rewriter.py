@@ -71,7 +71,7 @@ class Rewriter(RunTools):
             self.listener(RunFailed.of(failure, run_id, table, run.stage, str(error)))
             raise failure from error
         if result.snapshot_after is None:  # another commit came first and removed the same delete files
-            self.listener(RunSkipped(table, Reason.NOTHING_DUE))
+            self.listener(RunSkipped(table=table, reason=Reason.NOTHING_DUE))
             return result
         self._publish_committed(result, result.snapshot_after, waiting_since)
         prefetch(self.catalogs, self.cache, table, plan.table.ref)  # our new manifests, for the next plan

@@ -56,7 +56,7 @@ class TablePlanner:
             self._decline(debt, plan)
         if plan.has_work:
             return plan
-        self.listener(RunSkipped(debt.table, Reason.NOTHING_DUE))
+        self.listener(RunSkipped(table=debt.table, reason=Reason.NOTHING_DUE))
         self.served(debt)
         return None
 
@@ -77,9 +77,9 @@ class TablePlanner:
 
     def _skip(self, debt: TableDebt, *, switched_off: bool) -> NoReturn:
         if switched_off:
-            self.listener(RunSkipped(debt.table, Reason.SWITCHED_OFF))
+            self.listener(RunSkipped(table=debt.table, reason=Reason.SWITCHED_OFF))
             raise StoppedError(f"{debt.table} is switched off")
-        self.listener(RunSkipped(debt.table, Reason.OTHER_COMPACTOR))
+        self.listener(RunSkipped(table=debt.table, reason=Reason.OTHER_COMPACTOR))
         raise LaterError(f"{debt.table} is left to another compactor")
 
     def _plan(self, table: TableView, debt: TableDebt, grant: Grant) -> TablePlan:

@@ -67,7 +67,9 @@ class OutputWaves:
             except GiveUpError as mismatch:
                 self._failed[number] = mismatch
         return finished, [
-            DroppedGroup(groups[number], self._failed[number]) for number in numbers if number in self._failed
+            DroppedGroup(planned=groups[number], error=self._failed[number])
+            for number in numbers
+            if number in self._failed
         ]
 
     def _run_all(self, tasks: Sequence[TaskId]) -> None:

@@ -129,7 +129,7 @@ class RowGroupWriter:
         self._write_row_group()
         if self._writer is None:
             self.abort()
-            return EncodedFile(0, rows_deleted, rows_read, self._metrics.result({}))
+            return EncodedFile(rows=0, rows_deleted=rows_deleted, rows_read=rows_read, metrics=self._metrics.result({}))
         self._writer.add_key_value_metadata({"iceberg.schema": self._written.iceberg.model_dump_json()})
         self._writer.close()
         self._sink.close()
