@@ -82,12 +82,12 @@ class Bucket(Place):
     params=["local", "local without copy_file_range", "file io", "s3", "s3 that cannot copy", "s3a by file io"]
 )
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Place:
+    buffer = 1_000_000 if request.param.startswith("s3") else 1000  # smaller than the content: loops must turn
     for module in (byte_store, local_store, file_io_store):
-        monkeypatch.setattr(module, "BUFFER_BYTES", 1000)  # smaller than the content: loops must turn
+        monkeypatch.setattr(module, "BUFFER_BYTES", buffer)
     if request.param.startswith("s3"):
         server: S3Server = request.getfixturevalue("s3_server")
         if "file io" in request.param:
-            monkeypatch.setattr(file_io_store, "BUFFER_BYTES", 1_000_000)
             return Bucket(FileIOByteStore(server.properties), server)
         store = S3ByteStore(server.properties, S3Connections())
         if "cannot" in request.param:

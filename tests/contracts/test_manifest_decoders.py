@@ -202,6 +202,23 @@ def test_decoders_agree_on_any_manifest(tmp_path: Path, given_manifests: list[An
         )
 
 
+def test_row_ids_start_anew_in_each_manifest(tmp_path: Path) -> None:
+    """Files without an id continue from the first id of their own manifest, however many are decoded together."""
+    made = [
+        written(tmp_path / f"{first}.avro", {**LINE, "first_row_id": first}, (), [plain_entry() for _ in range(3)])
+        for first in (100, 500)
+    ]
+    raws = [RawManifest(manifest, Path(manifest.manifest_path).read_bytes()) for manifest in made]
+    decoded = decode_manifests(raws, {4: PartitionLayout(4, (), (), ())})
+    assert [[entry.first_row_id for entry in columns] for columns in decoded] == [[100, 107, 114], [500, 507, 514]]
+
+
+def plain_entry() -> dict[str, Any]:
+    file = {"content": DataFileContent.DATA, "file_path": "f", "file_format": FileFormat.PARQUET}
+    file |= {"partition": Record(), "record_count": 7, "file_size_in_bytes": 1}
+    return {"status": ManifestEntryStatus.ADDED, "snapshot_id": 1, "sequence_number": None, "file": file}
+
+
 LINE = {"content": ManifestContent.DATA, "sequence_number": 1, "added_snapshot_id": 1, "first_row_id": None}
 
 

@@ -32,6 +32,7 @@ from tests.integration.table_kit import (
     run,
     unreferenced,
 )
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -101,12 +102,17 @@ def test_a_file_that_the_table_still_has_is_damage(lake: Lake, table_name: str, 
     assert error.value.reason == ("input_missing" if engine == "auto" else "unexpected")
 
 
-@pytest.mark.parametrize("moment", ["before the check", "after the check"])
-@pytest.mark.parametrize(("version", "statement"), [
-    (2, "DELETE FROM lake.{table} WHERE id = 5"),
-    (3, "DELETE FROM lake.{table} WHERE id = 5"),
-    (2, "UPDATE lake.{table} SET k = 100 WHERE id = 5"),
-])  # fmt: skip
+DELETE, UPDATE = "DELETE FROM lake.{table} WHERE id = 5", "UPDATE lake.{table} SET k = 100 WHERE id = 5"
+EARLY, LATE = "before the check", "after the check"
+
+
+@pytest.mark.parametrize(
+    ("version", "statement", "moment"),
+    [
+        (2, DELETE, LATE), (3, DELETE, EARLY), (2, UPDATE, EARLY),
+        *slow((2, DELETE, EARLY), (3, DELETE, LATE), (2, UPDATE, LATE)),
+    ],
+)  # fmt: skip
 def test_only_the_group_that_was_hit_is_left_out(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str, version: int, statement: str
 ) -> None:
@@ -182,8 +188,10 @@ def test_schema_and_spec_changes_meanwhile_cost_nothing(lake: Lake, table_name: 
 # --- delete files -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("granularity", ["file", "partition"])
-@pytest.mark.parametrize("engine", ["auto", "spark"])
+@pytest.mark.parametrize(
+    ("engine", "granularity"),
+    [("auto", "partition"), ("spark", "file"), *slow(("auto", "file"), ("spark", "partition"))],
+)
 def test_position_deletes_leave_with_the_last_file_they_cover(
     lake: Lake, table_name: str, granularity: str, engine: str
 ) -> None:

@@ -23,6 +23,7 @@ from tests.conftest import Lake
 from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run, unreferenced
 from tests.services.faulty_catalog import Fault, FaultyCatalog, faulty_catalog
 from tests.services.rest_lake import RestLake, rest_lake_of
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -50,7 +51,7 @@ def sweep_until_settled(lake: Lake, table: str) -> None:
     assert [record for record in records.all() if record.name == lake.name(table).name] == []
 
 
-@pytest.mark.parametrize("status", [500, 503, *(pytest.param(status, marks=pytest.mark.slow) for status in (502, 504))])
+@pytest.mark.parametrize("status", [500, *slow(502, 503, 504)])
 def test_a_commit_that_landed_although_an_error_was_answered_is_found(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, status: int
 ) -> None:
@@ -93,10 +94,7 @@ def test_a_commit_that_was_rolled_back_before_its_answer_keeps_its_metadata(
     assert sorted((tuple(row) for row in then), key=repr) == rows
 
 
-@pytest.mark.parametrize(
-    "status",
-    [500, pytest.param(502, marks=pytest.mark.slow), 503, pytest.param(504, marks=pytest.mark.slow)],
-)
+@pytest.mark.parametrize("status", [*slow(500, 502), 503, *slow(504)])
 def test_a_commit_that_did_not_land_leaves_nothing_behind(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, status: int
 ) -> None:

@@ -12,16 +12,17 @@ from tests.correctness.generated import distinct_scripts, script_of
 from tests.correctness.kinds import KINDS
 from tests.correctness.matrix import cells_of, results_of
 from tests.correctness.stage import any_size_splices
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
 SAMPLE = (
     ("day_bucket", "java", ("auto", "spark")),
-    ("nested", "duckdb", ("auto",)),
     ("equality_everywhere", "java", ("auto", "splice")),
-    ("sorted", "spark", ("auto",)),
 )
 MORE = (
+    ("nested", "duckdb", ("auto",)),
+    ("sorted", "spark", ("auto",)),
     ("evolved_specs_v1", "java", ("auto",)),
     ("identity", "pyiceberg", ("splice",)),
     ("vectors_twice", "java", ("auto",)),
@@ -52,7 +53,7 @@ def test_a_cell_of_the_matrix(lake: Lake, kind: str, writer: str, engines: tuple
         assert cell.result.reason or not refused
 
 
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, GENERATED))])
+@pytest.mark.parametrize("seed", [0, *slow(*range(1, GENERATED))])
 def test_a_generated_table(lake: Lake, seed: int) -> None:
     (result,) = results_of(script_of(seed), "java", ("auto",), lake, FILTERS)
     assert result.problems == ()

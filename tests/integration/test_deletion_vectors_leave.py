@@ -18,6 +18,7 @@ from tests.correctness.metadata_oracle import check_run, metadata_of
 from tests.correctness.metadata_reader import Entry, SnapshotState
 from tests.correctness.stage import any_size_splices
 from tests.integration.table_kit import MERGE_ON_READ, create, delete_equal, insert, java_table, planned, run
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -108,8 +109,7 @@ def assert_clean(lake: Lake, table: str, result: RunResult, before: list[Any], c
 
 
 @ENGINES
-@LAYOUTS
-@pytest.mark.parametrize("manifests", [1, FILES])
+@pytest.mark.parametrize(("by", "manifests"), [("", 1), (BUCKETED, FILES), *slow(("", FILES), (BUCKETED, 1))])
 def test_vectors_leave_with_their_data_files(lake: Lake, tables: Tables, engine: str, by: str, manifests: int) -> None:
     table_name = tables.fresh(3, "file", by, manifests)
     before = lake.rows(table_name, LINEAGE)
@@ -122,7 +122,7 @@ def test_vectors_leave_with_their_data_files(lake: Lake, tables: Tables, engine:
 @ENGINES
 @ONE_LAYOUT
 @pytest.mark.parametrize("manifests", [pytest.param(1, marks=pytest.mark.slow), FILES])
-@pytest.mark.parametrize("granularity", ["file", "partition"])
+@pytest.mark.parametrize("granularity", [*slow("file"), "partition"])
 def test_position_deletes_leave_with_their_data_files(
     lake: Lake, tables: Tables, engine: str, by: str, manifests: int, granularity: str
 ) -> None:
@@ -169,7 +169,7 @@ def leave_dangling(lake: Lake, table: str) -> list[Entry]:
     return left(lake, table)
 
 
-@pytest.mark.parametrize("engine", ["auto", "splice", "encode", "spark"])
+@pytest.mark.parametrize("engine", ["auto", *slow("splice", "encode", "spark")])
 @ONE_LAYOUT
 def test_vectors_that_an_earlier_version_left_behind_go_with_the_next_run(
     lake: Lake, tables: Tables, engine: str, by: str

@@ -20,6 +20,7 @@ from compactor.rewrite.splice.splice import SplicedFile, SpliceInput, splice
 from compactor.spark.java_table import JavaTable, content_file
 from compactor.storage.local_store import LocalByteStore, local_path
 from tests.conftest import Lake
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -202,17 +203,12 @@ def spliced_before(table: Table, folder: Path) -> None:
     table.append(95_000)
 
 
+QUICK = (upgraded_with_merged_manifests, spliced_before)
 HISTORIES = [
-    merged_twice,
-    rewritten_manifests,
-    upgraded_with_merged_manifests,
-    compacted_by_spark,
-    spliced_before,
+    *QUICK,
+    *slow(merged_twice, rewritten_manifests, compacted_by_spark),
     # Parts of the histories above.
-    *(
-        pytest.param(each, marks=pytest.mark.slow)
-        for each in (appends, merged, merged_manifests, upgraded_and_appended)
-    ),
+    *slow(appends, merged, merged_manifests, upgraded_and_appended),
 ]
 
 

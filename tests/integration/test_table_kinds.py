@@ -50,6 +50,7 @@ from tests.integration.table_kit import (
     unreferenced,
     upgrade,
 )
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -180,9 +181,10 @@ PARTITIONINGS = {
 
 
 def each_kind() -> Iterator[Any]:
-    """Each kind as the table's files decide; with Spark's engine one by default, the others are slow."""
+    """Kinds that differ as the table's files decide, and one with Spark's engine; the others are slow."""
+    quick = {("identities", "spark"), *product(("strings", "identities", "floats", "days and bucket"), ("auto",))}
     for kind, engine in product(PARTITIONINGS, ("auto", "spark")):
-        marks = () if engine == "auto" or kind == "identities" else pytest.mark.slow
+        marks = () if (kind, engine) in quick else pytest.mark.slow
         yield pytest.param(kind, engine, id=f"{kind}-{engine}", marks=marks)
 
 
@@ -203,7 +205,7 @@ def test_partitions_become_one_file_each(lake: Lake, table_name: str, kind: str,
         assert [tuple(row) for row in found] == [(2, 1)] * files
 
 
-@pytest.mark.parametrize(("version", "engine"), [(1, "auto"), (2, "auto"), (2, "spark")])
+@pytest.mark.parametrize(("version", "engine"), [(1, "auto"), *slow((2, "auto")), (2, "spark")])
 def test_each_spec_is_compacted_within_itself(lake: Lake, table_name: str, version: int, engine: str) -> None:
     lake.sql(
         f"CREATE TABLE lake.{table_name} (id int, a string) USING iceberg PARTITIONED BY (a) "
@@ -348,7 +350,10 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("change", CHANGES)
+QUICK_CHANGES = ("added", "renamed", "int to bigint", "renamed in struct")
+
+
+@pytest.mark.parametrize("change", [*QUICK_CHANGES, *slow(*(each for each in CHANGES if each not in QUICK_CHANGES))])
 def test_schema_drift(lake: Lake, table_name: str, change: str) -> None:
     """Files that all predate the change are copied as they are; those of both schemas are not."""
     statement, later = CHANGES[change]
@@ -399,7 +404,7 @@ def test_files_without_field_ids_are_never_spliced(lake: Lake, table_name: str, 
 # --- formats, layouts, names ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file_format", ["orc", "avro"])
+@pytest.mark.parametrize("file_format", [*slow("orc"), "avro"])
 def test_other_formats_with_deletes(lake: Lake, table_name: str, file_format: str) -> None:
     create(lake, table_name, properties=f"'write.format.default'='{file_format}', {MERGE_ON_READ}")
     insert(lake, table_name, 2)
@@ -556,7 +561,7 @@ def interfere(lake: Lake, table: str, other: Callable[[Lake, str], None], when: 
 
 @pytest.mark.parametrize(
     ("version", "when", "engine"),
-    [(2, WHEN[0], "spark"), (2, WHEN[1], "auto"), (3, WHEN[1], "auto"), (2, WHEN[1], "spark")],
+    [(2, WHEN[0], "spark"), (2, WHEN[1], "auto"), *slow((3, WHEN[1], "auto"), (2, WHEN[1], "spark"))],
 )
 @pytest.mark.parametrize("other", [append, delete_by_equality])
 def test_writers_that_do_not_conflict(

@@ -17,11 +17,12 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.inventory import take_inventory
 from tests.conftest import Lake
 from tests.integration.test_where import partitions_of, planned_by_spark
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
 ROWS = 60
-FILTERS, MANY_FILTERS = 16, 400
+FILTERS, MANY_FILTERS = 6, 400
 Constant = Callable[[random.Random], str]
 
 
@@ -184,7 +185,7 @@ def planned_if_it_can(lake: Lake, table: str, where: str) -> set[str] | None:
         return None
 
 
-@pytest.mark.parametrize("count", [FILTERS, pytest.param(MANY_FILTERS, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [FILTERS, *slow(MANY_FILTERS)])
 def test_what_is_kept_lies_between_what_matches_and_what_spark_scans(
     lake: Lake, made: tuple[Shape, str], count: int
 ) -> None:

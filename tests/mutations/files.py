@@ -88,7 +88,7 @@ LINEAGE: Final = (
         "compactor/manifests/decoder.py",
         "inherited = pc.add(_repeated(firsts, counts), pa.array(within, pa.int64()))",
         "inherited = pc.add(_repeated(firsts, counts), pa.array(before, pa.int64()))",
-        "tests/contracts/test_manifest_decoders.py::test_decoders_agree_on_any_manifest",
+        "tests/contracts/test_manifest_decoders.py::test_row_ids_start_anew_in_each_manifest",
     ),
     Mutation(
         "5",
