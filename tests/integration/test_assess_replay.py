@@ -88,11 +88,8 @@ def settings(lake: Lake) -> Settings:
     return lake.settings.model_copy(update={"tables": tables, "service": service})
 
 
-@pytest.mark.parametrize(
-    "appends",
-    [*(pytest.param(each, marks=pytest.mark.slow) for each in (steady, hourly)), bursts],
-    ids=lambda appends: appends.__name__,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("appends", [steady, hourly, bursts], ids=lambda appends: appends.__name__)
 def test_what_assess_foretells_is_what_the_service_does(
     lake: Lake, settings: Settings, appends: Callable[[random.Random], Iterator[Append]]
 ) -> None:

@@ -139,6 +139,7 @@ def test_a_sample_holds_both_ends_of_every_partition_and_committed_records_alone
 
 
 @pytest.mark.spark
+@pytest.mark.slow
 def test_a_missing_control_topic_is_waited_for_and_read_from_its_beginning(
     tmp_path: Path, broker: str, admin: KafkaAdminClient
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,23 @@ def descendants(pid: int) -> list[int]:
 
 def python_workers(service: ServiceProcess) -> list[int]:
     """Spark's daemon and what it has forked."""
-    return [pid for pid in descendants(service.pid) if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid in descendants(service.pid) if b"pyspark.daemon" in command_of(pid)]
+
+
+def command_of(pid: int) -> bytes:
+    """Empty for a process that has ended since it was listed."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def kill_workers(service: ServiceProcess) -> bool:
     """Kill those that hold tasks; False where there is none yet."""
     workers = python_workers(service)[1:]
     for pid in workers:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     return bool(workers)
 
 
