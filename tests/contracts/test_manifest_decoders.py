@@ -205,17 +205,17 @@ def test_decoders_agree_on_any_manifest(tmp_path: Path, given_manifests: list[An
 def test_row_ids_start_anew_in_each_manifest(tmp_path: Path) -> None:
     """Files without an id continue from the first id of their own manifest, however many are decoded together."""
     made = [
-        written(tmp_path / f"{first}.avro", {**LINE, "first_row_id": first}, (), [plain_entry() for _ in range(3)])
+        written(tmp_path / f"{first}.avro", {**LINE, "first_row_id": first}, (), [data_entry(record_count=7)] * 3)
         for first in (100, 500)
     ]
     raws = [RawManifest(manifest, Path(manifest.manifest_path).read_bytes()) for manifest in made]
-    decoded = decode_manifests(raws, {4: PartitionLayout(4, (), (), ())})
+    decoded = decode_manifests(raws, {4: PLAIN})
     assert [[entry.first_row_id for entry in columns] for columns in decoded] == [[100, 107, 114], [500, 507, 514]]
 
 
-def plain_entry() -> dict[str, Any]:
-    file = {"content": DataFileContent.DATA, "file_path": "f", "file_format": FileFormat.PARQUET}
-    file |= {"partition": Record(), "record_count": 7, "file_size_in_bytes": 1}
+def data_entry(**changes: Any) -> dict[str, Any]:
+    file = {"content": DataFileContent.DATA, "file_path": "f" * 100, "file_format": FileFormat.PARQUET}
+    file |= {"partition": Record(), "record_count": 1, "file_size_in_bytes": 1, **changes}
     return {"status": ManifestEntryStatus.ADDED, "snapshot_id": 1, "sequence_number": None, "file": file}
 
 
@@ -235,10 +235,7 @@ LINE = {"content": ManifestContent.DATA, "sequence_number": 1, "added_snapshot_i
     ids=["empty", "half", "no Avro", "without ids", "no JSON", "its end lost"],
 )
 def test_what_is_damaged_or_unusual_is_refused(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    file = {"content": DataFileContent.DATA, "file_path": "f" * 100, "file_format": FileFormat.PARQUET}
-    file |= {"partition": Record(), "record_count": 1, "file_size_in_bytes": 1}
-    entry = {"status": ManifestEntryStatus.ADDED, "snapshot_id": 1, "sequence_number": None, "file": file}
-    manifest = written(tmp_path / "m.avro", LINE, (), [entry])
+    manifest = written(tmp_path / "m.avro", LINE, (), [data_entry()])
     content = damage((tmp_path / "m.avro").read_bytes())
     with pytest.raises(UnusualManifestError):
         decode_manifests([RawManifest(manifest, content)], {4: PartitionLayout(4, (), (), ())})
@@ -258,9 +255,7 @@ def test_partition_values_of_absurd_sizes_are_left_to_the_reference(tmp_path: Pa
 
 
 def one_entry(path: Path, **changes: Any) -> ManifestFile:
-    file = {"content": DataFileContent.DATA, "file_path": "f" * 100, "file_format": FileFormat.PARQUET}
-    file |= {"partition": Record(), "record_count": 1, "file_size_in_bytes": 1, **changes}
-    return written(path, LINE, (), [{"status": ManifestEntryStatus.ADDED, "snapshot_id": 1, "file": file}])
+    return written(path, LINE, (), [data_entry(**changes)])
 
 
 def inflated(path: Path) -> Container:

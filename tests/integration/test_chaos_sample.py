@@ -8,16 +8,14 @@ from tests.chaos.rounds import Chaos
 from tests.conftest import Lake
 from tests.services.faulty_catalog import faulty_catalog
 from tests.services.rest_lake import rest_lake_of
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.mark.parametrize(
     ("version", "partitioned", "honours"),
-    [
-        (3, True, False),
-        *(pytest.param(2, one, one, marks=pytest.mark.slow) for one in (True, False)),
-    ],
+    [(3, True, False), *slow((2, True, True), (2, False, False))],
 )
 def test_rows_equal_the_serial_model(
     lake: Lake, tmp_path_factory: pytest.TempPathFactory, version: int, partitioned: bool, honours: bool

@@ -15,6 +15,7 @@ from tests.integration.service_process import (
     document,
     firnline,
 )
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -40,7 +41,7 @@ GROUP_KEYS = {
 
 @pytest.mark.parametrize(
     ("table", "cores"),
-    [("one", 1), *(pytest.param(name, cores, marks=pytest.mark.slow) for name, cores in (("two", TWO), ("eight", 8)))],
+    [("one", 1), *slow(("two", TWO), ("eight", 8))],
 )
 def test_compact_prints_its_contract_whatever_the_cores(shelf: Site, table: str, cores: int) -> None:
     before, rows = shelf.view(table).snapshot.snapshot_id, shelf.rows(table)

@@ -123,7 +123,7 @@ def test_only_the_group_that_was_hit_is_left_out(
     def other() -> None:
         lake.sql(statement.format(table=table_name))
 
-    if moment == "after the check":
+    if moment == LATE:
         before_java_commits(monkeypatch, other)
         result = run(lake, plan)
     else:
@@ -251,9 +251,9 @@ def test_a_delete_that_somebody_else_removed_is_not_missed(lake: Lake, table_nam
     assert delete_files(lake, table_name) == 0
 
 
-@pytest.mark.parametrize("moment", ["before the check", "after the check"])
+@pytest.mark.parametrize("moment", [EARLY, LATE])
 @pytest.mark.parametrize("by", ["", BY_A])
-@pytest.mark.parametrize("version", [pytest.param(2, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("version", [*slow(2), 3])
 def test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str, by: str, version: int
 ) -> None:
@@ -266,7 +266,7 @@ def test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit(
         delete_equal(lake, table_name, "id", [5], partition=["p1"] if by else ())
         lake.sql(f"INSERT INTO lake.{table_name} VALUES (5, 'p1', 77)")  # newer than the delete: stays
 
-    if moment == "after the check":
+    if moment == LATE:
         before_java_commits(monkeypatch, other)
         result = run(lake, plan)
     else:

@@ -121,7 +121,7 @@ def test_vectors_leave_with_their_data_files(lake: Lake, tables: Tables, engine:
 
 @ENGINES
 @ONE_LAYOUT
-@pytest.mark.parametrize("manifests", [pytest.param(1, marks=pytest.mark.slow), FILES])
+@pytest.mark.parametrize("manifests", [*slow(1), FILES])
 @pytest.mark.parametrize("granularity", [*slow("file"), "partition"])
 def test_position_deletes_leave_with_their_data_files(
     lake: Lake, tables: Tables, engine: str, by: str, manifests: int, granularity: str

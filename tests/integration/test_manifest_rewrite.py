@@ -14,12 +14,16 @@ from compactor.iceberg.tables import TableView
 from compactor.settings.tree import ManifestSettings
 from compactor.table_names import TableName
 from tests.conftest import Lake
+from tests.slow import slow
 
 COMMITS = 6
 SETTINGS = ManifestSettings(min_count=COMMITS, min_reduction=2)
 
 
-def make(lake: Lake, table: str, version: int, partitioned: str = "PARTITIONED BY (part)") -> TableName:
+BY_PART = "PARTITIONED BY (part)"
+
+
+def make(lake: Lake, table: str, version: int, partitioned: str = BY_PART) -> TableName:
     properties = f"'format-version' = '{version}', 'write.delete.mode' = 'merge-on-read'"
     lake.sql(
         f"CREATE TABLE lake.{table} (id BIGINT, part INT) USING iceberg {partitioned} "
@@ -48,12 +52,8 @@ def due(view: TableView) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize(
-    ("version", "partitioned"),
-    [
-        pytest.param(version, by, id=f"{name}-{version}", marks=() if (version == 3) is bool(by) else pytest.mark.slow)
-        for name, by in (("partitioned", "PARTITIONED BY (part)"), ("unpartitioned", ""))
-        for version in (1, 2, 3)
-    ],
+    ("partitioned", "version"),
+    [(BY_PART, 3), ("", 1), ("", 2), *slow((BY_PART, 1), (BY_PART, 2), ("", 3))],
 )
 def test_rows_lineage_and_files_stay(lake: Lake, table_name: str, version: int, partitioned: str) -> None:
     name = make(lake, table_name, version, partitioned)

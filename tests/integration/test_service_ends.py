@@ -80,7 +80,6 @@ def test_a_kill_in_mid_rewrite_leaves_nothing_behind(place: Site) -> None:
     assert [line["logger"] for line in log_lines(second.log_text) if line["message"] == "stopped"] == ["firnline"]
 
 
-@pytest.mark.slow
 def test_sigterm_in_mid_rewrite_ends_well_and_the_next_life_resumes(place: Site) -> None:
     place.create("t")
     events = place.append("t", **MANY)

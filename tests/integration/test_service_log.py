@@ -28,19 +28,19 @@ JAVA_FRAME = "\tat org.apache.spark."
 
 def descendants(pid: int) -> list[int]:
     """The processes below one; those that have left its process group too."""
-    children = [int(each) for file in Path(f"/proc/{pid}/task").glob("*/children") for each in file.read_text().split()]
+    children = [int(each) for file in Path(f"/proc/{pid}/task").glob("*/children") for each in told(file).split()]
     return [each for child in children for each in (child, *descendants(child))]
 
 
 def python_workers(service: ServiceProcess) -> list[int]:
     """Spark's daemon and what it has forked."""
-    return [pid for pid in descendants(service.pid) if b"pyspark.daemon" in command_of(pid)]
+    return [pid for pid in descendants(service.pid) if b"pyspark.daemon" in told(Path(f"/proc/{pid}/cmdline"))]
 
 
-def command_of(pid: int) -> bytes:
-    """Empty for a process that has ended since it was listed."""
+def told(file: Path) -> bytes:
+    """What the kernel tells about a process; nothing where it has ended since it was listed."""
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return file.read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
 

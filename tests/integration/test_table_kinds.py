@@ -56,7 +56,7 @@ pytestmark = pytest.mark.spark
 
 COPIED = {("splice", "row_groups_copied")}
 REQUESTED = {("spark", "requested")}
-WITH_SPARK_SLOW = pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=pytest.mark.slow)])
+WITH_SPARK_SLOW = pytest.mark.parametrize("engine", ["auto", *slow("spark")])
 """Spark's engine leaves these to Iceberg's own writer."""
 COMPARED = {("encode", "equality_deletes")}
 NO_EQUALITY_DELETES = "PyIceberg does not yet support equality deletes"
@@ -181,7 +181,7 @@ PARTITIONINGS = {
 
 
 def each_kind() -> Iterator[Any]:
-    """Kinds that differ as the table's files decide, and one with Spark's engine; the others are slow."""
+    """Kinds with unusual values, a mixed kind, and one kind with Spark's engine; the others are slow."""
     quick = {("identities", "spark"), *product(("strings", "identities", "floats", "days and bucket"), ("auto",))}
     for kind, engine in product(PARTITIONINGS, ("auto", "spark")):
         marks = () if (kind, engine) in quick else pytest.mark.slow

@@ -80,7 +80,7 @@ LINEAGE: Final = (
         "compactor/commit/manifest_rewrite.py",
         "        if table.keeps_row_lineage:\n",
         "        if False:\n",
-        "tests/integration/test_manifest_rewrite.py::test_rows_lineage_and_files_stay[partitioned-3]",
+        "tests/integration/test_manifest_rewrite.py::test_rows_lineage_and_files_stay[PARTITIONED BY (part)-3]",
     ),
     Mutation(
         "5",

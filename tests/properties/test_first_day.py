@@ -16,6 +16,7 @@ from compactor.runs.dispatcher import Attempt, Dispatcher
 from compactor.runs.work_order import HOUR, Finished, Limits
 from compactor.settings.tree import LimitSettings
 from compactor.table_names import TableName
+from tests.slow import slow
 
 MEBIBYTE = 1024 * 1024
 FEW, TABLES, BUSY = 600, 3_000, 100
@@ -132,8 +133,7 @@ def most_in_an_hour(runs: list[Finished], resource: str) -> int:
     ("which", "lanes", "tables"),
     [
         ("all", 8, FEW),
-        pytest.param("all", 8, TABLES, marks=pytest.mark.slow),
-        *(pytest.param(which, lanes, TABLES, marks=pytest.mark.slow) for which in CAPS for lanes in (1, 4)),
+        *slow(("all", 8, TABLES), *((which, lanes, TABLES) for which in CAPS for lanes in (1, 4))),
     ],
 )
 def test_no_hour_has_more_than_its_caps_and_no_table_starves(which: str, lanes: int, tables: int) -> None:
