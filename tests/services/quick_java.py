@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Final, TypeVar
 
-OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-SPARK_CONF: Final = {"spark.driver.extraJavaOptions": OPTIONS}
+from tests.services.java_archive import OPTIONS, archive_options
+
+SPARK_CONF: Final = {"spark.driver.extraJavaOptions": OPTIONS + archive_options()}
 VARIABLE: Final = "JDK_JAVA_OPTIONS"  # read by the `java` command
 
 Started = TypeVar("Started")
