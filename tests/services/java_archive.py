@@ -1,7 +1,6 @@
-"""An archive of the Java classes that Spark loads: with it, a Spark process of the tests starts in half the CPU time.
+"""Makes the archive of the Java classes that Spark loads, in the environment, once after each set-up (about 30 s).
 
-`python -m tests.services.java_archive` makes it in the environment, once after each set-up. Without it, tests only take
-longer. The JVM checks the archive against its own version and the jars, and ignores one that does not match.
+`python -m tests.services.java_archive`; quick_java.py says what it is for.
 """
 
 from __future__ import annotations
@@ -13,18 +12,9 @@ from typing import Any, Final
 
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
+from tests.services.quick_java import ARCHIVE, OPTIONS, WITHOUT_WARNINGS
 
-OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-ARCHIVE: Final = Path(sys.prefix) / "java-classes.jsa"
 SET_UP: Final = Path(sys.prefix) / ".set-up"
-WITHOUT_WARNINGS: Final = "-Xlog:cds=off -Xlog:class+path=off"
-
-
-def archive_options() -> str:
-    """Options of the `java` command; empty where there is no archive."""
-    if not ARCHIVE.exists() or " " in str(ARCHIVE):
-        return ""
-    return f" -XX:SharedArchiveFile={ARCHIVE} {WITHOUT_WARNINGS}"
 
 
 def is_current() -> bool:
@@ -32,17 +22,23 @@ def is_current() -> bool:
 
 
 def make_archive() -> None:
-    """Use what most tests use, in a JVM that writes the archive when it ends (about 30 s)."""
-    ARCHIVE.unlink(missing_ok=True)
+    """Use what most tests use, in a JVM that writes the archive when it ends.
+
+    A killed JVM must not leave half an archive for the tests: only a complete one gets the name they look for.
+    """
+    part = ARCHIVE.with_suffix(".part")
+    part.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         catalog = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
-        conf = {"spark.driver.extraJavaOptions": f"{OPTIONS} -XX:ArchiveClassesAtExit={ARCHIVE} {WITHOUT_WARNINGS}"}
+        conf = {"spark.driver.extraJavaOptions": f"{OPTIONS} -XX:ArchiveClassesAtExit={part} {WITHOUT_WARNINGS}"}
         settings = Settings(catalogs={"lake": catalog}, spark={"master": "local[2]", "conf": conf})
         session = spark_session(settings, "class-archive")
         try:
             _use(session, Path(folder))
         finally:
-            _end(session)
+            code = _end(session)
+        if code == 0:
+            part.rename(ARCHIVE)
 
 
 def _use(session: Any, folder: Path) -> None:
@@ -59,13 +55,13 @@ def _use(session: Any, folder: Path) -> None:
     query.stop()
 
 
-def _end(session: Any) -> None:
-    """End the JVM, which writes the archive; SparkSession.stop alone leaves it running."""
+def _end(session: Any) -> int:
+    """End the JVM, which writes the archive, and return its exit code; SparkSession.stop alone leaves it running."""
     gateway = session.sparkContext._gateway
     session.stop()
     gateway.shutdown()
     gateway.proc.stdin.close()
-    gateway.proc.wait()
+    return int(gateway.proc.wait())
 
 
 if __name__ == "__main__" and not is_current():
