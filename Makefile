@@ -3,7 +3,7 @@ PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help setup generate demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
-	bench-decode-once bench-planning bench-equality-deletes bench-upserts clean
+	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,10 @@ bench-equality-deletes: setup ## What 1 to 100 equality delete files cost a scan
 
 bench-upserts: setup ## One hour of upserts as Flink writes them, compressed in time: rewrites, delete files (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_upserts $(ARGS)
+
+bench-fleet: setup ## The service on 1,000 tables: latency, catalog calls, processor time, memory (ARGS="--help")
+	@deploy/setup.sh rest-s3
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_fleet $(ARGS)
 
 generate: setup ## Write the generated pages under docs/ and the Grafana dashboards
 	@$(PYTHON_IN_VENV) -m deploy.generate

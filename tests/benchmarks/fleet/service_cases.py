@@ -1,0 +1,234 @@
+"""Cases that share one service over the fleet: its start, commits (a), one busy table (b), a sweep (c), idle (e)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.benchmarks.fleet.catalog_calls import LISTS, LOOKS, Call, by_kind
+from tests.benchmarks.fleet.commits import commits_of
+from tests.benchmarks.fleet.latency import batches, counted_by_table, latencies
+from tests.benchmarks.fleet.processes import Memory, machine_seconds, peaks, settle
+from tests.benchmarks.fleet.site import Service, Site, interleaved
+
+CASES = "bace"
+"""In this order: idling comes last, and a table's own commits before the others."""
+DRAIN_SECONDS = 120.0
+QUIET_SECONDS = 20.0
+LOOK_SECONDS = 0.5
+SETTLE_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What the user chose."""
+
+    rate: float
+    seconds: float
+    busy_tables: int
+    events: int
+    idle_seconds: float
+    sweep_seconds: float
+    start_seconds: float
+
+
+@dataclass
+class FleetCases:
+    """The chosen cases, run one after the other. `say` prints a line of progress."""
+
+    site: Site
+    sizes: Sizes
+    say: Callable[[str], None]
+    results: dict[str, Any] = field(default_factory=dict)
+
+    def run(self, cases: str) -> dict[str, Any]:
+        sections = {"service": {"sweep_seconds": self.sizes.sweep_seconds}}
+        with self.site.service("fleet", **sections) as (service, topic):
+            self.results["start"] = self._start(service)
+            for case in (each for each in CASES if each in cases):
+                self.say(f"case {case} …")
+                self.results[case] = {
+                    "a": self._commits, "b": self._one_table, "c": self._sweep, "e": self._idle,
+                }[case](service, topic)  # fmt: skip
+                service.must_run()
+            return self.results
+
+    def _start(self, service: Service) -> dict[str, Any]:
+        """Until each table is counted for the first time."""
+        ready, wanted = time.time(), len(self.site.fleet.heads)
+        deadline = time.monotonic() + self.sizes.start_seconds
+        counted: dict[str, float] = {}
+        while len(counted) < wanted:
+            service.must_run()
+            for event in service.events("LedgerUpdated"):
+                if event["snapshot_id"] is not None:
+                    counted.setdefault(event["table"], event["at"])
+            if time.monotonic() > deadline:
+                self.say(f"only {len(counted)} of {wanted} tables were counted in {self.sizes.start_seconds:.0f} s")
+                break
+            time.sleep(LOOK_SECONDS)
+        settle(service.tree, SETTLE_SECONDS)
+        calls = self.site.proxy.between(service.started, time.time())
+        return {
+            "ready_seconds": ready - service.started,
+            "tables": len(counted),
+            "counted_seconds": max(counted.values(), default=ready) - ready,
+            "calls": by_kind(calls),
+            "memory": _memory(service.tree.memory()),
+        }
+
+    def _commits(self, service: Service, topic: str) -> dict[str, Any]:
+        """(a) Commits of many tables at an even rate."""
+        sizes = self.sizes
+        tables = self.site.fleet.shape.names[: sizes.busy_tables]
+        total = int(sizes.rate * sizes.seconds)
+        share = [total // len(tables) + (number < total % len(tables)) for number in range(len(tables))]
+        started = time.monotonic()
+        chains = [commits_of(self.site.fleet, table, count) for table, count in zip(tables, share, strict=True)]
+        self.say(f"{total} commits of {len(tables)} tables are at hand after {time.monotonic() - started:.0f} s")
+        settle(service.tree, SETTLE_SECONDS)
+        before, all_before, start = service.tree.processor_seconds(), machine_seconds(), time.time()
+        with peaks(service.tree, every=2.0) as most:
+            published = self.site.play(topic, interleaved(chains), sizes.rate)
+            used, seconds = service.tree.processor_seconds() - before, time.time() - start
+            used_by_all = machine_seconds() - all_before
+            self._drain(service, {chain[0].table: chain[-1].number for chain in chains if chain}, chains)
+        end = time.time()
+        calls = self.site.proxy.between(start, end)
+        found = latencies(published, service.events("LedgerUpdated"), calls)
+        return {
+            "events": len(published),
+            "seconds": published[-1].at - published[0].at,
+            "event_to_ledger": found.event_to_ledger,
+            "never_counted": found.missing,
+            "event_to_catalog_call": found.event_to_catalog,
+            "catalog_call": found.catalog_call,
+            "catalog_answer_to_ledger": found.catalog_to_ledger,
+            "batches": batches(service.events(), start, end),
+            "looks": sum(start <= event["at"] <= end for event in service.events("LedgerUpdated")),
+            "calls": by_kind(calls),
+            "cores": used / seconds,
+            "cores_of_the_machine": used_by_all / seconds,
+            "most_memory": {**most.rss, "total_pss": most.total_pss},
+        }
+
+    def _drain(self, service: Service, wanted: dict[tuple[str, str], int], chains: list[Any]) -> None:
+        """Wait until the ledger has counted the last commit of each table."""
+        commits = [commit for chain in chains for commit in chain]
+        deadline = time.monotonic() + DRAIN_SECONDS
+        while time.monotonic() < deadline:
+            counted = counted_by_table(service.events("LedgerUpdated"), commits)
+            if all(counted[table] and counted[table][-1].number >= number for table, number in wanted.items()):
+                return
+            service.must_run()
+            time.sleep(LOOK_SECONDS)
+
+    def _one_table(self, service: Service, topic: str) -> dict[str, Any]:
+        """(b) Many events of one table at once; its commits are all there before the first event."""
+        table = self.site.fleet.shape.names[-1]
+        chain = commits_of(self.site.fleet, table, min(self.sizes.events, 90))
+        settle(service.tree, SETTLE_SECONDS)
+        self.site.pointers.set(table, chain[-1].metadata_location)
+        start = time.time()
+        for number in range(self.sizes.events):
+            self.site.announce(topic, table, chain[number % len(chain)].snapshot_id, start)
+        self.site.producer.flush()
+        sent = time.time()
+        deadline = sent + DRAIN_SECONDS
+        counted: list[float] = []
+        name = f"fleet.{'.'.join(table)}"
+        while not counted and time.time() < deadline:
+            time.sleep(LOOK_SECONDS)
+            counted = [
+                event["at"]
+                for event in service.events("LedgerUpdated")
+                if event["table"] == name and event["snapshot_id"] == chain[-1].snapshot_id and event["at"] >= start
+            ]
+        time.sleep(QUIET_SECONDS)
+        end = time.time()
+        updates = [each for each in service.events("LedgerUpdated") if each["table"] == name and each["at"] >= start]
+        calls = [call for call in self.site.proxy.between(start, end) if call.table == ".".join(table)]
+        return {
+            "events": self.sizes.events,
+            "publishing_seconds": sent - start,
+            "counted_after_seconds": counted[0] - start if counted else None,
+            "ledger_updates": len(updates),
+            "calls": by_kind(calls),
+        }
+
+    def _sweep(self, service: Service, _topic: str) -> dict[str, Any]:
+        """(c) The next sweep of unchanged tables, as the catalog sees it."""
+        asked = time.time()
+        deadline = time.monotonic() + self.sizes.sweep_seconds + SETTLE_SECONDS
+        start = None
+        self.say(f"waiting for a sweep, at most {self.sizes.sweep_seconds:.0f} s …")
+        while start is None:
+            start = next((c.started for c in self.site.proxy.all() if c.kind == LISTS and c.started > asked), None)
+            service.must_run()
+            assert time.monotonic() < deadline, "no sweep began; see service.sweep_seconds"
+            time.sleep(LOOK_SECONDS)
+        processor = service.tree.processor_seconds()
+        calls, end = self._until_all_are_seen(start)
+        used = service.tree.processor_seconds() - processor
+        return {
+            "tables": len({call.table for call in calls if call.kind in LOOKS}),
+            "seconds": end - start,
+            "calls": len(calls),
+            "calls_by_kind": by_kind(calls),
+            "processor_seconds": used,
+            "batches": batches(service.events(), start, time.time()),
+        }
+
+    def _until_all_are_seen(self, start: float) -> tuple[list[Call], float]:
+        """Calls of a sweep, and when the first look at the last table was answered."""
+        wanted = {".".join(name) for name in self.site.fleet.heads}
+        deadline = time.monotonic() + self.sizes.start_seconds
+        while True:
+            time.sleep(LOOK_SECONDS)
+            now = time.time()
+            calls = self.site.proxy.between(start, now)
+            first: dict[str, float] = {}
+            for call in calls:
+                if call.kind in LOOKS and call.table in wanted:
+                    first.setdefault(call.table, call.answered)
+            latest = max((call.answered for call in calls), default=start)
+            if len(first) == len(wanted) or now - latest > 3 * QUIET_SECONDS or time.monotonic() > deadline:
+                end = max(first.values(), default=start)
+                time.sleep(QUIET_SECONDS)  # calls beside the looks, or a second look at a table
+                return self.site.proxy.between(start, end + QUIET_SECONDS), end
+
+    def _idle(self, service: Service, _topic: str) -> dict[str, Any]:
+        """(e) Nothing happens, sweeps apart."""
+        settle(service.tree, SETTLE_SECONDS)
+        before, all_before, start = service.tree.processor_by_name(), machine_seconds(), time.time()
+        most = Memory()
+        while (left := start + self.sizes.idle_seconds - time.time()) > 0:
+            time.sleep(min(left, 10.0))
+            most = max(most, sum(service.tree.memory().values(), Memory()), key=lambda each: each.pss)
+            service.must_run()
+        after, end = service.tree.processor_by_name(), time.time()
+        calls = self.site.proxy.between(start, end)
+        used = {name: after[name] - before.get(name, 0.0) for name in after}
+        return {
+            "seconds": end - start,
+            "sweeps": _sweeps(calls),
+            "processor_seconds": used,
+            "processor_seconds_of_the_machine": machine_seconds() - all_before,
+            "percent_of_a_core": 100 * sum(used.values()) / (end - start),
+            "memory": _memory(service.tree.memory()),
+            "most_pss": most.pss,
+            "calls": by_kind(calls),
+        }
+
+
+def _sweeps(calls: list[Call]) -> int:
+    """Lists of namespaces that follow no other within ten seconds."""
+    times = sorted(call.started for call in calls if call.kind == LISTS)
+    return sum(index == 0 or at - times[index - 1] > 10 for index, at in enumerate(times))
+
+
+def _memory(found: dict[str, Memory]) -> dict[str, Any]:
+    total = sum(found.values(), Memory())
+    return {"total_rss": total.rss, "total_pss": total.pss, **{name: each.rss for name, each in found.items()}}
