@@ -1,5 +1,6 @@
 import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
+import java.time.LocalDate;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Random;
@@ -37,6 +38,33 @@ public class ManifestMaker {
         int index = scattered ? file % partitions.length : number % partitions.length;
         boolean small = index % smallEvery == 0;
         writer.add(dataFile(table, partitions[index], number, file, small, random));
+      }
+      writer.close();
+      append.appendManifest(writer.toManifestFile());
+    }
+    append.commit();
+  }
+
+  /** One commit of files without column metrics, spread evenly over partitions (days from 2024-01-01, buckets). */
+  public static void appendSpread(Table table, int partitions, int buckets, int manifests, int files)
+      throws Exception {
+    AppendFiles append = table.newFastAppend();
+    for (int number = 0; number < manifests; number++) {
+      Random random = new Random(number);
+      String path = table.location() + "/metadata/" + UUID.randomUUID() + "-m" + number + ".avro";
+      ManifestWriter writer = ManifestFiles.write(2, table.spec(), table.io().newOutputFile(path), null);
+      for (int file = 0; file < files; file++) {
+        int index = (int) (((long) number * files + file) % partitions);
+        String partition = "ts_day=" + LocalDate.of(2024, 1, 1).plusDays(index / buckets)
+            + "/user_id_bucket=" + (index % buckets);
+        long size = 8L * 1024 * 1024 + random.nextInt(1 << 22);
+        writer.add(
+            DataFiles.builder(table.spec())
+                .withPath(table.location() + "/data/" + partition + "/" + number + "-" + file + ".parquet")
+                .withPartitionPath(partition)
+                .withFileSizeInBytes(size)
+                .withRecordCount(size / 120)
+                .build());
       }
       writer.close();
       append.appendManifest(writer.toManifestFile());

@@ -9,9 +9,14 @@ Cases:
   a  commits of many tables at an even rate: event → ledger, and where the time goes
   b  many events of one table at once: looks at the table
   c  a sweep of unchanged tables: seconds and catalog calls
+  d  one table with a million partitions in debt: memory of driver and JVM, idle and at their peak
   e  idle: processor time of all processes of the service, and memory by process
+  f  a second catalog that falls silent: event → ledger of the first, before and after
+  g  large events of unknown tables, then a valid one: seconds until it is counted, memory, dead letters
+  h  commits that each make a partition due: commit → compacted, with real files and real rewrites
 
-The chosen cases share one service, in the order b a c e. Before them, all tables are counted for the first time.
+Of the chosen cases, b a c e share one service, in this order, after it has counted all tables for the first time. Each
+other case has a service of its own. d, f and g have as much to do as their sizes say: begin with small ones.
 
 `event → ledger` is exact for each event: from its publication (the commit is current before) until the service
 published the first count of the table at that commit or a later one. It is split by the catalog's calls, as the proxy
@@ -30,18 +35,26 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from tests.benchmarks.fleet.catalog_calls import proxy_cost
+from tests.benchmarks.fleet.due_case import due_commits
+from tests.benchmarks.fleet.flood_case import flood
 from tests.benchmarks.fleet.latency import Spread
-from tests.benchmarks.fleet.service_cases import CASES, FleetCases, Sizes
+from tests.benchmarks.fleet.service_cases import SHARED, FleetCases
+from tests.benchmarks.fleet.silent_case import silent_catalog
 from tests.benchmarks.fleet.site import site
+from tests.benchmarks.fleet.sizes import Sizes
 from tests.benchmarks.fleet.tables import Fleet, Shape
+from tests.benchmarks.fleet.wide_case import wide_table
 from tests.benchmarks.machine import description
+
+ALONE = {"d": wide_table, "f": silent_catalog, "g": flood, "h": due_commits}
+CASES = (*SHARED, *ALONE)
 
 
 def main() -> None:
@@ -61,25 +74,23 @@ def _run(options: argparse.Namespace, folder: Path, scratch: Path, console: Cons
     shape = Shape(tables=options.tables, partitions=options.partitions, history=options.history)
     fleet = Fleet.make(folder / f"{shape.tables}-{shape.partitions}-{shape.history}", shape)
     console.print(f"{shape.tables} tables of {shape.partitions} partitions after {time.monotonic() - started:.0f} s")
-    cases = "".join(options.cases)
-    sizes = Sizes(
-        rate=options.rate,
-        seconds=options.seconds,
-        busy_tables=min(options.busy_tables, options.tables),
-        events=options.events,
-        idle_seconds=options.idle_seconds,
-        sweep_seconds=options.sweep_seconds,
-        start_seconds=options.start_seconds,
-    )
+    sizes = Sizes(**{field.name: getattr(options, field.name) for field in fields(Sizes)})
     with site(scratch, fleet, options.delay_ms, options.settings) as where:
         results: dict[str, Any] = {"shape": asdict(shape), "proxy": proxy_cost(where.proxy, where.upstream)}
         console.print(f"proxy: {_text(results['proxy'])}")
-        return results | FleetCases(where, sizes, console.print).run(cases)
+        if shared := set(SHARED) & set(options.cases):
+            results |= FleetCases(where, sizes, console.print).run(shared)
+        for case in (each for each in ALONE if each in options.cases):
+            console.print(f"case {case} …")
+            results[case] = ALONE[case](where, sizes, console.print)
+        return results
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("cases", nargs="*", default=[], metavar="CASE", help=f"Of {' '.join(sorted(CASES))}; all.")
+    parser.add_argument(
+        "cases", nargs="*", default=[], metavar="CASE", help=f"Of {' '.join(sorted(CASES))}; a b c e if none is named."
+    )
     fleet = parser.add_argument_group("the fleet")
     fleet.add_argument("--tables", type=int, default=1000)
     fleet.add_argument("--partitions", type=int, default=20, help="Of each table; each has small files.")
@@ -90,15 +101,24 @@ def _options() -> argparse.Namespace:
     fleet.add_argument("--settings", type=json.loads, default={}, help="More settings of the service, as JSON.")
     fleet.add_argument("--start-seconds", type=float, default=1800.0, help="Most seconds of a first count or a sweep.")
     sizes = parser.add_argument_group("sizes of the cases")
-    sizes.add_argument("--rate", type=float, default=30.0, help="a: commits a second.")
+    sizes.add_argument("--rate", type=float, default=30.0, help="a, f: commits a second.")
     sizes.add_argument("--seconds", type=float, default=300.0, help="a: how long.")
-    sizes.add_argument("--busy-tables", type=int, default=100, help="a: tables that are committed to.")
+    sizes.add_argument("--busy-tables", type=int, default=100, help="a, f: tables that are committed to.")
     sizes.add_argument("--events", type=int, default=1000, help="b: events of one table.")
     sizes.add_argument("--sweep-seconds", type=float, default=300.0, help="Interval of sweeps; c waits for one.")
     sizes.add_argument("--idle-seconds", type=float, default=300.0, help="e: how long.")
+    sizes.add_argument("--wide-partitions", type=int, default=1_000_000, help="d: partitions of the one table.")
+    sizes.add_argument("--silent-seconds", type=float, default=120.0, help="f: how long before, and after.")
+    sizes.add_argument("--bad-events", type=int, default=2000, help="g: events of unknown tables.")
+    sizes.add_argument("--bad-bytes", type=int, default=1_000_000, help="g: bytes of each.")
+    sizes.add_argument("--unknown-tables", type=int, default=100, help="g: different names in them.")
+    sizes.add_argument("--flood-seconds", type=float, default=600.0, help="g: most seconds for each wait.")
+    sizes.add_argument("--due-commits", type=int, default=200, help="h: commits, one after the other.")
+    sizes.add_argument("--due-tables", type=int, default=4, help="h: tables that they are spread over.")
     parser.add_argument("--output", choices=["text", "json"], default="text")
     options = parser.parse_args()
-    options.cases = options.cases or sorted(CASES)
+    options.busy_tables = min(options.busy_tables, options.tables)
+    options.cases = options.cases or list(SHARED)
     unknown = set(options.cases) - set(CASES)
     if unknown:
         parser.error(f"no case {', '.join(sorted(unknown))}; cases are {' '.join(sorted(CASES))}")

@@ -28,11 +28,18 @@ class Memory:
         return Memory(self.rss + other.rss, self.pss + other.pss)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tree:
-    """The process `root`, which is a Python driver with a JVM and Python workers below it."""
+    """The process `root`, which is a Python driver with a JVM and Python workers below it.
+
+    Spark's daemon ignores the end of its workers, so the kernel adds their time to no parent. Therefore the tree is
+    looked at every second, and what was last seen of a process that has ended still counts.
+    """
 
     root: int
+    _used: dict[tuple[int, str], tuple[str, int]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _ended: threading.Event = field(default_factory=threading.Event)
 
     def pids(self) -> list[int]:
         children = defaultdict(list)
@@ -46,20 +53,32 @@ class Tree:
             waiting += children[pid]
         return found
 
+    def watch(self) -> None:
+        """Look every second from now on, until `leave`."""
+
+        def look() -> None:
+            while not self._ended.wait(1.0):
+                self.processor_by_name()
+
+        threading.Thread(target=look, daemon=True).start()
+
+    def leave(self) -> None:
+        self._ended.set()
+
     def processor_seconds(self) -> float:
-        """User and system time of all processes, also of children that have ended and were waited for."""
-        total = 0
-        for pid in self.pids():
-            with suppress(OSError):
-                total += sum(map(int, _fields(Path(f"/proc/{pid}/stat"))[11:15]))
-        return total / TICKS
+        """User and system time of all processes that were ever seen."""
+        return sum(self.processor_by_name().values())
 
     def processor_by_name(self) -> dict[str, float]:
-        found: dict[str, float] = defaultdict(float)
-        for pid in self.pids():
-            with suppress(OSError):
-                found[self._name(pid)] += sum(map(int, _fields(Path(f"/proc/{pid}/stat"))[11:15])) / TICKS
-        return dict(found)
+        with self._lock:
+            for pid in self.pids():
+                with suppress(OSError):
+                    stat = _fields(Path(f"/proc/{pid}/stat"))
+                    self._used[pid, stat[19]] = (self._name(pid), int(stat[11]) + int(stat[12]))
+            found: dict[str, float] = defaultdict(float)
+            for name, ticks in self._used.values():
+                found[name] += ticks / TICKS
+            return dict(found)
 
     def memory(self, *, shared: bool = True) -> dict[str, Memory]:
         """By name of process. `shared`: also measure `pss`, which takes milliseconds for a JVM."""

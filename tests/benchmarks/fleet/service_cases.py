@@ -3,35 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 from tests.benchmarks.fleet.catalog_calls import LISTS, LOOKS, Call, by_kind
 from tests.benchmarks.fleet.commits import commits_of
-from tests.benchmarks.fleet.latency import batches, counted_by_table, latencies
+from tests.benchmarks.fleet.latency import batches, latencies
 from tests.benchmarks.fleet.processes import Memory, machine_seconds, peaks, settle
-from tests.benchmarks.fleet.site import Service, Site, interleaved
+from tests.benchmarks.fleet.site import CATALOG, Service, Site, interleaved
+from tests.benchmarks.fleet.sizes import Sizes
+from tests.benchmarks.fleet.waits import DRAIN_SECONDS, LOOK_SECONDS, counted_at, drained, first_counts, wait_until
 
-CASES = "bace"
+SHARED = ("b", "a", "c", "e")
 """In this order: idling comes last, and a table's own commits before the others."""
-DRAIN_SECONDS = 120.0
 QUIET_SECONDS = 20.0
-LOOK_SECONDS = 0.5
 SETTLE_SECONDS = 300.0
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """What the user chose."""
-
-    rate: float
-    seconds: float
-    busy_tables: int
-    events: int
-    idle_seconds: float
-    sweep_seconds: float
-    start_seconds: float
 
 
 @dataclass
@@ -43,11 +30,11 @@ class FleetCases:
     say: Callable[[str], None]
     results: dict[str, Any] = field(default_factory=dict)
 
-    def run(self, cases: str) -> dict[str, Any]:
-        sections = {"service": {"sweep_seconds": self.sizes.sweep_seconds}}
+    def run(self, cases: Collection[str]) -> dict[str, Any]:
+        sections: dict[str, Any] = {"service": {"sweep_seconds": self.sizes.sweep_seconds}}
         with self.site.service("fleet", **sections) as (service, topic):
             self.results["start"] = self._start(service)
-            for case in (each for each in CASES if each in cases):
+            for case in (each for each in SHARED if each in cases):
                 self.say(f"case {case} …")
                 self.results[case] = {
                     "a": self._commits, "b": self._one_table, "c": self._sweep, "e": self._idle,
@@ -57,18 +44,10 @@ class FleetCases:
 
     def _start(self, service: Service) -> dict[str, Any]:
         """Until each table is counted for the first time."""
-        ready, wanted = time.time(), len(self.site.fleet.heads)
-        deadline = time.monotonic() + self.sizes.start_seconds
-        counted: dict[str, float] = {}
-        while len(counted) < wanted:
-            service.must_run()
-            for event in service.events("LedgerUpdated"):
-                if event["snapshot_id"] is not None:
-                    counted.setdefault(event["table"], event["at"])
-            if time.monotonic() > deadline:
-                self.say(f"only {len(counted)} of {wanted} tables were counted in {self.sizes.start_seconds:.0f} s")
-                break
-            time.sleep(LOOK_SECONDS)
+        ready, tables = time.time(), {f"{CATALOG}.{'.'.join(name)}" for name in self.site.fleet.heads}
+        counted = first_counts(service, tables, self.sizes.start_seconds)
+        if len(counted) < len(tables):
+            self.say(f"only {len(counted)} of {len(tables)} tables were counted")
         settle(service.tree, SETTLE_SECONDS)
         calls = self.site.proxy.between(service.started, time.time())
         return {
@@ -94,7 +73,7 @@ class FleetCases:
             published = self.site.play(topic, interleaved(chains), sizes.rate)
             used, seconds = service.tree.processor_seconds() - before, time.time() - start
             used_by_all = machine_seconds() - all_before
-            self._drain(service, {chain[0].table: chain[-1].number for chain in chains if chain}, chains)
+            drained(service, chains)
         end = time.time()
         calls = self.site.proxy.between(start, end)
         found = latencies(published, service.events("LedgerUpdated"), calls)
@@ -114,17 +93,6 @@ class FleetCases:
             "most_memory": {**most.rss, "total_pss": most.total_pss},
         }
 
-    def _drain(self, service: Service, wanted: dict[tuple[str, str], int], chains: list[Any]) -> None:
-        """Wait until the ledger has counted the last commit of each table."""
-        commits = [commit for chain in chains for commit in chain]
-        deadline = time.monotonic() + DRAIN_SECONDS
-        while time.monotonic() < deadline:
-            counted = counted_by_table(service.events("LedgerUpdated"), commits)
-            if all(counted[table] and counted[table][-1].number >= number for table, number in wanted.items()):
-                return
-            service.must_run()
-            time.sleep(LOOK_SECONDS)
-
     def _one_table(self, service: Service, topic: str) -> dict[str, Any]:
         """(b) Many events of one table at once; its commits are all there before the first event."""
         table = self.site.fleet.shape.names[-1]
@@ -136,16 +104,9 @@ class FleetCases:
             self.site.announce(topic, table, chain[number % len(chain)].snapshot_id, start)
         self.site.producer.flush()
         sent = time.time()
-        deadline = sent + DRAIN_SECONDS
-        counted: list[float] = []
-        name = f"fleet.{'.'.join(table)}"
-        while not counted and time.time() < deadline:
-            time.sleep(LOOK_SECONDS)
-            counted = [
-                event["at"]
-                for event in service.events("LedgerUpdated")
-                if event["table"] == name and event["snapshot_id"] == chain[-1].snapshot_id and event["at"] >= start
-            ]
+        name = f"{CATALOG}.{'.'.join(table)}"
+        wait_until(service, lambda: counted_at(service, name, chain[-1].snapshot_id) is not None, DRAIN_SECONDS)
+        counted = counted_at(service, name, chain[-1].snapshot_id)
         time.sleep(QUIET_SECONDS)
         end = time.time()
         updates = [each for each in service.events("LedgerUpdated") if each["table"] == name and each["at"] >= start]
@@ -153,7 +114,7 @@ class FleetCases:
         return {
             "events": self.sizes.events,
             "publishing_seconds": sent - start,
-            "counted_after_seconds": counted[0] - start if counted else None,
+            "counted_after_seconds": None if counted is None else counted - start,
             "ledger_updates": len(updates),
             "calls": by_kind(calls),
         }

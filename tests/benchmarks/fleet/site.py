@@ -70,6 +70,7 @@ class Service:
                 start_new_session=True,
             )
         self.tree = Tree(self._process.pid)
+        self.tree.watch()
 
     def events(self, name: str = "") -> list[dict[str, Any]]:
         """The events so far, of one class if named, in order."""
@@ -102,6 +103,7 @@ class Service:
 
     def stop(self) -> None:
         """SIGTERM; whatever is left after twice the promised time is killed."""
+        self.tree.leave()
         if self.running:
             self._process.terminate()
         try:
@@ -156,10 +158,15 @@ class Site:
         return tree
 
     @contextmanager
-    def service(self, name: str, **sections: dict[str, Any]) -> Iterator[tuple[Service, str]]:
-        """A service that is ready, with a checkpoint and a topic of its own; all tables are as they were made."""
-        self.pointers.register(self.fleet.heads)
-        topic = f"commits-{name}-{uuid.uuid4().hex[:8]}"
+    def service(
+        self, name: str, *, topic: str = "", only: bool = False, **sections: dict[str, Any]
+    ) -> Iterator[tuple[Service, str]]:
+        """A service that is ready, with a checkpoint of its own, and its topic, which is new if none is given.
+
+        The fleet's tables are as they were made; with `only` there are none, but those that a case adds.
+        """
+        self.pointers.reset({} if only else self.fleet.heads)
+        topic = topic or new_topic(name)
         folder = self.folder / f"service-{name}"
         service = Service(folder, self.settings(folder, topic, **sections))
         try:
@@ -203,6 +210,11 @@ class Site:
         return found
 
 
+def new_topic(case: str) -> str:
+    """A name that no topic of the broker has."""
+    return f"commits-{case}-{uuid.uuid4().hex[:8]}"
+
+
 def interleaved(chains: Sequence[Sequence[Commit]], seed: int = 1) -> list[Commit]:
     """All commits in one order: tables at random, each table's commits in theirs."""
     turns = [number for number, chain in enumerate(chains) for _ in chain]
@@ -225,6 +237,6 @@ def site(folder: Path, fleet: Fleet, delay_ms: float, sections: dict[str, Any]) 
         made = Site(folder, fleet, broker, upstream, proxy, tables, sections, delay_ms)
         for namespace in sorted({namespace for namespace, _ in fleet.heads}):
             made.catalog.create_namespace_if_not_exists(namespace)
-        tables.register(fleet.heads)
+        tables.reset(fleet.heads)
         yield made
         made.producer.close(timeout=5)

@@ -121,16 +121,17 @@ def write_pattern(folder: Path, shape: Shape) -> str:
             },
         )
         for number in range(shape.files):
-            table.append(_rows(range(shape.partitions), number * shape.partitions * shape.rows, shape.rows))
+            table.append(small_files(range(shape.partitions), number * shape.partitions * shape.rows, shape.rows))
         for number in range(shape.history):
             first = (shape.files + number) * shape.partitions * shape.rows
-            table.append(_rows([number % shape.partitions], first, shape.rows))
+            table.append(small_files([number % shape.partitions], first, shape.rows))
         return table.metadata_location
     finally:
         catalog.close()
 
 
-def _rows(parts: Iterable[int], first: int, rows: int) -> pa.Table:
+def small_files(parts: Iterable[int], first: int, rows: int) -> pa.Table:
+    """Rows for one small file of each of these partitions."""
     numbers = random.Random(first)
     names = [f"p{part:03d}" for part in parts for _ in range(rows)]
     payload = [numbers.randbytes(20).hex() for _ in names]
@@ -188,8 +189,14 @@ class Pointers:
     database: sqlite3.Connection
     catalog: str
 
-    def register(self, heads: Mapping[tuple[str, str], str]) -> None:
-        """Set all tables; those that are not there are added."""
+    def reset(self, heads: Mapping[tuple[str, str], str]) -> None:
+        """Make these all tables that there are."""
+        with self.database:
+            self.database.execute("DELETE FROM iceberg_tables WHERE catalog_name = ?", (self.catalog,))
+        self.add(heads)
+
+    def add(self, heads: Mapping[tuple[str, str], str]) -> None:
+        """Register tables with their metadata locations."""
         columns = {row[1] for row in self.database.execute("PRAGMA table_info(iceberg_tables)")}
         names = ["catalog_name", "table_namespace", "table_name", "metadata_location"]
         names += ["iceberg_type"] if "iceberg_type" in columns else []

@@ -34,7 +34,7 @@ def catalog(fleet: Fleet, tmp_path: Path) -> Catalog:
     for namespace in ("db0", "db1"):
         made.create_namespace(namespace)
     with pointers(tmp_path / "own.db", "own") as tables:
-        tables.register(fleet.heads)
+        tables.reset(fleet.heads)
     return made
 
 
