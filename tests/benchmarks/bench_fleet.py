@@ -60,30 +60,33 @@ CASES = (*SHARED, *ALONE)
 def main() -> None:
     options = _options()
     console = Console(stderr=True, width=140, highlight=False)
+    results: dict[str, Any] = {}
     with _folder(options.folder) as folder, tempfile.TemporaryDirectory(dir=options.scratch) as scratch:
         console.print(description(folder))
-        results = _run(options, folder, Path(scratch), console)
-    if options.output == "json":
-        print(json.dumps(results, default=_plain))
-    else:
-        show(results, Console(width=140, highlight=False))
+        try:
+            _run(options, folder, Path(scratch), console, results)
+        finally:  # what was measured before an error is worth its minutes
+            if options.output == "json":
+                print(json.dumps(results, default=_plain))
+            else:
+                show(results, Console(width=140, highlight=False))
 
 
-def _run(options: argparse.Namespace, folder: Path, scratch: Path, console: Console) -> dict[str, Any]:
+def _run(options: argparse.Namespace, folder: Path, scratch: Path, console: Console, results: dict[str, Any]) -> None:
+    """Run the chosen cases; each adds to `results`."""
     started = time.monotonic()
     shape = Shape(tables=options.tables, partitions=options.partitions, history=options.history)
     fleet = Fleet.make(folder / f"{shape.tables}-{shape.partitions}-{shape.history}", shape)
     console.print(f"{shape.tables} tables of {shape.partitions} partitions after {time.monotonic() - started:.0f} s")
     sizes = Sizes(**{field.name: getattr(options, field.name) for field in fields(Sizes)})
     with site(scratch, fleet, options.delay_ms, options.settings) as where:
-        results: dict[str, Any] = {"shape": asdict(shape), "proxy": proxy_cost(where.proxy, where.upstream)}
+        results |= {"shape": asdict(shape), "proxy": proxy_cost(where.proxy, where.upstream)}
         console.print(f"proxy: {_text(results['proxy'])}")
         if shared := set(SHARED) & set(options.cases):
-            results |= FleetCases(where, sizes, console.print).run(shared)
+            FleetCases(where, sizes, console.print, results).run(shared)
         for case in (each for each in ALONE if each in options.cases):
             console.print(f"case {case} …")
             results[case] = ALONE[case](where, sizes, console.print)
-        return results
 
 
 def _options() -> argparse.Namespace:

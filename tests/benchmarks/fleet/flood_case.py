@@ -23,7 +23,7 @@ OTHERS = "db[1-9]*.*"
 SETTLE_SECONDS = 120.0
 PADDING = "commit event "
 REQUEST_BYTES = 16 * 1024 * 1024
-BUFFER_BYTES = 64 * 1024 * 1024
+SENT_AT_ONCE = 50  # the producer's memory has no limit
 PLACE = "unknown-000000"
 
 
@@ -81,12 +81,13 @@ def _publish(site: Site, topic: str, sizes: Sizes) -> float:
         acks=1,
         compression_type="gzip",
         max_request_size=REQUEST_BYTES,
-        buffer_memory=BUFFER_BYTES,
     )
     started = time.monotonic()
     for number in range(sizes.bad_events):
         name = f"unknown-{number % sizes.unknown_tables:06d}"
         producer.send(topic, key=name.encode(), value=template.replace(PLACE.encode(), name.encode(), 1))
+        if number % SENT_AT_ONCE == 0:
+            producer.flush()
     producer.flush()
     producer.close()
     return time.monotonic() - started

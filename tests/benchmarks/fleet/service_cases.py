@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tests.benchmarks.fleet.catalog_calls import LISTS, LOOKS, Call, by_kind
@@ -23,14 +23,14 @@ SETTLE_SECONDS = 300.0
 
 @dataclass
 class FleetCases:
-    """The chosen cases, run one after the other. `say` prints a line of progress."""
+    """The chosen cases, run one after the other. `say` prints a line of progress, `results` takes what each found."""
 
     site: Site
     sizes: Sizes
     say: Callable[[str], None]
-    results: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, Any]
 
-    def run(self, cases: Collection[str]) -> dict[str, Any]:
+    def run(self, cases: Collection[str]) -> None:
         sections: dict[str, Any] = {"service": {"sweep_seconds": self.sizes.sweep_seconds}}
         with self.site.service("fleet", **sections) as (service, topic):
             self.results["start"] = self._start(service)
@@ -40,7 +40,6 @@ class FleetCases:
                     "a": self._commits, "b": self._one_table, "c": self._sweep, "e": self._idle,
                 }[case](service, topic)  # fmt: skip
                 service.must_run()
-            return self.results
 
     def _start(self, service: Service) -> dict[str, Any]:
         """Until each table is counted for the first time."""
