@@ -67,7 +67,7 @@ def counted_at(published: Published, counted: Sequence[Counted]) -> float | None
 
 @dataclass(frozen=True)
 class Latencies:
-    """Seconds of each published event; `missing`: events whose commit was never counted."""
+    """Seconds of each published event; `missing`: events whose commit was not counted until the end."""
 
     event_to_ledger: Spread
     missing: int
@@ -76,8 +76,10 @@ class Latencies:
     catalog_to_ledger: Spread
 
 
-def latencies(published: Sequence[Published], updates: Iterable[Mapping[str, Any]], calls: Iterable[Call]) -> Latencies:
-    """Join events with what counted them.
+def latencies(
+    published: Sequence[Published], updates: Iterable[Mapping[str, Any]], calls: Iterable[Call], until: float
+) -> Latencies:
+    """Join events with what counted them. An event that was not counted `until` then enters with the time it waited.
 
     `event_to_catalog`: until the call of the catalog that the counting look made; `catalog_to_ledger`: from its answer
     until the count was published.
@@ -92,6 +94,7 @@ def latencies(published: Sequence[Published], updates: Iterable[Mapping[str, Any
         at = counted_at(each, counted[each.commit.table])
         if at is None:
             missing += 1
+            whole.append(until - each.at)
             continue
         whole.append(max(0.0, at - each.at))
         look = _look(looks[".".join(each.commit.table)], each.at, at)
@@ -103,8 +106,9 @@ def latencies(published: Sequence[Published], updates: Iterable[Mapping[str, Any
 
 
 def _look(calls: Sequence[Call], published: float, counted: float) -> Call | None:
-    """The first call that could have found the commit."""
-    return next((call for call in calls if call.answered >= published and call.answered <= counted), None)
+    """The first call that had to find the commit, else one under way at its publication, which may have found it."""
+    possible = [call for call in calls if call.answered >= published and call.answered <= counted]
+    return next((call for call in possible if call.started >= published), possible[0] if possible else None)
 
 
 def batches(events: Iterable[Mapping[str, Any]], start: float, end: float) -> dict[str, Any]:

@@ -75,12 +75,12 @@ class FleetCases:
             drained(service, chains)
         end = time.time()
         calls = self.site.proxy.between(start, end)
-        found = latencies(published, service.events("LedgerUpdated"), calls)
+        found = latencies(published, service.events("LedgerUpdated"), calls, end)
         return {
             "events": len(published),
             "seconds": published[-1].at - published[0].at,
             "event_to_ledger": found.event_to_ledger,
-            "never_counted": found.missing,
+            "not_counted": found.missing,
             "event_to_catalog_call": found.event_to_catalog,
             "catalog_call": found.catalog_call,
             "catalog_answer_to_ledger": found.catalog_to_ledger,

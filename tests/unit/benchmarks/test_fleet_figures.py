@@ -44,9 +44,10 @@ def update(number: int, at: float, catalog: str = "fleet") -> dict[str, object]:
 def test_an_event_is_counted_by_the_first_look_at_its_commit_or_a_later_one() -> None:
     events = [published(0, 10.0), published(1, 11.0), published(2, 12.0), published(3, 20.0)]
     updates = [update(0, 10.5, "other"), update(-5, 10.6), update(1, 12.5), update(1, 13.0), update(2, 15.0)]
-    calls = [Call(9.0, 9.1, 200, "load table", "db0.t1"), Call(12.0, 12.1, 200, "load table", "db0.t1")]
-    found = latencies(events, updates, calls)
-    assert found.event_to_ledger == Spread(3, 2.5, 3.0, 3.0, 3.0)
+    times = [(9.0, 9.1), (9.9, 10.1), (12.0, 12.1)]
+    calls = [Call(started, answered, 200, "load table", "db0.t1") for started, answered in times]
+    found = latencies(events, updates, calls, until=30.0)
+    assert found.event_to_ledger == Spread(4, 2.5, 10.0, 10.0, 10.0)
     assert found.missing == 1
     assert found.event_to_catalog.max == 2.0
     assert found.catalog_to_ledger.p50 == pytest.approx(0.4)
