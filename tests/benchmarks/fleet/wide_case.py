@@ -37,7 +37,7 @@ def wide_table(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[str
         settle(service.tree, SETTLE_SECONDS)
         time.sleep(IDLE_SECONDS)
         idle, start = service.tree.memory(), time.time()
-        with peaks(service.tree, every=0.25) as most:
+        with peaks(service.tree, every=1.0) as most:
             site.pointers.add({name: location})
             site.announce(topic, name, None, start)
             site.producer.flush()
@@ -52,7 +52,7 @@ def wide_table(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[str
             "after_first_count": _by_name(service.tree.memory()),
         }
         say(f"counted: {found['counted_after_seconds']} s; waiting for a sweep …")
-        with peaks(service.tree, every=0.25) as most:
+        with peaks(service.tree, every=1.0) as most:
             swept = wait_until(service, lambda: _updates(service, full_name) > 1, 2 * sizes.sweep_seconds, LOOK_SECONDS)
             settle(service.tree, SETTLE_SECONDS)
         found |= {
