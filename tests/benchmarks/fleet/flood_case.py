@@ -15,7 +15,7 @@ from streaming.commit_events.decoder import TableChanged
 from tests.benchmarks.fleet.catalog_calls import by_kind
 from tests.benchmarks.fleet.commits import commits_of
 from tests.benchmarks.fleet.processes import peaks, settle
-from tests.benchmarks.fleet.site import CATALOG, Service, Site, new_topic
+from tests.benchmarks.fleet.site import CATALOG, Site, new_topic
 from tests.benchmarks.fleet.sizes import Sizes
 from tests.benchmarks.fleet.waits import counted_at, first_counts, wait_until
 
@@ -64,13 +64,8 @@ def flood(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[str, Any
             "most_memory": most.rss,
             "most_total_pss": most.total_pss,
             "calls": by_kind(site.proxy.between(start, time.time())),
-            **_end(service),
+            **service.end,
         }
-
-
-def _end(service: Service) -> dict[str, str]:
-    """How the service ended, if it did."""
-    return {} if service.running else {"the_service_ended": service.ends_with[-1000:]}
 
 
 def _publish(site: Site, topic: str, sizes: Sizes) -> float:

@@ -88,6 +88,15 @@ class Service:
         return self.log.read_text(errors="replace")[-3000:]
 
     @property
+    def end(self) -> dict[str, str]:
+        """How the service ended; empty while it runs."""
+        if self.running:
+            return {}
+        lines = self.log.read_text(errors="replace").splitlines()
+        telling = [line for line in lines if "OutOfMemoryError" in line]
+        return {"the_service_ended": (telling[0] if telling else self.ends_with)[:1000]}
+
+    @property
     def running(self) -> bool:
         return self._process.poll() is None
 

@@ -14,7 +14,7 @@ from tests.benchmarks.fleet.catalog_calls import by_kind
 from tests.benchmarks.fleet.processes import DRIVER, JVM, Memory, Peaks, peaks, settle
 from tests.benchmarks.fleet.site import CATALOG, Service, Site
 from tests.benchmarks.fleet.sizes import Sizes
-from tests.benchmarks.fleet.waits import LOOK_SECONDS, counted_at, wait_until
+from tests.benchmarks.fleet.waits import counted_at, wait_until
 from tests.integration.service_process import ROOT
 
 NAMESPACE = "wide"
@@ -63,9 +63,8 @@ def wide_table(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[str
             "reported_again": swept,
             **_above("next_sweep", idle, most),
             "calls": by_kind(site.proxy.between(start, time.time())),
+            **service.end,
         }
-        if not service.running:
-            found["the_service_ended"] = service.ends_with[-1000:]
         return found
 
 
