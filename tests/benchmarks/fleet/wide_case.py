@@ -54,9 +54,7 @@ def wide_table(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[str
         say(f"counted: {found['counted_after_seconds']} s; waiting for a sweep …")
         before = _updates(service, full_name)
         with peaks(service.tree, every=1.0) as most:
-            swept = wait_until(
-                service, lambda: _updates(service, full_name) > before, 2 * sizes.sweep_seconds, LOOK_SECONDS
-            )
+            swept = wait_until(service, lambda: _updates(service, full_name) > before, 2 * sizes.sweep_seconds)
             settle(service.tree, SETTLE_SECONDS)
         found |= {
             "idle": _by_name(idle),
