@@ -3,7 +3,8 @@ PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
 .PHONY: help setup generate demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
-	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet clean
+	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet bench-cluster bench-unit-costs \
+	scale-model clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-23s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,9 +87,20 @@ bench-fleet: setup ## The service on 1,000 tables: latency, catalog calls, proce
 	@deploy/setup.sh rest-s3
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_fleet $(ARGS)
 
+bench-cluster: setup ## Slots of a real Spark cluster that grows: how soon they follow, how much of their time is used (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_cluster $(ARGS)
+
+bench-unit-costs: setup ## What one event, look, count, run and table costs; inputs of scale-model (ARGS="--help")
+	@deploy/setup.sh rest-s3
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_unit_costs $(ARGS)
+
+scale-model: setup ## Services, executors, calls and dollars for a large lake: a calculation (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.scale_model $(ARGS)
+
 generate: setup ## Write the generated pages under docs/ and the Grafana dashboards
 	@$(PYTHON_IN_VENV) -m deploy.generate
 	@$(PYTHON_IN_VENV) -m tests.mutations.page > docs/rules.md
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.scale_model --page > docs/scale.md
 
 package: setup ## Build wheel and sdist into dist/
 	@$(PYTHON_IN_VENV) -m build --no-isolation

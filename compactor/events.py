@@ -196,13 +196,39 @@ class ManifestsRead:
 
 @dataclass(frozen=True)
 class LedgerUpdated:
-    """The ledger counted a table up to `snapshot_id`. `recount_reason`: None after an incremental update."""
+    """The ledger counted a table up to `snapshot_id`. `recount_reason`: None after an incremental update.
+
+    `event_to_ledger_seconds`: age of the oldest event that the count answers; None if no writer's event led to it.
+    """
 
     table: TableName
     snapshot_id: int | None
-    events_by_source: dict[str, int] = field(default_factory=dict)
     recount_reason: str | None = None
     event_to_ledger_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class EventsHeard:
+    """Usable events of one micro-batch, by decoder."""
+
+    by_source: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class TableLooked:
+    """The ledger looked at a table. `outcome`: counted, unchanged, counting, missing or unreadable."""
+
+    table: TableName
+    outcome: str
+
+
+@dataclass(frozen=True)
+class CatalogAnswers:
+    """A catalog stopped answering, or answers again."""
+
+    catalog: str
+    available: bool
+    message: str = ""
 
 
 @dataclass(frozen=True)
@@ -231,7 +257,6 @@ class BatchFinished:
     seconds: float
     input_rows: int
     lag_offsets: int
-    state_rows: int
 
 
 @dataclass(frozen=True)
@@ -283,8 +308,11 @@ Event = (
     | RunFailed
     | RunWouldRewrite
     | ManifestsRead
+    | EventsHeard
+    | TableLooked
     | LedgerUpdated
     | TableUnreadable
+    | CatalogAnswers
     | DeadLettered
     | BatchFinished
     | UnreferencedFilesRemoved

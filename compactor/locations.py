@@ -13,3 +13,14 @@ def plain_path(location: str) -> str:
     if location.startswith("file:"):
         return "/" + location.removeprefix("file:").lstrip("/")
     return location
+
+
+def attempt_location(location: str, attempt: int) -> str:
+    """Location of the file that attempt `attempt` (from 0) of a task writes instead of `location`.
+
+    No two attempts write the same file: one that was taken for lost may still be writing.
+    """
+    if not attempt:
+        return location
+    stem, dot, ending = location.rpartition(".")
+    return f"{stem}-attempt{attempt}{dot}{ending}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -26,6 +27,17 @@ class TableName:
     def short(self) -> str:
         """`namespace.name`, without the catalog."""
         return ".".join(self.identifier)
+
+    @property
+    def key(self) -> str:
+        """The name as one text that `of_key` reads: JSON, because names can contain dots."""
+        return json.dumps([self.catalog, *self.identifier], ensure_ascii=False)
+
+    @classmethod
+    def of_key(cls, text: str) -> TableName:
+        """Inverse of `key`."""
+        catalog, *namespace, name = json.loads(text)
+        return cls(catalog, tuple(namespace), name)
 
     @property
     def spark(self) -> str:

@@ -55,7 +55,8 @@ class DebtCollector(Collector):
     """Prometheus collector of the debt board, the dispatcher's work, readiness and build information.
 
     `max_tables` and `worst_partitions` limit the number of series: tables with their own series, and partitions of all
-    tables together. `target_bytes` returns a table's target file size; `clock` returns seconds since the epoch.
+    tables together. `waiting_looks` returns the length of the look queue; `shard_members` the number of services in the
+    shard group (1 without a group, 0 while this service is not a member); `clock` returns seconds since the epoch.
     """
 
     def __init__(
@@ -67,7 +68,8 @@ class DebtCollector(Collector):
         version: str,
         max_tables: int = MAX_TABLES,
         worst_partitions: int = 20,
-        target_bytes: Callable[[TableName], int] = lambda _table: DEFAULT_TARGET_BYTES,
+        waiting_looks: Callable[[], int] = lambda: 0,
+        shard_members: Callable[[], int] = lambda: 1,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._board = board
@@ -76,7 +78,8 @@ class DebtCollector(Collector):
         self._version = version
         self._max_tables = max_tables
         self._worst_partitions = worst_partitions
-        self._target_bytes = target_bytes
+        self._waiting_looks = waiting_looks
+        self._shard_members = shard_members
         self._clock = clock
         self._summaries: dict[TableName, TableSummary] = {}
 
@@ -109,13 +112,14 @@ class DebtCollector(Collector):
         yield _family(d.BUILD_INFO, [((self._version, platform.python_version()), 1)])
 
     def _summarize(self, debt: TableDebt) -> TableSummary:
-        target = max(1, self._target_bytes(debt.table))
-        partitions = debt.partitions.values()
+        target = debt.target_bytes or DEFAULT_TARGET_BYTES
+        partitions, others = debt.partitions.values(), debt.others
+        removable = sum(_removable(partition.counts, target) for partition in partitions)
         return TableSummary(
             debt=debt,
             total=debt.total,
-            due_partitions=sum(partition.due for partition in partitions),
-            debt_files=sum(_removable(partition.counts, target) for partition in partitions),
+            due_partitions=debt.due_partitions,
+            debt_files=removable + max(0, others.small_files - max(others.partitions, others.small_bytes // target)),
             worst=tuple(heapq.nsmallest(self._worst_partitions, partitions, key=_partition_rank)),
         )
 
@@ -141,7 +145,7 @@ class DebtCollector(Collector):
             yield _family(definition, zip(labels, (value(debt.counts) for _, debt in worst), strict=True))
 
     def _service(self, summaries: tuple[TableSummary, ...], now: float) -> Iterator[GaugeMetricFamily]:
-        work = self._work()
+        work, members = self._work(), self._shard_members()
         waiting = (_waiting_seconds(summary.debt, now) for summary in summaries if summary.debt.acted_on)
         values = (
             len(summaries),
@@ -151,7 +155,10 @@ class DebtCollector(Collector):
             work.queued,
             work.running,
             work.oldest_due_seconds,
+            self._waiting_looks(),
             self._ready(),
+            members > 0,
+            members,
         )
         for definition, value in zip(_SERVICE_METRICS, values, strict=True):
             yield _family(definition, [((), value)])
@@ -250,6 +257,9 @@ _SERVICE_METRICS = (
     d.QUEUED_RUNS,
     d.RUNNING_RUNS,
     d.OLDEST_DUE_SECONDS,
+    d.WAITING_LOOKS,
     d.SERVICE_READY,
+    d.SHARD_JOINED,
+    d.SHARD_MEMBERS,
 )
 COLLECTED = (*_TABLE_VALUES, *_PARTITION_VALUES, *_SERVICE_METRICS, d.BUILD_INFO)

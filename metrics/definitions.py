@@ -14,6 +14,7 @@ from metrics.metric_definition import (
     of_partition,
     table_gauge,
 )
+from metrics.slot_definitions import SLOT_METRICS
 
 # State of the tables, read from the debt board at scrape time.
 
@@ -149,6 +150,17 @@ SERVICE_READY = gauge(
     "Open /readyz: its body names the failing part.",
 )
 
+SHARD_JOINED = gauge(
+    "firnline_shard_joined",
+    "1 if this service is a member of its shard group, or has none; 0 if it is not and takes care of no table.",
+    "Zero for minutes: open /readyz, which names the cause.",
+)
+SHARD_MEMBERS = gauge(
+    "firnline_shard_members",
+    "Services in the shard group as this one sees them; 1 without a group, 0 while it is not a member.",
+    "Different on two services: compare their service.shard_group and kafka.bootstrap_servers.",
+)
+
 # The stream of commit events.
 
 EVENTS = counter(
@@ -195,8 +207,7 @@ EVENT_TO_COMPACTED_SECONDS = histogram(
 BATCH_SECONDS = histogram(
     "firnline_batch_seconds",
     "Duration of micro-batches.",
-    "Longer than service.trigger_seconds: lower kafka.max_events_per_batch or service.manifests_per_batch, or add "
-    "cores.",
+    "Longer than service.trigger_seconds: lower kafka.max_events_per_batch, or add cores.",
     labels=("query",),
 )
 BATCH_INPUT_ROWS = counter(
@@ -207,15 +218,29 @@ BATCH_INPUT_ROWS = counter(
 )
 LAST_BATCH_TIMESTAMP_SECONDS = gauge(
     "firnline_last_batch_timestamp_seconds",
-    "Time of the end of the last micro-batch, since the epoch.",
+    "Time of the end of the last micro-batch, or when the query was last seen waiting for events, since the epoch.",
     "Older than a few trigger intervals: the stream hangs or has ended. Check /healthz and the log.",
     labels=("query",),
 )
-STATE_ROWS = gauge(
-    "firnline_state_rows",
-    "Rows in the state store of the query.",
-    "Grows without new tables or partitions: dropped tables are not removed. Check the log.",
-    labels=("query",),
+LOOK_OUTCOMES = ("counted", "unchanged", "counting", "missing", "unreadable")
+LOOKS = counter(
+    "firnline_looks_total",
+    "Looks of the ledger at a table, by outcome. Each is one catalog call; `unchanged` reads nothing from the store.",
+    "Mostly `unchanged` between commits. Many `missing`: events name tables that do not exist. `unreadable`: see "
+    "unreadable tables by reason.",
+    labels=("outcome",),
+)
+WAITING_LOOKS = gauge(
+    "firnline_waiting_looks",
+    "Tables that wait for a look of the ledger.",
+    "High during a sweep only. Stays high: raise service.looks_per_catalog, or add a service (service.shard_group).",
+)
+CATALOG_AVAILABLE = gauge(
+    "firnline_catalog_available",
+    "0 while the catalog does not answer, else 1. Then one table at a time tries it, and none of its tables is "
+    "rewritten.",
+    "Check the catalog and the network. Tables of other catalogs are not affected.",
+    labels=("catalog",),
 )
 UNREADABLE_TABLES = counter(
     "firnline_unreadable_tables_total",
@@ -493,6 +518,7 @@ UNREFERENCED_FILES_REMOVED = counter(
 )
 
 # Every definition above is in the catalogue; a list kept by hand could miss one.
-CATALOGUE: tuple[MetricDefinition, ...] = tuple(
-    value for value in tuple(globals().values()) if isinstance(value, MetricDefinition)
+CATALOGUE: tuple[MetricDefinition, ...] = (
+    *(value for value in tuple(globals().values()) if isinstance(value, MetricDefinition)),
+    *SLOT_METRICS,
 )

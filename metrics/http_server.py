@@ -23,6 +23,7 @@ from prometheus_client.registry import Collector
 from compactor.errors import InputError
 from metrics.debt_collector import TableSummary
 from metrics.recent_work import Finished, Running
+from metrics.slot_collector import SlotUse
 from metrics.status_page import CONTENT_SECURITY, Counting, Health, status_document, status_page
 
 LOGGER = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Site:
     running: Callable[[], Sequence[Running]] = tuple
     finished: Callable[[], Sequence[Finished]] = tuple
     counting: Callable[[], Counting | None] = lambda: None
+    slots: Callable[[], SlotUse | None] = lambda: None
 
     def answer(self, path: str, headers: Mapping[str, str]) -> Answer:
         """Build the response to GET `path`; if that fails, log the error and return status 500."""
@@ -86,7 +88,8 @@ class Site:
 
     def _document(self) -> dict[str, Any]:
         health, counting = self._checked_health(), self.counting()
-        return status_document(health, self.tables(), self.running(), self.finished(), counting=counting)
+        slots = self.slots()
+        return status_document(health, self.tables(), self.running(), self.finished(), counting=counting, slots=slots)
 
     def _checked_health(self) -> Health:
         try:

@@ -17,7 +17,12 @@ from metrics.metric_definition import Kind, MetricDefinition, slug
 MOST_OF_A_RUN_ID = 100
 _Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 
-RECORDED_GAUGES = (d.EVENT_LAG_OFFSETS, d.LAST_BATCH_TIMESTAMP_SECONDS, d.STATE_ROWS, d.LAST_COMMIT_TIMESTAMP_SECONDS)
+RECORDED_GAUGES = (
+    d.EVENT_LAG_OFFSETS,
+    d.LAST_BATCH_TIMESTAMP_SECONDS,
+    d.CATALOG_AVAILABLE,
+    d.LAST_COMMIT_TIMESTAMP_SECONDS,
+)
 
 
 class Recorder:
@@ -42,9 +47,11 @@ class Recorder:
         }
         for reason in d.RECOUNT_REASONS:  # Prometheus sees the first increase only after a zero
             self._counters[d.RECOUNTS.name].labels(reason)
+        for outcome in d.LOOK_OUTCOMES:
+            self._counters[d.LOOKS.name].labels(outcome)
 
-    def stream_started(self, query: str) -> None:
-        """Set the time of the last batch, so that the alert on old batches also fires if the first batch never ends."""
+    def stream_alive(self, query: str) -> None:
+        """The query runs and has nothing to do, or was just started: the alert on old batches counts from now."""
         self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
 
     def __call__(self, event: events.Event) -> None:  # noqa: C901, PLR0912 - one case per event type, checked for completeness
@@ -71,6 +78,13 @@ class Recorder:
                 self._manifests_read(event)
             case events.LedgerUpdated():
                 self._ledger_updated(event)
+            case events.EventsHeard():
+                for source, count in event.by_source.items():
+                    self._count(d.EVENTS, count, source)
+            case events.TableLooked():
+                self._count(d.LOOKS, 1, event.outcome)
+            case events.CatalogAnswers():
+                self._set(d.CATALOG_AVAILABLE, event.available, event.catalog)
             case events.TableUnreadable():
                 self._count(d.UNREADABLE_TABLES, 1, event.reason)
             case events.DeadLettered():
@@ -149,8 +163,6 @@ class Recorder:
 
     def _ledger_updated(self, event: events.LedgerUpdated) -> None:
         self._count(d.LEDGER_UPDATES, 1)
-        for source, count in event.events_by_source.items():
-            self._count(d.EVENTS, count, source)
         if event.recount_reason is not None:
             self._count(d.RECOUNTS, 1, event.recount_reason)
         if event.event_to_ledger_seconds is not None:
@@ -160,7 +172,6 @@ class Recorder:
         self._observe(d.BATCH_SECONDS, event.seconds, event.query)
         self._count(d.BATCH_INPUT_ROWS, event.input_rows, event.query)
         self._set(d.EVENT_LAG_OFFSETS, event.lag_offsets, event.query)
-        self._set(d.STATE_ROWS, event.state_rows, event.query)
         self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), event.query)
 
     def _count(self, definition: MetricDefinition, amount: float, *labels: str, run_id: str = "") -> None:

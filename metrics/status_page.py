@@ -13,6 +13,7 @@ from typing import Any
 from compactor.debt.board import PartitionCounts
 from metrics.debt_collector import TableSummary
 from metrics.recent_work import Finished, Running
+from metrics.slot_collector import SlotUse, bounded
 
 Document = dict[str, Any]
 MOST_TABLES = 200
@@ -80,6 +81,7 @@ def status_document(
     finished: Sequence[Finished],
     now: float | None = None,
     counting: Counting | None = None,
+    slots: SlotUse | None = None,
 ) -> Document:
     """The content of the page as JSON: sizes in bytes, durations in seconds, times in seconds since the epoch."""
     moment = time.time() if now is None else now
@@ -99,6 +101,7 @@ def status_document(
             "delete_files": total.delete_files,
             "debt_files": sum(one.debt_files for one in tables),
         },
+        "slots": _slots(slots) if slots is not None else None,
         "tables": [_table(one, moment) for one in tables[:MOST_TABLES]],
         "running": [_running(one, moment) for one in running],
         "recent": [_finished(one) for one in finished[:MOST_RUNS]],
@@ -121,6 +124,17 @@ def _table(one: TableSummary, now: float) -> Document:
         "waiting_seconds": round(max(0.0, now - waiting), 1) if waiting is not None else None,
         "stale": debt.stale,
         "refused": list(debt.refused),
+    }
+
+
+def _slots(use: SlotUse) -> Document:
+    return {
+        "slots": use.slots,
+        "in_use": use.in_use,
+        "waiting_runs": use.waiting_runs,
+        "executor_cores": use.cores,
+        "executors": use.executors,
+        "hosts": [{"host": host, "tasks": tasks} for host, tasks in bounded(use.host_tasks)],
     }
 
 
@@ -168,6 +182,7 @@ def status_page(document: Document) -> str:
 {_service_html(document["service"])}
 {_fleet_html(document["fleet"])}
 {_running_html(document["running"])}
+{_slots_html(document["slots"])}
 {_counting_html(document["counting"])}
 {_tables_html(document["tables"], document["fleet"]["tables"])}
 {_recent_html(document["recent"])}
@@ -207,6 +222,18 @@ def _running_html(running: Sequence[Mapping[str, Any]]) -> str:
         return ""
     rows = ((one["table"], one["groups"], one["files"], _size(one["bytes"]), _span(one["seconds"])) for one in running)
     return _section("Running", ("Table", "Groups", "Files", "Bytes", "For"), rows)
+
+
+def _slots_html(slots: Mapping[str, Any] | None) -> str:
+    if slots is None:
+        return ""
+    waiting = f", {slots['waiting_runs']:,} runs wait" if slots["waiting_runs"] else ""
+    text = (
+        f"<p>Rewrite slots: {slots['in_use']:,} of {slots['slots']:,} in use{waiting}; "
+        f"{slots['executor_cores']:,} cores of {slots['executors']:,} executors.</p>"
+    )
+    rows = [(one["host"], one["tasks"]) for one in slots["hosts"]]
+    return text + (_section("Hosts", ("Host", "Running tasks"), rows) if len(rows) > 1 else "")
 
 
 def _counting_html(counting: Mapping[str, int] | None) -> str:

@@ -19,8 +19,10 @@ from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
 from compactor.reasons import Reason
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.slots import SlotPool
 from compactor.settings.tree import Settings
-from compactor.spark.session import STATE_PARTITIONS
+from compactor.spark.cluster import STREAM_CORES, ClusterWatch, SparkExecutors
+from compactor.spark.shipped_modules import check_executors
 from compactor.table_names import TableName
 from streaming.version import VERSION
 
@@ -49,14 +51,33 @@ def check_run_settings(settings: Settings, *, observe: bool) -> None:
         )
 
 
-def rewrite_slots(session: SparkSession, most: int | None = None, *, beside_stream: bool = True) -> int:
-    """Rewrite tasks at once: cores less those the ledger's state partitions need (FAIR does not preempt).
+def rewrite_slots(
+    session: SparkSession, most: int | None = None, *, beside_stream: bool = True
+) -> tuple[SlotPool, ClusterWatch]:
+    """The slots of the process, and the watch that keeps them at the size of the cluster. The watch has started.
 
     `most`: `service.max_concurrent_file_group_rewrites`.
+
+    Raises:
+        InputError: without a stream, if executors lack Python packages. Beside a stream, rewrites wait until that is
+            repaired.
     """
-    cores = int(session.sparkContext.defaultParallelism)
-    slots = max(1, cores - STATE_PARTITIONS) if beside_stream else cores
-    return slots if most is None else min(slots, most)
+    spark, slots = SparkExecutors(session), SlotPool(0, most)
+
+    def busy() -> tuple[bool, bool]:
+        book = slots.book
+        return book.in_use > 0, bool(book.waiting)
+
+    def check(tasks: int) -> None:
+        check_executors(session.sparkContext, tasks)
+
+    watched = beside_stream and not spark.is_local
+    stream_cores = STREAM_CORES if beside_stream else 0
+    watch = ClusterWatch(spark, slots.resize, busy, stream_cores=stream_cores, check=check if watched else None)
+    watch.start()
+    if not beside_stream and not spark.is_local:
+        check(max(1, watch.state.executors.cores))
+    return slots, watch
 
 
 @dataclass(frozen=True)
@@ -67,7 +88,8 @@ class Rewriting:
     cache: ManifestCache
     records: InFlightRecords
     rewriter: Rewriter
-    slots: int
+    slots: SlotPool
+    cluster: ClusterWatch
 
     def sweep(self, now: float, grace_seconds: float) -> Mapping[TableName, int]:
         """Delete outputs of ended runs that no snapshot references; returns how many, by table.
@@ -91,7 +113,7 @@ def rewriting(
 ) -> Rewriting:
     """Build what `run` and `compact` rewrite with. `beside_stream`: leave cores to the ledger's query."""
     service = settings.service
-    slots = rewrite_slots(session, service.max_concurrent_file_group_rewrites, beside_stream=beside_stream)
+    slots, cluster = rewrite_slots(session, service.max_concurrent_file_group_rewrites, beside_stream=beside_stream)
     records = in_flight_records(settings, checkpoint, clock)
     rewriter = Rewriter(
         session,
@@ -105,7 +127,7 @@ def rewriting(
         listener=listener,
         clock=clock,
     )
-    return Rewriting(catalogs=catalogs, cache=cache, records=records, rewriter=rewriter, slots=slots)
+    return Rewriting(catalogs=catalogs, cache=cache, records=records, rewriter=rewriter, slots=slots, cluster=cluster)
 
 
 def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:

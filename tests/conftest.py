@@ -25,6 +25,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, plan_table
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.slots import SlotPool
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
@@ -52,8 +53,16 @@ def pytest_report_header() -> str:
 
 
 GROUPS = {
-    "services": ("foreign_topics", "service"),
-    "servers": ("commands", "connection_checks", "packaging", "s3_store", "unreadable_tables"),
+    "services": ("cluster", "foreign_topics", "service"),
+    "servers": (
+        "commands",
+        "conditional_load",
+        "connection_checks",
+        "packaging",
+        "s3_store",
+        "shard_group",
+        "unreadable_tables",
+    ),
     "runs": ("assess", "broken_rules", "chaos", "commit", "compact", "correctness", "deletion_vectors", "dry_run"),
 }
 """Groups of integration tests, by the first words of their file names. `services` start `firnline run` and mostly wait.
@@ -119,7 +128,13 @@ class Lake:
         view = self.view(table)
         plan = plan_table(view, self.settings.policy.for_table(view.name), cache, Request(**request))
         rewriter = Rewriter(
-            self.session, self.catalogs, cache, self.in_flight(), slots=slots, lease_seconds=60, check_seconds=15
+            self.session,
+            self.catalogs,
+            cache,
+            self.in_flight(),
+            slots=SlotPool(slots),
+            lease_seconds=60,
+            check_seconds=15,
         )
         return rewriter.run(plan)
 

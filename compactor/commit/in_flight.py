@@ -28,7 +28,7 @@ from compactor.commit.replace import PART
 from compactor.errors import RetryError, StoppedError
 from compactor.iceberg.other_compactors import RUN_ID
 from compactor.iceberg.tables import MAIN, Catalogs, TableMissingError, TableView, head_of
-from compactor.locations import is_local, plain_path
+from compactor.locations import attempt_location, is_local, plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
 from compactor.storage.opening import abort_uploads
@@ -83,7 +83,8 @@ class Record:
     """The outputs of one run. Times are seconds since the epoch; `prefixes` are folders of this run only.
 
     `abandoned`: the owner has ended this run, although it may be alive. `seen_head`, `seen_at`: the table's head when a
-    sweep first found the owner dead. `swept`: a sweep has already deleted outputs.
+    sweep first found the owner dead. `swept`: a sweep has already deleted outputs. `attempts`: how often an output may
+    be tried; each attempt writes a file of its own beside the name in `files` (`attempt_location`).
     """
 
     run_id: str
@@ -103,6 +104,12 @@ class Record:
     seen_head: int | None = None
     seen_at: float | None = None
     swept: bool = False
+    attempts: int = 1
+
+    @property
+    def outputs(self) -> list[str]:
+        """Locations of all files that any attempt may have written, without those in `prefixes`."""
+        return [attempt_location(file, attempt) for file in self.files for attempt in range(self.attempts)]
 
     @property
     def table(self) -> TableName:
@@ -156,7 +163,9 @@ class InFlightRecords:
         self._folder.read(name)
         self._folder.remove(name)
 
-    def open(self, run_id: str, table: TableView, files: Sequence[str], prefixes: Sequence[str] = ()) -> Record:
+    def open(
+        self, run_id: str, table: TableView, files: Sequence[str], prefixes: Sequence[str] = (), attempts: int = 1
+    ) -> Record:
         """Record a run's outputs, before anything is written."""
         snapshot = table.snapshot
         record = Record(
@@ -173,6 +182,7 @@ class InFlightRecords:
             files=tuple(files),
             prefixes=tuple(prefixes),
             ref=table.ref,
+            attempts=attempts,
         )
         self.save(record)
         return record
@@ -296,8 +306,8 @@ def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) 
     if table.uuid != record.table_uuid:
         return 0  # another table has this name now: do not touch its files
     io = table.io
-    candidates = set(record.files)
-    for location in (*record.files, *(f"{prefix.rstrip('/')}/" for prefix in record.prefixes)):
+    candidates = set(record.outputs)
+    for location in (*record.outputs, *(f"{prefix.rstrip('/')}/" for prefix in record.prefixes)):
         abort_uploads(location, io.properties)
     for prefix in record.prefixes:
         candidates.update(_files_below(io, prefix))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import add, attrgetter, neg
-from typing import Any
+from typing import Any, NamedTuple
 
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.partitions import JsonValue, PartitionKey
@@ -21,7 +21,7 @@ SizeLadder = tuple[tuple[int, int, int], ...]
 """Small files by size: (step of `tiers.step_of`, files, bytes), ascending, no empty step."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PartitionCounts:
     """Counts of the live files of one partition; sizes in bytes; `small` by the thresholds of the count.
 
@@ -83,7 +83,7 @@ class PartitionCounts:
         return self.data_files == 0 and self.delete_files == 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class PartitionDebt:
     """One partition's counts, with its values for people (`{field: value}`) and its bucket number, if it has one."""
 
@@ -94,13 +94,43 @@ class PartitionDebt:
     due: bool
     why: str
 
+    @property
+    def urgency(self) -> tuple[bool, int, int]:
+        """Greater is more urgent: due before not due, then by small files, then by delete files."""
+        return (self.due, self.counts.small_files, self.counts.delete_files)
+
+
+class Remainder(NamedTuple):
+    """Sums over partitions with debt that have no object of their own. `due_*`: over the due ones among them."""
+
+    partitions: int = 0
+    small_files: int = 0
+    small_bytes: int = 0
+    due_partitions: int = 0
+    due_files: int = 0
+    due_bytes: int = 0
+
+    def plus(self, debt: PartitionDebt) -> Remainder:
+        """With one partition more."""
+        files, size = debt.counts.small_files, debt.counts.small_bytes
+        due = (1, files, size) if debt.due else (0, 0, 0)
+        return Remainder(*map(add, self, (1, files, size, *due)))
+
+    def joined(self, other: Remainder) -> Remainder:
+        """The sums over both."""
+        return Remainder(*map(add, self, other))
+
+
+NO_REMAINDER = Remainder()
+
 
 @dataclass(frozen=True)
 class TableDebt:
     """The debt of one table. Times are in seconds since the epoch.
 
     Attributes:
-        partitions: Partitions with debt: with small files or delete files.
+        partitions: Partitions with debt (small files or delete files): all of them, or those that a shortlist keeps.
+        others: Sums over the partitions with debt that are not in `partitions`.
         counted: Sums over all partitions.
         acted_on: Whether the settings allow to rewrite the table.
         stale: Why the counts may be old, else None.
@@ -110,6 +140,7 @@ class TableDebt:
         counted_at: When its last commit was counted.
         requested: Filters of requested rewrites; an empty filter means everything.
         refused: Table properties of firnline that are not used, with the reason.
+        target_bytes: The table's target file size.
     """
 
     table: TableName
@@ -125,11 +156,28 @@ class TableDebt:
     requested: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     manifests: ManifestCounts | None = None
+    others: Remainder = NO_REMAINDER
+    target_bytes: int | None = None
 
     @property
     def has_work(self) -> bool:
         """Whether a partition or the manifests are due."""
         return bool(self.due) or (self.manifests is not None and self.manifests.due)
+
+    @property
+    def due_partitions(self) -> int:
+        """The number of due partitions."""
+        return len(self.due) + self.others.due_partitions
+
+    @property
+    def due_files(self) -> int:
+        """Small files of the due partitions."""
+        return sum(partition.counts.small_files for partition in self.due) + self.others.due_files
+
+    @property
+    def due_bytes(self) -> int:
+        """Bytes of these files: what a run would read, estimated."""
+        return sum(partition.counts.small_bytes for partition in self.due) + self.others.due_bytes
 
     @property
     def total(self) -> PartitionCounts:
@@ -140,7 +188,7 @@ class TableDebt:
 
     @cached_property
     def due(self) -> tuple[PartitionDebt, ...]:
-        """The due partitions, most small files first."""
+        """The due partitions that have an object, most small files first."""
         chosen = [debt for debt in self.partitions.values() if debt.due]
         return tuple(sorted(chosen, key=lambda debt: (-debt.counts.small_files, debt.key)))
 
@@ -172,6 +220,12 @@ class Declined:
     judged: str
     why: str
 
+    def applied(self, partition: PartitionDebt) -> PartitionDebt:
+        """The partition, not due if nothing has changed since."""
+        if partition.due and (partition.counts, partition.why) == (self.counts, self.judged):
+            return replace(partition, due=False, why=self.why)
+        return partition
+
 
 class DebtBoard:
     """The newest `TableDebt` of every table, for the dispatcher and for metrics. Thread-safe; values are frozen."""
@@ -179,6 +233,7 @@ class DebtBoard:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tables: dict[TableName, TableDebt] = {}
+        self._with_work: set[TableName] = set()  # so that the dispatcher need not look at ten thousand idle tables
         self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
         self._requested: dict[TableName, tuple[str, ...]] = {}
         self._saving = threading.Lock()
@@ -194,11 +249,20 @@ class DebtBoard:
         with self._lock:
             return tuple(self._tables[name] for name in sorted(self._tables))
 
+    def with_work(self) -> tuple[TableDebt, ...]:
+        """The debt of tables that are due or requested, in name order."""
+        with self._lock:
+            return tuple(self._tables[name] for name in sorted(self._with_work))
+
     def put(self, debt: TableDebt) -> None:
         """Replace the debt of one table."""
         with self._lock:
             debt = replace(debt, requested=self._requested.get(debt.table, ()))
-            self._tables[debt.table] = _without_declined(debt, self._declined.get(debt.table, {}))
+            self._keep(_without_declined(debt, self._declined.get(debt.table, {})))
+
+    def _keep(self, debt: TableDebt) -> None:
+        self._tables[debt.table] = debt
+        (self._with_work.add if debt.has_work or debt.requested else self._with_work.discard)(debt.table)
 
     def decline(self, seen: TableDebt, left_alone: Mapping[PartitionKey, str]) -> None:
         """Mark partitions that a plan for `seen` did not select as not due until their counts or the reason change."""
@@ -213,13 +277,23 @@ class DebtBoard:
             self._declined[seen.table] = declined
             known = self._tables.get(seen.table)
             if known is not None and declined:
-                self._tables[seen.table] = _without_declined(known, declined)
+                self._keep(_without_declined(known, declined))
+
+    def declined(self, table: TableName) -> Mapping[PartitionKey, Declined]:
+        """Partitions of the table that a plan did not select."""
+        with self._lock:
+            return self._declined.get(table, {})
 
     def request(self, table: TableName, filters: Iterable[str]) -> None:
         """Add requests to rewrite what these filters select; a request that is already pending is not added again."""
         with self._lock:
             changed = self._set_requests(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
         self._save_if(changed)
+
+    def requests(self, table: TableName) -> tuple[str, ...]:
+        """Filters of the table's pending requests."""
+        with self._lock:
+            return self._requested.get(table, ())
 
     def known(self) -> tuple[TableName, ...]:
         """Tables with a known debt or a pending request."""
@@ -240,7 +314,7 @@ class DebtBoard:
         if filters:
             self._requested[table] = filters
         if table in self._tables:
-            self._tables[table] = replace(self._tables[table], requested=filters)
+            self._keep(replace(self._tables[table], requested=filters))
         return filters != before
 
     def _save_if(self, changed: bool) -> None:
@@ -258,10 +332,17 @@ class DebtBoard:
             changed = self._set_requests(table, left)
         self._save_if(changed)
 
+    def drop_requests(self, table: TableName) -> None:
+        """Remove all requests of a table that is not acted on."""
+        with self._lock:
+            changed = self._set_requests(table, ())
+        self._save_if(changed)
+
     def forget(self, table: TableName) -> None:
         """Drop a table that no longer exists."""
         with self._lock:
             self._tables.pop(table, None)
+            self._with_work.discard(table)
             self._declined.pop(table, None)
             changed = self._set_requests(table, ())
         self._save_if(changed)
@@ -277,24 +358,19 @@ class DebtBoard:
         with self._lock:
             known = self._tables.get(table) or TableDebt(table, acted_on=acted_on)
             waiting = earliest(known.waiting_since, waiting_since)
-            self._tables[table] = replace(known, stale=reason, waiting_since=waiting)
+            self._keep(replace(known, stale=reason, waiting_since=waiting))
 
     def settled(self, table: TableName) -> None:
         """Clear the waiting times of a table after the commit of a rewrite."""
         with self._lock:
             known = self._tables.get(table)
             if known is not None:
-                self._tables[table] = replace(known, waiting_since=None, due_since=None)
+                self._keep(replace(known, waiting_since=None, due_since=None))
 
 
 def _without_declined(debt: TableDebt, declined: Mapping[PartitionKey, Declined]) -> TableDebt:
-    changed = {
-        key: replace(partition, due=False, why=known.why)
-        for key, known in declined.items()
-        if (partition := debt.partitions.get(key)) is not None
-        and partition.due
-        and (partition.counts, partition.why) == (known.counts, known.judged)
-    }
+    judged = {key: known.applied(debt.partitions[key]) for key, known in declined.items() if key in debt.partitions}
+    changed = {key: partition for key, partition in judged.items() if partition is not debt.partitions[key]}
     if not changed:
         return debt
     cleared = replace(debt, partitions={**debt.partitions, **changed})

@@ -1,6 +1,6 @@
 """The debt ledger: exact counts per (spec, partition) of one table, updated by walking unseen snapshots.
 
-Independent of Spark: `LedgerStore` hides the state; Spark's keyed state and a plain dictionary implement it. For any
+`LedgerStore` hides the state; a database on local disk and a plain dictionary implement it. For any
 history (rollback, expiry, a replaced table, changed thresholds) the counts equal a full recount at the snapshot that
 they name: if the walk is not provably complete, the table is recounted.
 """
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass, field, replace
 from typing import Protocol
 
+from pyiceberg.manifest import ManifestFile
 from pyiceberg.table.snapshots import Snapshot
 
 from compactor.debt.board import PartitionCounts
@@ -32,8 +33,11 @@ from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 
 SLOTS = 256
-"""Number of packed values that hold all partitions of a table: state access costs per key (10,000 updates: 2.3 s)."""
-STATE_VERSION = 2
+"""Number of packed values that hold all partitions of a table, so that a commit reads and writes few of them."""
+STATE_VERSION = 3
+"""Part of the state's name: state of another version is left alone, and every table is counted once more."""
+FILES_PER_LOOK = 250_000
+"""Most files that one look counts in a recount (at least one manifest): about 200 MB if each has its own partition."""
 COUNTED = 2
 """Increase when `PartitionCounts` count something new: tables whose state has another number are recounted."""
 OTHER_COUNTS = FileSizes(0, 0)  # equals no table's sizes
@@ -41,11 +45,15 @@ OTHER_COUNTS = FileSizes(0, 0)  # equals no table's sizes
 
 @dataclass(frozen=True)
 class Recount:
-    """A recount in progress: the manifests of `snapshot_id` before `next_manifest` (in list order) are counted."""
+    """A recount in progress: the manifests of `snapshot_id` before `next_manifest` (in list order) are counted.
+
+    `pieces`: how many looks it took so far; each left packed values of its own, which the last look joins.
+    """
 
     snapshot_id: int
     next_manifest: int
     reason: str
+    pieces: int = 0
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,7 @@ class Head:
                 "counted": COUNTED,
                 "totals": self.totals.to_list(),
                 "drift": self.drift,
-                "recount": [recount.snapshot_id, recount.next_manifest, recount.reason] if recount else None,
+                "recount": list(astuple(recount)) if recount else None,
             }
         )
 
@@ -106,8 +114,8 @@ class LedgerStore(Protocol):
     def put_slot(self, number: int, packed: bytes | None) -> None:
         """Replace (or with None: remove) one packed value."""
 
-    def slots(self) -> Iterator[bytes]:
-        """All packed values."""
+    def slots(self) -> Iterator[tuple[int, bytes]]:
+        """All packed values with their numbers."""
 
     def clear(self) -> None:
         """Delete the table's state."""
@@ -119,10 +127,10 @@ class LedgerUpdate:
 
     Attributes:
         counted: Whether the counts are complete at `snapshot_id`; False during a long recount.
-        whole: Whether `partitions` lists all partitions with debt, or only those that changed.
-        more: Whether the manifest budget ended the look early: look again.
+        whole: Whether any partition may have changed: read the store. Else only `partitions` did.
+        more: Whether the budget ended the look early: look again.
         recount_reason: Why the table is recounted; None for a walk.
-        partitions: New counts of partitions.
+        partitions: New counts of the partitions that a walk changed.
     """
 
     snapshot_id: int | None
@@ -141,7 +149,6 @@ def advance(
     cache: ManifestCache,
     *,
     manifest_budget: int,
-    report: bool = False,
 ) -> LedgerUpdate:
     """Bring one table's counts up to its current snapshot, within `manifest_budget` manifests.
 
@@ -158,7 +165,7 @@ def advance(
         else:
             update = _walk(table, head, walk, store, cache, manifest_budget)
             if update is not None:
-                return _reported(store, update) if report else update
+                return update
             reason = "summary_mismatch"
     return _recount(table, sizes, head, reason, store, cache, manifest_budget)
 
@@ -238,11 +245,11 @@ def _recount(
         recount, totals = Recount(snapshot.snapshot_id, 0, reason or "first_sight"), PartitionCounts()
     counted_snapshot = table.metadata.snapshot_by_id(recount.snapshot_id)
     manifests = table.manifests(counted_snapshot)
-    piece = manifests[recount.next_manifest : recount.next_manifest + budget]
+    piece = _piece(manifests[recount.next_manifest : recount.next_manifest + budget])
     deltas = live_counts(cache.read(table, piece), sizes, CommitTimes.of(table.metadata))
-    _apply(store, deltas)
     totals = sum(deltas.values(), totals)
     done = recount.next_manifest + len(piece) >= len(manifests)
+    _keep_piece(store, deltas, recount.pieces, done=done)
     claimed = total_data_files(counted_snapshot)
     new_head = Head(
         table_uuid=table.uuid,
@@ -250,11 +257,13 @@ def _recount(
         sizes=sizes,
         totals=totals,
         drift=claimed - totals.data_files if done and claimed is not None else 0,
-        recount=None if done else replace(recount, next_manifest=recount.next_manifest + len(piece)),
+        recount=None
+        if done
+        else replace(recount, next_manifest=recount.next_manifest + len(piece), pieces=recount.pieces + 1),
     )
     store.put_head(new_head.to_json())
     behind = done and (table.snapshot is None or table.snapshot.snapshot_id != recount.snapshot_id)
-    update = LedgerUpdate(
+    return LedgerUpdate(
         snapshot_id=new_head.snapshot_id,
         counted=done,
         whole=done,
@@ -262,22 +271,47 @@ def _recount(
         recount_reason=recount.reason,
         totals=totals,
     )
-    return _reported(store, update) if done else update
 
 
-def _reported(store: LedgerStore, update: LedgerUpdate) -> LedgerUpdate:
-    """The update with all partitions that have debt."""
-    partitions = {key: counts for packed in store.slots() for key, counts in unpack(packed) if counts.has_debt}
-    return replace(update, whole=True, partitions=partitions)
+def _piece(manifests: Sequence[ManifestFile]) -> Sequence[ManifestFile]:
+    """The first of these manifests, at least one, that list at most `FILES_PER_LOOK` live files together."""
+    files = 0
+    for number, manifest in enumerate(manifests):
+        files += (manifest.added_files_count or 0) + (manifest.existing_files_count or 0)
+        if number and files > FILES_PER_LOOK:
+            return manifests[:number]
+    return manifests
+
+
+def partitions_in(store: LedgerStore) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
+    """Every partition of the table with its counts."""
+    return (each for _, packed in store.slots() for each in unpack(packed))
+
+
+def _keep_piece(store: LedgerStore, deltas: Deltas, earlier: int, *, done: bool) -> None:
+    """Save what one look of a recount counted. Pieces are joined once, by the last look: to add each piece to all
+    partitions counted before would take minutes for a million partitions. Empties `deltas`.
+    """
+    first = SLOTS * (earlier + 1) if earlier or not done else 0
+    by_slot = _by_slot(deltas)
+    while by_slot:
+        number, counts = by_slot.popitem()
+        store.put_slot(first + number, pack(counts.items()))
+    if not done or not earlier:
+        return
+    for number in range(SLOTS):
+        joined: Deltas = {}
+        for piece in range(SLOTS + number, SLOTS * (earlier + 2), SLOTS):
+            for key, counts_of_piece in unpack(packed) if (packed := store.slot(piece)) else ():
+                joined[key] = joined[key] + counts_of_piece if key in joined else counts_of_piece
+            store.put_slot(piece, None)
+        store.put_slot(number, pack(joined.items()) if joined else None)
 
 
 def _apply(store: LedgerStore, deltas: Deltas) -> Deltas:
-    """Add deltas to the state, slot by slot; return the new counts of each changed partition."""
-    by_slot: dict[int, Deltas] = {}
-    for key, change in deltas.items():
-        by_slot.setdefault(slot_of(key), {})[key] = change
+    """Add deltas to the state, slot by slot; returns the new counts of each changed partition."""
     changed: Deltas = {}
-    for number, changes in by_slot.items():
+    for number, changes in _by_slot(deltas).items():
         packed = store.slot(number)
         counts = dict(unpack(packed)) if packed else {}
         for key, change in changes.items():
@@ -286,6 +320,15 @@ def _apply(store: LedgerStore, deltas: Deltas) -> Deltas:
                 del counts[key]
         store.put_slot(number, pack(counts.items()) if counts else None)
     return changed
+
+
+def _by_slot(deltas: Deltas) -> dict[int, Deltas]:
+    """The deltas by slot. Empties `deltas`, which can be large."""
+    by_slot: dict[int, Deltas] = {}
+    while deltas:
+        key, change = deltas.popitem()
+        by_slot.setdefault(slot_of(key), {})[key] = change
+    return by_slot
 
 
 def slot_of(key: PartitionKey) -> int:
@@ -304,7 +347,7 @@ def unpack(packed: bytes) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
 
 
 class DictionaryStore:
-    """A `LedgerStore` in memory, for observe mode (which counts without a stream) and for tests."""
+    """A `LedgerStore` in memory, for tests and for tables that are counted once."""
 
     def __init__(self) -> None:
         self._head: str | None = None
@@ -325,8 +368,8 @@ class DictionaryStore:
         else:
             self._slots[number] = packed
 
-    def slots(self) -> Iterator[bytes]:
-        return iter(list(self._slots.values()))
+    def slots(self) -> Iterator[tuple[int, bytes]]:
+        return iter(list(self._slots.items()))
 
     def clear(self) -> None:
         self._head = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import threading
+import zlib
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -14,13 +16,13 @@ from pyiceberg.io import FileIO
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.table import Table
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, retried
+from compactor.iceberg.conditional_load import Loaded, TableLoader
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
-from compactor.iceberg.rest_catalog import open_catalog
+from compactor.iceberg.rest_catalog import concerns_catalog, open_catalog
 from compactor.partitions import PartitionLayout
 from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
@@ -28,6 +30,8 @@ from compactor.table_names import TableName
 
 MAIN = "main"
 DEFAULT_TARGET_FILE_SIZE = 512 * 1024 * 1024  # write.target-file-size-bytes, Iceberg's table property default
+
+ETAG_TRUST_SECONDS = 3600.0  # Iceberg's own REST server sends tags of 32 bits
 
 
 class TableMissingError(InputError):
@@ -40,7 +44,8 @@ class TableMissingError(InputError):
 class TableView:
     """One look at a table: its metadata file, pinned to the snapshot that was current.
 
-    `ref`: the branch. The view keeps the manifest list that was read last, so that the parts of one look share it.
+    `ref`: the branch. `etag`: the tag of the catalog's answer, if it sends tags. The view keeps the manifest list that
+    was read last, so that the parts of one look share it.
     """
 
     name: TableName
@@ -48,6 +53,7 @@ class TableView:
     metadata_location: str
     io: FileIO
     ref: str = MAIN
+    etag: str | None = None
     _last_list: dict[str, tuple[ManifestFile, ...]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -121,6 +127,35 @@ def head_of(metadata: TableMetadata, ref: str = MAIN) -> Snapshot | None:
 
 
 @dataclass(frozen=True)
+class KnownVersion:
+    """A version of a table that was seen before.
+
+    `checked_at`: when the catalog last named the location itself, in seconds since the epoch. `etag`: the tag of that
+    answer, sent back exactly as it came; None if the catalog sends none.
+    """
+
+    metadata_location: str
+    etag: str | None = None
+    checked_at: float = 0.0
+
+    def trusted_etag(self, now: float) -> str | None:
+        """The tag, unless it was trusted for long enough: a tag of 32 bits can be the same for another version.
+
+        The limit lies between half and all of `ETAG_TRUST_SECONDS`, and differs from table to table: tables that were
+        first seen together are not all loaded again in one sweep.
+        """
+        share = 0.5 + zlib.crc32(self.metadata_location.encode()) / 2**33
+        return self.etag if 0 <= now - self.checked_at < share * ETAG_TRUST_SECONDS else None
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """A table's metadata location is the known one. `known` replaces what was known: its tag and time can be newer."""
+
+    known: KnownVersion
+
+
+@dataclass(frozen=True)
 class FileSizes:
     """Target size and small-file bound of one table, in bytes. The ledger recounts a table when they change."""
 
@@ -147,13 +182,22 @@ def file_sizes(policy: PolicyValues, properties: Mapping[str, str]) -> FileSizes
     return FileSizes(target, min(target, small_below))
 
 
+@dataclass
+class _Opening:
+    """The opening of one catalog. Threads that wait for it share its outcome: each waits for one time-out at most."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    attempts: int = 0
+    error: RetryError | None = None
+
+
 class Catalogs:
     """The configured catalogs, opened on first use. Thread-safe; pickled without open connections."""
 
     def __init__(self, properties: Mapping[str, Mapping[str, str]]) -> None:
         self._properties = {name: dict(values) for name, values in properties.items()}
-        self._open: dict[str, Catalog] = {}
-        self._lock = threading.Lock()
+        self._open: dict[str, TableLoader] = {}
+        self._opening: dict[str, _Opening] = {}
 
     def __reduce__(self) -> tuple[type[Catalogs], tuple[Mapping[str, Mapping[str, str]]]]:
         return Catalogs, (self._properties,)
@@ -173,10 +217,27 @@ class Catalogs:
         Raises:
             RetryError: it cannot be opened or does not answer.
         """
-        with self._lock:
-            if name not in self._open:
+        return self._loader(name).catalog
+
+    def _loader(self, name: str) -> TableLoader:
+        found = self._open.get(name)
+        if found is not None:
+            return found
+        opening = self._opening.setdefault(name, _Opening())  # one for each catalog: a silent one delays no other
+        attempts = opening.attempts
+        with opening.lock:
+            if name in self._open:
+                return self._open[name]
+            if opening.attempts > attempts and opening.error is not None:  # failed while this thread waited
+                raise RetryError(str(opening.error), reason=opening.error.reason) from opening.error
+            try:
                 with retried(f"catalog {name} cannot be opened", Reason.CATALOG_UNAVAILABLE):
-                    self._open[name] = open_catalog(name, self._properties[name])
+                    self._open[name] = TableLoader(open_catalog(name, self._properties[name]))
+            except RetryError as error:
+                opening.error = error
+                raise
+            finally:
+                opening.attempts += 1
             return self._open[name]
 
     def load(self, name: TableName, ref: str = MAIN) -> TableView:
@@ -187,32 +248,48 @@ class Catalogs:
             InputError: the branch does not exist, or `ref` is a tag.
             RetryError: the catalog or the store does not answer.
         """
-        table = self._load_table(name)
+        with self._loading(name) as loader:
+            view = _view(name, loader.load(name.identifier), ref)
         if ref != MAIN:
-            _check_branch(table.metadata, name, ref)
-        return TableView(
-            name=name, metadata=table.metadata, metadata_location=table.metadata_location, io=table.io, ref=ref
-        )
+            _check_branch(view.metadata, name, ref)
+        return view
+
+    def load_if_changed(self, name: TableName, known: KnownVersion | None, now: float) -> TableView | Unchanged:
+        """The table as it is now, or that its version is the known one: one catalog call, and then no store read.
+
+        `now`: seconds since the epoch. Catalogs whose answer PyIceberg does not show (`py-catalog-impl`) read the store
+        all the same.
+
+        Raises:
+            TableMissingError, RetryError: as `load`.
+        """
+        if known is None:
+            return self.load(name)
+        with self._loading(name) as loader:
+            found = loader.load_if_changed(name.identifier, known.metadata_location, known.trusted_etag(now))
+        if isinstance(found, Loaded):
+            return _view(name, found, MAIN)
+        return Unchanged(known if found.by_tag else KnownVersion(known.metadata_location, found.etag, now))
 
     def is_polaris(self, name: str) -> bool:
         """Whether catalog `name` looks like Apache Polaris: a REST catalog under its path `/api/catalog`."""
         properties = self._properties.get(name, {})
         return properties.get("type") == "rest" and properties.get("uri", "").rstrip("/").endswith("/api/catalog")
 
-    def _load_table(self, name: TableName) -> Table:
+    @contextmanager
+    def _loading(self, name: TableName) -> Iterator[TableLoader]:
         if name.catalog not in self._properties:
             raise TableMissingError(f"table {name}: no catalog named {name.catalog!r} is configured")
         try:
-            return self.catalog(name.catalog).load_table(name.identifier)
+            yield self._loader(name.catalog)
         except (NoSuchTableError, NoSuchNamespaceError):
             known = ", ".join(self._properties)
             raise TableMissingError(f"table {name} does not exist (catalogs configured: {known})") from None
         except FirnlineError:
             raise
         except Exception as error:  # any driver's error: the caller marks the table and retries
-            raise RetryError(
-                f"table {name} cannot be loaded: {_message(error)}", reason=Reason.TABLE_UNREADABLE
-            ) from error
+            reason = Reason.CATALOG_UNAVAILABLE if concerns_catalog(error) else Reason.TABLE_UNREADABLE
+            raise RetryError(f"table {name} cannot be loaded: {_message(error)}", reason=reason) from error
 
     def list_tables(self, catalog_name: str) -> Iterator[TableName]:
         """Every table of a catalog, nested namespaces included.
@@ -230,8 +307,13 @@ class Catalogs:
                     continue
                 seen.add(namespace)
                 waiting.extend(_children(catalog, namespace))
-                for identifier in catalog.list_tables(namespace):
+                for identifier in _tables(catalog, namespace):
                     yield TableName(catalog_name, tuple(identifier[:-1]), identifier[-1])
+
+
+def _view(name: TableName, found: Loaded, ref: str) -> TableView:
+    table = found.table
+    return TableView(name, table.metadata, table.metadata_location, table.io, ref, found.etag)
 
 
 def _message(error: Exception) -> str:
@@ -267,3 +349,10 @@ def _children(catalog: Catalog, namespace: tuple[str, ...]) -> list[tuple[str, .
     except (NotImplementedError, NoSuchNamespaceError, ValueError):
         return []  # catalogs without nested namespaces
     return [child if len(child) > len(namespace) else (*namespace, *child) for child in found]
+
+
+def _tables(catalog: Catalog, namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
+    try:
+        return catalog.list_tables(namespace)
+    except NoSuchNamespaceError:
+        return []  # dropped since the namespaces were listed

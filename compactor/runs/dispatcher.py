@@ -1,5 +1,7 @@
 """The dispatcher: which due table is rewritten next. Bounded, fair, one run per table at a time, backs off on failure.
 
+A run starts when it will soon have a rewrite slot: with more runs beside each other, each would only be slower.
+
 `work` gets a grant, what it may cost, and returns what it did cost; the limits of work_order.py count with both.
 `waiting` is pure; `Dispatcher` holds the threads. After a run, a table waits until the debt board has news of it (a
 newer snapshot, or other due partitions); after a failure it waits for its back-off.
@@ -13,11 +15,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 
 from compactor.backoff import Backoff
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, LaterError, StoppedError
 from compactor.planning.budget import Grant, Spent
+from compactor.runs.slots import SlotPool
 from compactor.runs.work_order import HOUR, Finished, Limits, Usage, rank, reserved
 from compactor.table_names import TableName
 
@@ -78,7 +82,11 @@ def after_failure(attempt: Attempt, now: float, backoff: Backoff) -> Attempt:
 
 
 class Dispatcher:
-    """Runs `work(debt, stopping, grant)` for due tables in a few threads; on failure it raises FirnlineError."""
+    """Runs `work(debt, stopping, grant)` for due tables in a few threads; on failure it raises FirnlineError.
+
+    One thread chooses; others, started when they are needed, do the work. `slots`: without room in it no further run
+    starts; None: only `concurrent_runs` counts.
+    """
 
     def __init__(
         self,
@@ -88,9 +96,13 @@ class Dispatcher:
         concurrent_runs: int,
         first_backoff_seconds: float,
         limits: Limits = NO_LIMITS,
+        slots: SlotPool | None = None,
         clock: Callable[[], float] = time.time,
+        may_start: Callable[[TableName], bool] = lambda _table: True,
     ) -> None:
+        """`may_start`: whether a run of this table may begin now: it is this service's, and its catalog answers."""
         self._board = board
+        self._may_start = may_start
         self._work = work
         self._limit = concurrent_runs
         self._backoff = Backoff(first_backoff_seconds, LONGEST_BACKOFF_SECONDS)
@@ -102,14 +114,16 @@ class Dispatcher:
         self._attempts: dict[TableName, Attempt] = {}
         self._running: set[TableName] = set()
         self._stopping = False
-        self._threads: list[threading.Thread] = []
+        self._chooser = threading.Thread(target=self._choose_all, name="dispatcher", daemon=True)
+        self._workers: list[threading.Thread] = []
+        self._chosen: SimpleQueue[tuple[TableDebt, Grant] | None] = SimpleQueue()
+        self._slots = slots
+        if slots is not None:
+            slots.when_freed(self.wake)
 
     def start(self) -> None:
-        """Start the worker threads."""
-        for number in range(self._limit):
-            thread = threading.Thread(target=self._serve, name=f"dispatcher-{number}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        """Start choosing."""
+        self._chooser.start()
 
     def wake(self) -> None:
         """The board has changed: look again."""
@@ -122,14 +136,19 @@ class Dispatcher:
             self._stopping = True
             self._changed.notify_all()
         deadline = time.monotonic() + seconds
-        for thread in self._threads:
+        if self._chooser.ident is not None:
+            self._chooser.join(max(0.0, deadline - time.monotonic()))  # it starts no more workers
+        workers = list(self._workers)
+        for _ in workers:
+            self._chosen.put(None)
+        for thread in workers:
             thread.join(max(0.0, deadline - time.monotonic()))
-        return not any(thread.is_alive() for thread in self._threads)
+        return not any(thread.is_alive() for thread in (self._chooser, *workers))
 
     @property
     def status(self) -> Work:
         """The queue now. Tables that fail repeatedly count as due, although most of the time they back off or run."""
-        now, tables = self._clock(), self._board.tables()
+        now, tables = self._clock(), self._board.with_work()
         with self._changed:
             queued = len(waiting(tables, self._attempts, frozenset(self._running), now))
             running = len(self._running)
@@ -141,11 +160,16 @@ class Dispatcher:
         oldest = max((now - (debt.due_since or now) for debt in unsettled), default=0.0)
         return Work(queued, running, oldest)
 
+    def _choose_all(self) -> None:
+        while (chosen := self._next()) is not None:
+            self._chosen.put(chosen)
+            if len(self._workers) < len(self._running):
+                worker = threading.Thread(target=self._serve, name=f"run-{len(self._workers)}", daemon=True)
+                self._workers.append(worker)
+                worker.start()
+
     def _serve(self) -> None:
-        while True:
-            chosen = self._next()
-            if chosen is None:
-                return
+        while (chosen := self._chosen.get()) is not None:
             debt, grant = chosen
             attempt = self._attempts.get(debt.table, Attempt())
             try:
@@ -172,6 +196,8 @@ class Dispatcher:
             self._running.discard(table)
             self._reserved.pop(table, None)
             self._changed.notify_all()
+        if self._slots is not None:
+            self._slots.end(str(table))
 
     def _note(self, run: Finished) -> None:
         with self._changed:
@@ -190,13 +216,19 @@ class Dispatcher:
             return None
 
     def _choose(self, now: float) -> tuple[TableDebt, Grant] | None:
-        """The first waiting table that the limits let start, now marked as running, with its grant; else None."""
+        """The first waiting table that slots and limits let start, now marked as running, with its grant; else None."""
+        if len(self._running) >= self._limit or (self._slots is not None and not self._slots.has_room):
+            return None
         usage = Usage.of([*self._finished, *(replace(run, at=now) for run in self._reserved.values())], now)
-        tables = waiting(self._board.tables(), self._attempts, frozenset(self._running), now)
-        allowed = next((debt for debt in tables if self._limits.allow(debt, usage, now)), None)
+        tables = waiting(self._board.with_work(), self._attempts, frozenset(self._running), now)
+        allowed = next(
+            (debt for debt in tables if self._limits.allow(debt, usage, now) and self._may_start(debt.table)), None
+        )
         if allowed is None:
             return None
         grant = self._limits.grant(allowed, usage)
         self._running.add(allowed.table)
+        if self._slots is not None:
+            self._slots.announce(str(allowed.table))
         self._reserved[allowed.table] = reserved(allowed, grant, now)
         return allowed, grant

@@ -25,14 +25,16 @@ class OutputRecords:
     cache: ManifestCache
 
     @contextmanager
-    def around(self, run_id: str, table: TableView, files: Sequence[str], folders: Sequence[str]) -> Iterator[Record]:
+    def around(
+        self, run_id: str, table: TableView, files: Sequence[str], folders: Sequence[str], attempts: int = 1
+    ) -> Iterator[Record]:
         """Keep a record while the block runs.
 
         - The block raises CommitUnknownError: the record stays, and the sweep decides once the head has moved.
         - The block raises anything else: outputs are deleted now; the record stays until a sweep finds none left.
         - The block ends: the record stays open; the caller closes or abandons it.
         """
-        record = self.records.open(run_id, table, files, folders)
+        record = self.records.open(run_id, table, files, folders, attempts)
         try:
             yield record
         except CommitUnknownError:

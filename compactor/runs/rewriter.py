@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from compactor.errors import FirnlineError, GiveUpError
 from compactor.events import RunCommitted, RunFailed, RunPlanned, RunSkipped
-from compactor.manifests.prefetcher import prefetch
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
 from compactor.runs.results import RunResult
@@ -74,7 +73,6 @@ class Rewriter(RunTools):
             self.listener(RunSkipped(table=table, reason=Reason.NOTHING_DUE))
             return result
         self._publish_committed(result, result.snapshot_after, waiting_since)
-        prefetch(self.catalogs, self.cache, table, plan.table.ref)  # our new manifests, for the next plan
         return result
 
     def _publish_committed(self, result: RunResult, snapshot_id: int, waiting_since: float | None) -> None:

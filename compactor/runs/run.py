@@ -25,12 +25,14 @@ from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
 from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
+from compactor.runs.bundles import Pace
 from compactor.runs.commit_groups import Committed, commit_groups
 from compactor.runs.dropped_groups import reclassify_conflicts, without_strays
+from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
+from compactor.runs.slots import SlotPool
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches
-from compactor.runs.waves import OutputWaves
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import JavaTable
 
@@ -38,37 +40,29 @@ Progress = Callable[[int, int, int], None]
 """Called with (output tasks done, output tasks in all, input bytes done)."""
 
 
-TASKS_PER_SLOT = 4  # output tasks of one Spark job per slot: enough to level out, few enough to show progress
-
-
 @dataclass(frozen=True)
 class RunTools:
     """What all runs of a process share.
 
     Attributes:
-        slots: Output tasks at once. It never changes a result.
-        wave: Output tasks of one Spark job.
+        slots: Spark tasks at once, of all runs. They never change a result.
         lease_seconds: How long an in-flight record protects outputs without being renewed.
         check_seconds: Between two looks at the table's switch while a run works.
         commit: When a long run commits in parts.
+        pace: How fast output tasks were so far.
     """
 
     session: SparkSession
     catalogs: Catalogs
     cache: ManifestCache
     records: InFlightRecords
-    slots: int
+    slots: SlotPool
     lease_seconds: float
     check_seconds: float
     commit: CommitSettings = field(default_factory=CommitSettings)
     listener: Listener = ignore
     clock: Callable[[], float] = time.time
-    wave: int = field(init=False)
-
-    def __post_init__(self) -> None:
-        # Once, because the number of cores may grow. Where the stream runs beside, a wave must leave a core free.
-        cores = int(self.session.sparkContext.defaultParallelism)
-        object.__setattr__(self, "wave", self.slots if self.slots < cores else self.slots * TASKS_PER_SLOT)
+    pace: Pace = field(default_factory=Pace)
 
 
 class Run:
@@ -124,7 +118,9 @@ class Run:
         table = JavaTable.load(tools.session, self._plan.table, snapshot_id)
         runner = OutputTaskRunner(tools.session, table, self._plan, self._run_id)
         supervisor = RunSupervisor(tools.records, self._cancel, tools.lease_seconds, tools.check_seconds)
-        around = self._outputs.around(self._run_id, self._plan.table, runner.output_files, runner.output_folders)
+        around = self._outputs.around(
+            self._run_id, self._plan.table, runner.output_files, runner.output_folders, runner.most_attempts
+        )
         with around as record, supervisor.watch(record, self._switches) as watch:
             parts = self._parts()
             for number, groups in enumerate(parts, 1):
@@ -133,7 +129,7 @@ class Run:
                     self._commit(table, record, watch, finished, f"{number}/{len(parts)}")
             if self._dropped and self.commits == 0:
                 raise _nothing_committed(self._dropped)
-        self._clean_up(record)
+        self._clean_up(record, written_twice=runner.repeated)
         return self.result
 
     def _parts(self) -> list[Sequence[int]]:
@@ -146,17 +142,17 @@ class Run:
         """Rewrite these file groups. Returns those whose rows add up; the others are dropped."""
         self.stage = "rewrite"
         started = self._tools.clock()
-        waves = OutputWaves(
+        jobs = OutputJobs(
             runner=runner,
             plan=self._plan,
             run_id=self._run_id,
             slots=self._tools.slots,
-            wave=self._tools.wave,
+            pace=self._tools.pace,
             stopped=watch.stopped,
             cancel=self._cancel,
             done=self._note,
         )
-        finished, failed = waves.rewrite(numbers)
+        finished, failed = jobs.rewrite(numbers)
         for group in finished:
             self._tools.listener(group.rewritten)
         if failed:
@@ -198,11 +194,11 @@ class Run:
             carry_statistics(table, committed.snapshot_id)
         return committed
 
-    def _clean_up(self, record: Record) -> None:
+    def _clean_up(self, record: Record, *, written_twice: bool) -> None:
         if self._dropped:
             self._outputs.abandon(record)  # outputs of dropped file groups are in no snapshot
             return
-        if any(group.rewritten.engine == Engine.SPARK.value for group in self._results):
+        if written_twice or any(group.rewritten.engine == Engine.SPARK.value for group in self._results):
             self._outputs.delete_unreferenced(record)  # a task that Spark ran twice may have left a file
         self._tools.records.close(record.run_id)
 

@@ -22,7 +22,10 @@ from compactor.table_names import TableName
 
 @dataclass(frozen=True)
 class TablePlanner:
-    """Plans due tables from a fresh look. `planned` is called with each table that was planned."""
+    """Plans due tables from a fresh look.
+
+    `planned` is called with each table that was planned. `owns`: whether the table is this service's.
+    """
 
     settings: Settings
     catalogs: Catalogs
@@ -31,6 +34,7 @@ class TablePlanner:
     listener: Listener
     clock: Callable[[], float]
     planned: Callable[[TableName], None]
+    owns: Callable[[TableName], bool] = lambda _table: True
 
     def plan(self, debt: TableDebt, grant: Grant = NO_GRANT) -> TablePlan | None:
         """A plan of the table as it is now; None (and published) when nothing is due.
@@ -61,8 +65,8 @@ class TablePlanner:
         return None
 
     def acts_on(self, table: TableView) -> bool:
-        """Whether settings and table property let the service rewrite this table."""
-        return self.settings.tables.acts_on(table.name, table.properties)
+        """Whether the table is this service's, and settings and table property let it be rewritten."""
+        return self.owns(table.name) and self.settings.tables.acts_on(table.name, table.properties)
 
     def is_left_to_another(self, table: TableView) -> bool:
         """Whether another compactor works on the table, and the settings leave the table to it."""

@@ -23,8 +23,8 @@ from compactor.runs.rewriter import Rewriter
 from compactor.runs.table_planner import TablePlanner, first_request
 from compactor.table_names import TableName
 
-Announce = Callable[[TableName, int], None]
-"""Called with a table and the snapshot that was committed to it."""
+Announce = Callable[[TableName], None]
+"""Called with a table after a commit to it."""
 Stopping = Callable[[], bool]
 
 
@@ -75,7 +75,7 @@ class RewriteWorker:
         planner.served(debt)
         self._decline(debt, plan, result.dropped)
         if result.snapshot_after is not None:
-            self.announce(debt.table, result.snapshot_after)
+            self.announce(debt.table)
         return _spent(result)
 
     def _decline(self, debt: TableDebt, plan: TablePlan, dropped: Sequence[DroppedGroup]) -> None:
@@ -97,12 +97,10 @@ class RewriteWorker:
             if not counts.due or not planner.acts_on(table) or planner.is_left_to_another(table):
                 return
             planner.listener(rewrite_manifests(self.rewriter.session, table, counts.due_specs, run_id))
-            snapshot = planner.catalogs.load(name).snapshot
         except FirnlineError as error:
             planner.listener(RunFailed.of(error, run_id, name, "manifests"))
             return
-        if snapshot is not None:
-            self.announce(name, snapshot.snapshot_id)
+        self.announce(name)
 
 
 @dataclass(frozen=True)

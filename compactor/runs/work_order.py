@@ -118,16 +118,10 @@ def reserved(debt: TableDebt, grant: Grant, now: float) -> Finished:
     )
 
 
-def bytes_due(debt: TableDebt) -> int:
-    """Bytes that a run would read, estimated."""
-    return sum(partition.counts.small_bytes for partition in debt.due)
-
-
 def needed(debt: TableDebt) -> Spent:
     """What a run of everything due would cost, estimated."""
-    size = bytes_due(debt)
-    files = sum(partition.counts.small_files for partition in debt.due)
-    return Spent(size, requests_of(files, len(debt.due), size), CATALOG_CALLS)
+    size = debt.due_bytes
+    return Spent(size, requests_of(debt.due_files, debt.due_partitions, size), CATALOG_CALLS)
 
 
 def rank(debt: TableDebt, now: float) -> tuple[float, float, TableName]:
@@ -137,8 +131,10 @@ def rank(debt: TableDebt, now: float) -> tuple[float, float, TableName]:
     age = max(0.0, now - (debt.due_since if debt.due_since is not None else now))
     if age >= STARVING_SECONDS:
         return (-math.inf, -age, debt.table)
+    others = debt.others
     removed = sum(max(1, partition.counts.small_files - 1) for partition in debt.due)
-    worth = removed / max(LEAST_BYTES, bytes_due(debt))
+    removed += max(others.due_partitions, others.due_files - others.due_partitions)
+    worth = removed / max(LEAST_BYTES, debt.due_bytes)
     return (-worth * (1 + age / MINUTE) * (1 + math.log2(1 + debt.commits_per_hour)), -age, debt.table)
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from compactor.settings.tree import Settings
 from compactor.spark.catalogs import aws_profile, bundles, spark_catalog_conf
 from compactor.spark.java import SPARK_JARS, JarSet, fetch_jars, java_home
+from compactor.spark.shipped_modules import send_modules
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 LOG_FOR_PEOPLE = Path(__file__).with_name("log4j2.properties")
@@ -21,19 +22,21 @@ WORKER_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}
 """Environment of Spark's Python workers. With jemalloc an encode holds 2.6 row groups at its peak, with Arrow's default
 allocator 3.3, at the same speed. If Arrow was built without jemalloc, it logs that and uses its default.
 """
-STATE_PARTITIONS = 1
-"""Shuffle partitions of the ledger: a warm batch takes 1.2 s with 1, 1.9 s with 4. Part of the checkpoint's path."""
+SHUFFLE_PARTITIONS = 1  # no query of the service shuffles more than a few rows
 
 
 def spark_session(settings: Settings, application: str = "firnline") -> SparkSession:
     """Start (or reuse) the session that runs the stream and the output tasks."""
     os.environ["JAVA_HOME"] = str(java_home())
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors must use the interpreter of this environment
+    # Local executors must use the interpreter of this environment. PySpark itself reads only the variable.
+    os.environ.setdefault("PYSPARK_PYTHON", settings.spark.conf.get("spark.pyspark.python", sys.executable))
     builder = SparkSession.builder.appName(application).master(settings.spark.master)
     for key, value in session_conf(settings).items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(settings.spark.conf.get("spark.log.level", "ERROR"))
+    if not settings.spark.master.startswith("local"):
+        send_modules(session.sparkContext)
     return session
 
 
@@ -52,7 +55,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",  # a long rewrite must not delay the small batches of the stream
-        "spark.sql.shuffle.partitions": str(STATE_PARTITIONS),
+        "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB_PROVIDER,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",

@@ -10,7 +10,8 @@ from deploy.generate.grafana import Dashboard, Panel
 TABLE = '{table=~"$table"}'
 HOUR = "[1h]"
 RATE = "[$__rate_interval]"
-ACTED_ON = "sum(firnline_table_debt_files and on (catalog, table) (firnline_table_acted_on == 1))"
+EACH = "max by (catalog, table)"  # a table that moved to another service is on two boards for a while
+ACTED_ON = f"sum({EACH} (firnline_table_debt_files) and on (catalog, table) ({EACH} (firnline_table_acted_on) == 1))"
 REMOVED = "(sum(rate(firnline_commit_input_files_total[1h])) - sum(rate(firnline_commit_output_files_total[1h])))"
 READ = (
     "(sum(rate(firnline_manifest_cache_hits_total[1h])) + sum(rate(firnline_manifest_disk_hits_total[1h]))"
@@ -54,69 +55,90 @@ FILE_HEALTH = Dashboard(
     "firnline / File health",
     "For owners of tables: number and size of files, and the state of compaction.",
     (
-        Panel("Data files", "Constant, or growing with the rows.", (("{{table}}", f"firnline_table_files{TABLE}"),)),
+        Panel(
+            "Data files",
+            "Constant, or growing with the rows.",
+            (("{{table}}", f"{EACH} (firnline_table_files{TABLE})"),),
+        ),
         Panel(
             "Small files",
             "Rises and falls: small files arrive and are merged.",
-            (("{{table}}", f"firnline_table_small_files{TABLE}"),),
+            (("{{table}}", f"{EACH} (firnline_table_small_files{TABLE})"),),
         ),
         Panel(
             "Mean file size",
             "Near the table's target (512 MiB by default).",
-            (("{{table}}", f"firnline_table_data_bytes{TABLE} / (firnline_table_files{TABLE} > 0)"),),
+            (("{{table}}", f"{EACH} (firnline_table_data_bytes{TABLE}) / ({EACH} (firnline_table_files{TABLE}) > 0)"),),
             "bytes",
         ),
         Panel(
             "Bytes in small files",
             "A few percent at most.",
-            (("{{table}}", f"firnline_table_small_bytes{TABLE} / (firnline_table_data_bytes{TABLE} > 0)"),),
+            (
+                (
+                    "{{table}}",
+                    f"{EACH} (firnline_table_small_bytes{TABLE}) / ({EACH} (firnline_table_data_bytes{TABLE}) > 0)",
+                ),
+            ),
             "percentunit",
         ),
         Panel(
             "Files that a rewrite would remove",
             "Near zero, with short peaks.",
-            (("{{table}}", f"firnline_table_debt_files{TABLE}"),),
+            (("{{table}}", f"{EACH} (firnline_table_debt_files{TABLE})"),),
         ),
         Panel(
             "Due partitions",
             "Zero most of the time; due partitions are rewritten within minutes.",
-            (("{{table}}", f"firnline_table_due_partitions{TABLE}"),),
+            (("{{table}}", f"{EACH} (firnline_table_due_partitions{TABLE})"),),
         ),
         Panel(
             "Oldest unsettled event",
             "Below the policy's wait; zero after each rewrite.",
-            (("{{table}}", f"firnline_table_waiting_seconds{TABLE}"),),
+            (("{{table}}", f"min by (catalog, table) (firnline_table_waiting_seconds{TABLE})"),),
             "s",
         ),
         Panel(
             "Delete files",
             "Bounded: a rewrite of all data files that they apply to removes them.",
-            (("{{table}}", f"firnline_table_delete_files{TABLE}"),),
+            (("{{table}}", f"{EACH} (firnline_table_delete_files{TABLE})"),),
         ),
         Panel(
             "Rows",
             "Changes by writers only; rewrites never change it.",
-            (("{{table}}", f"firnline_table_records{TABLE}"),),
+            (("{{table}}", f"{EACH} (firnline_table_records{TABLE})"),),
         ),
         Panel(
             "Manifests",
             "Below a few hundred; many small manifests are merged.",
-            (("{{table}}", f"firnline_table_manifests{TABLE}"),),
+            (("{{table}}", f"{EACH} (firnline_table_manifests{TABLE})"),),
         ),
         Panel(
             "Manifests that a filter on one partition value opens",
             "Near one if manifests are ordered by partition; at most the number of manifests.",
-            (("{{table}}", f"firnline_table_manifest_depth{TABLE}"),),
+            (("{{table}}", f"{EACH} (firnline_table_manifest_depth{TABLE})"),),
         ),
         Panel(
             "Rewritten (1), observed only (0), stale (-1)",
             "One for tables to compact. Minus one: the table cannot be read.",
-            (("{{table}}", f"firnline_table_acted_on{TABLE} * (1 - 2 * firnline_table_stale{TABLE})"),),
+            (
+                (
+                    "{{table}}",
+                    f"{EACH} (firnline_table_acted_on{TABLE}) * (1 - 2 * {EACH} (firnline_table_stale{TABLE}))",
+                ),
+            ),
         ),
         Panel(
             "Worst partitions of the fleet",
             "Changes over time: a partition that stays at the top is not compacted.",
-            (("{{table}} {{partition}}", _or_zero(f"topk(20, firnline_partition_small_files{TABLE})")),),
+            (
+                (
+                    "{{table}} {{partition}}",
+                    _or_zero(
+                        f"topk(20, max by (table, spec, partition, bucket) (firnline_partition_small_files{TABLE}))"
+                    ),
+                ),
+            ),
             kind="table",
         ),
     ),
@@ -129,6 +151,11 @@ COMPACTION = Dashboard(
     "For operators: whether rewrites keep up, their cost, and their failures.",
     (
         Panel("Ready", "One.", (("ready", "min(firnline_service_ready)"),), kind="stat"),
+        Panel(
+            "Services of the shard group",
+            "Joined services equal the members that each of them sees; without a group, one is seen.",
+            (("joined", "sum(firnline_shard_joined)"), ("members as seen", "max(firnline_shard_members)")),
+        ),
         Panel(
             "Queued and running tables",
             "The queue becomes empty.",
@@ -255,13 +282,18 @@ STREAMING = Dashboard(
         Panel(
             "Since the last batch",
             "Below the interval of sweeps.",
-            (("{{query}}", "time() - max by (query) (firnline_last_batch_timestamp_seconds > 0)"),),
+            (("{{query}}", "time() - min by (query) (firnline_last_batch_timestamp_seconds > 0)"),),
             "s",
         ),
         Panel(
-            "Rows of state",
-            "At most a few hundred per table.",
-            (("{{query}}", _or_zero("max by (query) (firnline_state_rows)")),),
+            "Looks at tables",
+            "Mostly unchanged, between commits.",
+            (("{{outcome}}", _increase("firnline_looks_total", "outcome")),),
+        ),
+        Panel(
+            "Tables that wait for a look",
+            "High during a sweep only.",
+            (("waiting", _or_zero("sum(firnline_waiting_looks)")),),
         ),
         Panel("Dead letters", "None.", (("{{reason}}", _increase("firnline_dead_letters_total", "reason")),)),
         Panel(

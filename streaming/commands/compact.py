@@ -105,6 +105,7 @@ def _run(settings: Settings, plan: TablePlan, cache: ManifestCache, progress: Re
         stack.callback(session.stop)
         checkpoint = settings.state.checkpoint.rstrip("/")
         parts = rewriting(settings, session, catalogs, cache, bus.publish, checkpoint=checkpoint, beside_stream=False)
+        stack.callback(parts.cluster.stop)
         parts.sweep(time.time(), settings.service.grace_seconds)
 
         def enabled() -> bool:

@@ -30,6 +30,7 @@ from compactor.storage.opening import byte_store_for
 from compactor.table_names import TableName
 from streaming.kafka.access import KafkaAccess
 from streaming.kafka.commit_topic import ForeignTopicError
+from streaming.kafka.shard_group import group_id
 from streaming.kafka.topic_sample import sample_topic
 from streaming.wiring import history_table, in_flight_records
 
@@ -232,10 +233,20 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
         for topic in kafka.control_topics:
             remedy = f"allow this principal to READ topic {topic}"
             yield _tried(f"control topic {topic}", remedy, _control_topic, access[0], kafka, topic)
+        if settings.service.shard_group:
+            group = group_id(settings.service.shard_group)
+            yield _tried(
+                f"shard group {group}", f"allow this principal to READ group {group}", _group, access[0], group
+            )
         for name, topic in written.items():
             yield _tried(name, _topic_remedy(topic, ("WRITE",)), _written_topic, access[0], topic, observe)
     finally:
         access[0].close()
+
+
+def _group(access: KafkaAccess, group: str) -> str:
+    access.check_group(group)
+    return "READ allowed"
 
 
 def _commit_topic(access: KafkaAccess, kafka: KafkaSettings, operations: tuple[str, ...], observe: bool) -> str:

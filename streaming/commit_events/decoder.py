@@ -114,9 +114,7 @@ def decode(event: RawEvent, decoders: Sequence[Decoder], max_bytes: int = MAX_EV
     if event.value is None:
         return BadEvent(BadEventReason.TOMBSTONE, "the event has no value")
     if len(event.value) > max_bytes:
-        return BadEvent(
-            BadEventReason.OVERSIZE, f"the value has {len(event.value)} bytes; at most {max_bytes} are read"
-        )
+        return oversize(len(event.value), max_bytes)
     for decoder in decoders:
         try:
             if decoder.recognises(event):
@@ -126,6 +124,11 @@ def decode(event: RawEvent, decoders: Sequence[Decoder], max_bytes: int = MAX_EV
     return BadEvent(
         BadEventReason.UNRECOGNISED, f"no decoder recognises an event that begins with {event.value[:16]!r}"
     )
+
+
+def oversize(size: int, max_bytes: int = MAX_EVENT_BYTES) -> BadEvent:
+    """The result for a value of `size` bytes, of which at most `max_bytes` are read."""
+    return BadEvent(BadEventReason.OVERSIZE, f"the value has {size} bytes; at most {max_bytes} are read")
 
 
 class MalformedError(ValueError):

@@ -25,15 +25,27 @@ PYTHON_NAMES = {
 }
 NOT_ALLOWED = 29  # error code of the broker
 BOOTSTRAP_MS = 10_000  # instead of kafka-python's 30 s for a missing broker; `bootstrap.timeout.ms` overrides it
+POLL_RECORDS = 8
+"""Records that a poll of Spark's consumer returns; Kafka's default is 500. Each can have a megabyte or more, and the
+consumer of every partition keeps the rest of its last poll for minutes."""
+FETCH_WAIT_MS = 5
+"""How long the broker holds a fetch without data; Kafka's default is 500. Spark reads only offsets that exist, so only
+fetches that were sent too early wait, and with them each partition of a batch: 0.1 s each by default."""
+LETTER_COMPRESSION = "zstd"
 JAVA_ONLY = ("sasl.jaas.config", "isolation.level", "group.id", "auto.offset.reset", "ssl.truststore.type")
 
 
-def source_options(kafka: KafkaSettings) -> dict[str, str]:
-    """Options of Spark's Kafka source. Control topics are transactional: read only committed records.
+def source_options(kafka: KafkaSettings, most_events: int) -> dict[str, str]:
+    """Options of Spark's Kafka source, for batches of at most `most_events`.
+
+    Control topics are transactional: read only committed records.
 
     With a list of topics, a missing topic ends the query. A pattern finds a topic in the first batch after its creation
     and reads it from its beginning, but lists all topics of the cluster. So use a pattern only with control topics,
     which other systems create. Checkpoints store offsets by topic in both cases.
+
+    Without a checkpoint a query starts at the end: the sweep finds earlier commits. A topic that appears later is read
+    from its beginning.
     """
     topics = dict.fromkeys((kafka.commit_topic, *kafka.control_topics))
     pattern = {"subscribePattern": f"^(?:{'|'.join(map(re.escape, topics))})$"}
@@ -41,17 +53,21 @@ def source_options(kafka: KafkaSettings) -> dict[str, str]:
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
         **(pattern if kafka.control_topics else {"subscribe": kafka.commit_topic}),
-        "startingOffsets": "earliest",
+        "startingOffsets": "latest",
         "failOnDataLoss": "false",  # the sweep finds commits whose events retention has removed
         "includeHeaders": "true",
-        "maxOffsetsPerTrigger": str(kafka.max_events_per_batch),
+        "kafka.max.poll.records": str(POLL_RECORDS),
+        "kafka.fetch.max.wait.ms": str(FETCH_WAIT_MS),
+        "maxOffsetsPerTrigger": str(most_events),
         **{f"kafka.{key}": value for key, value in kafka.options.items()},
     }
 
 
 def sink_options(kafka: KafkaSettings) -> dict[str, str]:
+    """Options of Spark's Kafka sink for dead letters. They repeat the events, so they are compressed."""
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
+        "kafka.compression.type": LETTER_COMPRESSION,
         "topic": kafka.dead_letter_topic,
         **{f"kafka.{key}": value for key, value in kafka.options.items()},
     }

@@ -1,191 +1,163 @@
-"""The table watcher: sweeps the catalogs and requests reports from the ledger.
+"""The table watcher: sweeps list the catalogs and ask for a look at every table, so that commits without events count.
 
-A sweep lists the catalogs and publishes one canonical event per table that requests a full report. So commits without
-events are found, and a driver that has just started receives the counts of all tables.
+It also asks for looks after our own commits. A sweep publishes nothing: an unchanged table costs one catalog call.
 """
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from compactor.errors import FirnlineError
-from compactor.events import Listener, TableUnreadable, ignore
+from compactor.events import Listener, TableUnreadable
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import Settings
 from compactor.table_names import TableName
-from streaming.commit_events import canonical
-from streaming.commit_events.decoder import TableChanged
+from streaming.ledger.look_queue import Asked, Lane, LookQueue
+from streaming.ledger.lookers import Breakers
+from streaming.logs.events import LOG
 
-LOG = logging.getLogger("firnline")
-SOURCE = "firnline-watcher"
 SWEEP_AGAIN_SECONDS = 15.0
+"""After a sweep that could not list a catalog."""
+BEHIND_SECONDS = 20.0
+"""While the stream is behind: commits whose events wait in the topic are found by sweeps."""
 
 
-Publisher = Callable[[bytes, bytes], None]
-"""Publishes key and value of one event on the commit topic."""
+@dataclass(frozen=True)
+class Surroundings:
+    """What a sweep asks the rest of the service.
+
+    Attributes:
+        known: Tables on the debt board; those that are not listed any more are looked at too.
+        owns: Whether the table is this service's.
+        may_start: Whether the stream has fixed its first offsets: only then can no commit fall between the two.
+        behind: Whether the stream is behind.
+    """
+
+    known: Callable[[], Iterable[TableName]]
+    owns: Callable[[TableName], bool] = lambda _table: True
+    may_start: Callable[[], bool] = lambda: True
+    behind: Callable[[], bool] = lambda: False
 
 
+@dataclass(eq=False)
 class TableWatcher:
-    """Sweeps in its own thread; also publishes recount requests and our own commits."""
+    """Sweeps each catalog in its own thread, so that one that does not answer holds up no other."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        catalogs: Catalogs,
-        publish: Publisher,
-        listener: Listener = ignore,
-        clock: Callable[[], float] = time.time,
-        *,
-        known: Callable[[], Iterable[TableName]] = tuple,
-        ticks: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._settings = settings
-        self._known = known
-        self._ticks = ticks
-        self._catalogs = catalogs
-        self._publish = publish
-        self._listener = listener
-        self._clock = clock
-        self._stop = threading.Event()
-        self._requests: dict[tuple[TableName, bool], float] = {}
-        self._found: dict[str, frozenset[TableName]] = {}
-        self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._serve, name="table-watcher", daemon=True)
-        self.trouble: str | None = None
+    settings: Settings
+    catalogs: Catalogs
+    queue: LookQueue
+    breakers: Breakers
+    surroundings: Surroundings
+    listener: Listener
+    ticks: Callable[[], float] = time.monotonic
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _wake: threading.Event = field(default_factory=threading.Event, init=False)
+    _found: dict[str, frozenset[TableName]] = field(default_factory=dict, init=False)
+    _troubles: dict[str, str] = field(default_factory=dict, init=False)
+    _threads: list[threading.Thread] = field(default_factory=list, init=False)
 
     def start(self) -> None:
-        """Start the thread; it sweeps at once."""
-        self._thread.start()
+        """Start the threads; they sweep as soon as the stream allows it."""
+        for catalog in self.catalogs.names:
+            thread = threading.Thread(target=self._serve, args=(catalog,), name=f"sweep-{catalog}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def stop(self) -> None:
-        """Stop after the current table."""
+        """Stop after the current namespace; a catalog that does not answer is not waited for."""
         self._stop.set()
-        self._thread.join(timeout=10)
+        for thread in self._threads:
+            thread.join(timeout=1.0)
 
-    def announce(self, table: TableName, snapshot_id: int) -> None:
-        """Publish our own commit, so that the ledger counts it like any other."""
-        self._send(table, snapshot_id=snapshot_id, operation="replace")
+    def committed(self, table: TableName) -> None:
+        """We committed to this table: count it."""
+        self.queue.put(table, Asked(Lane.EVENT))
 
-    def request_recount(self, table: TableName, *, continues: bool, after_seconds: float = 0.0) -> None:
-        """Request another count: to continue a long recount (`continues`), or after a failed read."""
-        with self._lock:
-            self._requests.setdefault((table, continues), self._ticks() + after_seconds)
+    def sweep_soon(self) -> None:
+        """Sweep all catalogs now: other tables are ours."""
+        self._wake.set()
 
     @property
     def found(self) -> frozenset[TableName] | None:
-        """Tables of the last sweep that are not ignored; None before the first listing."""
+        """Tables of the last sweep that are ours; None before the first listing."""
         found = self._found
         return frozenset().union(*found.values()) if found else None
 
-    def sweep(self) -> int:
-        """List every catalog and request a report of every table that is not ignored; return their number.
+    def is_found(self, table: TableName) -> bool:
+        """Whether the last sweep listed the table."""
+        return table in self._found.get(table.catalog, ())
 
-        Also request reports of known tables that are not listed: dropped tables, and tables known from events only.
+    @property
+    def trouble(self) -> str | None:
+        """Why catalogs could not be listed by their last sweep."""
+        return "; ".join(self._troubles.values()) or None
+
+    def sweep(self, catalog: str) -> int:
+        """List one catalog and ask for a look at each table that is ours and not ignored; return their number.
+
+        Raises:
+            FirnlineError: it cannot be listed; the tables that were listed before are asked for.
         """
-        requested = 0
-        self.trouble = None
-        for catalog in self._catalogs.names:
-            try:
-                listed, failure = self._list(catalog)
-                for table in self._keep_found(catalog, listed, complete=failure is None):
-                    if self._stop.is_set():
-                        return requested
-                    self._send(table, report=True)
-                    requested += 1
-                if failure is not None:
-                    raise failure
-                if self._stop.is_set():
-                    return requested
-                seen = set(listed)
-                for table in self._known():
-                    if table.catalog == catalog and table not in seen:
-                        self._send(table, report=True)
-            except FirnlineError as error:
-                self.trouble = str(error)
-                self._listener(
-                    TableUnreadable(table=TableName(catalog, (), "*"), reason=error.reason, message=str(error))
-                )
-        return requested
-
-    def _list(self, catalog: str) -> tuple[list[TableName], FirnlineError | None]:
-        """The catalog's tables; after a failure, those listed before it, with the error."""
-        listed: list[TableName] = []
+        listed: set[TableName] = set()
         try:
-            for table in self._catalogs.list_tables(catalog):
+            for table in self.catalogs.list_tables(catalog):
                 if self._stop.is_set():
-                    break
-                listed.append(table)
-        except FirnlineError as error:
-            return listed, error
-        return listed, None
+                    return len(listed)
+                if self._watches(table):
+                    listed.add(table)
+                    self.queue.put(table, Asked(Lane.SWEEP))
+        except FirnlineError:
+            if listed:
+                self._keep(catalog, self._found.get(catalog, frozenset()) | listed)
+            raise
+        self._keep(catalog, frozenset(listed))
+        for table in self.surroundings.known():
+            if table.catalog == catalog and table not in listed and self._watches(table):
+                self.queue.put(table, Asked(Lane.SWEEP))
+        return len(listed)
 
-    def _keep_found(self, catalog: str, listed: list[TableName], *, complete: bool) -> list[TableName]:
-        watched = [table for table in listed if not self._settings.tables.ignores(table)]
-        before = frozenset[TableName]() if complete else self._found.get(catalog, frozenset())
-        if watched or complete:
-            self._found = {**self._found, catalog: before.union(watched)}  # assign a new map: other threads read it
-        return watched
+    def _watches(self, table: TableName) -> bool:
+        return not self.settings.tables.ignores(table) and self.surroundings.owns(table)
 
-    def _serve(self) -> None:
-        next_sweep = self._ticks()
+    def _keep(self, catalog: str, found: frozenset[TableName]) -> None:
+        self._found = {**self._found, catalog: found}  # assign a new map: other threads read it
+
+    def _serve(self, catalog: str) -> None:
+        while not self.surroundings.may_start():
+            if self._stop.wait(0.1):
+                return
         while not self._stop.is_set():
-            now = self._ticks()
-            if now >= next_sweep:
-                swept = self._guarded(self.sweep)
-                pause = self._settings.service.sweep_seconds
-                next_sweep = now + (pause if swept else min(pause, SWEEP_AGAIN_SECONDS))
-            self._guarded(self._send_what_is_due)
-            self._stop.wait(0.5)
+            started = self.ticks()
+            pause = self._swept(catalog)
+            while not self._stop.is_set() and self.ticks() < started + pause:
+                if self._wake.wait(0.5):
+                    break
+                if self.surroundings.behind():
+                    pause = min(pause, BEHIND_SECONDS)
+            self._stop.wait(0.5)  # every catalog's thread sees the wake-up
+            self._wake.clear()
 
-    def _guarded(self, step: Callable[[], object]) -> bool:
+    def _swept(self, catalog: str) -> float:
+        """Sweep once; returns the seconds until the next sweep. Nothing ends the thread."""
+        pause = self.settings.service.sweep_seconds
+        seconds = self.breakers.start(catalog)
+        if seconds > 0:
+            return min(pause, seconds)
+        error: FirnlineError | None = None
         try:
-            step()
-        except Exception as error:  # noqa: BLE001 - the thread must survive failures of the broker
-            if self.trouble is None:
-                LOG.warning("the table watcher failed and will try again: %s", error)
-            self.trouble = str(error)
-            return False
-        return True
-
-    def _send_what_is_due(self) -> None:
-        now = self._ticks()
-        with self._lock:
-            due = [request for request, at in self._requests.items() if at <= now]
-            for request in due:
-                del self._requests[request]
-        while due:
-            table, continues = due[0]
-            try:
-                self._send(table, continues=continues, report=not continues)
-            except BaseException:
-                for table, continues in due:  # keep all requests if the broker fails
-                    self.request_recount(table, continues=continues)
-                raise
-            del due[0]
-
-    def _send(
-        self,
-        table: TableName,
-        *,
-        report: bool = False,
-        continues: bool = False,
-        snapshot_id: int | None = None,
-        operation: str | None = None,
-    ) -> None:
-        changed = TableChanged(
-            source=SOURCE,
-            event_id=str(uuid.uuid4()),
-            catalog=table.catalog,
-            namespace=table.namespace,
-            name=table.name,
-            timestamp_ms=int(self._clock() * 1000),
-            snapshot_id=snapshot_id,
-            operation=operation,
-            report=report,
-            continues=continues,
-        )
-        self._publish(*canonical.encode(changed, sender=SOURCE))
+            self.sweep(catalog)
+            self._troubles.pop(catalog, None)
+        except FirnlineError as failure:
+            error = failure
+            self._troubles[catalog] = str(failure)
+            self.listener(
+                TableUnreadable(table=TableName(catalog, (), "*"), reason=failure.reason, message=str(failure))
+            )
+        except Exception as failure:  # noqa: BLE001 - the thread must outlive every failure of a client
+            LOG.warning("catalog %s could not be swept: %s", catalog, failure)
+            self._troubles[catalog] = str(failure)
+        self.breakers.ended(catalog, "*", error)
+        return min(pause, SWEEP_AGAIN_SECONDS) if catalog in self._troubles else pause

@@ -9,16 +9,20 @@ from prometheus_client import CollectorRegistry
 
 from compactor.debt.board import DebtBoard
 from compactor.runs.dispatcher import Dispatcher, Work
+from compactor.runs.slots import SlotPool
 from compactor.settings.tree import Settings
+from compactor.shards import EVERYTHING, Shard
+from compactor.spark.cluster import ClusterWatch
 from metrics.debt_collector import DebtCollector
 from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
+from metrics.slot_collector import SlotCollector, SlotUse
 from metrics.status_page import Counting, Health
 from streaming.version import VERSION
 
 if TYPE_CHECKING:
-    from streaming.ledger.batch_handler import BatchHandler
-    from streaming.ledger.table_watcher import TableWatcher
+    from streaming.kafka.shard_group import ShardGroup
+    from streaming.ledger.driver_ledger import DriverLedger
     from streaming.service.streams import Streams
 
 
@@ -29,9 +33,16 @@ class ServiceState:
     starting: bool = False
     ready: bool = False
     dispatcher: Dispatcher | None = None
-    watcher: TableWatcher | None = None
-    handler: BatchHandler | None = None
+    ledger: DriverLedger | None = None
+    group: ShardGroup | None = None
     streams: Streams | None = None
+    slots: SlotPool | None = None
+    cluster: ClusterWatch | None = None
+
+    @property
+    def shard(self) -> Shard:
+        """The part of the tables that is this service's now."""
+        return EVERYTHING if self.group is None else self.group.current
 
     @property
     def work(self) -> Work:
@@ -39,12 +50,31 @@ class ServiceState:
         return Work() if self.dispatcher is None else self.dispatcher.status
 
     @property
+    def rewriting(self) -> SlotUse:
+        """Slots and executors; empty before Spark has started."""
+        if self.slots is None or self.cluster is None:
+            return SlotUse()
+        book, state = self.slots.book, self.cluster.state
+        return SlotUse(
+            slots=book.capacity,
+            in_use=book.in_use,
+            waiting_runs=len(book.waiting),
+            cores=state.executors.cores,
+            executors=state.executors.executors,
+            host_tasks=dict(state.executors.tasks),
+            shortage_seconds=state.shortage_seconds,
+        )
+
+    @property
     def counting(self) -> Counting | None:
         """How many tables were counted, of how many; None until a catalog was listed."""
-        found = self.watcher.found if self.watcher is not None else None
-        if found is None or self.handler is None:
-            return None
-        return Counting(len(found & self.handler.answered), len(found))
+        counted = self.ledger.counted if self.ledger is not None else None
+        return None if counted is None else Counting(*counted)
+
+    @property
+    def waiting_looks(self) -> int:
+        """Tables that wait for a look."""
+        return 0 if self.ledger is None else len(self.ledger.queue)
 
     @property
     def health(self) -> Health:
@@ -54,10 +84,17 @@ class ServiceState:
             details["service"] = "starting or stopping"
         for name in self.streams.ended if self.streams is not None else ():
             details[f"stream {name}"] = "not running"
-        if self.watcher is not None and self.watcher.trouble:
-            details["table watcher"] = self.watcher.trouble
+        if self.ledger is not None:
+            details |= {f"catalog {name}": "does not answer" for name in self.ledger.breakers.silent}
+            if self.ledger.watcher.trouble:
+                details["table watcher"] = self.ledger.watcher.trouble
+        troubles = {
+            "shard group": "" if self.group is None else self.group.trouble,
+            "executors": "" if self.cluster is None else self.cluster.state.trouble,
+        }
+        details |= {part: trouble for part, trouble in troubles.items() if trouble}
         dead = "stream ledger" in details
-        return Health(live=not dead, ready=self.ready and not dead, details=details)
+        return Health(live=not dead, ready=self.ready and not dead and not any(troubles.values()), details=details)
 
 
 def metrics_server(
@@ -65,8 +102,17 @@ def metrics_server(
 ) -> MetricsServer:
     """The HTTP server, not yet started."""
     worst = settings.service.worst_partitions
-    collector = DebtCollector(board, lambda: state.work, lambda: state.ready, version=VERSION, worst_partitions=worst)
+    collector = DebtCollector(
+        board,
+        lambda: state.work,
+        lambda: state.ready,
+        version=VERSION,
+        worst_partitions=worst,
+        waiting_looks=lambda: state.waiting_looks,
+        shard_members=lambda: 1 if state.group is None else len(state.group.members),
+    )
     registry.register(collector)
+    registry.register(SlotCollector(lambda: state.rewriting))
     site = Site(
         registry,
         lambda: state.health,
@@ -74,5 +120,6 @@ def metrics_server(
         lambda: work.running,
         lambda: work.finished,
         lambda: state.counting,
+        lambda: state.rewriting,
     )
     return MetricsServer(site, settings.http.host, settings.http.port)

@@ -1,7 +1,7 @@
 """The service: starts its parts in a fixed order, watches them, and stops them in the reverse order.
 
-Start: HTTP pages (alive, not ready) → catalogs and topics → history → Spark → sweep of in-flight records → dispatcher →
-streaming queries → table watcher → ready. Every part that starts adds the step that stops it.
+Start: HTTP pages (alive, not ready) → catalogs, topics → history → Spark → sweep of in-flight records → shard group →
+dispatcher → streaming queries → ledger → ready. Every part that starts adds the step that stops it.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from compactor.debt.board import DebtBoard
-from compactor.errors import FirnlineError, RetryError
-from compactor.events import Event, LedgerUpdated, RunCommitted, UnreferencedFilesRemoved
+from compactor.errors import FirnlineError
+from compactor.events import Event, RunCommitted, UnreferencedFilesRemoved
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.executor_job import ReadOnExecutors
-from compactor.manifests.prefetcher import Prefetcher
 from compactor.runs.dispatcher import Dispatcher
 from compactor.runs.open_requests import OpenRequests
 from compactor.runs.table_planner import TablePlanner
-from compactor.runs.table_worker import Announce, ObserveWorker, RewriteWorker
+from compactor.runs.table_worker import ObserveWorker, RewriteWorker
 from compactor.runs.work_order import Limits
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
@@ -32,17 +32,14 @@ from compactor.table_names import TableName
 from metrics.recent_work import RecentWork
 from metrics.recorder import Recorder
 from streaming.hooks.refresh_hooks import RefreshHooks, named_hooks
-from streaming.kafka.clients import ensure_topics
+from streaming.kafka.clients import ensure_topics, producer
+from streaming.kafka.shard_group import ShardGroup, member_name
 from streaming.kafka.topic_sample import check_commit_topic
-from streaming.ledger.batch_handler import BatchHandler
-from streaming.ledger.operator import ledger_settings
-from streaming.ledger.table_watcher import TableWatcher
+from streaming.ledger.driver_ledger import Around, DriverLedger
 from streaming.logs.events import LOG, log_event
 from streaming.service.event_bus import EventBus
-from streaming.service.observe import DirectLedger
 from streaming.service.pages import ServiceState, metrics_server
 from streaming.service.streams import Streams
-from streaming.service.topics import TopicWriter
 from streaming.wiring import Rewriting, check_run_settings, history_of, manifest_cache, rewriting
 
 if TYPE_CHECKING:
@@ -51,6 +48,8 @@ if TYPE_CHECKING:
 STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for the history and for Spark to stop
 HISTORY_SECONDS = 4.0
 HOOK_SECONDS = 2.0
+PRODUCER_SECONDS = 3.0
+OFFSETS_SECONDS = 60.0
 IN_FLIGHT_SWEEP_SECONDS = 15.0
 
 
@@ -70,7 +69,6 @@ class Service:
         self._clock = clock
         self._board = DebtBoard()
         self._catalogs = Catalogs(settings.catalogs)
-        self._topics = TopicWriter(settings.kafka)
         self._state = ServiceState()
         self._stop_steps = ExitStack()
         self._stop_by = 0.0
@@ -121,10 +119,12 @@ class Service:
             beside_stream=True,
             clock=self._clock,
         )
+        self._state.slots, self._state.cluster = parts.slots, parts.cluster
+        self._at_stop("cluster", parts.cluster.stop)
         self._sweep_in_flight()
         self._start_work(session, parts, checkpoint)
         self._state.ready, self._state.starting = True, False
-        LOG.info("ready: %d rewrite slots, checkpoint %s", parts.slots, checkpoint)
+        LOG.info("ready: %d rewrite slots, checkpoint %s", parts.slots.book.capacity, checkpoint)
 
     def run_until(self, stop: threading.Event) -> None:
         """Watch over the parts until `stop` is set.
@@ -171,20 +171,17 @@ class Service:
         return "file://" + folder.name
 
     def _check_surroundings(self) -> None:
-        """Catalogs answer; topics exist and are ours. Nothing is written before."""
-        for name in self._catalogs.names:
-            next(self._catalogs.list_tables(name), None)
+        """A catalog answers; topics exist and are ours. Nothing is written before."""
+        check_catalogs(self._catalogs)
         hook_topics = {hook.topic for hook in self._settings.hooks if hook.kind == "kafka"}
         ensure_topics(self._settings.kafka, create=not self._observe, hook_topics=hook_topics)
         check_commit_topic(self._settings.kafka, observe=self._observe)
 
     def _start_session(self) -> SparkSession:
-        """Producer, history and Spark. History and producer stop before Spark, whose stop may hang."""
+        """History and Spark. The history stops before Spark, whose stop may hang."""
         sessions: list[SparkSession] = []
         self._at_stop("spark", lambda: [session.stop() for session in sessions])
         if not self._observe:
-            self._topics.open()
-            self._at_stop("producer", self._topics.close)
             self._start_history()
         self._at_stop("manifest cache", self._cache.flush)
         sessions.append(spark_session(self._settings))
@@ -198,20 +195,33 @@ class Service:
             self._at_stop("history", lambda: history.stop(HISTORY_SECONDS))
 
     def _start_work(self, session: SparkSession, parts: Rewriting, checkpoint: str) -> None:
-        """Hooks, dispatcher, streams and watcher, in this order."""
+        """Hooks, shard group, dispatcher, ledger and streams, in this order."""
         if not session.sparkContext.master.startswith("local"):
             self._cache.use_reader(ReadOnExecutors(session, self._settings.service.manifest_job_bytes))
         self._start_hooks(session)
-        prefetcher = self._start_prefetcher()
-        direct = DirectLedger(ledger_settings(self._settings, self._catalogs), self._clock)
-        watcher = TableWatcher(
-            self._settings,
-            self._catalogs,
-            (lambda _key, value: direct.count(handler, value)) if self._observe else self._topics.publish,
-            self._bus.publish,
-            self._clock,
-            known=self._board.known,
+        state = self._state
+        ledger = DriverLedger(
+            settings=self._settings,
+            catalogs=self._catalogs,
+            board=self._board,
+            plans=self._cache,
+            checkpoint=checkpoint,
+            around=Around(
+                wake=lambda: state.dispatcher.wake() if state.dispatcher is not None else None,
+                shard=lambda: state.shard,
+                may_sweep=lambda: state.streams is not None and state.streams.offsets_fixed,
+                behind=lambda: state.streams is not None and state.streams.behind,
+            ),
+            listener=self._bus.publish,
+            clock=self._clock,
         )
+        state.ledger = ledger
+        self._at_stop("ledger", lambda: ledger.stop(self._stop_by - time.monotonic()))
+        self._start_shard_group(ledger, checkpoint)
+
+        def owns(table: TableName) -> bool:
+            return state.shard.owns(table)
+
         planner = TablePlanner(
             settings=self._settings,
             catalogs=self._catalogs,
@@ -219,57 +229,67 @@ class Service:
             board=self._board,
             listener=self._bus.publish,
             clock=self._clock,
-            planned=prefetcher.planned,
+            planned=ledger.looker.planned,
+            owns=owns,
         )
-        announce = _announcing(watcher)
-        worker = ObserveWorker(planner) if self._observe else RewriteWorker(planner, parts.rewriter, announce)
+        committed = ledger.watcher.committed
+        worker = ObserveWorker(planner) if self._observe else RewriteWorker(planner, parts.rewriter, committed)
         dispatcher = Dispatcher(
             self._board,
             worker.work,
             concurrent_runs=self._settings.service.concurrent_runs,
             first_backoff_seconds=self._settings.service.retry_seconds,
             limits=Limits(self._settings.limits),
+            slots=parts.slots,
             clock=self._clock,
-        )
-        handler = BatchHandler(
-            self._settings,
-            self._board,
-            watcher,
-            self._topics.send_dead_letter,
-            dispatcher.wake,
-            self._bus.publish,
-            self._clock,
+            may_start=lambda table: owns(table) and ledger.breakers.available(table.catalog),
         )
         streams = Streams(
             session=session,
             settings=self._settings,
-            catalogs=self._catalogs,
+            catalogs=self._catalogs.names,
             checkpoint=checkpoint,
-            handler=handler,
+            handle=ledger.inbox,
+            missing=ledger.missing,
+            shard=lambda: state.shard,
             listener=self._bus.publish,
             write=not self._observe,
+            alive=self._recorder.stream_alive,
         )
-        self._start_in_order(dispatcher, streams, watcher, handler)
+        self._start_in_order(dispatcher, streams, ledger)
 
-    def _start_in_order(
-        self, dispatcher: Dispatcher, streams: Streams, watcher: TableWatcher, handler: BatchHandler
-    ) -> None:
-        state = self._state
-        state.dispatcher, state.streams, state.watcher, state.handler = dispatcher, streams, watcher, handler
+    def _start_in_order(self, dispatcher: Dispatcher, streams: Streams, ledger: DriverLedger) -> None:
+        self._state.dispatcher, self._state.streams = dispatcher, streams
         self._at_stop("streams", streams.stop)
         self._at_stop("batches", lambda: streams.finish_batches(self._stop_by))
         self._at_stop("dispatcher", self._stop_dispatcher)
         dispatcher.start()
         streams.start()
         for query in streams.queries:
-            self._recorder.stream_started(str(query.name))
-        self._at_stop("table watcher", watcher.stop)
-        watcher.start()
+            self._recorder.stream_alive(str(query.name))
+        ledger.start()
+        deadline = time.monotonic() + OFFSETS_SECONDS
+        while not streams.offsets_fixed and not streams.ended and time.monotonic() < deadline:
+            time.sleep(0.05)  # ready means: an event that is published from now on is heard
+
+    def _start_shard_group(self, ledger: DriverLedger, checkpoint: str) -> None:
+        """Join the services that divide the tables among themselves. Left last, when no run is under way any more."""
+        name = self._settings.service.shard_group
+        if not name:
+            return
+        me = member_name(checkpoint)
+        self._state.group = group = ShardGroup(self._settings.kafka, name, me, ledger.shard_changed)
+        self._at_stop("shard group", group.stop)
+        group.start()
 
     def _start_hooks(self, session: SparkSession) -> None:
         """None in observe mode: it commits nothing."""
         settings = () if self._observe else self._settings.hooks
-        hooks = RefreshHooks(named_hooks(settings, session, self._topics.producer), self._bus.publish)
+        records = None
+        if any(hook.kind == "kafka" for hook in settings):
+            records = producer(self._settings.kafka)
+            self._at_stop("producer", lambda: records.close(timeout=PRODUCER_SECONDS))
+        hooks = RefreshHooks(named_hooks(settings, session, records), self._bus.publish)
 
         def committed(event: Event) -> None:
             if isinstance(event, RunCommitted):
@@ -278,18 +298,6 @@ class Service:
         self._bus.subscribe(committed)
         self._at_stop("refresh hooks", lambda: hooks.stop(HOOK_SECONDS))
         hooks.start()
-
-    def _start_prefetcher(self) -> Prefetcher:
-        prefetcher = Prefetcher(self._catalogs, self._cache)
-
-        def updated(event: Event) -> None:
-            if isinstance(event, LedgerUpdated):
-                prefetcher.table_changed(event.table)
-
-        self._bus.subscribe(updated)
-        self._at_stop("prefetcher", prefetcher.stop)
-        prefetcher.start()
-        return prefetcher
 
     def _stop_dispatcher(self) -> None:
         dispatcher = self._state.dispatcher
@@ -308,13 +316,16 @@ class Service:
             self._bus.publish(UnreferencedFilesRemoved(table, files))
 
 
-def _announcing(watcher: TableWatcher) -> Announce:
-    """Publishes our own commits, so that the ledger counts them; where that fails, the next sweep finds them."""
+def check_catalogs(catalogs: Catalogs) -> None:
+    """Ask every catalog at once. One that does not answer stops nothing while another does.
 
-    def announce(table: TableName, snapshot_id: int) -> None:
-        try:
-            watcher.announce(table, snapshot_id)
-        except RetryError as error:
-            LOG.warning("%s: the commit could not be announced, the sweep finds it: %s", table, error)
-
-    return announce
+    Raises:
+        RetryError: no catalog answers; the error is that of the first.
+    """
+    with ThreadPoolExecutor(len(catalogs.names), thread_name_prefix="catalog") as pool:
+        asked = [pool.submit(next, catalogs.list_tables(name), None) for name in catalogs.names]
+    failed = [error for answer in asked if (error := answer.exception()) is not None]
+    for error in failed:
+        if len(failed) == len(asked) or not isinstance(error, FirnlineError):
+            raise error
+        LOG.warning("%s; its tables are counted and rewritten once it answers", error)

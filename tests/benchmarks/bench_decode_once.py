@@ -27,6 +27,7 @@ from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import plan_table
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.slots import SlotPool
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
@@ -71,7 +72,7 @@ def main() -> None:
             catalogs,
             cache,
             InFlightRecords(f"file://{folder}/in-flight", Owner.this_process(), 60, time.time),
-            slots=2,
+            slots=SlotPool(2),
             lease_seconds=60,
             check_seconds=15,
         )

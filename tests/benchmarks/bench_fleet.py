@@ -160,16 +160,6 @@ def _text(value: Any) -> str:
         shown = {key.replace("_", " "): _text(each) for key, each in value.items()}
         return ", ".join(f"{key} ({each})" if "," in each else f"{key} {each}" for key, each in shown.items())
     return str(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        value = asdict(value)
-    if isinstance(value, dict):
-        return ", ".join(
-            f"{key.replace('_', ' ')} ({_text(each)})"
-            if isinstance(each, dict)
-            else f"{key.replace('_', ' ')} {_text(each)}"
-            for key, each in value.items()
-        )
-    return str(value)
 
 
 def _plain(value: Any) -> Any:

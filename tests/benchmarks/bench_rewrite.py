@@ -41,6 +41,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import plan_table
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.slots import SlotPool
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
@@ -142,7 +143,9 @@ class Bench:
     def firnline(self) -> RunResult:
         cache = ManifestCache(64 * 1024 * 1024)
         records = InFlightRecords(f"file://{self.folder}/in-flight", Owner.this_process(), 60, time.time)
-        rewriter = Rewriter(self.session, self.catalogs, cache, records, slots=2, lease_seconds=60, check_seconds=15)
+        rewriter = Rewriter(
+            self.session, self.catalogs, cache, records, slots=SlotPool(2), lease_seconds=60, check_seconds=15
+        )
         view = self.catalogs.load(self.name)
         return rewriter.run(plan_table(view, self.settings.policy.for_table(self.name), cache))
 

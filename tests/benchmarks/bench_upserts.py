@@ -37,6 +37,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.inventory import take_inventory
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
+from streaming.ledger.look_queue import Lane
 from tests.benchmarks.machine import description
 from tests.benchmarks.upsert_writer import ClockedTable, Upserts, UpsertWriter
 from tests.conftest import Lake
@@ -146,7 +147,7 @@ class Hour:
 
         def decide(at: float) -> None:
             followed.now = FIRST_MOMENT + at
-            followed.look(report=False)
+            followed.look(Lane.EVENT)
 
         return decide
 

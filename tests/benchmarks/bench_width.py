@@ -30,6 +30,7 @@ from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, plan_table
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.slots import SlotPool
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
@@ -96,7 +97,7 @@ def measure(bench: Any, width: int, options: argparse.Namespace, console: Consol
     snapshot = make_table(catalogs, name, width, options.files, options.file_mb * 1e6)
     cache = ManifestCache(1 << 26)
     records = InFlightRecords(f"file://{folder}/in-flight", Owner.this_process(), 60, time.time)
-    rewriter = Rewriter(session, catalogs, cache, records, slots=2, lease_seconds=60, check_seconds=15)
+    rewriter = Rewriter(session, catalogs, cache, records, slots=SlotPool(2), lease_seconds=60, check_seconds=15)
     plan = plan_table(catalogs.load(name), settings.policy.for_table(name), cache, Request(force=True))
     result = rewriter.run(plan)
     ours = kept(session, name, folder / f"ours-{width}")

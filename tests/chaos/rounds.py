@@ -15,6 +15,7 @@ from compactor.planning.plan_table import Request, plan_table
 from compactor.rewrite.tasks.runner import OutputTaskRunner
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.slots import SlotPool
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import first_line
 from tests.chaos.model import SerialModel
@@ -149,7 +150,7 @@ class Chaos:
             self._lake.catalogs,
             self._cache,
             self._lake.in_flight(),
-            slots=2,
+            slots=SlotPool(2),
             lease_seconds=60,
             check_seconds=60,
             commit=self._commit,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,13 +29,14 @@ from compactor.locations import plain_path
 from compactor.planning.budget import Grant
 from compactor.runs.dispatcher import waiting
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.slots import SlotPool
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import RewriteWorker
 from compactor.settings.tree import Settings
-from streaming.commit_events.decoder import TableChanged
-from streaming.ledger.batch_handler import BatchHandler
-from streaming.ledger.operator import ledger_settings
-from streaming.service.observe import DirectLedger
+from compactor.storage.ledger_database import LedgerDatabase
+from streaming.ledger.board_writer import BoardWriter
+from streaming.ledger.look_queue import Asked, Lane
+from streaming.ledger.looker import Looker, Outcome
 from streaming.wiring import manifest_cache
 from tests.conftest import Lake
 
@@ -119,13 +121,6 @@ class ClockedTable:
         return found
 
 
-class NobodyAsked:
-    """What the batch handler asks for is done by the test itself."""
-
-    def request_recount(self, *_: object, **__: object) -> None:
-        raise AssertionError("a small local table is counted in one go")
-
-
 @dataclass
 class FollowedTable:
     """The ledger, board, policy, planner and rewriter of the service over one table, on the table's clock."""
@@ -142,19 +137,25 @@ class FollowedTable:
         self.board = DebtBoard()
         self.cache = manifest_cache(self.settings)
         rewriter = Rewriter(
-            lake.session, lake.catalogs, self.cache, lake.in_flight(), slots=2, lease_seconds=60, check_seconds=60,
-            listener=self.publish, clock=clock,
+            lake.session, lake.catalogs, self.cache, lake.in_flight(), slots=SlotPool(2), lease_seconds=60,
+            check_seconds=60, listener=self.publish, clock=clock,
         )  # fmt: skip
         planner = TablePlanner(
             settings=self.settings, catalogs=lake.catalogs, cache=self.cache, board=self.board, listener=self.publish,
             clock=clock, planned=lambda _: None,
         )  # fmt: skip
         self.worker = RewriteWorker(planner, rewriter, announce=lambda *_: None)
-        self.direct = DirectLedger(ledger_settings(self.settings, lake.catalogs), clock)
-        self._handler = BatchHandler(
-            self.settings, self.board, NobodyAsked(), lambda _: None, lambda: None, self.publish, clock
+        self.looker = Looker(
+            settings=self.settings, catalogs=lake.catalogs, database=LedgerDatabase(self._state_file()),
+            counting=self.cache, plans=self.cache, board=self.board,
+            writer=BoardWriter(self.settings, self.board, lambda: None, self.publish, clock),
+            listener=self.publish, clock=clock,
         )  # fmt: skip
         self._name = lake.name(self.clocked.name)
+
+    @staticmethod
+    def _state_file() -> Path:
+        return Path(tempfile.mkdtemp(prefix="ledger-")) / "ledger.sqlite"
 
     def publish(self, event: Event) -> None:
         if isinstance(event, RunCommitted):
@@ -166,25 +167,25 @@ class FollowedTable:
         for at, files in commits:
             while sweep_at < at:
                 self.now = sweep_at
-                self.look(report=True)
+                self.look(Lane.SWEEP)
                 sweep_at += self.settings.service.sweep_seconds
             self.now = at
             self.clocked.add(files, at)
             self.bytes_in += sum(file.file_size_in_bytes for file in files)
-            self.look(report=False)
+            self.look(Lane.EVENT)
             self.small_files.append(self._count())
 
-    def look(self, *, report: bool) -> None:
+    def look(self, lane: Lane) -> None:
         """The ledger looks, and what is due is rewritten, until nothing is."""
-        name = self._name
-        changed = TableChanged("test", "", name.catalog, name.namespace, name.name, int(self.now * 1000), report=report)
-        self._handler.apply(self.direct.rows(name, changed))
+        looked = self.looker.look(self._name, Asked(lane, self.now if lane is Lane.EVENT else None))
+        assert looked.outcome in {Outcome.COUNTED, Outcome.UNCHANGED}, looked
+        assert looked.again_after is None, "a small local table is counted in one go"
         for debt in waiting(self.board.tables(), {}, frozenset(), self.now):
             runs = len(self.runs)
             self.worker.work(debt, lambda: False, Grant())
             if len(self.runs) > runs:
                 self.clocked.stamp(self.now)
-                self.look(report=False)
+                self.look(Lane.EVENT)
 
     def _count(self) -> int:
         view = self.clocked.lake.catalogs.load(self._name)

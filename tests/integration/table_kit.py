@@ -13,6 +13,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.slots import SlotPool
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import activate
 from tests.conftest import Lake
@@ -113,7 +114,7 @@ def run(
         lake.catalogs,
         ManifestCache(1 << 24),
         lake.in_flight(),
-        slots=slots,
+        slots=SlotPool(slots),
         lease_seconds=60,
         check_seconds=60,
         commit=commit or CommitSettings(),

@@ -19,7 +19,7 @@ from streaming.kafka import topic_sample
 from streaming.kafka.clients import source_options
 from streaming.kafka.commit_topic import RecordKind
 from streaming.kafka.topic_sample import TopicSample, sample_topic
-from streaming.ledger import queries as commit_stream
+from streaming.ledger import records as commit_stream
 from tests.conftest import Lake
 from tests.integration.service_process import Site, firnline, log_lines, site, wait_for
 
@@ -186,19 +186,22 @@ def test_a_checkpoint_made_with_a_list_of_topics_goes_on(
         create(admin, name)
     sent, seen = list[bytes](), list[bytes]()
 
-    def by_list(settings: KafkaSettings) -> dict[str, str]:
-        options = source_options(settings)
+    def by_pattern(settings: KafkaSettings, most_events: int) -> dict[str, str]:
+        return {**source_options(settings, most_events), "startingOffsets": "earliest"}
+
+    def by_list(settings: KafkaSettings, most_events: int) -> dict[str, str]:
+        options = by_pattern(settings, most_events)
         del options["subscribePattern"]
         return {**options, "subscribe": ",".join(names)}
 
-    for number, options in enumerate((by_list, source_options, by_list)):
+    for number, options in enumerate((by_list, by_pattern, by_list)):
         monkeypatch.setattr(commit_stream, "source_options", options)
         for name in names:
             value = f"{name} {number}".encode()
             producer.send(name, value).get(30)
             sent.append(value)
         query = (
-            commit_stream.records(lake.session, kafka)
+            commit_stream.records(lake.session, kafka, 100)
             .writeStream.foreachBatch(lambda frame, _: seen.extend(bytes(row.value) for row in frame.collect()))
             .option("checkpointLocation", f"file://{tmp_path}/checkpoint")
             .trigger(availableNow=True)

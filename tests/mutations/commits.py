@@ -13,6 +13,12 @@ _STATE: Final = "tests/integration/test_commit_state.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
 _LEDGER: Final = "tests/properties/test_ledger_properties.py"
 _IN_FLIGHT: Final = "tests/unit/commit/test_in_flight.py"
+_DATABASE: Final = "tests/unit/storage/test_ledger_database.py"
+_INBOX: Final = "tests/unit/streaming/ledger/test_inbox.py"
+_LOOKER: Final = "tests/unit/streaming/ledger/test_looker.py"
+_QUEUE: Final = "tests/unit/streaming/ledger/test_look_queue.py"
+_TAGS: Final = "tests/unit/iceberg/test_etag_trust.py"
+_WATCHER: Final = "tests/unit/streaming/ledger/test_table_watcher.py"
 _SETTINGS: Final = "tests/unit/settings/test_settings.py"
 
 MUTATIONS: Final = (
@@ -230,6 +236,22 @@ MUTATIONS: Final = (
         "if False:",
         f"{_IN_FLIGHT}::test_a_run_that_a_sweep_has_taken_for_dead_keeps_no_lease",
     ),
+    Mutation(
+        "15",
+        "a task that Spark starts again writes the file that the lost attempt may still write",
+        "compactor/rewrite/tasks/output_task.py",
+        "work.at_attempt(number)",
+        "work",
+        "tests/unit/rewrite/test_attempts.py::test_a_task_reports_which_attempt_wrote_its_file",
+    ),
+    Mutation(
+        "15",
+        "files of a lost attempt are on no record: nobody deletes them",
+        "compactor/commit/in_flight.py",
+        "for file in self.files for attempt in range(self.attempts)",
+        "for file in self.files for attempt in range(1)",
+        "tests/unit/rewrite/test_attempts.py::test_a_record_lists_the_files_of_all_attempts",
+    ),
     # --- 16 events are hints ---
     Mutation(
         "16",
@@ -259,9 +281,84 @@ MUTATIONS: Final = (
         "16",
         "tables are listed at the start only",
         "streaming/ledger/table_watcher.py",
-        "next_sweep = now + (pause if swept else min(pause, SWEEP_AGAIN_SECONDS))",
-        'next_sweep = float("inf")',
-        "tests/unit/streaming/test_batch_handler.py::test_every_sweep_asks_for_every_table_that_is_not_ignored",
+        "while not self._stop.is_set() and self.ticks() < started + pause:",
+        "while not self._stop.is_set():",
+        f"{_WATCHER}::test_sweeps_are_repeated_and_begin_when_the_stream_has_fixed_its_first_offsets",
+    ),
+    Mutation(
+        "16",
+        "sweeps begin before the stream has fixed its first offsets: a commit between the two is missed",
+        "streaming/ledger/table_watcher.py",
+        "while not self.surroundings.may_start():",
+        "while False:",
+        f"{_WATCHER}::test_sweeps_are_repeated_and_begin_when_the_stream_has_fixed_its_first_offsets",
+    ),
+    Mutation(
+        "16",
+        "an event of a snapshot that is not counted is taken for one that is",
+        "streaming/ledger/looker.py",
+        "return known is not None and snapshot_id in known.seen",
+        "return known is not None",
+        f"{_INBOX}::test_an_event_about_a_snapshot_that_was_counted_asks_for_no_look",
+    ),
+    Mutation(
+        "16",
+        "a branch that is published is taken for counted, because its snapshots were listed before",
+        "streaming/ledger/looker.py",
+        'array("q", _newest_ancestors(view))',
+        'array("q", (each.snapshot_id for each in view.metadata.snapshots))',
+        f"{_INBOX}::test_a_snapshot_of_another_branch_is_news_when_it_is_published",
+    ),
+    Mutation(
+        "16",
+        "an event during a look is lost",
+        "streaming/ledger/look_queue.py",
+        "            self._busy[table] = asked if before is None else before.joined(asked)\n",
+        "",
+        f"{_QUEUE}::test_a_table_that_is_asked_for_while_it_is_looked_at_is_looked_at_once_more",
+    ),
+    Mutation(
+        "16",
+        "a look that fails half way saves half a state",
+        "compactor/storage/ledger_database.py",
+        "        self._changed[number] = packed\n",
+        "        self._changed[number] = packed\n        self._database.save(\n"
+        "            self._name, head=None, cleared=False, slots={number: packed}\n        )\n",
+        f"{_LOOKER}::test_a_look_that_fails_half_way_leaves_the_saved_state_and_the_next_one_counts_right",
+    ),
+    Mutation(
+        "16",
+        "a state that could not be saved as a whole is saved in part",
+        "compactor/storage/ledger_database.py",
+        "            with self._lock, self._connection as connection:\n                yield connection\n",
+        "            with self._lock:\n                self._connection.isolation_level = None\n"
+        "                yield self._connection\n",
+        f"{_DATABASE}::test_an_interrupted_save_saves_nothing",
+    ),
+    Mutation(
+        "16",
+        "a look that ends early is taken for a finished count",
+        "streaming/ledger/looker.py",
+        "        if update.more:  # unfinished",
+        "        if False:  # unfinished",
+        f"{_LOOKER}::test_a_long_count_goes_on_look_by_look",
+    ),
+    Mutation(
+        "16",
+        "a table is taken for unchanged after an hour of equal tags",
+        "compactor/iceberg/tables.py",
+        "return self.etag if 0 <= now - self.checked_at < share * ETAG_TRUST_SECONDS else None",
+        "return self.etag",
+        "tests/unit/iceberg/test_conditional_load.py::"
+        "test_a_tag_is_trusted_for_an_hour_at_most_and_each_tables_hour_is_its_own",
+    ),
+    Mutation(
+        "16",
+        "an answer by tag alone renews the trust in the tag",
+        "compactor/iceberg/tables.py",
+        "return Unchanged(known if found.by_tag else KnownVersion(known.metadata_location, found.etag, now))",
+        "return Unchanged(KnownVersion(known.metadata_location, found.etag, now))",
+        f"{_TAGS}::test_an_answer_by_tag_does_not_renew_the_trust_in_the_tag",
     ),
     # --- 17 Polaris ---
     Mutation(

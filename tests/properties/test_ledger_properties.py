@@ -17,8 +17,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from pyiceberg.types import IntegerType
 
+from compactor.debt import ledger
 from compactor.debt.board import PartitionCounts
-from compactor.debt.ledger import DictionaryStore, Head, LedgerStore, LedgerUpdate, advance, unpack
+from compactor.debt.ledger import (
+    DictionaryStore,
+    Head,
+    LedgerStore,
+    LedgerUpdate,
+    advance,
+    partitions_in,
+    unpack,
+)
 from compactor.debt.table_changes import CommitTimes, Deltas, counts_of, live_counts
 from compactor.debt.tiers import step_edges, step_of
 from compactor.errors import RetryError
@@ -28,8 +37,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.manifests.columns import EntryColumns
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.settings.policy import PolicyValues
-from streaming.ledger.operator import StateLedgerStore
-from tests.contracts.state_handles import FakeMapState, FakeValueState
+from compactor.storage.ledger_database import LedgerDatabase, TableState
 from tests.properties.examples import examples
 from tests.properties.table_history import TableHistory, true_counts
 
@@ -46,11 +54,11 @@ class FailingCache(ManifestCache):
         super().__init__(2**24)
         self._good = good
 
-    def read(self, table: TableView, manifests: Any, *, prefetch: bool = False) -> list[EntryColumns]:
+    def read(self, table: TableView, manifests: Any, **options: Any) -> list[EntryColumns]:
         self._good -= 1
         if self._good < 0:
             raise RetryError("the store does not answer")
-        return super().read(table, manifests, prefetch=prefetch)
+        return super().read(table, manifests, **options)
 
 
 class Board:
@@ -59,11 +67,12 @@ class Board:
     def __init__(self) -> None:
         self.known: Deltas | None = None
 
-    def hear(self, update: LedgerUpdate) -> None:
+    def hear(self, update: LedgerUpdate, store: LedgerStore) -> None:
         if not update.counted:
             return
         if update.whole:
-            self.known = {}
+            assert update.partitions == {}, "a whole update says: read the store"
+            self.known = dict(partitions_in(store))
         if self.known is not None:
             self.known = {**self.known, **update.partitions}
             self.known = {key: counts for key, counts in self.known.items() if counts.has_debt}
@@ -84,10 +93,17 @@ class LedgerMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="ledger-"))
-        self.stores: tuple[LedgerStore, ...] = (DictionaryStore(), StateLedgerStore(FakeValueState(), FakeMapState()))
+        self.dictionary = DictionaryStore()
+        self.database = LedgerDatabase(self.folder / "ledger.sqlite")
         self.boards = (Board(), Board())
 
+    @property
+    def stores(self) -> tuple[LedgerStore, ...]:
+        """The second one as each look gets it: what the last look saved, from the disk."""
+        return self.dictionary, self.database.state("t")
+
     def teardown(self) -> None:
+        self.database.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @initialize(format_version=st.sampled_from([1, 2]))
@@ -203,43 +219,55 @@ class LedgerMachine(RuleBasedStateMachine):
 
     # --- looks of the ledger ------------------------------------------------------------------------------------------
 
-    @rule(budget=st.integers(1, 5), report=st.booleans(), looks=st.integers(1, 3))
-    def look(self, budget: int, report: bool, looks: int) -> None:
+    @rule(budget=st.integers(1, 5), looks=st.integers(1, 3))
+    def look(self, budget: int, looks: int) -> None:
         for _ in range(looks):
-            self._advance(budget, report=report)
+            self._advance(budget)
+
+    @rule()
+    def restart(self) -> None:
+        """The state comes from the disk; what the board knew is gone, until somebody reads the whole store."""
+        self.database.close()
+        self.database = LedgerDatabase(self.folder / "ledger.sqlite")
 
     @rule(budget=st.integers(1, 5))
     def look_until_done(self, budget: int) -> None:
         for _ in range(200):
-            if not self._advance(budget, report=False).more:
+            if not self._advance(budget).more:
                 return
         raise AssertionError("the ledger never ends")
 
     @rule(budget=st.integers(1, 5), good=st.integers(0, 2))
     def look_while_the_store_fails(self, budget: int, good: int) -> None:
+        """A look that fails half way leaves the saved state as it was; the dictionary may have been cleared."""
         view, sizes = self._now()
+        saved = _saved(self.database)
         for store, board in zip(self.stores, self.boards, strict=True):
             try:
-                board.hear(advance(view, sizes, store, FailingCache(good), manifest_budget=budget))
+                update = advance(view, sizes, store, FailingCache(good), manifest_budget=budget)
             except RetryError:
+                assert _saved(self.database) == saved
                 continue
+            if isinstance(store, TableState):
+                store.save()
+            board.hear(update, store)
+        self.dictionary = _copied(self.database.state("t"))  # as if it had been saved too
 
     def _now(self) -> tuple[TableView, FileSizes]:
         view = self.history.view()
         return view, file_sizes(PolicyValues(), view.properties)
 
-    def _advance(self, budget: int, *, report: bool) -> LedgerUpdate:
+    def _advance(self, budget: int) -> LedgerUpdate:
         view, sizes = self._now()
-        first, second = (
-            advance(view, sizes, store, ManifestCache(2**24), manifest_budget=budget, report=report)
-            for store in self.stores
-        )
+        stores = self.stores
+        first, second = (advance(view, sizes, store, ManifestCache(2**24), manifest_budget=budget) for store in stores)
         assert first == second
-        for store, board, update in zip(self.stores, self.boards, (first, second), strict=True):
-            board.hear(update)
+        for store, board, update in zip(stores, self.boards, (first, second), strict=True):
+            if isinstance(store, TableState):
+                store.save()
+            board.hear(update, store)
             if update.counted:
                 self._check(view, sizes, store, board, update)
-                assert update.whole or not report
             else:
                 assert update.more
         current = view.snapshot.snapshot_id if view.snapshot else None
@@ -272,9 +300,23 @@ def _plain(counts: PartitionCounts) -> tuple[Any, ...]:
 
 
 def _counted(store: LedgerStore) -> dict[PartitionKey, PartitionCounts]:
-    pairs = [pair for packed in store.slots() for pair in unpack(packed)]
+    pairs = [pair for _, packed in store.slots() for pair in unpack(packed)]
     assert len(pairs) == len({key for key, _ in pairs}), "a partition is kept in two slots"
     return dict(pairs)
+
+
+def _saved(database: LedgerDatabase) -> tuple[str | None, dict[int, bytes]]:
+    return database.head("t"), database.slots("t")
+
+
+def _copied(store: LedgerStore) -> DictionaryStore:
+    copy = DictionaryStore()
+    head = store.head()
+    if head is not None:
+        copy.put_head(head)
+    for number, packed in store.slots():
+        copy.put_slot(number, packed)
+    return copy
 
 
 TestLedger = LedgerMachine.TestCase
@@ -350,6 +392,35 @@ def test_main_removed_while_a_recount_is_under_way_is_not_the_end_of_counting(tm
     assert _counted(store) == {}
 
 
+@settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    commits=st.lists(st.tuples(st.sampled_from(["a", "b", "x"]), SIZES), min_size=1, max_size=6),
+    files_per_look=st.integers(1, 6),
+    budget=st.integers(1, 50),
+)
+def test_a_recount_in_pieces_equals_one_in_a_single_piece(
+    tmp_path_factory: pytest.TempPathFactory, commits: list[tuple[str, list[int]]], files_per_look: int, budget: int
+) -> None:
+    history = TableHistory(tmp_path_factory.mktemp("pieces"), 2)
+    for category, sizes in commits:
+        history.append_unreal(category, sizes)
+    whole, pieces = DictionaryStore(), DictionaryStore()
+    expected = _look(history, whole, budget=50)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(ledger, "FILES_PER_LOOK", files_per_look)
+        looks = [_look(history, pieces, budget=budget)]
+        while looks[-1].more:
+            assert len(looks) <= len(commits), "every piece holds at least one manifest"
+            looks.append(_look(history, pieces, budget=budget))
+    assert [each.counted for each in looks] == [False] * (len(looks) - 1) + [True]
+    most = max(files_per_look, *(len(sizes) for _, sizes in commits))
+    counted = [each.totals.data_files for each in looks]
+    assert all(after - before <= most for before, after in zip([0, *counted], counted, strict=False))
+    assert (looks[-1].totals, looks[-1].snapshot_id) == (expected.totals, expected.snapshot_id)
+    assert _counted(pieces) == _counted(whole)
+    assert pieces.head() == whole.head()
+
+
 def test_a_recount_whose_snapshot_expires_half_way_begins_anew(tmp_path: Path) -> None:
     history = TableHistory(tmp_path, 2)
     history.append_unreal("a", [1, 2])
@@ -407,6 +478,7 @@ def test_a_commit_to_a_branch_changes_nothing(tmp_path: Path) -> None:
     history.append_unreal("a", [1], branch="side")
     after = _look(history, store)
     assert (after.snapshot_id, after.totals, after.partitions) == (before.snapshot_id, before.totals, {})
+    assert (after.whole, after.recount_reason) == (False, None)
 
 
 def _look(history: TableHistory, store: LedgerStore, budget: int = 5) -> LedgerUpdate:

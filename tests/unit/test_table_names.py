@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from compactor.errors import InputError
 from compactor.table_names import TableName
-from streaming.ledger.rows import parse_table_key, table_key
 
 
 @pytest.mark.parametrize(
@@ -72,11 +71,9 @@ parts = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5
 
 
 @given(parts, st.lists(parts, min_size=1, max_size=3), parts)
-def test_the_streams_key_of_a_table_comes_back_whatever_the_names_hold(
-    catalog: str, namespace: list[str], name: str
-) -> None:
+def test_the_key_of_a_table_comes_back_whatever_the_names_hold(catalog: str, namespace: list[str], name: str) -> None:
     table = TableName(catalog, tuple(namespace), name)
-    assert parse_table_key(table_key(table)) == table
+    assert TableName.of_key(table.key) == table
 
 
 def test_names_sort_by_catalog_namespace_and_name() -> None:

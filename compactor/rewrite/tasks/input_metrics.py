@@ -1,12 +1,13 @@
-"""Column metrics of the files that output tasks copy: one pass over the manifests for all output tasks of a wave.
+"""Column metrics of the files that output tasks copy: one pass over the manifests for as many tasks as memory allows.
 
-The pass runs in a thread beside the Spark job and reads each manifest that lists inputs once. It covers the
+The pass runs in a thread beside the Spark jobs and reads each manifest that lists inputs once. It covers the
 inputs that a task may copy, as far as sizes and deletes tell. The outcome of the task decides which of them count.
 """
 
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
@@ -41,17 +42,23 @@ class InputMetrics:
         self._plan = plan
         self._read = read
         self._passes: dict[TaskId, Future[dict[str, bytes]]] = {}
+        self._lock = threading.Lock()  # several jobs of a run start at the same time
 
     def start(
         self, wave: Mapping[TaskId, TaskInput], later: Iterable[TaskId], input_of: Callable[[TaskId], TaskInput]
     ) -> None:
-        """Start a pass in a thread of its own, unless earlier passes cover the wave.
+        """Start a pass in a thread of its own, unless earlier passes cover the `wave`, the tasks of one Spark job.
 
         The pass also covers as many `later` tasks as `HELD_AT_ONCE` allows. Otherwise manifests that list files of all
-        file groups would be read again for each wave.
+        file groups would be read again for each job. Thread-safe.
         """
-        if all(task in self._passes for task in wave):
-            return
+        with self._lock:
+            if not all(task in self._passes for task in wave):
+                self._start(wave, later, input_of)
+
+    def _start(
+        self, wave: Mapping[TaskId, TaskInput], later: Iterable[TaskId], input_of: Callable[[TaskId], TaskInput]
+    ) -> None:
         covered: set[TaskId] = set()
         wanted: dict[str, set[str]] = {}
         held = 0

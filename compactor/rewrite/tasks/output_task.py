@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from compactor.errors import FirnlineError, GiveUpError, RetryError
+from compactor.locations import attempt_location
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
 from compactor.rewrite.encode.writer import EncodedFile
@@ -65,6 +67,17 @@ class TaskInput:
     splice: SpliceTask | None
     encode: EncodeTask | None
     aside: str | None = None
+
+    def at_attempt(self, attempt: int) -> TaskInput:
+        """The same input; attempt `attempt` (from 0) of the task writes files of its own."""
+        if not attempt:
+            return self
+        splice, encode = self.splice, self.encode
+        return TaskInput(
+            splice and replace(splice, output=attempt_location(splice.output, attempt)),
+            encode and replace(encode, output=attempt_location(encode.output, attempt)),
+            self.aside and attempt_location(self.aside, attempt),
+        )
 
     @property
     def has_deletes(self) -> bool:
@@ -253,20 +266,37 @@ def _lineage_of(inputs: Sequence[SpliceInput]) -> RowLineage | Refusal | None:
 
 @dataclass(frozen=True)
 class TaskAttempt:
-    """Outcome of one output task and its duration in seconds. Errors are values: one must not fail the Spark job."""
+    """Outcome of one output task and its duration in seconds. Errors are values: one must not fail the Spark job.
+
+    `number`: which attempt it was, from 0; it names the file.
+    """
 
     outcome: TaskResult | Refusal | FirnlineError
     seconds: float
+    number: int = 0
 
 
-def attempt_task(run: Callable[[TaskInput], TaskResult | Refusal], work: TaskInput) -> TaskAttempt:
+RunTask = Callable[[TaskInput], TaskResult | Refusal]
+
+
+def attempt_tasks(run: RunTask, first_attempt: int, works: Sequence[TaskInput]) -> list[TaskAttempt]:
+    """Run output tasks one after the other, in one Spark task. Runs on an executor.
+
+    Spark starts the task again where it lost an executor; `first_attempt` is the number of the first such attempt.
+    """
+    context = TaskContext.get()
+    number = first_attempt + (context.attemptNumber() if context is not None else 0)
+    return [replace(attempt_task(run, work.at_attempt(number)), number=number) for work in works]
+
+
+def attempt_task(run: RunTask, work: TaskInput) -> TaskAttempt:
     """Run one output task and return its outcome, errors included. Runs on an executor."""
     started = time.monotonic()
     try:
         outcome: TaskResult | Refusal | FirnlineError = run(work)
     except FirnlineError as error:
         outcome = error
-        if error.reason == Reason.OUTPUT_EXISTS:  # names are new in each run: an earlier attempt of this task wrote it
+        if error.reason == Reason.OUTPUT_EXISTS:  # names are new in each run and attempt: this attempt ran twice
             outcome = RetryError(f"Spark lost the task and started it again: {error}", reason=Reason.TASK_LOST)
     except MemoryError as error:
         outcome = RetryError(f"a rewrite task ran out of memory: {error}", reason=Reason.OUT_OF_MEMORY)

@@ -1,9 +1,10 @@
-"""Run output tasks: one Spark job splices or encodes many; Iceberg's own code in Spark rewrites what they refuse."""
+"""Run output tasks: a Spark task splices or encodes some; Iceberg's own code in Spark rewrites what they refuse."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -12,6 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from compactor.errors import FirnlineError, GiveUpError, InputError
+from compactor.locations import attempt_location
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
 from compactor.planning.engine import Engine, EngineChoice, is_sorted
@@ -22,7 +24,7 @@ from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes
 from compactor.rewrite.splice.splice import SplicedFile
 from compactor.rewrite.tasks.input_metrics import InputMetrics, TaskId
-from compactor.rewrite.tasks.output_task import MixedFile, TaskAttempt, TaskInput, TaskResult, attempt_task, run_task
+from compactor.rewrite.tasks.output_task import MixedFile, TaskAttempt, TaskInput, TaskResult, attempt_tasks, run_task
 from compactor.rewrite.tasks.spark_checks import misread_units
 from compactor.rewrite.tasks.spark_scan import frozen_copy, rewrite_with_spark, run_folder
 from compactor.rewrite.tasks.task_input import aside, build_task_input, storage_of
@@ -31,6 +33,7 @@ from compactor.storage.opening import byte_store_for
 
 UNSORTED = 0
 SCHEDULER_POOL = "rewrite"
+JOBS_OF_A_TASK = 2  # a bundle whose job failed is tried once more, each output task alone
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,14 @@ class WrittenOutput:
     rows_out: int
     seconds: float
     bytes_decoded: int
+
+
+@dataclass(frozen=True)
+class _PreparedJob:
+    """A Spark job of one task that writes the outputs of `tasks`; not yet started."""
+
+    tasks: list[TaskId]
+    rdd: Any
 
 
 class OutputTaskRunner:
@@ -75,6 +86,22 @@ class OutputTaskRunner:
         ]
         self._outputs = dict(zip(tasks, table.new_data_locations(names), strict=True))
         self._metrics = InputMetrics(plan)
+        self._order: Sequence[TaskId] = tuple(self._outputs)
+        self._jobs: Counter[TaskId] = Counter()
+        self._prepared: dict[TaskId, _PreparedJob] = {}
+        local = session.sparkContext.master.startswith("local")
+        self._attempts_of_job = 1 if local else int(session.sparkContext.getConf().get("spark.task.maxFailures", "4"))
+        self.repeated = session.sparkContext.getConf().get("spark.speculation", "false") == "true"
+        """Whether some output may have been written more than once."""
+
+    @property
+    def most_attempts(self) -> int:
+        """Files that the attempts of one output task may write at most: Spark's own attempts of each of its jobs."""
+        return self._attempts_of_job * JOBS_OF_A_TASK
+
+    def expect(self, order: Sequence[TaskId]) -> None:
+        """Output tasks will be written in about this order: the manifests of their inputs are read accordingly."""
+        self._order = [task for task in order if task in self._outputs]
 
     @property
     def output_files(self) -> tuple[str, ...]:
@@ -87,7 +114,7 @@ class OutputTaskRunner:
         return (run_folder(self._table, self._run_id),)
 
     def rewrite(self, task: TaskId) -> WrittenOutput:
-        """Write one task's output, unless `write_ahead` has. Called once per task, from a thread of its own.
+        """Write one task's output, unless `write_ahead` has. Called once per task; several threads call it.
 
         Raises:
             FirnlineError: by class the reaction.
@@ -102,25 +129,55 @@ class OutputTaskRunner:
                 if isinstance(attempt.outcome, FirnlineError):
                     raise attempt.outcome
                 if isinstance(attempt.outcome, TaskResult):
-                    return self._written(planned, task, attempt.outcome, attempt.seconds)
+                    return self._written(planned, task, attempt.outcome, attempt)
             finally:
                 self._metrics.forget(task)
             engine = self._refused(attempt.outcome)
         self._label_thread(str(planned.file_group.partition))
         return self._by_spark(task, engine)
 
-    def write_ahead(self, wave: Sequence[TaskId]) -> None:
-        """Write the outputs of several tasks in one Spark job: a job for each would add 0.1 s per output.
+    def write_ahead(self, bundle: Sequence[TaskId]) -> None:
+        """Write the outputs of a bundle one after the other, in one Spark job of one task.
 
-        `rewrite` returns or raises each task's outcome: a file, a refusal or an error.
+        A job for each would add 0.1 s per output. `rewrite` returns or raises each task's outcome: a file, a refusal or
+        an error. Tasks that are written already, or that only Spark can write, are left out.
         """
-        works = {task: self._input_of(task) for task in wave if task in self._outputs}
-        if not works:
+        tasks = self._to_write(bundle)
+        if not tasks:
             return
-        self._metrics.start(works, self._outputs, self._input_of)
-        self._label_thread(f"{len(works)} outputs")
-        rdd = self._session.sparkContext.parallelize([*works.values()], len(works))
-        self._attempts.update(zip(works, rdd.map(partial(attempt_task, run_task)).collect(), strict=True))
+        prepared = self._prepared.pop(tasks[0], None)
+        if prepared is None or prepared.tasks != tasks:
+            prepared = self._job_of(tasks)
+        self._jobs.update(tasks)
+        self._label_thread(f"{len(tasks)} outputs")
+        (attempts,) = prepared.rdd.collect()
+        self.repeated = self.repeated or any(attempt.number for attempt in attempts)
+        self._attempts.update(zip(tasks, attempts, strict=True))
+
+    def prepare(self, bundle: Sequence[TaskId]) -> None:
+        """Prepare the Spark job of a bundle, so that it starts at once when `write_ahead` is called."""
+        tasks = self._to_write(bundle)
+        if tasks:
+            self._prepared[tasks[0]] = self._job_of(tasks)
+
+    def _to_write(self, bundle: Sequence[TaskId]) -> list[TaskId]:
+        return [task for task in bundle if task in self._outputs and task not in self._attempts]
+
+    def _job_of(self, tasks: list[TaskId]) -> _PreparedJob:
+        works = {task: self._input_of(task) for task in tasks}
+        self._metrics.start(works, self._order, self._input_of)
+        first = max(self._jobs[task] for task in tasks) * self._attempts_of_job
+        rdd = self._session.sparkContext.parallelize([list(works.values())], 1)
+        written = rdd.map(partial(attempt_tasks, run_task, first))
+        _ = written._jrdd  # noqa: SLF001 - sends the function to the JVM now
+        return _PreparedJob(tasks, written)
+
+    def needs_spark(self, task: TaskId) -> bool:
+        """Whether `rewrite` will start Spark jobs for the task, because it was planned so or was refused."""
+        if self._plan.groups[task.group].engine.kind is Engine.SPARK:
+            return True
+        attempt = self._attempts.get(task)
+        return attempt is None or isinstance(attempt.outcome, Refusal)
 
     def _input_of(self, task: TaskId) -> TaskInput:
         return build_task_input(self._plan, self._plan.groups[task.group], task.position, self._outputs[task])
@@ -142,7 +199,7 @@ class OutputTaskRunner:
             )
         return EngineChoice(Engine.SPARK, refusal.reason, refusal.sentence)
 
-    def _written(self, planned: PlannedGroup, task: TaskId, written: TaskResult, seconds: float) -> WrittenOutput:
+    def _written(self, planned: PlannedGroup, task: TaskId, written: TaskResult, attempt: TaskAttempt) -> WrittenOutput:
         files = planned.file_group.tasks[task.position]
         file = written.file.spliced if isinstance(written.file, MixedFile) else written.file
         encoded = written.file.encoded if isinstance(written.file, MixedFile) else written.file
@@ -157,7 +214,7 @@ class OutputTaskRunner:
         if file.rows:
             output = content_file(
                 planned.file_group.key,
-                self._outputs[task],
+                attempt_location(self._outputs[task], attempt.number),
                 "parquet",
                 file.size,
                 to_json(self._metrics_of(task, files, written.file)),
@@ -173,7 +230,7 @@ class OutputTaskRunner:
             bytes_out=file.size if file.rows else 0,
             rows_deleted=encoded.rows_deleted if isinstance(encoded, EncodedFile) else 0,
             rows_out=file.rows,
-            seconds=seconds,
+            seconds=attempt.seconds,
             bytes_decoded=written.decoded_bytes,
         )
 

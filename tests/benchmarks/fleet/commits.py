@@ -58,7 +58,8 @@ def commits_of(fleet: Fleet, table: tuple[str, str], count: int) -> list[Commit]
 class Chain:
     """A table's commits, each on top of the one before."""
 
-    def __init__(self, metadata_location: str, seed: str) -> None:
+    def __init__(self, metadata_location: str, seed: str, retained: int = RETAINED) -> None:
+        self._retained = retained
         self._random = random.Random(seed)
         self._location = metadata_location
         self._tree = json.loads(Path(plain_path(metadata_location)).read_text())
@@ -112,7 +113,7 @@ class Chain:
         tree = self._tree
         at = tree["last-updated-ms"] + APART_MS
         snapshot_id = snapshot["snapshot-id"]
-        kept = [*tree["snapshots"], {**snapshot, "timestamp-ms": at}][-RETAINED:]
+        kept = [*tree["snapshots"], {**snapshot, "timestamp-ms": at}][-self._retained :]
         known = {each["snapshot-id"] for each in kept}
         log = [*tree["snapshot-log"], {"snapshot-id": snapshot_id, "timestamp-ms": at}]
         previous = {"metadata-file": self._location, "timestamp-ms": tree["last-updated-ms"]}

@@ -52,13 +52,13 @@ def wide_table(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[str
             "after_first_count": _by_name(service.tree.memory()),
         }
         say(f"counted: {found['counted_after_seconds']} s; waiting for a sweep …")
-        before = _updates(service, full_name)
+        before = _looks(service, full_name)
         with peaks(service.tree, every=1.0) as most:
-            swept = wait_until(service, lambda: _updates(service, full_name) > before, 2 * sizes.sweep_seconds)
+            swept = wait_until(service, lambda: _looks(service, full_name) > before, 2 * sizes.sweep_seconds)
             settle(service.tree, SETTLE_SECONDS)
         found |= {
             "idle": _by_name(idle),
-            "reported_again": swept,
+            "looked_at_again": swept,
             **_above("next_sweep", idle, most),
             "calls": by_kind(site.proxy.between(start, time.time())),
             **service.end,
@@ -66,8 +66,8 @@ def wide_table(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[str
         return found
 
 
-def _updates(service: Service, table: str) -> int:
-    return sum(event["table"] == table for event in service.events("LedgerUpdated"))
+def _looks(service: Service, table: str) -> int:
+    return sum(event["table"] == table for event in service.events("TableLooked"))
 
 
 def _made(site: Site, name: tuple[str, str], partitions: int, say: Callable[[str], None]) -> str:

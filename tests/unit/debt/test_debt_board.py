@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, Remainder, TableDebt
+from compactor.debt.manifest_debt import ManifestCounts
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
 
@@ -112,3 +113,51 @@ def test_a_request_stays_until_it_is_served_and_asking_twice_is_asking_once() ->
     known = board.get(TABLE)
     assert known is not None
     assert known.requested == ()
+
+
+def names(board: DebtBoard) -> list[str]:
+    return [debt.table.name for debt in board.with_work()]
+
+
+def test_tables_with_work_are_those_that_are_due_or_requested() -> None:
+    board, idle = DebtBoard(), replace(debt(), partitions={})
+    manifests, asked, stale = (TableName("lake", ("db",), name) for name in ("manifests", "asked", "a_stale"))
+    board.put(idle)
+    board.put(replace(idle, table=manifests, manifests=ManifestCounts(100, 100, due_specs=(0,), why="many")))
+    board.put(replace(idle, table=asked))
+    board.mark_stale(stale, "no answer")
+    assert names(board) == ["manifests"]
+    board.put(debt())
+    board.request(asked, [""])
+    assert names(board) == ["asked", "events", "manifests"]
+    board.mark_stale(TABLE, "no answer")
+    assert names(board) == ["asked", "events", "manifests"]
+    board.decline(debt(), {FIRST: "left", SECOND: "left"})
+    board.finish_request(asked, "")
+    assert names(board) == ["manifests"]
+    board.forget(manifests)
+    assert names(board) == []
+
+
+def test_a_request_before_the_first_count_is_work_once_the_table_is_counted() -> None:
+    board = DebtBoard()
+    board.request(TABLE, ["id = 1"])
+    assert (names(board), board.known()) == ([], (TABLE,))
+    board.put(replace(debt(), partitions={}))
+    assert names(board) == ["events"]
+    board.drop_requests(TABLE)
+    assert names(board) == []
+
+
+def test_a_table_that_is_not_acted_on_any_more_loses_all_its_requests_and_they_are_saved() -> None:
+    board, saved = DebtBoard(), list[object]()
+    board.restore_requests({TABLE: ("a = 1", "")}, lambda requests: saved.append(dict(requests)))
+    board.drop_requests(TABLE)
+    board.drop_requests(TABLE)
+    assert (board.requests(TABLE), saved) == ((), [{}])
+
+
+def test_sums_count_partitions_that_have_no_object() -> None:
+    known = replace(debt(), others=Remainder(7, 70, 700, 3, 30, 300))
+    assert (known.due_partitions, known.due_files, known.due_bytes) == (2 + 3, 30, 300)
+    assert known.has_work

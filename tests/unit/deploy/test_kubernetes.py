@@ -22,7 +22,9 @@ from tests.unit.deploy.test_alerts import RULES
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"
-OVERLAYS = ("local", "spark-on-kubernetes")
+SEVERAL = "several-services"
+OVERLAYS = ("local", "spark-on-kubernetes", SEVERAL)
+SINGLE = ("local", "spark-on-kubernetes")
 KUBERNETES = "1.32"  # of the schemas; the manifests use nothing younger than 1.27
 OPERATOR = {"PodMonitor": {"selector", "podMetricsEndpoints"}, "PrometheusRule": {"groups"}}
 RULE_KEYS = {"alert", "record", "expr", "for", "labels", "annotations", "keep_firing_for"}
@@ -51,8 +53,13 @@ def name_of(thing: dict[str, Any]) -> str:
 
 
 def pod(overlay: str) -> dict[str, Any]:
-    spec: dict[str, Any] = only(overlay, "Deployment")["spec"]["template"]["spec"]
+    spec: dict[str, Any] = workload(overlay)["spec"]["template"]["spec"]
     return spec
+
+
+def workload(overlay: str) -> dict[str, Any]:
+    """What runs the pods."""
+    return only(overlay, "StatefulSet" if overlay == SEVERAL else "Deployment")
 
 
 def settings_files(overlay: str) -> dict[str, str]:
@@ -86,8 +93,11 @@ def check(thing: dict[str, Any]) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_object_is_valid(overlay: str) -> None:
     kinds = {thing["kind"] for thing in built(overlay)}
-    assert kinds >= {"Deployment", "PodDisruptionBudget", "NetworkPolicy", "ServiceAccount", "Role", "RoleBinding"}
-    assert kinds >= {"PodMonitor", "PrometheusRule", "ConfigMap", "PersistentVolumeClaim", "Service"}
+    assert kinds >= {"PodDisruptionBudget", "NetworkPolicy", "ServiceAccount", "Role", "RoleBinding"}
+    assert kinds >= {"PodMonitor", "PrometheusRule", "ConfigMap", "Service"}
+    assert {"Deployment", "PersistentVolumeClaim", "StatefulSet"} & kinds == (
+        {"StatefulSet"} if overlay == SEVERAL else {"Deployment", "PersistentVolumeClaim"}
+    )
     for thing in built(overlay):
         check(thing)
         assert thing["metadata"]["namespace"] == "firnline", name_of(thing)
@@ -105,10 +115,40 @@ def test_the_check_refuses_what_is_wrong() -> None:
 
 
 @needs_kubectl
-@pytest.mark.parametrize("overlay", OVERLAYS)
+@pytest.mark.parametrize("overlay", SINGLE)
 def test_one_replica_that_is_stopped_before_the_next_starts(overlay: str) -> None:
     spec = only(overlay, "Deployment")["spec"]
     assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+
+
+@needs_kubectl
+def test_several_services_have_a_group_and_a_volume_each() -> None:
+    spec = workload(SEVERAL)["spec"]
+    assert spec["replicas"] > 1
+    assert [claim["metadata"]["name"] for claim in spec["volumeClaimTemplates"]] == ["state"]
+    assert spec["volumeClaimTemplates"][0]["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert spec["persistentVolumeClaimRetentionPolicy"] == {"whenDeleted": "Retain", "whenScaled": "Retain"}
+    headless = only(SEVERAL, "Service", spec["serviceName"])["spec"]
+    assert headless["clusterIP"] == "None"
+    assert headless["selector"].items() <= spec["template"]["metadata"]["labels"].items()
+    settings = yaml.safe_load(settings_files(SEVERAL)["firnline.yaml"])
+    assert settings["service"]["shard_group"]
+
+
+@needs_kubectl
+def test_the_pods_of_a_stateful_set_are_those_of_the_deployment() -> None:
+    """All but the settings, and the volume of the state, which each pod claims for itself."""
+    one, several = pod("local"), pod(SEVERAL)
+    assert {**several, "volumes": []} == {**one, "volumes": []}
+    volumes = [
+        [each for each in spec["volumes"] if each["name"] not in {"settings", "state"}] for spec in (one, several)
+    ]
+    assert volumes[0] == volumes[1]
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_probes_and_time_to_stop(overlay: str) -> None:
     assert pod(overlay)["terminationGracePeriodSeconds"] > 30
     container = pod(overlay)["containers"][0]
     probes = {name: container[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
@@ -119,7 +159,7 @@ def test_one_replica_that_is_stopped_before_the_next_starts(overlay: str) -> Non
 @needs_kubectl
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_names_point_at_what_is_there(overlay: str) -> None:
-    spec, labels = pod(overlay), only(overlay, "Deployment")["spec"]["template"]["metadata"]["labels"]
+    spec, labels = pod(overlay), workload(overlay)["spec"]["template"]["metadata"]["labels"]
     names = {(thing["kind"], name_of(thing)) for thing in built(overlay)}
     assert ("ServiceAccount", spec["serviceAccountName"]) in names
     for volume in spec["volumes"]:
@@ -128,8 +168,9 @@ def test_names_point_at_what_is_there(overlay: str) -> None:
         if "persistentVolumeClaim" in volume:
             assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in names
     mounted = {mount["name"] for mount in spec["containers"][0]["volumeMounts"]}
-    assert mounted == {volume["name"] for volume in spec["volumes"]}
-    for kind in ("Service", "PodDisruptionBudget", "PodMonitor", "Deployment"):
+    claimed = {name_of(claim) for claim in workload(overlay)["spec"].get("volumeClaimTemplates", ())}
+    assert mounted == {volume["name"] for volume in spec["volumes"]} | claimed
+    for kind in ("Service", "PodDisruptionBudget", "PodMonitor", workload(overlay)["kind"]):
         selector = only(overlay, kind)["spec"]["selector"]
         selected = selector.get("matchLabels", selector)
         assert selected.items() <= labels.items(), kind

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import shutil
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from compactor.manifests.cache import WEIGHT_OF_A_MANIFEST, ManifestCache
 from compactor.manifests.columns import EntryColumns
 from compactor.manifests.disk import ManifestDisk
 from compactor.manifests.live_files import DeleteIndex, LiveRows
-from compactor.manifests.prefetcher import Prefetcher, prefetch
 from compactor.partitions import PartitionLayout
 from compactor.table_names import TableName
 
@@ -270,32 +268,11 @@ def test_prefetched_manifests_are_counted_once_when_they_are_wanted(catalogs: Ca
     reads = Reads()
     cache = ManifestCache(2**24, reads)
     view = append(catalogs, 2)
-    prefetch(catalogs, cache, NAME)
+    cache.read(view, view.manifests(), prefetch=True)
     assert (reads[-1].prefetched, reads[-1].foreseen) == (2, 0)
     for foreseen in (2, 0):
         read(cache, view, view.manifests())
         assert (reads.last, reads[-1].prefetched, reads[-1].foreseen) == ((2, 0, 0), 0, foreseen)
-    prefetch(catalogs, cache, TableName("lake", ("db",), "nothing"))  # no obstacle
-
-
-def test_only_tables_that_were_planned_are_prefetched(catalogs: Catalogs) -> None:
-    arrived = threading.Event()
-    reads = Reads()
-
-    def hear(event: Any) -> None:
-        reads(event)
-        arrived.set()
-
-    append(catalogs)
-    prefetcher = Prefetcher(catalogs, ManifestCache(2**24, hear))
-    prefetcher.start()
-    prefetcher.table_changed(NAME)
-    assert not arrived.wait(0.2)
-    prefetcher.planned(NAME)
-    prefetcher.table_changed(NAME)
-    assert arrived.wait(10)
-    assert reads[-1].prefetched == 1
-    prefetcher.stop()
 
 
 def test_two_partitions_of_one_hash_are_not_mixed(catalogs: Catalogs) -> None:

@@ -15,12 +15,13 @@ from prometheus_client import CollectorRegistry
 from compactor.debt.board import DebtBoard
 from compactor.runs.dispatcher import Work
 from deploy.generate.metrics_page import metrics_page
-from metrics import definitions
+from metrics import definitions, slot_definitions
 from metrics.debt_collector import COLLECTED, DebtCollector
 from metrics.definitions import CATALOGUE
 from metrics.http_server import Site
 from metrics.metric_definition import OTHER, Kind, MetricDefinition, slug
 from metrics.recorder import RECORDED_GAUGES, Recorder
+from metrics.slot_collector import COLLECTED_SLOTS, SlotCollector, SlotUse
 from metrics.status_page import Health
 from tests.unit.metrics.test_metrics_debt_collector import hostile_board
 from tests.unit.metrics.test_metrics_recorder import EXAMPLES
@@ -86,7 +87,8 @@ def test_names_are_distinct():
 
 
 def test_catalogue_holds_every_definition_of_the_module():
-    defined = [value for value in vars(definitions).values() if isinstance(value, MetricDefinition)]
+    modules = (definitions, slot_definitions)
+    defined = [value for module in modules for value in vars(module).values() if isinstance(value, MetricDefinition)]
     assert tuple(defined) == CATALOGUE
     assert len(CATALOGUE) > 60
 
@@ -95,6 +97,7 @@ def test_every_definition_is_exposed_and_nothing_else():
     registry = CollectorRegistry()
     Recorder(registry)
     registry.register(DebtCollector(DebtBoard(), Work, lambda: True, version="1"))
+    registry.register(SlotCollector(SlotUse))
     exposed = {
         (family.name + "_total" if family.type == "counter" else family.name, family.type, family.documentation)
         for family in registry.collect()
@@ -104,7 +107,7 @@ def test_every_definition_is_exposed_and_nothing_else():
 
 def test_recorder_and_collector_divide_the_gauges():
     gauges = {metric for metric in CATALOGUE if metric.kind is Kind.GAUGE}
-    assert set(RECORDED_GAUGES) | set(COLLECTED) == gauges
+    assert set(RECORDED_GAUGES) | set(COLLECTED) | set(COLLECTED_SLOTS) == gauges
     assert not set(RECORDED_GAUGES) & set(COLLECTED)
 
 
@@ -149,6 +152,7 @@ def full_exposition() -> bytes:
     for event in EXAMPLES:
         recorder(event)
     registry.register(DebtCollector(hostile_board(), Work, lambda: True, version="1"))
+    registry.register(SlotCollector(lambda: SlotUse(4, 2, 1, 5, 5, {'10.0.0.1"\n': 2}, 0.0)))
     body = Site(registry, lambda: Health(live=True, ready=True)).answer("/metrics", {}).body
     for metric in CATALOGUE:
         assert re.search(rb"(?m)^" + metric.name.encode() + rb"(_count)?[{ ]", body), metric.name

@@ -13,7 +13,9 @@ from prometheus_client import CollectorRegistry
 from compactor import events
 from compactor.events import (
     BatchFinished,
+    CatalogAnswers,
     DeadLettered,
+    EventsHeard,
     GroupCommitted,
     GroupDropped,
     GroupRewritten,
@@ -28,12 +30,15 @@ from compactor.events import (
     RunPlanned,
     RunSkipped,
     RunWouldRewrite,
+    TableLooked,
     TableUnreadable,
     UnreferencedFilesRemoved,
 )
 from compactor.partitions import PartitionKey
 from compactor.table_names import TableName
+from metrics.definitions import LOOK_OUTCOMES
 from metrics.recorder import Recorder
+from streaming.ledger.looker import Outcome
 
 NOW = 1_700_000_000.5
 TABLE = TableName("lake", ("db",), "t")
@@ -90,13 +95,15 @@ MANIFESTS = ManifestsRead(
 LEDGER = LedgerUpdated(
     table=TABLE,
     snapshot_id=9,
-    events_by_source={"canonical": 4, "watcher": 1},
     recount_reason="snapshot_expired",
     event_to_ledger_seconds=3.0,
 )
+HEARD = EventsHeard({"canonical": 4, "glue": 1})
+LOOKED = TableLooked(TABLE, "unchanged")
+ANSWERS = CatalogAnswers("lake", available=True)
 UNREADABLE = TableUnreadable(TABLE, "not_found", "no such table")
 DEAD = DeadLettered("no_decoder", 6)
-BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13, state_rows=19)
+BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13)
 MERGED = ManifestsRewritten(run_id="r2", table=TABLE, before=120, after=3, seconds=1.5)
 TOLD = HookFinished(hook="0-trino", table=TABLE, seconds=0.5, error="no answer")
 KEPT = HistoryWritten(rows=7, dropped=3, error="no answer")
@@ -104,7 +111,7 @@ REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 
 EXAMPLES = (
     PLANNED, SKIPPED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH, REMOVED,
-    TOLD, MERGED, REPLACED, LEFT, KEPT,
+    TOLD, MERGED, REPLACED, LEFT, KEPT, HEARD, LOOKED, ANSWERS,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -186,12 +193,13 @@ EXPECTED = {
     },
     LedgerUpdated: {
         "ledger_updates_total": 1,
-        'events_total{source="canonical"}': 4,
-        'events_total{source="watcher"}': 1,
         'ledger_recounts_total{reason="snapshot_expired"}': 1,
         "event_to_ledger_seconds_sum": 3.0,
         "event_to_ledger_seconds_count": 1,
     },
+    EventsHeard: {'events_total{source="canonical"}': 4, 'events_total{source="glue"}': 1},
+    TableLooked: {'looks_total{outcome="unchanged"}': 1},
+    CatalogAnswers: {'catalog_available{catalog="lake"}': 1},
     TableUnreadable: {'unreadable_tables_total{reason="not_found"}': 1},
     DeadLettered: {'dead_letters_total{reason="no_decoder"}': 6},
     BatchFinished: {
@@ -199,7 +207,6 @@ EXPECTED = {
         'batch_seconds_count{query="ledger"}': 1,
         'batch_input_rows_total{query="ledger"}': 11,
         'event_lag_offsets{query="ledger"}': 13,
-        'state_rows{query="ledger"}': 19,
         'last_batch_timestamp_seconds{query="ledger"}': NOW,
     },
     UnreferencedFilesRemoved: {"unreferenced_files_removed_total": 21},
@@ -236,9 +243,27 @@ def test_counters_add_up_over_events():
 
 
 def test_gauges_show_the_last_batch():
-    found = moved(BATCH, replace(BATCH, lag_offsets=1, state_rows=2))
+    found = moved(BATCH, replace(BATCH, lag_offsets=1))
     assert found['event_lag_offsets{query="ledger"}'] == 1
-    assert found['state_rows{query="ledger"}'] == 2
+
+
+def test_a_catalog_that_does_not_answer_is_0_until_it_answers_again():
+    registry = CollectorRegistry()
+    recorder = Recorder(registry)
+    shown = []
+    for available in (True, False, True):
+        recorder(replace(ANSWERS, available=available))
+        shown.append(registry.get_sample_value("firnline_catalog_available", {"catalog": "lake"}))
+    assert shown == [1, 0, 1]
+
+
+def test_every_outcome_of_a_look_is_shown_from_the_start():
+    """Prometheus sees the first increase only after a zero."""
+    registry = CollectorRegistry()
+    Recorder(registry)
+    shown = [registry.get_sample_value("firnline_looks_total", {"outcome": outcome}) for outcome in Outcome]
+    assert shown == [0] * len(Outcome)
+    assert set(LOOK_OUTCOMES) == set(Outcome)
 
 
 def test_what_is_not_known_is_not_observed():
@@ -270,7 +295,10 @@ def test_odd_label_values_are_bounded_in_every_event():
     told = (
         replace(REWRITTEN, engine=odd, reason=odd),
         replace(FAILED, stage=odd, reason=odd, reaction=odd),
-        replace(LEDGER, events_by_source={odd: 1}, recount_reason=odd),
+        replace(LEDGER, recount_reason=odd),
+        replace(HEARD, by_source={odd: 1}),
+        replace(LOOKED, outcome=odd),
+        replace(ANSWERS, catalog=odd),
         replace(UNREADABLE, reason=odd),
         replace(DEAD, reason=odd),
         replace(BATCH, query=odd),

@@ -2,35 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from pyiceberg.io import FileIO, InputFile, OutputFile
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.manifest import DataFile, ManifestFile
 
-from compactor.debt.ledger import DictionaryStore
+from compactor.debt.board import DebtBoard
+from compactor.events import Event, LedgerUpdated
 from compactor.filters.where import Where
-from compactor.iceberg.tables import Catalogs, TableView
+from compactor.iceberg.tables import Catalogs, KnownVersion, TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.planning.conflicts import changes_since
 from compactor.planning.plan_table import AS_THE_SERVICE, Request, TablePlan, plan_table
 from compactor.settings.policy import PolicyValues
 from compactor.settings.tree import Settings
-from streaming.ledger.operator import LedgerSettings, ledger_settings, look
+from compactor.storage.ledger_database import LedgerDatabase
+from streaming.ledger.board_writer import BoardWriter
+from streaming.ledger.look_queue import Asked
+from streaming.ledger.looker import Looker, Outcome
 from tests.properties.table_history import NAME, TableHistory
 
-EVENT = {
-    "source": "iceberg", "timestamp_ms": 0, "report": True, "continues": False, "writes": True, "request": None,
-    "key": None, "value": None, "headers": "[]", "partition": 0, "topic": "", "offset": 0,
-}  # fmt: skip
 CATEGORIES = "abcde"
 FILTER = "category in ('b', 'c')"
 
@@ -71,6 +68,9 @@ class LookedAt(Catalogs):
         view = self.history.view()
         self.io = CountingIO()
         return TableView(name, view.metadata, view.metadata_location, self.io, ref)
+
+    def load_if_changed(self, name: Any, known: KnownVersion | None, now: float) -> TableView:  # noqa: ARG002
+        return self.load(name)
 
 
 class Judged:
@@ -137,45 +137,66 @@ def test_a_filtered_plan_judges_each_manifest_partition_and_file_once(
     assert lake.io.manifest_lists == [1]
 
 
+class Looking:
+    """The ledger's looks at the table, without memory of what was loaded before."""
+
+    def __init__(self, lake: LookedAt, database: LedgerDatabase, budget: int) -> None:
+        catalog = {"type": "sql", "uri": "sqlite://", "warehouse": "file:///nowhere"}
+        settings = Settings(catalogs={"lake": catalog}, service={"manifests_per_batch": budget})
+        self.published: list[Event] = []
+        board = DebtBoard()
+        self._looker = Looker(
+            settings=settings,
+            catalogs=lake,
+            database=database,
+            counting=ManifestCache(1 << 20),
+            plans=ManifestCache(1 << 20),
+            board=board,
+            writer=BoardWriter(settings, board, lambda: None, self.published.append),
+            listener=self.published.append,
+        )
+
+    def looks(self) -> Iterator[LedgerUpdated]:
+        """Look at the table until everything is counted; yields what each look found."""
+        more = True
+        while more:
+            looked = self._looker.look(NAME, Asked())
+            assert looked.outcome in {Outcome.COUNTED, Outcome.COUNTING}
+            yield next(event for event in reversed(self.published) if isinstance(event, LedgerUpdated))
+            more = looked.again_after is not None
+
+
 @pytest.fixture
-def settings(lake: LookedAt) -> LedgerSettings:
-    catalog = {"type": "sql", "uri": "sqlite://", "warehouse": "file:///nowhere"}
-    return replace(ledger_settings(Settings(catalogs={"lake": catalog}), lake), disk=None)
-
-
-def looks(settings: LedgerSettings, store: DictionaryStore) -> Iterator[dict[str, Any]]:
-    """Look at the table until everything is counted; yields what each look says of the table."""
-    more = True
-    while more:
-        row = json.loads(look(settings, NAME, store, pd.DataFrame([EVENT]))[0]["body"])
-        assert row["message"] == ""
-        yield row
-        more = row["more"]
+def database(tmp_path: Path) -> Iterator[LedgerDatabase]:
+    opened = LedgerDatabase(tmp_path / "ledger.sqlite")
+    yield opened
+    opened.close()
 
 
 @pytest.mark.parametrize("budget", [100, 3])
 def test_a_look_of_the_ledger_reads_each_manifest_list_once(
-    lake: LookedAt, settings: LedgerSettings, budget: int
+    lake: LookedAt, database: LedgerDatabase, budget: int
 ) -> None:
     """A recount of one snapshot, then a walk over three unseen ones; then a look that finds nothing new."""
-    settings, store = replace(settings, manifests_per_batch=budget), DictionaryStore()
+    looking = Looking(lake, database, budget)
     for unseen in (0, 3, 0):
         for category in CATEGORIES[:unseen]:
             lake.history.append_unreal(category, [10])
-        for row in looks(settings, store):
-            assert row["totals"] is not None
+        for _ in looking.looks():
             assert set(lake.io.manifest_lists) == {1}
+    assert database.head(NAME.key) is not None
 
 
 def test_a_recount_after_a_contradicted_walk_reads_each_manifest_list_once(
-    lake: LookedAt, settings: LedgerSettings
+    lake: LookedAt, database: LedgerDatabase
 ) -> None:
-    store = DictionaryStore()
-    list(looks(settings, store))
-    head = store.head() or ""
+    looking = Looking(lake, database, 100)
+    list(looking.looks())
     lake.history.append_unreal("a", [10])
-    store.put_head(head.replace('"drift": 0', '"drift": 7'))
-    assert [row["recount_reason"] for row in looks(settings, store)] == ["summary_mismatch"]
+    state = database.state(NAME.key)
+    state.put_head((state.head() or "").replace('"drift": 0', '"drift": 7'))
+    state.save()
+    assert [update.recount_reason for update in looking.looks()] == ["summary_mismatch"]
     assert lake.io.manifest_lists == [1]
 
 

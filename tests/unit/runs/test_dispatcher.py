@@ -17,6 +17,7 @@ from compactor.errors import LaterError, RetryError, StoppedError
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import Grant, Spent
 from compactor.runs.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
+from compactor.runs.slots import SlotPool
 from compactor.table_names import TableName
 
 KEY = PartitionKey(0, "[1]")
@@ -101,8 +102,9 @@ def test_pauses_double_up_to_ten_minutes_and_success_forgets_them() -> None:
 class Bench:
     """A dispatcher over a board, its work done step by step: every call waits until it is told how it ends."""
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, lanes: int, slots: SlotPool | None = None) -> None:
         self.board = DebtBoard()
+        self.refused: set[str] = set()
         self.now = 100.0
         self.calls: list[str] = []
         self.running: list[str] = []
@@ -111,8 +113,9 @@ class Bench:
         self._endings: dict[str, Exception | None] = {}
         self._changed = threading.Condition()
         self.dispatcher = Dispatcher(
-            self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10, clock=lambda: self.now
-        )
+            self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10, clock=lambda: self.now,
+            slots=slots, may_start=lambda table: table.name not in self.refused,
+        )  # fmt: skip
 
     def _work(self, debt: TableDebt, stopping: Callable[[], bool], _grant: Grant) -> Spent:
         name = debt.table.name
@@ -262,6 +265,29 @@ def test_a_table_that_fails_over_and_over_counts_as_waiting(bench: Bench) -> Non
     assert bench.dispatcher.status.oldest_due_seconds == 0
 
 
+def test_a_table_that_may_not_start_is_passed_over_until_it_may(bench: Bench) -> None:
+    """It is another service's, or its catalog does not answer: nobody behind it waits."""
+    bench.refused = {"a", "b"}
+    bench.put(debt("a", since=1), debt("b", since=2), debt("c", since=3))
+    bench.called(1)
+    assert bench.calls == ["c"]
+    bench.nothing_more(1)
+    bench.refused = {"b"}
+    bench.dispatcher.wake()
+    bench.called(2)
+    assert bench.calls == ["c", "a"]
+    assert bench.dispatcher.status == Work(queued=1, running=2, oldest_due_seconds=99.0)
+
+
+def test_the_queue_is_made_of_tables_with_work_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten thousand idle tables cost the dispatcher nothing."""
+    monkeypatch.setattr(bench.board, "tables", lambda: pytest.fail("all tables are looked at"))
+    bench.put(debt("idle", due=False), debt("a", since=1))
+    bench.called(1)
+    assert bench.dispatcher.status == Work(queued=0, running=1, oldest_due_seconds=99.0)
+    assert bench.calls == ["a"]
+
+
 def test_stop_tells_the_running_work_and_waits_for_it() -> None:
     bench = Bench(lanes=1)
     bench.dispatcher.start()
@@ -283,3 +309,75 @@ def test_what_was_asked_for_comes_first_even_if_nothing_is_due_or_all_is_settled
     assert names(waiting((asked,), settled, frozenset(), 100)) == ["asked"]
     assert waiting((asked,), {asked.table: Attempt(not_before=200)}, frozenset(), 100) == []
     assert waiting((replace(asked, acted_on=False),), {}, frozenset(), 100) == []
+
+
+# --- slots ------------------------------------------------------------------------------------------------------------
+
+
+def test_as_many_runs_as_there_are_slots_wait_without_one() -> None:
+    slots = SlotPool(2)
+    bench = Bench(lanes=16, slots=slots)
+    bench.dispatcher.start()
+    bench.put(*(debt(name, since=number) for number, name in enumerate("abcdef")))
+    bench.called(2)
+    bench.nothing_more(2)  # both plan
+    assert slots.acquire(str(debt("a").table))
+    bench.called(3)
+    bench.nothing_more(3)
+    slots.resize(3)  # the cluster has grown
+    bench.called(4)
+    bench.nothing_more(4)
+    assert bench.calls == list("abcd")
+    assert slots.acquire(str(debt("b").table))
+    bench.called(5)
+    for name in "ab":
+        slots.release(str(debt(name).table))  # they commit
+    for name in "abcdef":
+        bench.until(lambda name=name: name in bench.running)  # type: ignore[misc]
+        bench.end(name)
+    assert bench.dispatcher.stop(PATIENCE)
+    assert slots.book.expected == frozenset()
+
+
+def test_a_run_that_declines_leaves_room_for_the_next() -> None:
+    slots = SlotPool(1)
+    bench = Bench(lanes=16, slots=slots)
+    bench.dispatcher.start()
+    bench.put(debt("a", since=1), debt("b", since=2), debt("c", since=3))
+    bench.called(2)
+    bench.nothing_more(2)
+    bench.end("a")
+    bench.called(3)
+    bench.end("b")
+    bench.end("c")
+    assert bench.dispatcher.stop(PATIENCE)
+    assert slots.book.has_room
+
+
+def test_concurrent_runs_stay_the_limit_however_large_the_cluster_is() -> None:
+    bench = Bench(lanes=2, slots=SlotPool(100))
+    bench.dispatcher.start()
+    bench.put(debt("a"), debt("b"), debt("c"))
+    bench.called(2)
+    bench.nothing_more(2)
+    for name in list(bench.calls):
+        bench.end(name)
+    bench.called(3)
+    bench.end("c")
+    assert bench.dispatcher.stop(PATIENCE)
+
+
+def test_a_dispatcher_that_has_work_at_its_start_ends_at_once() -> None:
+    """The first worker starts while the thread that chooses is being started."""
+    for _ in range(50):
+        board, done = DebtBoard(), threading.Event()
+        board.put(debt("a"))
+
+        def work(_debt: TableDebt, _stopping: Callable[[], bool], _grant: Grant, done: threading.Event = done) -> Spent:
+            done.set()
+            return Spent()
+
+        dispatcher = Dispatcher(board, work, concurrent_runs=2, first_backoff_seconds=10)
+        dispatcher.start()
+        assert done.wait(PATIENCE)
+        assert dispatcher.stop(PATIENCE)

@@ -18,7 +18,6 @@ from compactor.runs.work_order import (
     Finished,
     Limits,
     Usage,
-    bytes_due,
     commit_rate,
     rank,
     reserved,
@@ -123,7 +122,7 @@ def test_a_bad_span_is_refused_at_start_and_named(span: str) -> None:
 def test_bytes_of_the_last_hour_hold_back_what_does_not_fit() -> None:
     limits = Limits(LimitSettings(bytes_per_hour=250 * MEBIBYTE))
     one = debt("a")
-    assert bytes_due(one) == 100 * MEBIBYTE
+    assert one.due_bytes == 100 * MEBIBYTE
     spent = [Finished(debt("b").table, NOW - 10, 150 * MEBIBYTE)]
     assert allow(limits, one, spent, NOW)
     assert not allow(limits, one, [*spent, Finished(debt("c").table, NOW - 20, 1)], NOW)
@@ -151,7 +150,7 @@ def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[int, int]]) -> 
         now += pause
         one = debt("a", files=files)
         if allow(limits, one, finished, now):
-            finished.append(Finished(one.table, now, bytes_due(one)))
+            finished.append(Finished(one.table, now, one.due_bytes))
     for run in finished:
         hour = [other.bytes for other in finished if run.at - HOUR < other.at <= run.at]
         assert sum(hour) <= 1000 * MEBIBYTE

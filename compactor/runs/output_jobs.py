@@ -1,0 +1,205 @@
+"""File groups rewritten by Spark jobs of one task each: a job starts as soon as a slot is free, and none waits.
+
+Small output tasks are bundled (bundles.py): one Spark task writes them one after the other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from compactor.errors import FirnlineError, GiveUpError, StoppedError
+from compactor.planning.engine import Engine
+from compactor.planning.plan_table import TablePlan
+from compactor.reasons import Reason
+from compactor.rewrite.tasks.input_metrics import TaskId
+from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
+from compactor.runs.bundles import WORK_OF_A_FILE, Pace, TaskQueue
+from compactor.runs.results import DroppedGroup, GroupResult, checked_result
+from compactor.runs.slots import SlotPool
+from compactor.spark.java_table import exception_class, first_line
+
+UNSUPPORTED = "java.lang.UnsupportedOperationException"
+LOOK_SECONDS = 1.0
+MOST_THREADS = 1024  # one waits for each Spark job
+
+
+@dataclass
+class OutputJobs:
+    """Runs the output tasks of a plan, as many at once as `slots` grants.
+
+    Attributes:
+        runner: Writes the outputs.
+        slots: Shared with all other runs.
+        pace: How fast output tasks were so far, shared with all other runs.
+        stopped: Set from outside to stop; set here after a failure, so that other tasks end.
+        cancel: Cancels the Spark jobs of the run.
+        done: Called after each output task, from its thread.
+    """
+
+    runner: OutputTaskRunner
+    plan: TablePlan
+    run_id: str
+    slots: SlotPool
+    pace: Pace
+    stopped: threading.Event
+    cancel: Callable[[], object]
+    done: Callable[[WrittenOutput], None]
+    _queue: TaskQueue = field(default_factory=lambda: TaskQueue({}))
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
+    _failed: dict[int, FirnlineError] = field(default_factory=dict)
+    _error: BaseException | None = None
+
+    def rewrite(self, numbers: Sequence[int]) -> tuple[list[GroupResult], list[DroppedGroup]]:
+        """Rewrite the file groups with these numbers of the plan; returns those whose rows add up, and the others.
+
+        An output task that fails by itself costs its file group; a failure of the catalog, the store or the machine
+        ends the run.
+
+        Raises:
+            StoppedError: `stopped` was set.
+            FirnlineError: by class the reaction.
+        """
+        self._written.clear()
+        groups = self.plan.groups
+        self._run_all(
+            [TaskId(number, index) for number in numbers for index in range(len(groups[number].file_group.tasks))]
+        )
+        outputs = sorted(self._written.items())
+        finished: list[GroupResult] = []
+        for number in numbers:
+            parts = [output for task, output in outputs if task.group == number]
+            try:
+                if number not in self._failed:
+                    finished.append(checked_result(self.run_id, self.plan, groups[number], parts))
+            except GiveUpError as mismatch:
+                self._failed[number] = mismatch
+        return finished, [
+            DroppedGroup(planned=groups[number], error=self._failed[number])
+            for number in numbers
+            if number in self._failed
+        ]
+
+    def _run_all(self, tasks: Sequence[TaskId]) -> None:
+        by_spark = frozenset(task for task in tasks if self.plan.groups[task.group].engine.kind is Engine.SPARK)
+        self._queue = TaskQueue({task: self.pace.seconds(*self._work_of(task)) for task in tasks}, by_spark)
+        self.runner.expect(self._queue.tasks)
+        jobs: set[Future[None]] = set()
+        with ThreadPoolExecutor(min(len(tasks), MOST_THREADS), thread_name_prefix="rewrite") as threads:
+            try:
+                self._start_jobs(threads, jobs)
+            finally:
+                by_request = self.stopped.is_set()
+                if any(not job.done() for job in jobs):
+                    self.stopped.set()
+                while any(not job.done() for job in jobs):  # a job may start just after the others were cancelled
+                    self.cancel()
+                    wait(jobs, LOOK_SECONDS)
+        if self._error is not None:
+            raise self._error
+        if by_request:
+            raise StoppedError(f"run {self.run_id} was stopped before its commit")
+
+    def _start_jobs(self, threads: ThreadPoolExecutor, jobs: set[Future[None]]) -> None:
+        bundle: Sequence[TaskId] = ()
+        while (self._queue or jobs or bundle) and not self._is_over():
+            if not bundle and self._queue:
+                with self._lock:
+                    bundle = self._queue.bundle(self.slots.share)
+                self.runner.prepare(bundle)  # while the slots are busy
+            if not bundle:
+                wait(jobs, LOOK_SECONDS, FIRST_COMPLETED)
+            elif self.slots.acquire(self._name, self._is_over):
+                jobs.add(threads.submit(self._run_job, bundle))
+                bundle = ()
+            jobs.difference_update([job for job in jobs if job.done()])
+
+    def _run_job(self, bundle: Sequence[TaskId]) -> None:
+        """Write a bundle and give its slot back as soon as Spark is done with it."""
+        with ExitStack() as slot:
+            slot.callback(self.slots.release, self._name)
+            try:
+                for task in self._written_by_spark(bundle, slot):
+                    self._finish(task)
+            except BaseException as error:  # noqa: BLE001 - raised by the run's own thread
+                if not self.stopped.is_set():
+                    self._error = self._error or error
+
+    def _written_by_spark(self, bundle: Sequence[TaskId], slot: ExitStack) -> Sequence[TaskId]:
+        """Run the bundle's Spark job; returns the tasks to finish. Gives the slot back unless Spark is needed again."""
+        tasks = [task for task in bundle if task.group not in self._failed]
+        if self._is_over() or not tasks:
+            return ()
+        try:
+            self.runner.write_ahead(tasks)
+        except Exception as error:
+            if self.stopped.is_set() or not _costs_its_group(error):
+                raise
+            if len(tasks) == 1:
+                self._fail(tasks[0], error)
+            else:  # one of them may be too large for an executor: the others must not pay for it
+                self._put_back(tasks)
+            return ()
+        refused = [task for task in tasks if self.runner.needs_spark(task)]
+        if refused and len(tasks) > 1:
+            self._put_back(refused)
+            tasks = [task for task in tasks if task not in refused]
+        if not refused or len(bundle) > 1:
+            slot.close()
+        return tasks
+
+    def _finish(self, task: TaskId) -> None:
+        if self._is_over() or task.group in self._failed:
+            return
+        try:
+            written = self.runner.rewrite(task)
+        except Exception as error:
+            if self.stopped.is_set() or not _costs_its_group(error):
+                raise
+            self._fail(task, error)
+            return
+        self._written[task] = written
+        self.pace.learn(*self._work_of(task), written.seconds)
+        self.done(written)
+
+    def _put_back(self, tasks: Sequence[TaskId]) -> None:
+        with self._lock:
+            self._queue.put_back(tasks)
+
+    def _fail(self, task: TaskId, error: Exception) -> None:
+        self._failed.setdefault(task.group, _as_firnline_error(self.plan, error))
+
+    def _is_over(self) -> bool:
+        return self.stopped.is_set() or self._error is not None
+
+    def _work_of(self, task: TaskId) -> tuple[Engine, int]:
+        planned = self.plan.groups[task.group]
+        files = planned.file_group.tasks[task.position]
+        return planned.engine.kind, sum(file.size + WORK_OF_A_FILE for file in files)
+
+    @property
+    def _name(self) -> str:
+        """The run's name among the slots: a table has one run at a time."""
+        return str(self.plan.table.name)
+
+
+def _costs_its_group(error: Exception) -> bool:
+    """Whether the other file groups can go on: catalog, store, request and machine are well."""
+    lost_jvm = isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)
+    return isinstance(error, GiveUpError) or not (isinstance(error, FirnlineError) or lost_jvm)
+
+
+def _as_firnline_error(plan: TablePlan, error: Exception) -> FirnlineError:
+    if isinstance(error, FirnlineError):
+        return error
+    unsupported = isinstance(error, Py4JJavaError) and exception_class(error) == UNSUPPORTED
+    reason = Reason.TYPE_NOT_SUPPORTED if unsupported else Reason.UNEXPECTED  # Spark has neither time nor nanoseconds
+    failure = GiveUpError(f"rewriting a file group of {plan.table.name} failed: {first_line(error)}", reason=reason)
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,174 @@
+"""The ledger's state on local disk: one SQLite database with the head and the packed counts of every table.
+
+It is a cache. A lost or damaged database costs one count of each table, no more. A look at a table reads what it needs,
+keeps its changes in memory, and saves them in one transaction, so that the state of a table is always that of a
+completed step.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from compactor.errors import RetryError
+from compactor.reasons import Reason
+
+LOG = logging.getLogger("firnline")
+TABLES = """
+CREATE TABLE IF NOT EXISTS heads (name TEXT PRIMARY KEY, head TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS slots (
+  name TEXT NOT NULL, number INTEGER NOT NULL, packed BLOB NOT NULL, PRIMARY KEY (name, number)
+) WITHOUT ROWID;
+"""
+# A crash of the machine may lose the last transactions, never a part of one. PASSIVE checkpoints keep the log short.
+PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "cache_size=-8192", "temp_store=MEMORY")
+
+
+class LedgerDatabase:
+    """All tables' state. Thread-safe: one connection, used by one thread at a time for less than a millisecond."""
+
+    def __init__(self, file: Path) -> None:
+        """Open or create the database; a damaged one is set aside.
+
+        Raises:
+            OSError: the folder cannot be written, or another process uses the database.
+        """
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._file = file
+        self._lock = threading.Lock()
+        try:
+            self._connection = _opened(file)
+        except sqlite3.OperationalError as error:  # locked, not readable, disk full: nothing is damaged
+            raise OSError(f"the ledger's state {file} cannot be opened: {error}") from error
+        except sqlite3.DatabaseError as error:
+            aside = file.with_name(f"{file.name}.damaged-{int(time.time())}")
+            LOG.warning("the ledger's state %s is damaged (%s); it is kept as %s, and all tables are counted again",
+                        file, error, aside.name)  # fmt: skip
+            for each in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
+                if each.exists():
+                    each.rename(str(each).replace(file.name, aside.name))
+            self._connection = _opened(file)
+
+    def state(self, name: str) -> TableState:
+        """The state of one table, as a `LedgerStore`. Use it in one thread, then `save` it."""
+        return TableState(self, name)
+
+    def close(self) -> None:
+        """Write everything and close."""
+        with self._lock:
+            self._connection.close()
+
+    def forget(self, name: str) -> None:
+        """Delete the state of one table."""
+        self.save(name, head=None, cleared=True, slots={})
+
+    def head(self, name: str) -> str | None:
+        with self._using("read") as connection:
+            found = connection.execute("SELECT head FROM heads WHERE name = ?", (name,)).fetchone()
+        return None if found is None else str(found[0])
+
+    def slot(self, name: str, number: int) -> bytes | None:
+        with self._using("read") as connection:
+            found = connection.execute(
+                "SELECT packed FROM slots WHERE name = ? AND number = ?", (name, number)
+            ).fetchone()
+        return None if found is None else bytes(found[0])
+
+    def slots(self, name: str) -> dict[int, bytes]:
+        """All packed values of one table: about 40 bytes for each partition."""
+        with self._using("read") as connection:
+            return dict(connection.execute("SELECT number, packed FROM slots WHERE name = ?", (name,)).fetchall())
+
+    def save(self, name: str, *, head: str | None, cleared: bool, slots: Mapping[int, bytes | None]) -> None:
+        """Save the changes of one look. `cleared`: delete the table's earlier state first. `head`: None keeps it.
+
+        Raises:
+            RetryError: the disk is full or does not answer; nothing was saved.
+        """
+        with self._using("saved") as connection:
+            if cleared:
+                connection.execute("DELETE FROM slots WHERE name = ?", (name,))
+                connection.execute("DELETE FROM heads WHERE name = ?", (name,))
+            gone = [(name, number) for number, packed in slots.items() if packed is None]
+            kept = [(name, number, packed) for number, packed in slots.items() if packed is not None]
+            connection.executemany("DELETE FROM slots WHERE name = ? AND number = ?", gone)
+            connection.executemany("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", kept)
+            if head is not None:
+                connection.execute("INSERT OR REPLACE INTO heads VALUES (?, ?)", (name, head))
+
+    @contextmanager
+    def _using(self, done: str) -> Iterator[sqlite3.Connection]:
+        try:
+            with self._lock, self._connection as connection:
+                yield connection
+        except sqlite3.Error as error:
+            raise RetryError(
+                f"the ledger's state in {self._file} cannot be {done}: {error}; check the disk",
+                reason=Reason.NO_SPACE if "full" in str(error) else Reason.UNAVAILABLE,
+            ) from error
+
+
+def _opened(file: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(file, check_same_thread=False)
+    try:
+        for pragma in PRAGMAS:
+            connection.execute(f"PRAGMA {pragma}")
+        connection.executescript(TABLES)
+        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.DatabaseError:
+        connection.close()
+        raise
+    if found != "ok":
+        connection.close()
+        raise sqlite3.DatabaseError(found)
+    return connection
+
+
+class TableState:
+    """A `LedgerStore` over the database: reads through, keeps changes in memory until `save`."""
+
+    def __init__(self, database: LedgerDatabase, name: str) -> None:
+        self._database = database
+        self._name = name
+        self._head: str | None = None
+        self._cleared = False
+        self._changed: dict[int, bytes | None] = {}
+
+    def head(self) -> str | None:
+        if self._head is not None or self._cleared:
+            return self._head
+        return self._database.head(self._name)
+
+    def put_head(self, text: str) -> None:
+        self._head = text
+
+    def slot(self, number: int) -> bytes | None:
+        if number in self._changed or self._cleared:
+            return self._changed.get(number)
+        return self._database.slot(self._name, number)
+
+    def put_slot(self, number: int, packed: bytes | None) -> None:
+        self._changed[number] = packed
+
+    def slots(self) -> Iterator[tuple[int, bytes]]:
+        saved = {} if self._cleared else self._database.slots(self._name)
+        merged: dict[int, bytes | None] = {**saved, **self._changed}
+        return ((number, packed) for number, packed in merged.items() if packed is not None)
+
+    def clear(self) -> None:
+        self._head, self._cleared, self._changed = None, True, {}
+
+    def save(self) -> None:
+        """Save all changes at once.
+
+        Raises:
+            RetryError: the disk is full or does not answer; nothing was saved.
+        """
+        if self._cleared or self._changed or self._head is not None:
+            self._database.save(self._name, head=self._head, cleared=self._cleared, slots=self._changed)
+        self._head, self._cleared, self._changed = None, False, {}

@@ -1,0 +1,211 @@
+"""From a table's counts to its entry on the debt board: judge partitions, keep times, publish what is left alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt, earliest
+from compactor.debt.ledger import LedgerStore, LedgerUpdate, slot_of, unpack
+from compactor.debt.manifest_debt import ManifestCounts
+from compactor.debt.shortlist import KEPT_OF_A_SLOT, Shortlist
+from compactor.errors import FirnlineError
+from compactor.events import Listener, PartitionsSkipped
+from compactor.iceberg.tables import FileSizes
+from compactor.partitions import PartitionKey, PartitionLayout
+from compactor.planning.policy import Policy
+from compactor.runs.table_planner import skipped_partition
+from compactor.runs.work_order import commit_rate
+from compactor.settings.tree import Settings
+from compactor.table_names import TableName
+from streaming.logs.events import LOG
+
+CACHED_FROM = 1_000
+"""Partitions with debt from which the shortlists of a table's slots are kept: a commit then judges one slot again."""
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """What judging a table's partitions takes of its metadata and settings."""
+
+    policy: Policy
+    sizes: FileSizes
+    layouts: Mapping[int, PartitionLayout]
+    acted_on: bool
+    refused: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A finished count."""
+
+    facts: TableFacts
+    update: LedgerUpdate
+    manifests: ManifestCounts | None = None
+
+
+@dataclass(frozen=True)
+class _BySlot:
+    """Shortlists of a table's slots. `judged_at`: when all were judged, seconds since the epoch."""
+
+    judged_at: float
+    lists: dict[int, Shortlist]
+
+
+@dataclass(eq=False)
+class BoardWriter:
+    """Puts counts on the board. `wake` notifies the dispatcher. One thread at a time writes one table."""
+
+    settings: Settings
+    board: DebtBoard
+    wake: Callable[[], None]
+    listener: Listener
+    clock: Callable[[], float] = time.time
+    _answered: set[TableName] = field(default_factory=set, init=False)
+    _by_slot: dict[TableName, _BySlot] = field(default_factory=dict, init=False)
+
+    def put(self, table: TableName, counted: Counted, state: LedgerStore, oldest_event: float | None) -> None:
+        """Put a finished count on the board. `oldest_event`: of the events that it answers, seconds since the epoch."""
+        update, facts = counted.update, counted.facts
+        known = self.board.get(table)
+        changed = None if update.whole else frozenset(map(slot_of, update.partitions))
+        shortlist = self._shortlist(table, facts, state, changed)
+        # An event about a snapshot that was counted before (a duplicate or late event) does not wait for a rewrite.
+        oldest = oldest_event if known is None or known.snapshot_id != update.snapshot_id else None
+        debt = TableDebt(
+            table=table,
+            snapshot_id=update.snapshot_id,
+            partitions=shortlist.kept,
+            others=shortlist.others,
+            counted=update.totals,
+            acted_on=facts.acted_on,
+            waiting_since=earliest(known.waiting_since if known else None, oldest),
+            manifests=counted.manifests,
+            refused=facts.refused,
+            target_bytes=facts.sizes.target,
+        )
+        if not facts.acted_on:
+            self.board.drop_requests(table)
+        for refused in set(debt.refused) - set(known.refused if known else ()):
+            LOG.warning("table property not used", table=str(table), reason=refused)
+        self._publish(self._timed(debt, known))
+        self._report_skipped(debt, None if update.whole else update.partitions)
+
+    def judge_again(
+        self, table: TableName, facts: TableFacts, state: LedgerStore, oldest_event: float | None = None
+    ) -> None:
+        """The table is unchanged: judge its partitions again, since some become due by time, and clear `stale`."""
+        del oldest_event  # its snapshot was counted before
+        known = self.board.get(table)
+        self._answered.add(table)
+        if not facts.acted_on:
+            self.board.drop_requests(table)
+            known = self.board.get(table)
+        if known is None:
+            return
+        debt = replace(known, stale=None)
+        if known.partitions:
+            shortlist = self._shortlist(table, facts, state, None)
+            debt = replace(debt, partitions=shortlist.kept, others=shortlist.others)
+        if (debt.partitions, debt.others, debt.stale) != (known.partitions, known.others, known.stale):
+            self._publish(self._timed(debt, known))
+
+    def counting(self, table: TableName, facts: TableFacts, update: LedgerUpdate, oldest_event: float | None) -> None:
+        """A long recount goes on; the old counts stay, marked as old."""
+        reason = f"a recount is under way ({update.recount_reason})"
+        self.board.mark_stale(table, reason, oldest_event, acted_on=facts.acted_on)
+
+    def unreadable(self, table: TableName, error: FirnlineError, oldest_event: float | None) -> None:
+        """The table could not be loaded or counted; its counts stay, marked as old."""
+        acted_on = self.settings.tables.acts_on(table, {})
+        self.board.mark_stale(table, str(error), oldest_event, acted_on=acted_on)
+        self.answered(table)
+
+    def answered(self, table: TableName) -> None:
+        """The table was counted, or it is known why not."""
+        self._answered.add(table)
+        if self.board.get(table) is None:
+            self._by_slot.pop(table, None)
+
+    def forget(self, table: TableName) -> None:
+        """Another service takes care of the table now."""
+        self._by_slot.pop(table, None)
+        self._answered.discard(table)
+
+    def answered_of(self, tables: Iterable[TableName]) -> int:
+        """How many of these tables were answered."""
+        answered = self._answered.copy()
+        return sum(table in answered for table in tables)
+
+    def _publish(self, debt: TableDebt) -> None:
+        self.board.put(debt)
+        self._answered.add(debt.table)
+        self.wake()
+
+    def _timed(self, debt: TableDebt, known: TableDebt | None) -> TableDebt:
+        """With the times that follow from the table's last entry."""
+        now = self.clock()
+        due_since = (known.due_since if known else None) or now
+        debt = replace(debt, due_since=due_since if debt.has_work else None)
+        if known is not None and known.snapshot_id == debt.snapshot_id:
+            return replace(debt, commits_per_hour=known.commits_per_hour, counted_at=known.counted_at)
+        since_last = now - known.counted_at if known is not None and known.counted_at is not None else None
+        rate = commit_rate(known.commits_per_hour if known else 0.0, since_last)
+        return replace(debt, commits_per_hour=rate, counted_at=now)
+
+    def _shortlist(
+        self, table: TableName, facts: TableFacts, state: LedgerStore, changed: frozenset[int] | None
+    ) -> Shortlist:
+        """The table's partitions with debt, judged now. `changed`: slots with new counts; None: judge all again.
+
+        Once per sweep interval all are judged again: partitions of a table that always changes become due by time too.
+        """
+        now, declined = self.clock(), self.board.declined(table)
+
+        def judged(key: PartitionKey, counts: PartitionCounts) -> PartitionDebt:
+            found = _judged(facts, key, counts, now)
+            known = declined.get(key)
+            return found if known is None else known.applied(found)
+
+        kept = self._by_slot.get(table)
+        is_fresh = kept is not None and 0 <= now - kept.judged_at < self.settings.service.sweep_seconds
+        if kept is not None and is_fresh and changed is not None:
+            for number in changed:
+                packed = state.slot(number)
+                kept.lists[number] = Shortlist.of(unpack(packed) if packed else (), judged, KEPT_OF_A_SLOT)
+            return Shortlist.joined(kept.lists.values())
+        lists = {number: Shortlist.of(unpack(packed), judged, KEPT_OF_A_SLOT) for number, packed in state.slots()}
+        shortlist = Shortlist.joined(lists.values())
+        if len(shortlist.kept) + shortlist.others.partitions >= CACHED_FROM:
+            self._by_slot[table] = _BySlot(now, lists)
+        else:
+            self._by_slot.pop(table, None)
+        return shortlist
+
+    def _report_skipped(self, debt: TableDebt, changed: Iterable[PartitionKey] | None) -> None:
+        """Publish the changed partitions (None: all) that have debt and are not due."""
+        if not debt.acted_on:
+            if debt.has_work:
+                self.listener(PartitionsSkipped(table=debt.table, snapshot_id=debt.snapshot_id, reason="not_acted_on"))
+            return
+        keys = debt.partitions if changed is None else changed
+        judged = [debt.partitions[key] for key in keys if key in debt.partitions]
+        skipped = tuple(skipped_partition(each, each.why) for each in judged if not each.due)
+        if skipped:
+            self.listener(
+                PartitionsSkipped(table=debt.table, snapshot_id=debt.snapshot_id, reason="not_due", partitions=skipped)
+            )
+
+
+def _judged(facts: TableFacts, key: PartitionKey, counts: PartitionCounts, now: float) -> PartitionDebt:
+    judgement = facts.policy.judge(counts, now - counts.changed_ms / 1000)
+    layout = facts.layouts[key.spec_id]
+    return PartitionDebt(
+        key=key,
+        partition=layout.readable(key),
+        bucket=layout.bucket(key),
+        counts=counts,
+        due=judgement.due,
+        why=judgement.why,
+    )

@@ -1,0 +1,197 @@
+"""The query of dead letters: each unusable event, and each event of an unknown table, is written to their topic.
+
+It reads the topics with a checkpoint of its own, so that a topic that refuses letters does not stop the ledger. A batch
+takes two passes. The first counts bad events and collects the names of tables, of which the driver asks which are
+missing. The second, only if there is something to write, writes the letters from executors. A crash between the
+writing and the end of a batch repeats its letters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from compactor.events import DeadLettered, Listener
+from compactor.settings.tree import KafkaSettings, Settings
+from compactor.shards import Shard
+from compactor.spark.python_worker import reduce_task_overhead
+from compactor.table_names import TableName
+from streaming.commit_events.decoder import BadEvent, BadEventReason
+from streaming.kafka.clients import sink_options
+from streaming.ledger.dead_letters import dead_letter
+from streaming.ledger.records import Named, Record, named, read_records, records
+
+DEAD_LETTERS_QUERY = "dead-letters"
+TRIGGER_SECONDS = 10.0  # a batch costs 0.3 s of processor time, and a dead letter is not urgent
+BATCHES = 10  # times as many events as a batch of commit events, because batches are so much rarer
+FOLDER = "dead-letters-v1"
+
+FOUND_SCHEMA = "reason string, catalog string, namespace array<string>, name string, events long"
+FOUND_TYPES = pa.schema(
+    [
+        ("reason", pa.string()),
+        ("catalog", pa.string()),
+        ("namespace", pa.list_(pa.string())),
+        ("name", pa.string()),
+        ("events", pa.int64()),
+    ]
+)
+LETTER_SCHEMA = "key binary, value binary, headers array<struct<key: string, value: binary>>"
+LETTER_TYPES = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ]
+)
+
+Missing = Callable[[Collection[TableName]], frozenset[TableName]]
+
+
+@dataclass(frozen=True)
+class LetterDecoder:
+    """Decodes records in a Python worker. `shard`: whose letters this service writes."""
+
+    catalogs: tuple[str, ...]
+    shard: Shard
+    missing: frozenset[TableName] = frozenset()
+
+    def found(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """First pass: numbers of bad events by reason, and of events by table."""
+        reduce_task_overhead()
+        bad: Counter[str] = Counter()
+        tables: Counter[TableName] = Counter()
+        for record in _each(batches):
+            result = self._judged(record)
+            if isinstance(result, BadEvent):
+                bad[result.reason.value] += 1
+            elif result is not None:
+                tables[result] += 1
+        rows: list[dict[str, Any]] = [{"reason": reason, "events": events} for reason, events in bad.items()]
+        rows += [
+            {"catalog": table.catalog, "namespace": table.namespace, "name": table.name, "events": events}
+            for table, events in tables.items()
+        ]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, FOUND_TYPES)
+
+    def letters(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Second pass: one dead letter for each bad event and for each event of a missing table."""
+        reduce_task_overhead()
+        for batch in batches:
+            letters = [letter for record in read_records(batch) if (letter := self._letter(record)) is not None]
+            if letters:
+                yield pa.RecordBatch.from_pylist(letters, LETTER_TYPES)
+
+    def _letter(self, record: Record) -> dict[str, Any] | None:
+        bad = self._judged(record)
+        if isinstance(bad, TableName):
+            if bad not in self.missing:
+                return None
+            known = ", ".join(self.catalogs)
+            detail = f"table {bad} does not exist (catalogs configured: {known})"
+            bad = BadEvent(BadEventReason.UNKNOWN_TABLE, detail)
+        if bad is None:
+            return None
+        letter = dead_letter(record.event, bad, topic=record.topic, partition=record.partition, offset=record.offset)
+        headers = [{"key": name, "value": value} for name, value in letter.headers]
+        return {"key": letter.key, "value": letter.value, "headers": headers}
+
+    def _judged(self, record: Record) -> TableName | BadEvent | None:
+        """Why the record is bad, or the table that must exist; None: another service's, or no letter in any case."""
+        result = named(record, self.catalogs)
+        if isinstance(result, Named):
+            # Events of older versions to themselves: a table that was dropped since then is no news.
+            own = result.event.report or result.event.continues
+            return None if own or not self.shard.owns(result.table) else result.table
+        if result is None or not self.shard.owns_record(record.topic, record.partition, record.offset):
+            return None
+        return result
+
+
+def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Record]:
+    for batch in batches:
+        yield from read_records(batch)
+
+
+@dataclass(frozen=True)
+class LetterWriter:
+    """The callable for `foreachBatch`. `write`: False in observe mode, which only counts."""
+
+    kafka: KafkaSettings
+    catalogs: tuple[str, ...]
+    write: bool
+    shard: Callable[[], Shard]
+    missing: Missing
+    listener: Listener
+
+    def __call__(self, frame: DataFrame, _batch_id: int) -> None:
+        """Handle one batch.
+
+        Raises:
+            FirnlineError: a catalog does not answer; the batch must be tried again.
+        """
+        decoder = LetterDecoder(self.catalogs, lasting(self.shard()))
+        bad, tables = found(frame.mapInArrow(decoder.found, FOUND_SCHEMA).collect())
+        missing = self.missing(tables.keys()) & tables.keys() if tables else frozenset[TableName]()
+        unknown = sum(tables[table] for table in missing)
+        if unknown:
+            bad[BadEventReason.UNKNOWN_TABLE.value] += unknown
+        if not bad:
+            return
+        if self.write:
+            letters = frame.mapInArrow(replace(decoder, missing=missing).letters, LETTER_SCHEMA)
+            letters.write.format("kafka").options(**sink_options(self.kafka)).save()
+        for reason, count in bad.items():
+            self.listener(DeadLettered(reason=reason, count=count))
+
+
+def found(rows: Collection[Any]) -> tuple[Counter[str], Counter[TableName]]:
+    """Bad events by reason and events by table, from the rows of the first pass."""
+    bad: Counter[str] = Counter()
+    tables: Counter[TableName] = Counter()
+    for row in rows:
+        if row["reason"] is not None:
+            bad[row["reason"]] += row["events"]
+        else:
+            tables[TableName(row["catalog"], tuple(row["namespace"]), row["name"])] += row["events"]
+    return bad, tables
+
+
+def lasting(shard: Shard) -> Shard:
+    """The shard without its former memberships: a letter cannot wait until they end, and would be lost."""
+    return replace(shard, settling=())
+
+
+def start_dead_letters(
+    session: SparkSession,
+    settings: Settings,
+    catalogs: tuple[str, ...],
+    checkpoint: str,
+    *,
+    write: bool,
+    shard: Callable[[], Shard],
+    missing: Missing,
+    listener: Listener,
+) -> StreamingQuery:
+    """Start the query; it resumes from the checkpoint, else at the end of the topics.
+
+    `missing` returns which of the given tables do not exist. If it raises, the query ends; started again, it tries the
+    same events again. `listener` gets the counts of each finished batch.
+    """
+    writer = LetterWriter(settings.kafka, catalogs, write, shard, missing, listener)
+    most_events = BATCHES * settings.kafka.max_events_per_batch
+    return (
+        records(session, settings.kafka, most_events)
+        .writeStream.queryName(DEAD_LETTERS_QUERY)
+        .foreachBatch(writer)
+        .trigger(processingTime=f"{TRIGGER_SECONDS} seconds")
+        .option("checkpointLocation", f"{checkpoint}/{FOLDER}")
+        .start()
+    )

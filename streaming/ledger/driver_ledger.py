@@ -1,0 +1,177 @@
+"""The ledger on the driver: its parts, built from the settings, started and stopped together.
+
+events → inbox → look queue → lookers (threads) → looker → board; the table watcher feeds the same queue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compactor.debt.board import DebtBoard
+from compactor.debt.ledger import STATE_VERSION
+from compactor.errors import RetryError
+from compactor.events import Listener
+from compactor.iceberg.tables import Catalogs, TableMissingError
+from compactor.locations import plain_path
+from compactor.manifests.cache import ManifestCache
+from compactor.reasons import Reason
+from compactor.settings.tree import Settings
+from compactor.shards import Shard
+from compactor.storage.ledger_database import LedgerDatabase
+from compactor.table_names import TableName
+from streaming.ledger.board_writer import BoardWriter
+from streaming.ledger.inbox import Inbox
+from streaming.ledger.look_queue import Asked, Lane, LookQueue
+from streaming.ledger.looker import Looker
+from streaming.ledger.lookers import Breakers, Lookers
+from streaming.ledger.table_watcher import Surroundings, TableWatcher
+from streaming.wiring import manifest_disk
+
+COUNTING_CACHE_BYTES = 16 * 1024 * 1024
+"""Small, because a count reads each manifest once. The planner finds the decoded manifests on the host's disk."""
+
+
+@dataclass(frozen=True)
+class Around:
+    """The rest of the service, as the ledger needs it.
+
+    Attributes:
+        wake: Notifies the dispatcher that the board changed.
+        shard: The part of the tables that is this service's.
+        may_sweep: Whether the stream has fixed its first offsets.
+        behind: Whether the stream is behind.
+    """
+
+    wake: Callable[[], None]
+    shard: Callable[[], Shard]
+    may_sweep: Callable[[], bool]
+    behind: Callable[[], bool]
+
+
+@dataclass(eq=False)
+class DriverLedger:
+    """`checkpoint`: the stream's; the state lies beside it, or on local disk if it is no local folder."""
+
+    settings: Settings
+    catalogs: Catalogs
+    board: DebtBoard
+    plans: ManifestCache
+    checkpoint: str
+    around: Around
+    listener: Listener
+    clock: Callable[[], float] = time.time
+    looker: Looker = field(init=False)
+    watcher: TableWatcher = field(init=False)
+    inbox: Inbox = field(init=False)
+    breakers: Breakers = field(init=False)
+    writer: BoardWriter = field(init=False)
+
+    def __post_init__(self) -> None:
+        names, settings = self.catalogs.names, self.settings
+        self.queue = LookQueue()
+        self.breakers = Breakers(names, self.listener)
+        self.writer = BoardWriter(settings, self.board, self.around.wake, self.listener, self.clock)
+        self._counting = ManifestCache(COUNTING_CACHE_BYTES, disk=manifest_disk(settings))
+        self._database = LedgerDatabase(state_file(self.checkpoint))
+        self.looker = Looker(
+            settings=settings,
+            catalogs=self.catalogs,
+            database=self._database,
+            counting=self._counting,
+            plans=self.plans,
+            board=self.board,
+            writer=self.writer,
+            listener=self.listener,
+            clock=self.clock,
+        )
+        self._lookers = Lookers(
+            catalogs=names,
+            queue=self.queue,
+            looker=self.looker,
+            breakers=self.breakers,
+            per_catalog=settings.service.looks_per_catalog,
+            wanted=self._owns,
+        )
+        around = self.around
+        surroundings = Surroundings(self.board.known, self._owns, around.may_sweep, around.behind)
+        self.watcher = TableWatcher(settings, self.catalogs, self.queue, self.breakers, surroundings, self.listener)
+        self.inbox = Inbox(
+            settings, self.board, self.queue, self.looker, around.shard, self.watcher.is_found, self.listener
+        )
+
+    def start(self) -> None:
+        """Start the threads of looks and sweeps."""
+        self._lookers.start()
+        self.watcher.start()
+
+    def stop(self, seconds: float) -> None:
+        """End the threads after their current table, and close the state."""
+        self.watcher.stop()
+        self._lookers.stop(seconds)
+        self._counting.close()
+        self._database.close()
+
+    @property
+    def counted(self) -> tuple[int, int] | None:
+        """Tables that were counted since the start, of those that sweeps found; None before the first listing."""
+        found = self.watcher.found
+        return None if found is None else (self.writer.answered_of(found), len(found))
+
+    def shard_changed(self, shard: Shard) -> None:
+        """Forget the tables of others, and look for those that are ours now.
+
+        A service that owns nothing has just joined, or is cut off for a while: its counts stay.
+        """
+        if shard.owns_nothing:
+            return
+        for table in self.board.known():
+            if not shard.owns(table):
+                self.looker.forget(table)
+        self.watcher.sweep_soon()
+
+    def missing(self, tables: Collection[TableName]) -> frozenset[TableName]:
+        """Which of these tables do not exist; ignored tables are never missing. Asks the catalog where it must.
+
+        Raises:
+            FirnlineError: a catalog does not answer.
+        """
+        unsure = [table for table in tables if not self._is_known(table)]
+        if not unsure:
+            return frozenset()
+        with ThreadPoolExecutor(self.settings.service.looks_per_catalog, thread_name_prefix="missing") as pool:
+            exists = dict(zip(unsure, pool.map(self._exists, unsure), strict=True))
+        return frozenset(table for table in unsure if not exists[table])
+
+    def _is_known(self, table: TableName) -> bool:
+        known = self.looker.is_known(table) or self.board.get(table) is not None or self.watcher.is_found(table)
+        return known or self.settings.tables.ignores(table)
+
+    def _exists(self, table: TableName) -> bool:
+        if self.looker.is_missing(table):
+            return False
+        if not self.breakers.available(table.catalog):
+            raise RetryError(f"catalog {table.catalog} does not answer", reason=Reason.CATALOG_UNAVAILABLE)
+        try:
+            self.catalogs.load(table)
+        except TableMissingError:
+            return False
+        self.queue.put(table, Asked(Lane.EVENT))  # its event may have been dropped among many unknown names
+        return True
+
+    def _owns(self, table: TableName) -> bool:
+        return self.around.shard().owns(table)
+
+
+def state_file(checkpoint: str) -> Path:
+    """The database of the ledger's state: in a local checkpoint, else in the user's state folder."""
+    name = f"ledger-v{STATE_VERSION}.sqlite"
+    if "://" not in checkpoint or checkpoint.startswith("file:"):
+        return Path(plain_path(checkpoint)) / name
+    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(state) / "firnline" / hashlib.sha256(checkpoint.encode()).hexdigest()[:16] / name

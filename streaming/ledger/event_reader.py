@@ -1,0 +1,151 @@
+"""The query of commit events: records are decoded in a Python worker; names and flags reach the driver."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from compactor.locations import plain_path
+from compactor.settings.tree import Settings
+from compactor.spark.python_worker import reduce_task_overhead
+from compactor.table_names import TableName
+from streaming.commit_events.decoder import MAX_EVENT_BYTES
+from streaming.ledger.heard import Heard
+from streaming.ledger.records import Named, named, read_records, records
+
+EVENTS_QUERY = "ledger"
+"""Name of the query, and its label in metrics. Dashboards and alerts of users depend on it."""
+FOLDER = "events-v3"
+EARLIER_FOLDERS = "ledger-v*-p*"  # of versions whose ledger was a stateful operator of this query
+TAKEN_OVER = ("metadata", "offsets", "commits", "sources")  # the rest is the operator's state
+
+HEARD_SCHEMA = (
+    "catalog string, namespace array<string>, name string, source string, timestamp_ms long, writes boolean, "
+    "request string, snapshot_id long"
+)
+HEARD_TYPES = pa.schema(
+    [
+        ("catalog", pa.string()),
+        ("namespace", pa.list_(pa.string())),
+        ("name", pa.string()),
+        ("source", pa.string()),
+        ("timestamp_ms", pa.int64()),
+        ("writes", pa.bool_()),
+        ("request", pa.string()),
+        ("snapshot_id", pa.int64()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class EventDecoder:
+    """Decodes records in a Python worker. Pickled, with the catalog names that table names are resolved with."""
+
+    catalogs: tuple[str, ...]
+
+    def heard(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Kafka records in, one row per usable event out."""
+        reduce_task_overhead()
+        for batch in batches:
+            found = (named(record, self.catalogs) for record in read_records(batch))
+            rows = [_row(each) for each in found if isinstance(each, Named)]
+            if rows:
+                yield pa.RecordBatch.from_pylist(rows, HEARD_TYPES)
+
+
+def _row(found: Named) -> dict[str, Any]:
+    event, table = found.event, found.table
+    requests = event.report or event.continues or event.request is not None
+    return {
+        "catalog": table.catalog,
+        "namespace": table.namespace,
+        "name": table.name,
+        "source": event.source,
+        "timestamp_ms": event.timestamp_ms,
+        "writes": not requests and event.operation != "replace",
+        "request": event.request,
+        "snapshot_id": event.snapshot_id,
+    }
+
+
+def heard_of(row: Any) -> Heard:
+    """Inverse of the worker's row."""
+    return Heard(
+        table=TableName(row["catalog"], tuple(row["namespace"]), row["name"]),
+        source=row["source"],
+        timestamp_ms=row["timestamp_ms"],
+        writes=row["writes"],
+        request=row["request"],
+        snapshot_id=row["snapshot_id"],
+    )
+
+
+def start_events(
+    session: SparkSession,
+    settings: Settings,
+    catalogs: tuple[str, ...],
+    checkpoint: str,
+    handle: Callable[[Sequence[Heard]], None],
+) -> StreamingQuery:
+    """Start the query of commit events; it resumes from the checkpoint, else at the end of the topics.
+
+    `handle` is called once per micro-batch, from one thread, also without events. A batch whose `handle` was
+    interrupted is handled again after a restart. An exception of `handle` ends the query.
+    """
+    take_over_offsets(checkpoint)
+    usable = (
+        records(session, settings.kafka, settings.kafka.max_events_per_batch)
+        .where(f"bytes <= {MAX_EVENT_BYTES}")  # neither tombstones nor what is too large: both are dead letters
+        .select("value", "bytes", "timestamp_ms")
+        .mapInArrow(EventDecoder(catalogs).heard, HEARD_SCHEMA)
+    )
+
+    def batch(frame: DataFrame, _batch_id: int) -> None:
+        handle([heard_of(row) for row in frame.collect()])
+
+    return (
+        usable.writeStream.queryName(EVENTS_QUERY)
+        .foreachBatch(batch)
+        .trigger(processingTime=f"{settings.service.trigger_seconds} seconds")
+        .option("checkpointLocation", f"{checkpoint}/{FOLDER}")
+        .start()
+    )
+
+
+def offsets_fixed(query: StreamingQuery) -> bool:
+    """Whether the query knows the offset of every partition it starts at: no later event is missed.
+
+    Without a checkpoint, the first batch fixes them, also if it is empty. With one, the first trigger reads them; it
+    makes no batch if there are no events.
+    """
+    return query.lastProgress is not None or str(query.status["message"]).startswith("Waiting for")
+
+
+def take_over_offsets(checkpoint: str) -> bool:
+    """Continue at the offsets of the query of an earlier version, if this one has no checkpoint yet.
+
+    Only on a file system; elsewhere the query starts at the end of the topics.
+    """
+    if "://" in checkpoint and not checkpoint.startswith("file://"):
+        return False
+    folder = Path(plain_path(checkpoint))
+    earlier = sorted(folder.glob(EARLIER_FOLDERS), key=lambda each: each.stat().st_mtime)
+    if (folder / FOLDER).exists() or not earlier:
+        return False
+    unfinished = folder / f"{FOLDER}.unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished.mkdir()
+    for part in (each for name in TAKEN_OVER if (each := earlier[-1] / name).exists()):
+        if part.is_dir():
+            shutil.copytree(part, unfinished / part.name)
+        else:
+            shutil.copy(part, unfinished / part.name)
+    unfinished.rename(folder / FOLDER)
+    return True

@@ -1,0 +1,179 @@
+"""The look queue: tables that wait to be looked at. A table that is asked for many times while it waits is one look.
+
+Three lanes: tables that an event names and that are known; tables that are asked for by a sweep or by the service
+itself; names that nobody knows yet. The first lane goes first, the other two take turns, and the third is bounded, so
+that neither a sweep of ten thousand tables nor a flood of wrong names delays an event.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import count
+
+from compactor.debt.board import earliest
+from compactor.table_names import TableName
+
+PAUSE_SECONDS = 0.5
+"""Least time between two looks at one table: a table with a hundred commits per second costs two looks per second."""
+MOST_UNKNOWN = 1_000
+"""Unknown names that wait at a time. Sweeps, and the check before an event is called unusable, find what is dropped."""
+
+
+class Lane(IntEnum):
+    """Why a table is looked at, most urgent first."""
+
+    EVENT = 0
+    SWEEP = 1
+    UNKNOWN = 2
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a look has to answer: the time of the oldest announced commit (seconds since the epoch), if any."""
+
+    lane: Lane = Lane.SWEEP
+    oldest_event: float | None = None
+
+    def joined(self, other: Asked) -> Asked:
+        """One look for both."""
+        return Asked(min(self.lane, other.lane), earliest(self.oldest_event, other.oldest_event))
+
+
+@dataclass
+class _Waiting:
+    """Tables of one catalog that wait, by lane."""
+
+    lanes: Mapping[Lane, dict[TableName, Asked]] = field(default_factory=lambda: {lane: {} for lane in Lane})
+    turn: Lane = Lane.SWEEP
+
+    def find(self, table: TableName) -> Asked | None:
+        return next((asked for lane in self.lanes.values() if (asked := lane.get(table)) is not None), None)
+
+    def remove(self, table: TableName) -> None:
+        for lane in self.lanes.values():
+            lane.pop(table, None)
+
+    def take(self) -> tuple[TableName, Asked] | None:
+        other = Lane.UNKNOWN if self.turn is Lane.SWEEP else Lane.SWEEP
+        for lane in (Lane.EVENT, self.turn, other):
+            if self.lanes[lane]:
+                if lane is not Lane.EVENT:
+                    self.turn = other
+                table = next(iter(self.lanes[lane]))
+                return table, self.lanes[lane].pop(table)
+        return None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.lanes.values()))
+
+
+class LookQueue:
+    """Thread-safe. A table is looked at by one thread at a time: after `take`, call `done`."""
+
+    def __init__(self, ticks: Callable[[], float] = time.monotonic) -> None:
+        self._ticks = ticks
+        self._changed = threading.Condition()
+        self._catalogs: dict[str, _Waiting] = {}
+        self._busy: dict[TableName, Asked | None] = {}
+        self._later: list[tuple[float, int, TableName, Asked]] = []
+        self._numbers = count()
+        self._rest: dict[TableName, float] = {}
+        self._closed = False
+
+    def put(self, table: TableName, asked: Asked, *, after_seconds: float = 0.0) -> None:
+        """Ask for a look at the table. Does not block.
+
+        `after_seconds`: a back-off. Whoever asks for the table before it ends waits for its end.
+        """
+        with self._changed:
+            now = self._ticks()
+            at = max(now + after_seconds, self._rest.get(table, 0.0))
+            if at > now:
+                self._rest[table] = at
+                heapq.heappush(self._later, (at, next(self._numbers), table, asked))
+            else:
+                self._add(table, asked)
+            self._changed.notify_all()
+
+    def take(self, catalog: str, timeout: float = 1.0) -> tuple[TableName, Asked] | None:
+        """The next table of this catalog; None if none is due within `timeout` seconds, or after `close`."""
+        deadline = self._ticks() + timeout
+        with self._changed:
+            while not self._closed:
+                now = self._ticks()
+                self._move_due(now)
+                taken = self._waiting(catalog).take()
+                if taken is not None:
+                    self._busy[taken[0]] = None
+                    return taken
+                if now >= deadline:
+                    return None
+                until = min(deadline, self._later[0][0]) if self._later else deadline
+                self._changed.wait(max(0.001, until - now))
+            return None
+
+    def done(self, table: TableName) -> None:
+        """The look ended; if the table was asked for meanwhile, it is looked at again after a pause."""
+        with self._changed:
+            again = self._busy.pop(table, None)
+            self._rest[table] = self._ticks() + PAUSE_SECONDS
+            if again is not None:
+                heapq.heappush(self._later, (self._rest[table], next(self._numbers), table, again))
+            self._changed.notify_all()
+
+    def give_back(self, table: TableName, asked: Asked) -> None:
+        """The look did not take place: the table waits again."""
+        with self._changed:
+            again = self._busy.pop(table, None)
+            self._add(table, asked if again is None else asked.joined(again))
+
+    def close(self) -> None:
+        """End all `take` calls."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def __len__(self) -> int:
+        """Tables that wait, those of a later time not counted."""
+        with self._changed:
+            return sum(map(len, self._catalogs.values()))
+
+    def waiting(self, catalog: str) -> int:
+        """Tables of one catalog that wait."""
+        with self._changed:
+            return len(self._waiting(catalog))
+
+    def _waiting(self, catalog: str) -> _Waiting:
+        return self._catalogs.setdefault(catalog, _Waiting())
+
+    def _move_due(self, now: float) -> None:
+        while self._later and self._later[0][0] <= now:
+            *_, table, asked = heapq.heappop(self._later)
+            rest = self._rest.get(table, 0.0)
+            if rest > now:  # a back-off has begun since
+                heapq.heappush(self._later, (rest, next(self._numbers), table, asked))
+            else:
+                self._add(table, asked)
+        for table in [table for table, at in self._rest.items() if at <= now]:
+            del self._rest[table]
+
+    def _add(self, table: TableName, asked: Asked) -> None:
+        if table in self._busy:
+            before = self._busy[table]
+            self._busy[table] = asked if before is None else before.joined(asked)
+            return
+        waiting = self._waiting(table.catalog)
+        before = waiting.find(table)
+        joined = asked if before is None else before.joined(asked)
+        if before is not None and before.lane is joined.lane:
+            waiting.lanes[joined.lane][table] = joined  # keeps its place
+            return
+        if joined.lane is Lane.UNKNOWN and len(waiting.lanes[Lane.UNKNOWN]) >= MOST_UNKNOWN:
+            return
+        waiting.remove(table)
+        waiting.lanes[joined.lane][table] = joined

@@ -1,0 +1,225 @@
+"""One look at one table: load it if it has changed → count what is new → put its debt on the board.
+
+An unchanged table costs one catalog call: what was counted is judged again, since a partition becomes due by time too.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from compactor.backoff import Backoff
+from compactor.debt.board import DebtBoard
+from compactor.debt.ledger import advance
+from compactor.debt.manifest_debt import manifests_of
+from compactor.errors import FirnlineError, GiveUpError
+from compactor.events import LedgerUpdated, Listener, TableLooked, TableUnreadable
+from compactor.iceberg.tables import Catalogs, KnownVersion, TableMissingError, TableView, Unchanged, file_sizes
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.tiered_policy import policy_of
+from compactor.reasons import Reason
+from compactor.settings.policy import refused_properties
+from compactor.settings.tree import Settings
+from compactor.storage.ledger_database import LedgerDatabase
+from compactor.table_names import TableName
+from streaming.ledger.board_writer import BoardWriter, Counted, TableFacts
+from streaming.ledger.look_queue import Asked
+from streaming.logs.events import LOG
+
+FIRST_RETRY_SECONDS = 15.0
+LONGEST_RETRY_SECONDS = 600.0
+MISSING_SECONDS = 30.0
+"""How long a table that does not exist is not asked for again."""
+MOST_MISSING = 100_000
+REMEMBERED_SNAPSHOTS = 256
+"""Snapshots of a table whose announcements need no look any more: the newest of its main branch."""
+
+
+class Outcome(StrEnum):
+    """What a look found."""
+
+    COUNTED = "counted"
+    UNCHANGED = "unchanged"
+    COUNTING = "counting"
+    MISSING = "missing"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A look's outcome. `again_after`: seconds until the next look, None: when somebody asks. `error`: what failed."""
+
+    outcome: Outcome
+    again_after: float | None = None
+    error: FirnlineError | None = None
+
+
+@dataclass
+class _Known:
+    """What is kept of a table between looks. `seen`: ids of the newest snapshots of its main branch."""
+
+    version: KnownVersion
+    facts: TableFacts
+    seen: array[int]  # 8 bytes each
+
+
+@dataclass(eq=False)
+class Looker:
+    """Looks at tables for several threads, one table by one thread at a time.
+
+    Attributes:
+        counting: Cache of the manifests that are counted. Small, because a count reads each manifest once.
+        plans: Cache of the planner: it gets the new manifests of tables that were planned before.
+    """
+
+    settings: Settings
+    catalogs: Catalogs
+    database: LedgerDatabase
+    counting: ManifestCache
+    plans: ManifestCache
+    board: DebtBoard
+    writer: BoardWriter
+    listener: Listener
+    clock: Callable[[], float] = time.time
+    _known: dict[TableName, _Known] = field(default_factory=dict, init=False)
+    _missing: dict[TableName, float] = field(default_factory=dict, init=False)
+    _failures: dict[TableName, int] = field(default_factory=dict, init=False)
+    _planned: set[TableName] = field(default_factory=set, init=False)
+    _backoff: Backoff = field(default=Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS), init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def look(self, table: TableName, asked: Asked) -> Looked:
+        """Look at the table; all failures are in the result."""
+        try:
+            looked = self._look(table, asked)
+        except TableMissingError as error:
+            looked = self._lost(table, error)
+        except FirnlineError as error:
+            looked = self._failed(table, asked, error)
+        except Exception as error:  # noqa: BLE001 - a thread serves many tables, and must outlive each of them
+            unexpected = GiveUpError(f"{type(error).__name__}: {error}", reason=Reason.UNEXPECTED)
+            looked = self._failed(table, asked, unexpected)
+        self.listener(TableLooked(table=table, outcome=looked.outcome))
+        return looked
+
+    def has_seen(self, table: TableName, snapshot_id: int) -> bool:
+        """Whether the newest count of the table covers this snapshot, so that its announcement is no news."""
+        known = self._known.get(table)
+        return known is not None and snapshot_id in known.seen
+
+    def is_known(self, table: TableName) -> bool:
+        """Whether the table was there at the last look."""
+        return table in self._known
+
+    def is_missing(self, table: TableName) -> bool:
+        """Whether a look within the last `MISSING_SECONDS` did not find the table."""
+        return self._missing.get(table, 0.0) > self.clock()
+
+    def planned(self, table: TableName) -> None:
+        """The table was planned: from now on, read its new manifests before the next plan needs them."""
+        self._planned.add(table)
+
+    def forget(self, table: TableName) -> None:
+        """Another service takes care of the table now. Its state stays on disk."""
+        self._known.pop(table, None)
+        self.board.forget(table)
+        self.writer.forget(table)
+
+    def _look(self, table: TableName, asked: Asked) -> Looked:
+        known = self._known.get(table)
+        loaded = self.catalogs.load_if_changed(table, known.version if known else None, self.clock())
+        self._failures.pop(table, None)
+        self._missing.pop(table, None)
+        if known is not None and isinstance(loaded, Unchanged):
+            known.version = loaded.known
+            self.writer.judge_again(table, known.facts, self.database.state(table.key), asked.oldest_event)
+            return Looked(Outcome.UNCHANGED)
+        if isinstance(loaded, Unchanged):  # never without a known version
+            raise TypeError(f"{table} was never loaded, and is called unchanged")
+        return self._count(table, loaded, asked)
+
+    def _count(self, table: TableName, view: TableView, asked: Asked) -> Looked:
+        state = self.database.state(table.key)
+        facts = self._facts(table, view)
+        budget = self.settings.service.manifests_per_batch
+        update = advance(view, facts.sizes, state, self.counting, manifest_budget=budget)
+        manifests = manifests_of(view, self.settings.manifests)
+        state.save()
+        if not update.counted:
+            self.writer.counting(table, facts, update, asked.oldest_event)
+        else:
+            self.writer.put(table, Counted(facts, update, manifests), state, asked.oldest_event)
+        seen = array("q", _newest_ancestors(view))
+        version = KnownVersion(view.metadata_location, view.etag, self.clock())
+        if update.more:  # unfinished: the next look must count, not compare
+            self._known.pop(table, None)
+        else:
+            self._known[table] = _Known(version, facts, seen)
+        waited = None if asked.oldest_event is None else max(0.0, self.clock() - asked.oldest_event)
+        self.listener(
+            LedgerUpdated(
+                table=table,
+                snapshot_id=update.snapshot_id,
+                recount_reason=update.recount_reason,
+                event_to_ledger_seconds=waited,
+            )
+        )
+        if table in self._planned and not update.more:
+            self._read_ahead(view)
+        return Looked(Outcome.COUNTED if update.counted else Outcome.COUNTING, 0.0 if update.more else None)
+
+    def _read_ahead(self, view: TableView) -> None:
+        try:
+            self.plans.read(view, view.manifests(), prefetch=True)
+        except FirnlineError as error:  # the next plan gets the same error and reports it
+            LOG.debug("manifests of %s could not be read ahead: %s", view.name, error)
+
+    def _facts(self, table: TableName, view: TableView) -> TableFacts:
+        values = self.settings.policy.for_table(table, view.properties)
+        sizes = file_sizes(values, view.properties)
+        return TableFacts(
+            policy=policy_of(values, sizes),
+            sizes=sizes,
+            layouts=view.layouts(),
+            acted_on=self.settings.tables.acts_on(table, view.properties),
+            refused=refused_properties(view.properties),
+        )
+
+    def _lost(self, table: TableName, error: TableMissingError) -> Looked:
+        now = self.clock()
+        with self._lock:
+            if len(self._missing) >= MOST_MISSING:
+                self._missing = {name: until for name, until in self._missing.items() if until > now}
+            if len(self._missing) < MOST_MISSING:
+                self._missing[table] = now + MISSING_SECONDS
+        was_known = self._known.pop(table, None) is not None or self.board.get(table) is not None
+        self._failures.pop(table, None)
+        self.board.forget(table)
+        if was_known:
+            try:
+                self.database.forget(table.key)
+            except FirnlineError as failure:  # a table of the same name is recounted: its UUID is another
+                LOG.warning("the state of %s, which does not exist any more, is kept: %s", table, failure)
+        self.writer.answered(table)
+        return Looked(Outcome.MISSING, error=error)
+
+    def _failed(self, table: TableName, asked: Asked, error: FirnlineError) -> Looked:
+        failures = self._failures[table] = self._failures.get(table, 0) + 1
+        self.writer.unreadable(table, error, asked.oldest_event)
+        self.listener(TableUnreadable(table=table, reason=error.reason, message=str(error)))
+        return Looked(Outcome.UNREADABLE, self._backoff.seconds(failures), error)
+
+
+def _newest_ancestors(view: TableView) -> list[int]:
+    """Ids of the newest snapshots of the main branch. A snapshot of another branch is news once it is published."""
+    parents = {each.snapshot_id: each.parent_snapshot_id for each in view.metadata.snapshots}
+    found: list[int] = []
+    current = view.metadata.current_snapshot_id
+    while current is not None and current in parents and len(found) < REMEMBERED_SNAPSHOTS:
+        found.append(current)
+        current = parents.pop(current)
+    return found

@@ -1,0 +1,132 @@
+"""Threads that look at the tables of the look queue: a few per catalog, and a circuit breaker per catalog.
+
+A catalog that does not answer holds up its own threads only. After failures of several tables in a row, one table at a
+time tries whether it answers again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from compactor.breaker import Breaker
+from compactor.errors import FirnlineError
+from compactor.events import CatalogAnswers, Listener
+from compactor.reasons import Reason
+from compactor.table_names import TableName
+from streaming.ledger.look_queue import Asked, LookQueue
+from streaming.ledger.looker import Looker
+from streaming.logs.events import LOG
+
+WAIT_SECONDS = 1.0
+
+
+class Breakers:
+    """The circuit breaker of each catalog. Thread-safe."""
+
+    def __init__(
+        self, catalogs: Sequence[str], listener: Listener, ticks: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._listener = listener
+        self._ticks = ticks
+        self._lock = threading.Lock()
+        self._breakers = {name: Breaker() for name in catalogs}
+
+    def start(self, catalog: str) -> float:
+        """0 if a call may go now, which then counts as started; else the seconds to wait."""
+        now = self._ticks()
+        with self._lock:
+            breaker = self._breakers[catalog]
+            if not breaker.allows(now):
+                return breaker.seconds_to_wait(now)
+            self._breakers[catalog] = breaker.started(now)
+            return 0.0
+
+    def ended(self, catalog: str, name: str, error: FirnlineError | None) -> None:
+        """A call ended. Publishes a change of the catalog's state."""
+        with self._lock:
+            before = self._breakers[catalog]
+            failed = error is not None and error.reason is Reason.CATALOG_UNAVAILABLE
+            after = before.failed(name, self._ticks()) if failed else before.succeeded()
+            self._breakers[catalog] = after
+        if bool(before.opened) == bool(after.opened):
+            return
+        if after.opened:
+            LOG.warning("catalog %s does not answer; one table at a time tries it: %s", catalog, error)
+        else:
+            LOG.info("catalog %s answers again", catalog)
+        self._listener(CatalogAnswers(catalog=catalog, available=not after.opened, message=str(error or "")))
+
+    def available(self, catalog: str) -> bool:
+        """Whether the catalog answered last."""
+        with self._lock:
+            found = self._breakers.get(catalog)
+        return found is None or not found.opened
+
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Catalogs that do not answer."""
+        with self._lock:
+            return tuple(name for name, breaker in self._breakers.items() if breaker.opened)
+
+
+@dataclass(eq=False)
+class Lookers:
+    """`per_catalog` threads for each catalog take tables from the queue and look at them."""
+
+    catalogs: Sequence[str]
+    queue: LookQueue
+    looker: Looker
+    breakers: Breakers
+    per_catalog: int
+    wanted: Callable[[TableName], bool] = lambda _table: True
+    _stop: threading.Event = field(default_factory=threading.Event, init=False)
+    _threads: list[threading.Thread] = field(default_factory=list, init=False)
+
+    def start(self) -> None:
+        for catalog in self.catalogs:
+            for number in range(self.per_catalog):
+                thread = threading.Thread(
+                    target=self._serve, args=(catalog,), name=f"look-{catalog}-{number}", daemon=True
+                )
+                thread.start()
+                self._threads.append(thread)
+
+    def stop(self, seconds: float) -> None:
+        """End the threads after their current table; wait at most `seconds` for all of them."""
+        self._stop.set()
+        self.queue.close()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _serve(self, catalog: str) -> None:
+        while not self._stop.is_set():
+            taken = self.queue.take(catalog, WAIT_SECONDS)
+            if taken is None:
+                continue
+            if not self.wanted(taken[0]):
+                self.queue.done(taken[0])
+                continue
+            seconds = self.breakers.start(catalog)
+            if seconds > 0:
+                self.queue.give_back(*taken)
+                self._stop.wait(min(seconds, WAIT_SECONDS))
+            else:
+                self._look(*taken)
+
+    def _look(self, table: TableName, asked: Asked) -> None:
+        looked = None
+        try:
+            looked = self.looker.look(table, asked)
+        except Exception:  # noqa: BLE001 - a thread serves many tables, and must outlive each of them
+            LOG.exception("%s: the look failed with an unexpected error", table)
+        finally:
+            if not self.wanted(table):  # it became another service's meanwhile
+                self.looker.forget(table)
+            self.breakers.ended(table.catalog, str(table), looked.error if looked is not None else None)
+            self.queue.done(table)
+            if looked is not None and looked.again_after is not None:
+                self.queue.put(table, asked, after_seconds=looked.again_after)

@@ -1,0 +1,111 @@
+"""Kafka records as Spark reads them, with bounded memory, and their decoding in a Python worker.
+
+A micro-batch is one task that streams: the consumer polls few records, Arrow batches are limited in bytes, values are
+cut in the JVM. So memory depends neither on the size of a batch nor on the number of Kafka partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
+
+from compactor.settings.tree import KafkaSettings
+from compactor.table_names import TableName
+from streaming.commit_events.decoder import (
+    MAX_EVENT_BYTES,
+    TIMESTAMP_MS_MAX,
+    BadEvent,
+    RawEvent,
+    TableChanged,
+    decode,
+    oversize,
+)
+from streaming.commit_events.formats import DECODERS
+from streaming.kafka.clients import source_options
+from streaming.ledger.dead_letters import MAX_KEY_BYTES
+from streaming.ledger.table_resolution import resolve
+
+ARROW_BATCH_RECORDS = 1024
+ARROW_BATCH_BYTES = 4 * 1024 * 1024  # Spark 4.0.1 and later; a batch exceeds it by one record at most
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of a topic. `bytes`: of the value before it was cut."""
+
+    event: RawEvent
+    bytes: int
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class Named:
+    """A usable event and its table in a configured catalog."""
+
+    event: TableChanged
+    table: TableName
+
+
+def records(session: SparkSession, kafka: KafkaSettings, most_events: int) -> DataFrame:
+    """The topics of commit events as a stream of records, at most `most_events` in a batch, in one task.
+
+    A value is cut to one byte more than is decoded, and a key to one byte more than a dead letter keeps.
+    """
+    source = bounded(session).readStream.format("kafka").options(**source_options(kafka, most_events)).load()
+    return source.select(
+        F.substring("key", 1, MAX_KEY_BYTES + 1).alias("key"),
+        F.substring("value", 1, MAX_EVENT_BYTES + 1).alias("value"),
+        F.octet_length("value").alias("bytes"),
+        "headers",
+        # Milliseconds as a number: Arrow's timestamps end in 2262, and a producer can write any timestamp.
+        F.unix_millis("timestamp").alias("timestamp_ms"),
+        "topic",
+        "partition",
+        "offset",
+    ).coalesce(1)
+
+
+def bounded(session: SparkSession) -> SparkSession:
+    """A session of the same Spark application whose Arrow batches are small."""
+    own = session.newSession()
+    own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(ARROW_BATCH_RECORDS))
+    own.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(ARROW_BATCH_BYTES))
+    return own
+
+
+def read_records(batch: pa.RecordBatch) -> Iterator[Record]:
+    """The records of one Arrow batch, one at a time: their values are copied, and can be large."""
+    columns = [batch.column(name) for name in batch.schema.names]
+    for row in range(batch.num_rows):
+        fields: dict[str, Any] = dict(zip(batch.schema.names, (each[row].as_py() for each in columns), strict=True))
+        event = RawEvent(
+            key=fields.get("key"),
+            value=fields["value"],
+            headers=tuple((each["key"], each["value"] or b"") for each in fields.get("headers") or ()),
+            timestamp_ms=min(max(0, fields["timestamp_ms"]), TIMESTAMP_MS_MAX),
+        )
+        yield Record(
+            event,
+            fields["bytes"] or 0,
+            fields.get("topic", ""),
+            fields.get("partition", 0),
+            fields.get("offset", 0),
+        )
+
+
+def named(record: Record, catalogs: Collection[str]) -> Named | BadEvent | None:
+    """The record's event with its table; None: a valid event that is not about a commit."""
+    if record.bytes > MAX_EVENT_BYTES:
+        return oversize(record.bytes)
+    decoded = decode(record.event, DECODERS)
+    if not isinstance(decoded, TableChanged):
+        return decoded if isinstance(decoded, BadEvent) else None
+    table = resolve(decoded, catalogs)
+    return table if isinstance(table, BadEvent) else Named(decoded, table)

@@ -1,0 +1,253 @@
+"""Conditional loads from Iceberg's own REST catalog; a proxy counts the calls and their status."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from compactor.errors import FirnlineError, RetryError
+from compactor.iceberg.tables import (
+    ETAG_TRUST_SECONDS,
+    Catalogs,
+    KnownVersion,
+    TableMissingError,
+    TableView,
+    Unchanged,
+)
+from compactor.table_names import TableName
+from tests.benchmarks.fleet.catalog_calls import LOADS, Call, CallLog, catalog_proxy
+from tests.services.counting_proxy import Wire, counting_proxy
+from tests.services.rest_catalog import RestCatalog
+
+NOW = 1_000_000.0
+THREADS = 8
+
+
+class Site:
+    """The catalog behind the proxy, its store behind another, and a namespace of its own."""
+
+    def __init__(self, catalog: RestCatalog, log: CallLog, store: Wire) -> None:
+        self.log, self.store = log, store
+        self.namespace = f"conditional_{uuid.uuid4().hex[:8]}"
+        properties = {**catalog.properties, "uri": log.uri, "s3.endpoint": store.endpoint}
+        self.catalogs = Catalogs({"rest": properties})
+        self.catalog = self.catalogs.catalog("rest")
+        self.catalog.create_namespace(self.namespace)
+
+    def name(self, table: str) -> TableName:
+        return TableName("rest", (self.namespace,), table)
+
+    def create(self, table: str) -> KnownVersion:
+        self.catalog.create_table((self.namespace, table), pa.schema([("a", pa.int64())]))
+        return self.append(table)
+
+    def append(self, table: str) -> KnownVersion:
+        self.catalog.load_table((self.namespace, table)).append(pa.table({"a": [1]}))
+        view = self.catalogs.load(self.name(table))
+        assert view.etag
+        return KnownVersion(view.metadata_location, view.etag, NOW)
+
+    def look(self, table: str, known: KnownVersion | None, later: float = 1.0) -> TableView | Unchanged:
+        return self.catalogs.load_if_changed(self.name(table), known, NOW + later)
+
+    @contextmanager
+    def calls(self) -> Iterator[list[Call]]:
+        """All calls of the block, once it is over."""
+        settle(self.log)
+        before, found = len(self.log.all()), list[Call]()
+        yield found
+        settle(self.log)
+        found.extend(self.log.all()[before:])
+
+
+def settle(log: CallLog) -> None:
+    """Wait until the proxy has written what it saw: its answer to one last call stands behind all others."""
+    before = len(log.all())
+    time.sleep(0.3)  # it writes every 0.1 s
+    while len(log.all()) > before:
+        before = len(log.all())
+        time.sleep(0.3)
+
+
+def seen(calls: list[Call]) -> list[tuple[str, int]]:
+    return [(call.kind, call.status) for call in calls]
+
+
+@pytest.fixture(scope="module")
+def site(rest_catalog: RestCatalog, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    host, port = rest_catalog.s3.endpoint.removeprefix("http://").rsplit(":", 1)
+    with (
+        catalog_proxy(tmp_path_factory.mktemp("proxy"), rest_catalog.uri, 0.0) as log,
+        counting_proxy(host, int(port)) as store,
+    ):
+        yield Site(rest_catalog, log, store)
+
+
+def test_an_unchanged_table_is_one_call_that_is_not_modified_and_no_byte_of_the_store(site: Site) -> None:
+    known = site.create("same")
+    bytes_before = site.store.total
+    with site.calls() as calls:
+        assert site.look("same", known) == Unchanged(known)  # the time of the last full answer stays
+    assert seen(calls) == [(LOADS, 304)]
+    assert site.store.total == bytes_before
+
+
+def test_without_a_tag_the_location_is_compared_and_the_tag_is_learned(site: Site) -> None:
+    known = site.create("untagged")
+    with site.calls() as calls:
+        found = site.look("untagged", KnownVersion(known.metadata_location))
+    assert seen(calls) == [(LOADS, 200)]
+    assert found == Unchanged(KnownVersion(known.metadata_location, known.etag, NOW + 1.0))
+
+
+def test_after_an_hour_the_catalog_must_name_the_location_again(site: Site) -> None:
+    known = site.create("hour")
+    with site.calls() as calls:
+        found = site.look("hour", known, later=ETAG_TRUST_SECONDS)
+        assert isinstance(found, Unchanged)
+        assert site.look("hour", found.known, later=ETAG_TRUST_SECONDS + 1) == found
+    assert seen(calls) == [(LOADS, 200), (LOADS, 304)]
+    assert found.known.checked_at == NOW + ETAG_TRUST_SECONDS
+
+
+def test_a_changed_table_is_one_call(site: Site) -> None:
+    known = site.create("changed")
+    newer = site.append("changed")
+    with site.calls() as calls:
+        view = site.look("changed", known)
+    assert seen(calls) == [(LOADS, 200)]
+    assert isinstance(view, TableView)
+    assert (view.metadata_location, view.etag) == (newer.metadata_location, newer.etag)
+    assert len(view.manifests()) == 2
+
+
+def test_a_tag_of_another_version_is_no_proof_forever(site: Site) -> None:
+    """Two versions with one tag: a tag of 32 bits allows it. The table is found changed within the hour."""
+    old, new = site.create("collision"), site.append("collision")
+    both = KnownVersion(old.metadata_location, new.etag, NOW)
+    assert site.look("collision", both) == Unchanged(both)
+    assert isinstance(site.look("collision", both, later=ETAG_TRUST_SECONDS), TableView)
+
+
+def test_a_dropped_table_is_missing(site: Site) -> None:
+    known = site.create("dropped")
+    site.catalog.drop_table((site.namespace, "dropped"))
+    with site.calls() as calls, pytest.raises(TableMissingError):
+        site.look("dropped", known)
+    assert seen(calls) == [(LOADS, 404)]
+
+
+def test_threads_ask_each_about_its_own_table(site: Site) -> None:
+    old = {f"thread{number}": site.create(f"thread{number}") for number in range(THREADS)}
+    changed = [name for number, name in enumerate(old) if number % 2]
+    for name in changed:
+        site.append(name)
+
+    def look(name: str) -> list[bool]:
+        return [isinstance(site.look(name, old[name]), TableView) for _ in range(10)]
+
+    with site.calls() as calls, ThreadPoolExecutor(THREADS) as pool:
+        found = dict(zip(old, pool.map(look, old), strict=True))
+    assert found == {name: [name in changed] * 10 for name in old}
+    assert Counter(call.status for call in calls) == {200: len(changed) * 10, 304: (THREADS - len(changed)) * 10}
+
+
+def test_listing_takes_two_calls_a_namespace_and_one_more(site: Site) -> None:
+    site.catalog.create_namespace((site.namespace, "nested"))
+    site.catalog.create_table((site.namespace, "nested", "deep"), pa.schema([("a", pa.int64())]))
+    with site.calls() as calls:
+        tables = set(site.catalogs.list_tables("rest"))
+    assert TableName("rest", (site.namespace, "nested"), "deep") in tables
+    kinds = Counter(call.kind for call in calls)
+    assert kinds["list namespaces"] == kinds["list tables"] + 1
+    assert sum(kinds.values()) == 2 * kinds["list tables"] + 1
+
+
+@pytest.fixture
+def failing(site: Site) -> Iterator[tuple[Catalogs, dict[str, Any]]]:
+    """A catalog that answers all questions about tables with the status of the test."""
+    answer: dict[str, Any] = {"status": 500, "connections": set()}
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            answer["connections"].add(self.client_address)
+            time.sleep(answer.get("seconds", 0.0))
+            status = 200 if self.path.startswith("/v1/config") else answer["status"]
+            body = json.dumps({} if status == 200 else {"error": {"message": "no", "type": "T", "code": status}})
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_arguments: object) -> None:
+            """Quiet."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Catalogs({"rest": {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}"}}), answer
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [
+        (500, "catalog_unavailable"),
+        (502, "catalog_unavailable"),
+        (503, "catalog_unavailable"),
+        (429, "catalog_unavailable"),
+        (401, "catalog_unavailable"),
+        (400, "table_unreadable"),
+        (403, "table_unreadable"),
+        (200, "table_unreadable"),  # no table in it
+    ],
+)
+def test_the_status_says_whether_the_catalog_or_the_table_failed(
+    failing: tuple[Catalogs, dict[str, Any]], status: int, reason: str
+) -> None:
+    catalogs, answer = failing
+    answer["status"] = status
+    with pytest.raises(RetryError) as error:
+        catalogs.load_if_changed(TableName("rest", ("db",), "t"), KnownVersion("x", "tag", NOW), NOW)
+    assert error.value.reason == reason
+
+
+def test_sixteen_threads_keep_their_connections(failing: tuple[Catalogs, dict[str, Any]]) -> None:
+    catalogs, answer = failing
+
+    together = threading.Barrier(16)  # in bursts: between two of them all connections wait
+
+    def load(number: int) -> None:
+        for _ in range(10):
+            together.wait()
+            with pytest.raises(FirnlineError):
+                catalogs.load(TableName("rest", ("db",), f"t{number}"))
+
+    catalogs.catalog("rest")
+    answer["connections"].clear()
+    answer["seconds"] = 0.05  # so that all threads call at once
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(load, range(16)))
+    assert len(answer["connections"]) <= 16
+
+
+def test_a_refused_connection_is_one_of_the_catalog(site: Site, tmp_path: Path) -> None:
+    with catalog_proxy(tmp_path, f"http://127.0.0.1:{site.log.uri.rsplit(':', 1)[1]}", 0.0) as log:
+        catalogs = Catalogs({"rest": {"type": "rest", "uri": log.uri}})
+        catalogs.catalog("rest")
+    with pytest.raises(RetryError) as error:
+        catalogs.load(TableName("rest", ("db",), "t"))
+    assert error.value.reason == "catalog_unavailable"

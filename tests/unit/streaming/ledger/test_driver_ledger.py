@@ -1,0 +1,222 @@
+"""The ledger's parts together: events and sweeps in, the board out; restarts, shards, and names that do not exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactor.debt.ledger import STATE_VERSION
+from compactor.errors import RetryError
+from compactor.events import LedgerUpdated
+from compactor.shards import EVERYTHING, Shard
+from compactor.table_names import TableName
+from streaming.ledger.driver_ledger import Around, DriverLedger, state_file
+from streaming.ledger.heard import Heard
+from streaming.ledger.look_queue import Asked, Lane
+from tests.properties.table_history import NAME
+from tests.unit.streaming.ledger.scene import NOW, PATIENCE_SECONDS, Scene, named, until
+
+A = '["a"]'
+
+
+class Driving:
+    """Driver ledgers, one after the other, over one scene and one checkpoint."""
+
+    def __init__(self, folder: Path, **sections: Any) -> None:
+        self.scene = Scene(folder, service={"manifest_disk_bytes": 0}, **sections)
+        self.shard = EVERYTHING
+        self.may_sweep = True
+        self.ledger = self._ledger()
+
+    def _ledger(self) -> DriverLedger:
+        scene = self.scene
+        around = Around(scene._wake, lambda: self.shard, lambda: self.may_sweep, lambda: False)
+        return DriverLedger(
+            settings=scene.settings,
+            catalogs=scene.catalogs,
+            board=scene.board,
+            plans=scene.plans,
+            checkpoint=f"file://{scene.folder}/checkpoint",
+            around=around,
+            listener=scene.published.append,
+            clock=lambda: NOW,
+        )
+
+    def restart(self) -> None:
+        self.ledger.stop(PATIENCE_SECONDS)
+        self.scene.restart()
+        self.ledger = self._ledger()
+        self.ledger.start()
+
+    def files(self) -> dict[str, int]:
+        return self.scene.files() if self.scene.board.get(NAME) is not None else {}
+
+
+@pytest.fixture
+def driving(tmp_path: Path) -> Iterator[Driving]:
+    made = Driving(tmp_path)
+    yield made
+    made.scene.catalogs.released.set()
+    made.ledger.stop(PATIENCE_SECONDS)
+    made.scene.database.close()
+
+
+def test_commits_are_counted_by_their_events_and_without_them_by_sweeps(driving: Driving) -> None:
+    driving.scene.history.append_unreal("a", [1, 2])
+    driving.ledger.start()
+    until(lambda: driving.files() == {A: 2})
+    driving.scene.history.append_unreal("b", [3])
+    snapshot = driving.scene.history.table.metadata.current_snapshot_id
+    driving.ledger.inbox([Heard(NAME, "canonical", int(NOW * 1000) - 250, writes=True, snapshot_id=snapshot)])
+    until(lambda: driving.files() == {A: 2, '["b"]': 1})
+    assert [update.event_to_ledger_seconds for update in driving.scene.updates] == [None, 0.25]
+
+
+def test_an_event_is_counted_before_the_first_sweep(driving: Driving) -> None:
+    driving.may_sweep = False
+    driving.scene.history.append_unreal("a", [1])
+    driving.ledger.start()
+    driving.ledger.inbox([Heard(NAME, "canonical", 5, writes=True)])
+    until(lambda: driving.files() == {A: 1})
+    assert driving.ledger.counted is None
+
+
+def test_the_first_count_is_measured_against_what_the_sweep_has_found(driving: Driving) -> None:
+    """Answered: counted, unreadable or gone, but not while a recount goes on."""
+    scene, ledger = driving.scene, driving.ledger
+    scene.catalog.create_table("db.other", scene.history.table.schema())
+    assert ledger.counted is None
+    ledger.watcher.sweep("lake")
+    assert ledger.counted == (0, 2)
+    ledger.looker.look(NAME, Asked())
+    assert ledger.counted == (1, 2)
+    scene.catalogs.failure = RetryError("damage")
+    ledger.looker.look(named("other"), Asked())
+    assert ledger.counted == (2, 2)
+
+
+def test_a_recount_under_way_is_no_answer(driving: Driving, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2):
+        driving.scene.history.append_unreal("a", [1])
+    monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
+    driving.ledger.watcher.sweep("lake")
+    driving.ledger.looker.look(NAME, Asked())
+    assert driving.ledger.counted == (0, 1)
+    driving.ledger.looker.look(NAME, Asked())
+    assert driving.ledger.counted == (1, 1)
+
+
+# --- restart ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_on_the_same_checkpoint_recounts_nothing(driving: Driving) -> None:
+    driving.scene.history.append_unreal("a", [1, 2])
+    driving.ledger.start()
+    until(lambda: driving.files() == {A: 2})
+    driving.restart()
+    until(lambda: driving.files() == {A: 2})
+    driving.scene.history.append_unreal("a", [3])
+    driving.restart()
+    until(lambda: driving.files() == {A: 3})
+    assert [update.recount_reason for update in driving.scene.updates] == ["first_sight", None, None]
+
+
+def test_a_lost_checkpoint_costs_one_count_of_each_table(driving: Driving) -> None:
+    driving.scene.history.append_unreal("a", [1, 2])
+    driving.ledger.start()
+    until(lambda: driving.files() == {A: 2})
+    driving.ledger.stop(PATIENCE_SECONDS)
+    state_file(driving.ledger.checkpoint).unlink()
+    driving.restart()
+    until(lambda: driving.files() == {A: 2})
+    assert [update.recount_reason for update in driving.scene.updates] == ["first_sight", "first_sight"]
+
+
+@pytest.mark.parametrize("checkpoint", ["{folder}/c", "file://{folder}/c", "file:{folder}/c"])
+def test_the_state_lies_in_a_local_checkpoint(tmp_path: Path, checkpoint: str) -> None:
+    expected = tmp_path / "c" / f"ledger-v{STATE_VERSION}.sqlite"
+    assert state_file(checkpoint.format(folder=tmp_path)) == expected
+
+
+def test_the_state_of_a_remote_checkpoint_lies_on_local_disk_apart_from_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    first, second = state_file("s3://bucket/one"), state_file("s3://bucket/two")
+    assert first != second
+    assert first == state_file("s3://bucket/one")
+    assert {first.parents[2], second.parents[2]} == {tmp_path}
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert state_file("s3://bucket/one").is_relative_to(tmp_path / "home" / ".local" / "state" / "firnline")
+
+
+# --- shards -----------------------------------------------------------------------------------------------------------
+
+
+def test_tables_of_another_service_are_neither_swept_nor_counted_and_a_table_that_becomes_ours_is(
+    driving: Driving,
+) -> None:
+    ours = Shard("a", ("a", "b"))
+    owner = "a" if ours.owns(NAME) else "b"
+    driving.shard = Shard({"a": "b", "b": "a"}[owner], ("a", "b"))
+    driving.scene.history.append_unreal("a", [1])
+    driving.ledger.start()
+    driving.ledger.inbox([Heard(NAME, "canonical", 5, writes=True, request="id = 1")])
+    until(lambda: driving.ledger.watcher.found == frozenset())
+    assert driving.scene.board.known() == ()
+    driving.shard = Shard(owner, ("a", "b"))
+    driving.ledger.shard_changed(driving.shard)
+    until(lambda: driving.files() == {A: 1})
+    driving.shard = Shard({"a": "b", "b": "a"}[owner], ("a", "b"))
+    driving.ledger.shard_changed(driving.shard)
+    assert driving.scene.board.known() == ()
+
+
+# --- names that do not exist ------------------------------------------------------------------------------------------
+
+
+def test_missing_are_tables_that_neither_the_board_nor_the_catalog_knows(driving: Driving) -> None:
+    scene, ledger = driving.scene, driving.ledger
+    scene.catalog.create_table("db.new", scene.history.table.schema())
+    ledger.looker.look(NAME, Asked())
+    scene.catalogs.calls = []
+    gone = {named("gone"), TableName("lake", ("nowhere",), "t"), TableName("elsewhere", ("db",), "t")}
+    assert ledger.missing([NAME, named("new"), *gone]) == gone
+    assert set(scene.catalogs.calls) == {named("new"), *gone}
+    assert ledger.queue.take("lake", 0.0) == (named("new"), Asked(Lane.EVENT)), "its event may have been dropped"
+    assert ledger.queue.take("lake", 0.0) is None
+    assert ledger.missing([]) == frozenset()
+
+
+def test_ignored_tables_are_never_missing(tmp_path: Path) -> None:
+    driving = Driving(tmp_path, tables={"exclude": ["db.secret*"]})
+    assert driving.ledger.missing([named("secret1"), named("gone")]) == {named("gone")}
+    assert driving.scene.catalogs.calls == [named("gone")]
+    driving.ledger.stop(PATIENCE_SECONDS)
+
+
+def test_a_table_that_was_missing_a_moment_ago_is_missing_without_a_call(driving: Driving) -> None:
+    driving.ledger.looker.look(named("gone"), Asked())
+    driving.scene.catalogs.calls = []
+    assert driving.ledger.missing([named("gone")]) == {named("gone")}
+    assert driving.scene.catalogs.calls == []
+
+
+def test_whether_a_table_is_missing_is_not_guessed_while_its_catalog_does_not_answer(driving: Driving) -> None:
+    driving.scene.catalogs.failure = RetryError("no answer")
+    with pytest.raises(RetryError, match="no answer"):
+        driving.ledger.missing([named("gone")])
+    assert driving.ledger.queue.take("lake", 0.0) is None
+
+
+def test_updates_are_published_once(driving: Driving) -> None:
+    """A sweep and an event at the same time are one look, or a count and a look that finds nothing."""
+    driving.scene.history.append_unreal("a", [1])
+    driving.ledger.start()
+    driving.ledger.inbox([Heard(NAME, "canonical", 5, writes=True)] * 100)
+    until(lambda: driving.files() == {A: 1} and driving.ledger.counted == (1, 1))
+    assert sum(isinstance(event, LedgerUpdated) for event in driving.scene.published) == 1

@@ -1,0 +1,199 @@
+"""What the driver does with the events of a micro-batch: it asks for looks, and notes requested rewrites."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from compactor.events import EventsHeard
+from compactor.shards import EVERYTHING, Shard
+from compactor.table_names import TableName
+from streaming.ledger.heard import Heard
+from streaming.ledger.inbox import MOST_REQUESTS, Inbox
+from streaming.ledger.look_queue import Asked, Lane, LookQueue
+from streaming.ledger.looker import MISSING_SECONDS, Outcome
+from tests.properties.table_history import NAME
+from tests.unit.streaming.ledger.scene import Scene, named
+
+COMMIT = Heard(NAME, "canonical", 5_000, writes=True)
+
+
+class Receiving:
+    """An inbox over the scene; `found` are the tables that a sweep has listed."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.scene = scene
+        self.shard = EVERYTHING
+        self.found: set[TableName] = set()
+
+    def asked(self, *events: Heard) -> list[tuple[TableName, Asked]]:
+        """What a batch of these events asks of an empty queue, in the queue's order."""
+        scene, queue, found = self.scene, LookQueue(lambda: 0.0), list[tuple[TableName, Asked]]()
+        Inbox(
+            settings=scene.settings,
+            board=scene.board,
+            queue=queue,
+            looker=scene.looker,
+            shard=lambda: self.shard,
+            is_found=lambda table: table in self.found,
+            listener=scene.published.append,
+        )(events)
+        while (taken := queue.take("lake", 0.0)) is not None:
+            found.append(taken)
+        return found
+
+
+@pytest.fixture
+def receiving(scene: Scene) -> Receiving:
+    return Receiving(scene)
+
+
+def test_many_events_of_one_table_are_one_look_that_answers_the_oldest_commit(receiving: Receiving) -> None:
+    receiving.found = {NAME}
+    events = [replace(COMMIT, timestamp_ms=9_000 - number) for number in range(1000)]
+    assert receiving.asked(*events) == [(NAME, Asked(Lane.EVENT, 8.001))]
+
+
+def test_only_commits_of_others_make_a_table_wait(receiving: Receiving) -> None:
+    receiving.found = {NAME}
+    ours = replace(COMMIT, timestamp_ms=1_000, writes=False)
+    request = replace(COMMIT, timestamp_ms=2_000, writes=False, request="id = 1")
+    assert receiving.asked(ours, replace(COMMIT, timestamp_ms=7_000), COMMIT, request) == [
+        (NAME, Asked(Lane.EVENT, 5.0))
+    ]
+    assert receiving.asked(ours) == [(NAME, Asked(Lane.EVENT, None))]
+    assert receiving.scene.board.requests(NAME) == ("id = 1",)
+
+
+def test_an_empty_batch_asks_for_nothing_and_publishes_nothing(receiving: Receiving) -> None:
+    assert receiving.asked() == []
+    assert receiving.scene.published == []
+
+
+def test_listeners_hear_how_many_events_each_decoder_read(receiving: Receiving) -> None:
+    receiving.asked(COMMIT, COMMIT, replace(COMMIT, source="glue", table=named("ignored")))
+    assert receiving.scene.published == [EventsHeard({"canonical": 2, "glue": 1})]
+
+
+def test_an_event_about_a_snapshot_that_was_counted_asks_for_no_look(receiving: Receiving) -> None:
+    scene = receiving.scene
+    for _ in range(3):
+        scene.history.append_unreal("a", [1])
+    scene.look()
+    ids = [each.snapshot_id for each in scene.history.table.snapshots()]
+    assert receiving.asked(*(replace(COMMIT, snapshot_id=each) for each in ids)) == []
+    assert receiving.asked(replace(COMMIT, snapshot_id=None)) == [(NAME, Asked(Lane.EVENT, 5.0))]
+    scene.history.append_unreal("a", [1])
+    news = replace(COMMIT, snapshot_id=scene.history.table.snapshots()[-1].snapshot_id)
+    assert receiving.asked(news, replace(news, snapshot_id=ids[0], timestamp_ms=1)) == [(NAME, Asked(Lane.EVENT, 5.0))]
+    scene.look()
+    assert receiving.asked(news) == []
+
+
+def test_a_snapshot_of_another_branch_is_news_when_it_is_published(receiving: Receiving) -> None:
+    """Write, audit, publish: main becomes a snapshot that the metadata has named for long."""
+    scene = receiving.scene
+    scene.history.append_unreal("a", [1])
+    table = scene.history.table
+    table.manage_snapshots().create_branch(table.snapshots()[-1].snapshot_id, "audit").commit()
+    scene.history.append_unreal("b", [1], branch="audit")
+    scene.look()
+    staged = scene.history.table.metadata.refs["audit"].snapshot_id
+    scene.history.table.manage_snapshots().set_current_snapshot(staged).commit()
+    assert receiving.asked(replace(COMMIT, snapshot_id=staged)) == [(NAME, Asked(Lane.EVENT, 5.0))]
+    scene.look()
+    assert scene.files() == {'["a"]': 1, '["b"]': 1}
+    assert receiving.asked(replace(COMMIT, snapshot_id=staged)) == []
+
+
+def test_an_event_during_a_recount_asks_for_a_look(receiving: Receiving, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = receiving.scene
+    for _ in range(2):
+        scene.history.append_unreal("a", [1])
+    monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
+    assert scene.look().outcome is Outcome.COUNTING
+    head = scene.history.table.metadata.current_snapshot_id
+    assert receiving.asked(replace(COMMIT, snapshot_id=head)) != []
+
+
+def test_lanes_known_tables_go_first_and_unknown_names_last(receiving: Receiving) -> None:
+    scene = receiving.scene
+    scene.look()
+    scene.board.mark_stale(named("on_board"), "no answer")
+    receiving.found = {named("listed")}
+    tables = [named("unknown"), named("listed"), named("on_board"), NAME]
+    asked = receiving.asked(*(replace(COMMIT, table=table) for table in tables))
+    assert [(table.name, asked.lane) for table, asked in asked] == [
+        ("listed", Lane.EVENT),
+        ("on_board", Lane.EVENT),
+        ("t", Lane.EVENT),
+        ("unknown", Lane.UNKNOWN),
+    ]
+
+
+def test_a_missing_table_is_not_asked_for_again_for_a_while(receiving: Receiving) -> None:
+    scene, gone = receiving.scene, named("gone")
+    event = replace(COMMIT, table=gone)
+    assert receiving.asked(event) == [(gone, Asked(Lane.UNKNOWN, 5.0))]
+    assert scene.look(gone).outcome is Outcome.MISSING
+    assert receiving.asked(event) == []
+    scene.now += MISSING_SECONDS - 1
+    assert receiving.asked(event) == []
+    receiving.found = {gone}
+    assert receiving.asked(event) == [(gone, Asked(Lane.EVENT, 5.0))], "a sweep has listed it: it exists"
+    receiving.found = set()
+    scene.now += 1
+    assert receiving.asked(event) == [(gone, Asked(Lane.UNKNOWN, 5.0))]
+
+
+@pytest.mark.parametrize("tables", [{"exclude": ["db.t"]}, {"observe": [], "include": ["db.other"]}])
+def test_an_ignored_table_is_not_mentioned(tmp_path_factory: pytest.TempPathFactory, tables: dict[str, object]) -> None:
+    receiving = Receiving(Scene(tmp_path_factory.mktemp("ignored"), tables=tables))
+    assert receiving.asked(COMMIT, replace(COMMIT, request="id = 1")) == []
+    assert receiving.scene.board.known() == ()
+
+
+def test_tables_of_another_shard_are_left_alone(receiving: Receiving) -> None:
+    receiving.shard = Shard("a", ("a", "b"))
+    tables = [named(f"t{number}") for number in range(100)]
+    mine = [table for table in tables if receiving.shard.owns(table)]
+    assert 20 < len(mine) < 80
+    events = [replace(COMMIT, table=table) for table in tables]
+    requests = [replace(event, request="id = 1", writes=False) for event in events]
+    assert [table for table, _ in receiving.asked(*events, *requests)] == mine
+    assert set(receiving.scene.board.known()) == set(mine)
+
+
+def test_a_request_beyond_the_most_is_dropped_and_a_known_one_is_not_counted_twice(receiving: Receiving) -> None:
+    requests = [replace(COMMIT, request=f"id = {number}") for number in range(MOST_REQUESTS)]
+    receiving.asked(*requests, *requests)
+    assert len(receiving.scene.board.requests(NAME)) == MOST_REQUESTS
+    receiving.asked(replace(COMMIT, request="id = -1"), replace(COMMIT, request="id = 0"))
+    assert receiving.scene.board.requests(NAME) == tuple(each.request or "" for each in requests)
+    receiving.scene.board.finish_request(NAME, "id = 5")
+    receiving.asked(replace(COMMIT, request="id = -1"))
+    assert "id = -1" in receiving.scene.board.requests(NAME)
+
+
+def test_a_request_for_a_table_that_is_not_acted_on_or_does_not_exist_is_dropped_by_its_look(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    scene = Scene(tmp_path_factory.mktemp("observed"), tables={})
+    receiving = Receiving(scene)
+    scene.look()
+    for table in (NAME, named("gone")):
+        for _ in range(2):  # counted and unchanged; missing and still missing
+            (asked,) = receiving.asked(replace(COMMIT, table=table, request="id = 1")) or [(table, Asked())]
+            assert scene.board.requests(table) == ("id = 1",)
+            scene.look(*asked)
+            assert scene.board.requests(table) == ()
+    assert scene.board.with_work() == ()
+
+
+def test_a_request_for_a_table_that_is_acted_on_waits(receiving: Receiving) -> None:
+    receiving.scene.look()
+    for asked in receiving.asked(replace(COMMIT, request="")):
+        receiving.scene.look(*asked)
+    assert receiving.scene.debt().requested == ("",)
+    assert receiving.scene.board.with_work() == (receiving.scene.debt(),)

@@ -1,0 +1,228 @@
+"""Sweeps: events may be lost, so that every table is looked at once per interval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactor.errors import RetryError
+from compactor.events import TableUnreadable
+from compactor.reasons import Reason
+from compactor.table_names import TableName
+from streaming.ledger.look_queue import Asked, Lane, LookQueue
+from streaming.ledger.lookers import Breakers
+from streaming.ledger.table_watcher import BEHIND_SECONDS, SWEEP_AGAIN_SECONDS, Surroundings, TableWatcher
+from tests.properties.table_history import NAME
+from tests.unit.streaming.ledger.scene import Scene, named, until
+
+NO_LIST = RetryError("catalog lake cannot be listed: no answer", reason=Reason.CATALOG_UNAVAILABLE)
+
+
+class Watching:
+    """A watcher over a scene; `known` are the tables on the board."""
+
+    def __init__(self, scene: Scene, **surroundings: Any) -> None:
+        self.scene = scene
+        self.now = 100.0
+        self.step = 0.0
+        self.queue = LookQueue(lambda: 0.0)
+        self.known: list[TableName] = []
+        self.breakers = Breakers(scene.catalogs.names, scene.published.append, lambda: self.now)
+        self.watcher = TableWatcher(
+            scene.settings,
+            scene.catalogs,
+            self.queue,
+            self.breakers,
+            Surroundings(**{"known": lambda: self.known, **surroundings}),
+            scene.published.append,
+            self._ticks,
+        )
+
+    def _ticks(self) -> float:
+        self.now += self.step
+        return self.now
+
+    def asked(self, catalog: str = "lake") -> list[tuple[str, Asked]]:
+        """What was put into the queue since the last call."""
+        found = []
+        while (taken := self.queue.take(catalog, 0.0)) is not None:
+            found.append(taken)
+        for table, _ in found:
+            self.queue.done(table)
+        self.queue._rest.clear()  # no pause between two looks: the clock of the queue stands still
+        return sorted((table.name, asked) for table, asked in found)
+
+    @property
+    def sweeps(self) -> int:
+        return sum(table.name == "*" for table in self.scene.catalogs.calls)
+
+
+@pytest.fixture
+def watching(scene: Scene) -> Iterator[Watching]:
+    made = Watching(scene)
+    yield made
+    made.watcher.stop()
+
+
+def test_a_sweep_asks_for_every_table_that_is_not_ignored(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, tables={"include": ["*"], "exclude": ["db.ignored"]})
+    watching = Watching(scene)
+    for name in ("db.ignored", "db.other"):
+        scene.catalog.create_table(name, scene.history.table.schema())
+    assert watching.watcher.sweep("lake") == 2
+    assert watching.asked() == [("other", Asked(Lane.SWEEP)), ("t", Asked(Lane.SWEEP))]
+
+
+def test_sweeps_are_repeated_and_begin_when_the_stream_has_fixed_its_first_offsets(scene: Scene) -> None:
+    may_start, questions = [False], list[bool]()
+
+    def asks() -> bool:
+        questions.append(may_start[0])
+        return may_start[0]
+
+    watching = Watching(scene, may_start=asks)
+    watching.step = scene.settings.service.sweep_seconds  # an interval passes between any two looks at the clock
+    watching.watcher.start()
+    asked: list[str] = []
+    until(lambda: len(questions) >= 3 or watching.sweeps)
+    assert (watching.sweeps, watching.watcher.found) == (0, None)
+    may_start[0] = True
+
+    def asked_three_times() -> bool:
+        asked.extend(name for name, _ in watching.asked())
+        return len(asked) >= 3
+
+    until(asked_three_times)
+    watching.watcher.stop()
+    assert set(asked) == {"t"}
+    assert watching.sweeps >= 3
+
+
+def test_a_sweep_that_is_due_earlier_while_the_stream_is_behind(scene: Scene) -> None:
+    behind = [False]
+    watching = Watching(scene, behind=lambda: behind[0])
+    watching.watcher.start()
+    until(lambda: watching.sweeps == 1)
+    watching.now += BEHIND_SECONDS + 1
+    until(lambda: watching.watcher.found is not None)
+    assert watching.sweeps == 1, "the interval is much longer"
+    behind[0] = True
+    until(lambda: watching.sweeps == 2)
+    watching.watcher.stop()
+
+
+def test_sweep_soon_sweeps_at_once(watching: Watching) -> None:
+    watching.watcher.start()
+    until(lambda: watching.sweeps == 1)
+    watching.watcher.sweep_soon()
+    until(lambda: watching.sweeps == 2)
+
+
+def test_our_own_commit_is_counted_before_any_sweep(watching: Watching) -> None:
+    watching.watcher.committed(NAME)
+    assert watching.asked() == [("t", Asked(Lane.EVENT))]
+
+
+def test_a_table_that_was_dropped_unannounced_is_asked_for(watching: Watching) -> None:
+    watching.known = [NAME, named("dropped"), named("t", "elsewhere"), named("requested")]
+    watching.watcher.sweep("lake")
+    assert [name for name, _ in watching.asked()] == ["dropped", "requested", "t"]
+    assert watching.asked("elsewhere") == []
+    for name in ("dropped", "requested"):
+        assert watching.scene.look(named(name)).outcome == "missing"
+
+
+def test_tables_of_another_shard_are_ignored(scene: Scene) -> None:
+    scene.catalog.create_table("db.other", scene.history.table.schema())
+    watching = Watching(scene, owns=lambda table: table.name in {"other", "on_board"})
+    watching.known = [named("on_board"), named("not_ours")]
+    assert watching.watcher.sweep("lake") == 1
+    assert [name for name, _ in watching.asked()] == ["on_board", "other"]
+    assert watching.watcher.found == frozenset({named("other")})
+
+
+def test_found_is_what_the_last_sweep_listed(watching: Watching) -> None:
+    scene, watcher = watching.scene, watching.watcher
+    scene.catalog.create_table("db.other", scene.history.table.schema())
+    assert (watcher.found, watcher.is_found(NAME)) == (None, False)
+    watcher.sweep("lake")
+    assert watcher.found == frozenset({NAME, named("other")})
+    assert (watcher.is_found(NAME), watcher.is_found(named("t", "elsewhere"))) == (True, False)
+    scene.catalog.drop_table("db.other")
+    watcher.sweep("lake")
+    assert watcher.found == frozenset({NAME})
+
+
+# --- catalogs that cannot be listed -----------------------------------------------------------------------------------
+
+
+def test_a_sweep_that_fails_is_published_and_repeated_soon(watching: Watching) -> None:
+    scene, watcher = watching.scene, watching.watcher
+    scene.catalogs.failure = NO_LIST
+    assert watcher._swept("lake") == SWEEP_AGAIN_SECONDS
+    assert watcher.trouble == str(NO_LIST)
+    assert scene.published == [TableUnreadable(TableName("lake", (), "*"), NO_LIST.reason, str(NO_LIST))]
+    scene.catalogs.failure = None
+    assert watcher._swept("lake") == scene.settings.service.sweep_seconds
+    assert watcher.trouble is None
+    assert watcher.found == frozenset({NAME})
+
+
+def test_a_sweep_that_fails_half_way_asks_for_what_it_listed_and_forgets_nothing(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, watcher = watching.scene, watching.watcher
+    watcher.sweep("lake")
+    watching.asked()
+
+    def half(_catalog: str) -> Iterator[TableName]:
+        yield named("new")
+        raise NO_LIST
+
+    monkeypatch.setattr(scene.catalogs, "list_tables", half)
+    with pytest.raises(RetryError):
+        watcher.sweep("lake")
+    assert [name for name, _ in watching.asked()] == ["new"]
+    assert watcher.found == frozenset({NAME, named("new")})
+
+
+def test_an_unexpected_error_ends_no_sweeping_thread(watching: Watching) -> None:
+    scene = watching.scene
+    scene.catalogs.failure = ValueError("a bug of a client")
+    watching.step = SWEEP_AGAIN_SECONDS
+    watching.watcher.start()
+    until(lambda: watching.sweeps >= 2)
+    assert watching.watcher.trouble == "a bug of a client"
+    scene.catalogs.failure = None
+    until(lambda: watching.watcher.found == frozenset({NAME}))
+    assert watching.watcher.trouble is None
+
+
+def test_a_catalog_behind_an_open_breaker_is_not_listed(watching: Watching) -> None:
+    for name in "abc":
+        watching.breakers.start("lake")
+        watching.breakers.ended("lake", name, NO_LIST)
+    wait = watching.watcher._swept("lake")
+    assert 0 < wait < watching.scene.settings.service.sweep_seconds
+    assert watching.sweeps == 0
+    watching.now += wait
+    watching.watcher._swept("lake")
+    assert (watching.sweeps, watching.breakers.silent) == (1, ()), "the sweep is the trial that closes it"
+
+
+def test_a_catalog_that_blocks_delays_no_sweep_of_another(tmp_path: Path) -> None:
+    silent = tmp_path / "silent"
+    silent.mkdir()
+    properties = {"type": "sql", "uri": f"sqlite:///{silent}/c.db", "warehouse": f"file://{silent}"}
+    scene = Scene(tmp_path, more_catalogs={"silent": properties})
+    scene.catalogs.silent = {"silent"}
+    watching = Watching(scene)
+    watching.step = scene.settings.service.sweep_seconds
+    watching.watcher.start()
+    until(lambda: watching.sweeps >= 4)
+    assert [table.catalog for table in scene.catalogs.calls].count("silent") == 1
+    scene.catalogs.released.set()
+    watching.watcher.stop()

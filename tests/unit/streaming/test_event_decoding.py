@@ -1,0 +1,209 @@
+"""What Python workers make of records: names and flags of events, numbers of bad ones, dead letters."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from compactor.shards import EVERYTHING, Shard
+from compactor.table_names import TableName
+from streaming.commit_events import canonical
+from streaming.commit_events.decoder import MAX_EVENT_BYTES, TIMESTAMP_MS_MAX, BadEventReason, TableChanged
+from streaming.ledger.dead_letter_query import LetterDecoder, found, lasting
+from streaming.ledger.dead_letters import MAX_VALUE_BYTES
+from streaming.ledger.event_reader import EventDecoder, heard_of, take_over_offsets
+from streaming.ledger.heard import Heard
+from streaming.ledger.records import read_records
+from streaming.service.streams import offsets_read
+
+TABLE = TableName("lake", ("db",), "t")
+CATALOGS = ("lake",)
+COLUMNS = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("bytes", pa.int32()),
+        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+        ("timestamp_ms", pa.int64()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+    ]
+)
+
+
+def event(name: str = "t", **fields: Any) -> bytes:
+    values: dict[str, Any] = {"catalog": "lake", "namespace": ("db",), "timestamp_ms": 7, "operation": "append"}
+    changed = TableChanged(source="canonical", event_id=str(uuid.uuid4()), name=name, **{**values, **fields})
+    return canonical.encode(changed)[1]
+
+
+def records(*values: bytes | None, **columns: Any) -> pa.RecordBatch:
+    rows = [
+        {
+            "key": b"k",
+            "value": None if value is None else value[: MAX_EVENT_BYTES + 1],
+            "bytes": None if value is None else len(value),
+            "headers": [{"key": "trace", "value": b"17"}],
+            "timestamp_ms": 5,
+            "topic": "commits",
+            "partition": 3,
+            "offset": 40 + number,
+            **columns,
+        }
+        for number, value in enumerate(values)
+    ]
+    return pa.RecordBatch.from_pylist(rows, COLUMNS)
+
+
+def heard(*values: bytes | None) -> list[Heard]:
+    batches = EventDecoder(CATALOGS).heard(iter([records(*values)]))
+    return [heard_of(row) for batch in batches for row in batch.to_pylist()]
+
+
+def test_of_an_event_names_and_flags_are_left() -> None:
+    assert heard(event(), b"rubbish", None, event(catalog="attic"), event("u", timestamp_ms=9)) == [
+        Heard(TABLE, "canonical", 7, writes=True),
+        Heard(TableName("lake", ("db",), "u"), "canonical", 9, writes=True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "request_"),
+    [
+        ({"operation": "replace"}, None),
+        ({"report": True}, None),
+        ({"continues": True}, None),
+        ({"request": ""}, ""),
+        ({"request": "id > 3"}, "id > 3"),
+    ],
+)
+def test_only_writers_commits_write(fields: dict[str, Any], request_: str | None) -> None:
+    assert heard(event(**fields)) == [Heard(TABLE, "canonical", 7, writes=False, request=request_)]
+
+
+def test_names_with_dots_and_levels_stay_apart() -> None:
+    (one,) = heard(event("a.b", namespace=("x.y", "z")))
+    assert one.table == TableName("lake", ("x.y", "z"), "a.b")
+
+
+def test_a_record_is_read_whatever_its_producer_wrote() -> None:
+    (one,) = read_records(records(None, headers=None, timestamp_ms=-5, key=None))
+    assert (one.event.key, one.event.value, one.event.headers, one.event.timestamp_ms) == (None, None, (), 0)
+    (one,) = read_records(records(b"", headers=[{"key": "h", "value": None}], timestamp_ms=10**18))
+    assert (one.event.value, one.event.headers) == (b"", (("h", b""),))
+    assert one.event.timestamp_ms == TIMESTAMP_MS_MAX
+
+
+# --- dead letters -----------------------------------------------------------------------------------------------------
+
+
+def counted(decoder: LetterDecoder, *values: bytes | None) -> tuple[dict[str, int], dict[TableName, int]]:
+    rows = [row for batch in decoder.found(iter([records(*values)])) for row in batch.to_pylist()]
+    bad, tables = found(rows)
+    return dict(bad), dict(tables)
+
+
+def letters(decoder: LetterDecoder, *values: bytes | None, **columns: Any) -> list[dict[str, Any]]:
+    batches = decoder.letters(iter([records(*values, **columns)]))
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    return [{**row, "headers": {each["key"]: each["value"] for each in row["headers"]}} for row in rows]
+
+
+def test_the_first_pass_counts() -> None:
+    decoder = LetterDecoder(CATALOGS, EVERYTHING)
+    values = (event(), event(), b"rubbish", None, None, event("gone"), event("gone", report=True))
+    gone = TableName("lake", ("db",), "gone")
+    assert counted(decoder, *values) == ({"unrecognised": 1, "tombstone": 2}, {TABLE: 2, gone: 1})
+    assert counted(decoder) == ({}, {})
+
+
+def test_an_event_of_a_missing_table_is_a_letter_with_its_bytes() -> None:
+    value = event("gone")
+    gone = TableName("lake", ("db",), "gone")
+    (letter,) = letters(LetterDecoder(("lake", "attic"), EVERYTHING, frozenset({gone})), event(), value)
+    assert (letter["key"], letter["value"]) == (b"k", value)
+    assert letter["headers"] == {
+        "trace": b"17",
+        "firnline.reason": b"unknown_table",
+        "firnline.detail": b"table lake.db.gone does not exist (catalogs configured: lake, attic)",
+        "firnline.topic": b"commits",
+        "firnline.partition": b"3",
+        "firnline.offset": b"41",
+    }
+
+
+@pytest.mark.parametrize("kind", ["report", "continues"])
+def test_an_event_of_an_older_version_to_itself_is_no_letter(kind: str) -> None:
+    gone = TableName("lake", ("db",), "gone")
+    assert letters(LetterDecoder(CATALOGS, EVERYTHING, frozenset({gone})), event("gone", **{kind: True})) == []
+
+
+def test_a_value_that_was_cut_is_reported_with_its_true_size() -> None:
+    value = b'{"event-id":' + b"x" * (3 * MAX_EVENT_BYTES)
+    (letter,) = letters(LetterDecoder(CATALOGS, EVERYTHING), value)
+    assert letter["value"] == value[:MAX_VALUE_BYTES]
+    assert letter["headers"]["firnline.reason"] == b"oversize"
+    assert str(len(value)).encode() in letter["headers"]["firnline.detail"]
+    assert letter["headers"]["firnline.truncated"] == b"true"
+    assert heard(value) == []
+
+
+def test_an_event_of_the_greatest_size_is_heard() -> None:
+    value = event()
+    padded = value + b" " * (MAX_EVENT_BYTES - len(value))
+    assert [one.table for one in heard(padded)] == [TABLE]
+    assert heard(padded + b" ") == []
+
+
+def test_each_letter_is_of_one_service() -> None:
+    """Also while tables move: nobody owns a table then, and its letter cannot wait."""
+    members = ("a", "b", "c")
+    values = [event(f"t{number}") if number % 2 else b"rubbish" for number in range(60)]
+    missing = frozenset(TableName("lake", ("db",), f"t{number}") for number in range(60))
+    shards = [lasting(Shard(me, members, (("a", "b"),))) for me in members]
+    written = [letters(LetterDecoder(CATALOGS, shard, missing), *values) for shard in shards]
+    offsets = [int(letter["headers"]["firnline.offset"]) for each in written for letter in each]
+    assert sorted(offsets) == list(range(40, 100))
+    assert all(written)
+    counts = [counted(LetterDecoder(CATALOGS, shard), *values) for shard in shards]
+    assert sum(bad["unrecognised"] for bad, _ in counts) == 30
+    assert sum(len(tables) for _, tables in counts) == 30
+
+
+def test_reasons_survive_the_way_to_the_driver() -> None:
+    bad, tables = found([{"reason": "oversize", "events": 2}, {"reason": "oversize", "events": 3}])
+    assert (dict(bad), dict(tables)) == ({BadEventReason.OVERSIZE: 5}, {})
+
+
+# --- offsets ----------------------------------------------------------------------------------------------------------
+
+
+def test_offsets_of_an_earlier_checkpoint_are_taken_over_once(tmp_path: Any) -> None:
+    old = tmp_path / "ledger-v2-p1"
+    for name in ("offsets", "commits", "sources", "state"):
+        (old / name).mkdir(parents=True)
+        (old / name / "0").write_text(name)
+    (old / "metadata").write_text("id")
+    checkpoint = f"file://{tmp_path}"
+    assert take_over_offsets(checkpoint)
+    new = tmp_path / "events-v3"
+    assert {path.name for path in new.iterdir()} == {"metadata", "offsets", "commits", "sources"}
+    assert (new / "offsets" / "0").read_text() == "offsets"
+    (new / "offsets" / "1").write_text("later")
+    assert not take_over_offsets(checkpoint)
+    assert (new / "offsets" / "1").exists()
+    assert not take_over_offsets("s3://bucket/checkpoint")
+    assert not take_over_offsets(f"file://{tmp_path}/nothing")
+
+
+def test_the_offsets_of_a_batch_are_those_of_all_partitions() -> None:
+    def read(start: Any, end: Any) -> int | None:
+        return offsets_read(json.dumps({"sources": [{"startOffset": start, "endOffset": end}]}))
+
+    assert read({"a": {"0": 5, "1": 7}}, {"a": {"0": 6, "1": 7}, "b": {"0": 3}}) == 4
+    assert read(None, {"a": {"0": 6}}) is None
