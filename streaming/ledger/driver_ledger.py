@@ -107,6 +107,7 @@ class DriverLedger:
 
     def start(self) -> None:
         """Start the threads of looks and sweeps."""
+        self.breakers.publish()
         self._lookers.start()
         self.watcher.start()
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from compactor.breaker import Breaker
+from compactor.breaker import DEFAULT_FAILURES, Breaker
 from compactor.errors import FirnlineError
 from compactor.events import CatalogAnswers, Listener
 from compactor.reasons import Reason
@@ -45,11 +45,26 @@ class Breakers:
             return 0.0
 
     def ended(self, catalog: str, name: str, error: FirnlineError | None) -> None:
-        """A call ended. Publishes a change of the catalog's state."""
+        """A look at table `name` ended. Publishes a change of the catalog's state."""
+        self._ended(catalog, (name,), error)
+
+    def listed(self, catalog: str, error: FirnlineError | None) -> None:
+        """A listing of the catalog ended. Its failure says more than that of one table: it opens the breaker."""
+        self._ended(catalog, tuple(f"listing {number}" for number in range(DEFAULT_FAILURES)), error)
+
+    def publish(self) -> None:
+        """Publish the state of each catalog, so that its metric exists before anything happens."""
+        for catalog in self._breakers:
+            self._listener(CatalogAnswers(catalog=catalog, available=self.available(catalog)))
+
+    def _ended(self, catalog: str, names: Sequence[str], error: FirnlineError | None) -> None:
         with self._lock:
-            before = self._breakers[catalog]
-            failed = error is not None and error.reason is Reason.CATALOG_UNAVAILABLE
-            after = before.failed(name, self._ticks()) if failed else before.succeeded()
+            before = after = self._breakers[catalog]
+            if error is not None and error.reason is Reason.CATALOG_UNAVAILABLE:
+                for name in names:
+                    after = after.failed(name, self._ticks())
+            else:
+                after = after.succeeded()
             self._breakers[catalog] = after
         if bool(before.opened) == bool(after.opened):
             return

@@ -159,5 +159,5 @@ class TableWatcher:
         except Exception as failure:  # noqa: BLE001 - the thread must outlive every failure of a client
             LOG.warning("catalog %s could not be swept: %s", catalog, failure)
             self._troubles[catalog] = str(failure)
-        self.breakers.ended(catalog, "*", error)
+        self.breakers.listed(catalog, error)
         return min(pause, SWEEP_AGAIN_SECONDS) if catalog in self._troubles else pause

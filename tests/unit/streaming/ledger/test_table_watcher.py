@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from compactor.errors import RetryError
-from compactor.events import TableUnreadable
+from compactor.events import CatalogAnswers, TableUnreadable
 from compactor.reasons import Reason
 from compactor.table_names import TableName
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
@@ -164,9 +164,15 @@ def test_a_sweep_that_fails_is_published_and_repeated_soon(watching: Watching) -
     scene.catalogs.failure = NO_LIST
     assert watcher._swept("lake") == SWEEP_AGAIN_SECONDS
     assert watcher.trouble == str(NO_LIST)
-    assert scene.published == [TableUnreadable(TableName("lake", (), "*"), NO_LIST.reason, str(NO_LIST))]
+    assert scene.published == [
+        TableUnreadable(TableName("lake", (), "*"), NO_LIST.reason, str(NO_LIST)),
+        CatalogAnswers("lake", available=False, message=str(NO_LIST)),
+    ]
+    assert 0 < watcher._swept("lake") < SWEEP_AGAIN_SECONDS, "nobody waits for a catalog that does not answer"
     scene.catalogs.failure = None
+    watching.now += SWEEP_AGAIN_SECONDS
     assert watcher._swept("lake") == scene.settings.service.sweep_seconds
+    assert scene.published[2:] == [CatalogAnswers("lake", available=True)]
     assert watcher.trouble is None
     assert watcher.found == frozenset({NAME})
 
