@@ -17,6 +17,10 @@ EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 LOG_FOR_PEOPLE = Path(__file__).with_name("log4j2.properties")
 LOG_AS_JSON = Path(__file__).with_name("log4j2-json.properties")
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+KEPT_BATCHES = 20
+"""Finished batches of a query whose progress Spark keeps: the service reads them once a second."""
+SMALL_HEAP = "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -XX:G1PeriodicGCInterval=120000"
+"""The driver's heap shrinks again after work: what the JVM does not need is the host's."""
 SMALL_BUFFERS = "-Djdk.nio.maxCachedBufferSize=1048576"
 WORKER_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}
 """Environment of Spark's Python workers. With jemalloc an encode holds 2.6 row groups at its peak, with Arrow's default
@@ -59,11 +63,12 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB_PROVIDER,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.sql.streaming.numRecentProgressUpdates": str(KEPT_BATCHES),
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
         # -Xss4m: Spark needs a deep stack to handle the error text of a stopped stream. SMALL_BUFFERS: otherwise each
         # rewriting thread keeps the direct buffers of its largest reads and writes. Spark appends extraJavaOptions.
-        "spark.driver.defaultJavaOptions": f"-Xss4m {SMALL_BUFFERS} {log_option}",
+        "spark.driver.defaultJavaOptions": f"-Xss4m {SMALL_HEAP} {SMALL_BUFFERS} {log_option}",
         "spark.executor.defaultJavaOptions": SMALL_BUFFERS,
         # When direct memory is short, Hadoop loses asynchronous reads of local files and waits 5 min for each.
         "spark.hadoop.parquet.hadoop.vectored.io.enabled": "false",

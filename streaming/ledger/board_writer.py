@@ -105,11 +105,27 @@ class BoardWriter:
         if known is None:
             return
         debt = replace(known, stale=None)
-        if known.partitions:
+        if known.others.partitions:
             shortlist = self._shortlist(table, facts, state, None)
             debt = replace(debt, partitions=shortlist.kept, others=shortlist.others)
+        elif known.partitions:  # all have an object: their state need not be read
+            debt = replace(debt, partitions=self._judged_again(known, facts))
         if (debt.partitions, debt.others, debt.stale) != (known.partitions, known.others, known.stale):
             self._publish(self._timed(debt, known))
+
+    def _judged_again(self, known: TableDebt, facts: TableFacts) -> Mapping[PartitionKey, PartitionDebt]:
+        """The partitions as judged now; those whose judgement is the same are the same objects."""
+        now, declined = self.clock(), self.board.declined(known.table)
+        found: dict[PartitionKey, PartitionDebt] = {}
+        for key, before in known.partitions.items():
+            judgement = facts.policy.judge(before.counts, now - before.counts.changed_ms / 1000)
+            after = before
+            if (judgement.due, judgement.why) != (before.due, before.why):
+                after = replace(before, due=judgement.due, why=judgement.why)
+            if key in declined:
+                after = declined[key].applied(after)
+            found[key] = after
+        return found
 
     def counting(self, table: TableName, facts: TableFacts, update: LedgerUpdate, oldest_event: float | None) -> None:
         """A long recount goes on; the old counts stay, marked as old."""

@@ -139,7 +139,10 @@ class Streams:
         )
 
     def _report_batches(self, watched: _Watched) -> None:
-        """Publish the batches that finished since the last call, each once. Spark keeps the last 100."""
+        """Publish the batches that finished since the last call, each once. Spark keeps the last twenty."""
+        last = watched.query._jsq.lastProgress()  # noqa: SLF001 - PySpark would parse the progress each second
+        if last is None or last.timestamp() <= watched.reported:
+            return
         for progress in watched.query.recentProgress:
             if progress.timestamp <= watched.reported:  # the start of the batch, in UTC and of fixed width
                 continue

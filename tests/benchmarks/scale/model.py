@@ -180,7 +180,7 @@ class Lake:
 class Service:
     """Settings of each service, and the pod that it runs in. `busy`: how full a resource may be on average."""
 
-    trigger_seconds: float = 0.5
+    trigger_seconds: float = 1.0
     sweep_seconds: float = 300.0
     looks_per_catalog: int = 4
     concurrent_runs: int = 16

@@ -119,7 +119,7 @@ def variations(lake: Lake) -> list[tuple[str, Lake]]:
 def settings(service: Service) -> list[tuple[str, Service]]:
     """Each setting one at a time."""
     return [
-        ("`service.trigger_seconds` 0.5 → 10", replace(service, trigger_seconds=10.0)),
+        ("`service.trigger_seconds` 1 → 10", replace(service, trigger_seconds=10.0)),
         ("`service.sweep_seconds` 300 → 60", replace(service, sweep_seconds=60.0)),
         ("`service.sweep_seconds` 300 → 1800", replace(service, sweep_seconds=1800.0)),
         ("`service.looks_per_catalog` 4 → 1", replace(service, looks_per_catalog=1)),
