@@ -19,7 +19,7 @@ LOG_AS_JSON = Path(__file__).with_name("log4j2-json.properties")
 ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 KEPT_BATCHES = 20
 """Finished batches of a query whose progress Spark keeps: the service reads them once a second."""
-SMALL_HEAP = "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -XX:G1PeriodicGCInterval=120000"
+SMALL_HEAP = "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -XX:G1PeriodicGCInterval=300000"
 """The driver's heap shrinks again after work: what the JVM does not need is the host's."""
 SMALL_BUFFERS = "-Djdk.nio.maxCachedBufferSize=1048576"
 WORKER_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 EVENTS_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=30.0)
 EVENTS_ATTEMPTS = 5  # ends in a row, without a batch between them, after which the service ends
+ALIVE_SECONDS = 10.0  # between two looks at whether a query waits for events
 LETTERS_BACKOFF = Backoff(first_seconds=10.0, longest_seconds=300.0)
 
 
@@ -40,6 +41,7 @@ class _Watched:
     again: float | None = None
     reported: str = ""
     lag_offsets: int = 0
+    look_again: float = 0.0
 
     @property
     def name(self) -> str:
@@ -106,10 +108,11 @@ class Streams:
         """
         for each in self._watched:
             self._report_batches(each)
-            if each.query.isActive:
-                self._is_alive(each)
-            else:
+            if not each.query.isActive:
                 self._has_ended(each)
+            elif self.ticks() >= each.look_again:
+                each.look_again = self.ticks() + ALIVE_SECONDS
+                self._is_alive(each)
 
     def stop(self) -> None:
         """Stop both."""
