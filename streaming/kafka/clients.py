@@ -9,6 +9,7 @@ from typing import Any
 
 from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import TopicAlreadyExistsError
 
 from compactor.errors import InputError, RetryError
 from compactor.reasons import Reason
@@ -133,6 +134,8 @@ def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> N
     if create:
         try:
             admin.create_topics([NewTopic(topic)], wait_for_metadata=True)
+        except TopicAlreadyExistsError:
+            return  # another service that starts at the same moment was faster
         except Exception as error:  # noqa: BLE001 - every failure has the same remedy
             cause = str(error)
         else:
