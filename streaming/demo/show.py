@@ -169,7 +169,7 @@ def _cells(act: ActResult) -> tuple[str, ...]:
         "\n".join(failures) or "none",
         "\n".join(engines) or "none",
         *(f"{readings.stage_seconds(stage):.2f} s" for stage in ("plan", "rewrite", "commit")),
-        "none" if latency is None else f"{latency:.1f} s, {act.latency_note}",
+        "found by the first sweep" if latency is None else f"{latency:.1f} s, {act.latency_note}",
         f"{act.write_amplification:.2f} bytes per byte",
         f"{act.seconds:.0f} s",
     )
