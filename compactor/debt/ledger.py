@@ -347,7 +347,7 @@ def unpack(packed: bytes) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
 
 
 class DictionaryStore:
-    """A `LedgerStore` in memory, for tests and for tables that are counted once."""
+    """A `LedgerStore` in memory: the reference for the database, in tests and benchmarks."""
 
     def __init__(self) -> None:
         self._head: str | None = None

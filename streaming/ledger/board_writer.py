@@ -92,11 +92,8 @@ class BoardWriter:
         self._publish(self._timed(debt, known))
         self._report_skipped(debt, None if update.whole else update.partitions)
 
-    def judge_again(
-        self, table: TableName, facts: TableFacts, state: LedgerStore, oldest_event: float | None = None
-    ) -> None:
+    def judge_again(self, table: TableName, facts: TableFacts, state: LedgerStore) -> None:
         """The table is unchanged: judge its partitions again, since some become due by time, and clear `stale`."""
-        del oldest_event  # its snapshot was counted before
         known = self.board.get(table)
         self._answered.add(table)
         if not facts.acted_on:

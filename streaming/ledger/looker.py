@@ -136,7 +136,7 @@ class Looker:
         self._missing.pop(table, None)
         if known is not None and isinstance(loaded, Unchanged):
             known.version = loaded.known
-            self.writer.judge_again(table, known.facts, self.database.state(table.key), asked.oldest_event)
+            self.writer.judge_again(table, known.facts, self.database.state(table.key))
             return Looked(Outcome.UNCHANGED)
         if isinstance(loaded, Unchanged):  # never without a known version
             raise TypeError(f"{table} was never loaded, and is called unchanged")
