@@ -1,4 +1,4 @@
-"""Circuit breaker of one catalog: after failures in a row nobody waits for it, except one trial per back-off. Pure.
+"""Circuit breaker of one catalog: after failures in a row no call goes to it, except one trial per back-off. Pure.
 
 It counts names, not failures: one table that fails again and again says nothing about its catalog.
 """
@@ -62,7 +62,7 @@ class Breaker:
         return replace(self, trial_until=now + self.trial_seconds)
 
     def succeeded(self) -> Breaker:
-        """The catalog answered, whatever it said of the table: all calls may go."""
+        """The catalog answered, also if it has no such table: all calls may go."""
         return replace(self, failed_names=frozenset(), opened=0, retry_at=0.0, trial_until=None)
 
     def failed(self, name: str, now: float) -> Breaker:

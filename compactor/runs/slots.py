@@ -43,7 +43,7 @@ class SlotBook:
 
     @property
     def free(self) -> int:
-        """Slots that nobody holds."""
+        """Slots that no run holds."""
         return max(0, self.capacity - self.in_use)
 
     @property

@@ -1,4 +1,4 @@
-"""The Spark session: jars, catalogs and state store, configured so that Spark downloads nothing at run time."""
+"""The Spark session: jars and catalogs, configured so that Spark downloads nothing at run time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from compactor.spark.shipped_modules import send_modules
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 LOG_FOR_PEOPLE = Path(__file__).with_name("log4j2.properties")
 LOG_AS_JSON = Path(__file__).with_name("log4j2-json.properties")
-ROCKSDB_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 KEPT_BATCHES = 20
 """Finished batches of a query whose progress Spark keeps: the service reads them once a second."""
 SMALL_HEAP = "-XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 -XX:G1PeriodicGCInterval=300000"
@@ -60,8 +59,6 @@ def session_conf(settings: Settings) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",  # a long rewrite must not delay the small batches of the stream
         "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB_PROVIDER,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.streaming.numRecentProgressUpdates": str(KEPT_BATCHES),
         "spark.sql.adaptive.enabled": "false",

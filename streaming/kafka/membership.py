@@ -71,7 +71,7 @@ class Membership:
     def joins(self, me: str, members: tuple[str, ...], generation: int, sent: float, now: float) -> Membership:
         """A new generation of the group. `sent`: when this service asked to join it.
 
-        A service that missed a generation does not know who was given its tables meanwhile: it settles anew.
+        A service that missed a generation does not know which service got its tables in between: it settles again.
         """
         before = self.ticks(now).hears(sent)
         if (me, generation) != (before.me, before.generation + 1):

@@ -189,7 +189,7 @@ class ShardGroup:
             self._ending.wait(RETRY_SECONDS)
 
     def _keep(self, consumer: Any) -> None:
-        """Stay a member. Ends, or raises an error, only once this service is none: a new consumer then joins anew."""
+        """Stay a member. Ends, or raises an error, only once this service is none: a new consumer then joins again."""
         while not self._ending.is_set() and not self._gave_up_alone(consumer):
             try:
                 consumer.poll(timeout_ms=POLL_MS)

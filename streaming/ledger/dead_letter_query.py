@@ -1,7 +1,7 @@
 """The query of dead letters: each unusable event, and each event of an unknown table, is written to their topic.
 
 It reads the topics with a checkpoint of its own, so that a topic that refuses letters does not stop the ledger. A batch
-takes two passes. The first counts bad events and collects the names of tables, of which the driver asks which are
+takes two passes. The first counts bad events and collects the names of tables; the driver finds out which of them are
 missing. The second, only if there is something to write, writes the letters from executors. A crash between the
 writing and the end of a batch repeats its letters.
 """

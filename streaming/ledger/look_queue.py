@@ -1,7 +1,7 @@
 """The look queue: tables that wait to be looked at. A table that is asked for many times while it waits is one look.
 
 Three lanes: tables that an event names and that are known; tables that are asked for by a sweep or by the service
-itself; names that nobody knows yet. The first lane goes first, the other two take turns, and the third is bounded, so
+itself; names of unknown tables. The first lane goes first, the other two take turns, and the third is bounded, so
 that neither a sweep of ten thousand tables nor a flood of wrong names delays an event.
 """
 
@@ -88,7 +88,7 @@ class LookQueue:
     def put(self, table: TableName, asked: Asked, *, after_seconds: float = 0.0) -> None:
         """Ask for a look at the table. Does not block.
 
-        `after_seconds`: a back-off. Whoever asks for the table before it ends waits for its end.
+        `after_seconds`: a back-off. A request for the table before it ends is put off until then.
         """
         with self._changed:
             now = self._ticks()
@@ -118,7 +118,7 @@ class LookQueue:
             return None
 
     def done(self, table: TableName) -> None:
-        """The look ended; if the table was asked for meanwhile, it is looked at again after a pause."""
+        """The look ended; if the table was requested during the look, it is looked at again after a pause."""
         with self._changed:
             again = self._busy.pop(table, None)
             self._rest[table] = self._ticks() + PAUSE_SECONDS

@@ -139,7 +139,7 @@ class Lookers:
         except Exception:  # noqa: BLE001 - a thread serves many tables, and must outlive each of them
             LOG.exception("%s: the look failed with an unexpected error", table)
         finally:
-            if not self.wanted(table):  # it became another service's meanwhile
+            if not self.wanted(table):  # it became another service's during the look
                 self.looker.forget(table)
             self.breakers.ended(table.catalog, str(table), looked.error if looked is not None else None)
             self.queue.done(table)
