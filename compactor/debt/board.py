@@ -233,7 +233,7 @@ class DebtBoard:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._tables: dict[TableName, TableDebt] = {}
-        self._with_work: set[TableName] = set()  # so that the dispatcher need not look at ten thousand idle tables
+        self._with_work: set[TableName] = set()  # so that the dispatcher need not look at ten thousand others
         self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
         self._requested: dict[TableName, tuple[str, ...]] = {}
         self._saving = threading.Lock()
@@ -250,7 +250,7 @@ class DebtBoard:
             return tuple(self._tables[name] for name in sorted(self._tables))
 
     def with_work(self) -> tuple[TableDebt, ...]:
-        """The debt of tables that are due or requested, in name order."""
+        """The debt of tables that may be rewritten and are due or requested, in name order."""
         with self._lock:
             return tuple(self._tables[name] for name in sorted(self._with_work))
 
@@ -262,7 +262,8 @@ class DebtBoard:
 
     def _keep(self, debt: TableDebt) -> None:
         self._tables[debt.table] = debt
-        (self._with_work.add if debt.has_work or debt.requested else self._with_work.discard)(debt.table)
+        wanted = debt.acted_on and (debt.has_work or bool(debt.requested))
+        (self._with_work.add if wanted else self._with_work.discard)(debt.table)
 
     def decline(self, seen: TableDebt, left_alone: Mapping[PartitionKey, str]) -> None:
         """Mark partitions that a plan for `seen` did not select as not due until their counts or the reason change."""

@@ -32,8 +32,9 @@ plan slows it down by 10 ms."""
 class ManifestCache:
     """Entries of manifests in columns, in memory up to `limit_bytes`, evicted least recently used first. Thread-safe.
 
-    `disk` outlives the process and is shared with other processes; None means memory only. `close`, or the end of the
-    `with` block, writes all entries to disk.
+    `disk` outlives the process and is shared with other processes; None means memory only. Reads of fewer than
+    `least_kept_bytes` in the store are not written to it: reading them again costs less than a file for each. `close`,
+    or the end of the `with` block, writes all other entries to disk.
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class ManifestCache:
         listener: Listener = ignore,
         clock: Callable[[], float] = time.monotonic,
         disk: ManifestDisk | None = None,
+        least_kept_bytes: int = 0,
     ) -> None:
         self._limit = limit_bytes
+        self._least_kept_bytes = least_kept_bytes
         self._listener = listener
         self._clock = clock
         self._disk = disk
@@ -103,7 +106,8 @@ class ManifestCache:
         for decoded in self._reader(table.io, missing):
             unusual += decoded.unusual
             new.update(zip((each.key for each in decoded.wanted), decoded.entries, strict=True))
-        if self._disk is not None and missing:
+        bytes_read = sum(each.manifest.manifest_length for each in missing)
+        if self._disk is not None and missing and bytes_read >= self._least_kept_bytes:
             self._writer.submit(self._keep, self._disk, {each.key: new[each.key] for each in missing})
         foreseen = self._remember(used, new, prefetch=prefetch)
         event = ManifestsRead(
@@ -111,7 +115,7 @@ class ManifestCache:
             hits=len(used),
             disk_hits=len(new) - len(missing),
             misses=len(missing),
-            bytes_read=sum(each.manifest.manifest_length for each in missing),
+            bytes_read=bytes_read,
             seconds=self._clock() - started,
             prefetched=len(new) if prefetch else 0,
             foreseen=foreseen,

@@ -36,6 +36,10 @@ from streaming.wiring import manifest_disk
 COUNTING_CACHE_BYTES = 16 * 1024 * 1024
 """Small, because a count reads each manifest once. The planner finds the decoded manifests on the host's disk."""
 
+LEAST_KEPT_BYTES = 1024 * 1024
+"""Of manifests that one count reads. Most tables of a fleet are counted and never planned: a thousand small ones would
+cost two processor seconds of writing, and a plan of one reads its manifests again in a few calls."""
+
 
 @dataclass(frozen=True)
 class Around:
@@ -77,7 +81,9 @@ class DriverLedger:
         self.queue = LookQueue()
         self.breakers = Breakers(names, self.listener)
         self.writer = BoardWriter(settings, self.board, self.around.wake, self.listener, self.clock)
-        self._counting = ManifestCache(COUNTING_CACHE_BYTES, disk=manifest_disk(settings))
+        self._counting = ManifestCache(
+            COUNTING_CACHE_BYTES, disk=manifest_disk(settings), least_kept_bytes=LEAST_KEPT_BYTES
+        )
         self._database = LedgerDatabase(state_file(self.checkpoint))
         self.looker = Looker(
             settings=settings,

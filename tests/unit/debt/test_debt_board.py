@@ -119,12 +119,13 @@ def names(board: DebtBoard) -> list[str]:
     return [debt.table.name for debt in board.with_work()]
 
 
-def test_tables_with_work_are_those_that_are_due_or_requested() -> None:
+def test_tables_with_work_are_those_that_may_be_rewritten_and_are_due_or_requested() -> None:
     board, idle = DebtBoard(), replace(debt(), partitions={})
     manifests, asked, stale = (TableName("lake", ("db",), name) for name in ("manifests", "asked", "a_stale"))
     board.put(idle)
     board.put(replace(idle, table=manifests, manifests=ManifestCounts(100, 100, due_specs=(0,), why="many")))
     board.put(replace(idle, table=asked))
+    board.put(replace(debt(), table=TableName("lake", ("db",), "observed"), acted_on=False))
     board.mark_stale(stale, "no answer")
     assert names(board) == ["manifests"]
     board.put(debt())

@@ -117,6 +117,18 @@ def test_disk_survives_a_restart_and_is_shared(catalogs: Catalogs, tmp_path: Pat
         assert hashes[0] == hashes[1]
 
 
+def test_small_reads_are_not_written_to_disk(catalogs: Catalogs, tmp_path: Path) -> None:
+    disk = ManifestDisk(tmp_path / "kept", 2**24)
+    view = append(catalogs, 3)
+    manifests = view.manifests()
+    size = sum(each.manifest_length for each in manifests)
+    for least, found in ((size + 1, (0, 0, 3)), (size, (0, 3, 0))):
+        read(ManifestCache(2**24, disk=disk, least_kept_bytes=least), view, manifests)
+        reads = Reads()
+        ManifestCache(2**24, reads, disk=disk, least_kept_bytes=size + 1).read(view, manifests)
+        assert reads.last == found
+
+
 def test_disk_is_written_behind_the_plan_and_at_once_when_the_cache_is_closed(
     catalogs: Catalogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
