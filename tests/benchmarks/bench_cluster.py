@@ -97,8 +97,8 @@ class Measured:
         held = sum(max(0.0, min(end, times.last) - max(start, times.first)) for start, end in tasks)
         verdict = "met" if held / whole >= GOAL else "MISSED"
         return (
-            f"{self.what}: {times.seconds:.1f} s on {self.slots} slots; Spark tasks ran {held:.1f} s, {held / whole:.1%} "
-            f"of slot time (goal {GOAL:.0%}: {verdict}); outputs were written {times.worked:.1f} s, "
+            f"{self.what}: {times.seconds:.1f} s on {self.slots} slots; Spark tasks ran {held:.1f} s, "
+            f"{held / whole:.1%} of slot time (goal {GOAL:.0%}: {verdict}); outputs were written {times.worked:.1f} s, "
             f"{times.worked / whole:.1%}"
         )
 
