@@ -260,6 +260,23 @@ class BatchFinished:
 
 
 @dataclass(frozen=True)
+class StreamEnded:
+    """A streaming query ended and is started again."""
+
+    query: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class EventsLost:
+    """Retention removed events from a topic before the query read them. `count`: offsets."""
+
+    query: str
+    topic: str
+    count: int
+
+
+@dataclass(frozen=True)
 class UnreferencedFilesRemoved:
     """Outputs of a crashed, failed or aborted run were deleted after proof that no snapshot references them."""
 
@@ -315,6 +332,8 @@ Event = (
     | CatalogAnswers
     | DeadLettered
     | BatchFinished
+    | StreamEnded
+    | EventsLost
     | UnreferencedFilesRemoved
     | HookFinished
     | HistoryWritten

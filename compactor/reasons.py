@@ -34,9 +34,10 @@ class Reason(StrEnum):
     STORE_REFUSES = "store_refuses"
     HISTORY = "history"
     MANIFEST_JOB = "manifest_job"
-    STREAM_ENDED = "stream_ended"
     BROKER_FAILED = "broker_failed"
     SERVER_FAILED = "server_failed"
+    SPARK_LOST = "spark_lost"
+    LOOK_HANGS = "look_hangs"
     CHILD_ENDED = "child_ended"
 
     # Tables and their metadata.
@@ -117,6 +118,7 @@ class Reason(StrEnum):
     # Runs.
     CONFLICT = "conflict"
     STOPPED = "stopped"
+    STALLED = "stalled"
     OTHER_COMPACTOR = "other_compactor"
     SWITCHED_OFF = "switched_off"
     NOTHING_DUE = "nothing_due"

@@ -15,6 +15,7 @@ from metrics.metric_definition import (
     table_gauge,
 )
 from metrics.slot_definitions import SLOT_METRICS
+from metrics.stream_definitions import STREAM_METRICS
 
 # State of the tables, read from the debt board at scrape time.
 
@@ -138,6 +139,21 @@ OLDEST_DUE_SECONDS = gauge(
     "Time since the longest-waiting due table became due.",
     "Grows without end: one table waits too long or fails repeatedly. See run failures by reason.",
 )
+OLDEST_RUN_SECONDS = gauge(
+    "firnline_oldest_run_seconds",
+    "Age of the oldest run in progress.",
+    "Hours are usual for a large table. Compare it with silent run seconds.",
+)
+SILENT_RUN_SECONDS = gauge(
+    "firnline_silent_run_seconds",
+    "Longest time that a run has written no output and made no commit. Waiting for a slot counts as progress.",
+    "Minutes: the store or an executor hangs. After 30 min the run is stopped, and tried again.",
+)
+LOST_RUNS = gauge(
+    "firnline_lost_runs",
+    "Runs that hang, could not be stopped, and were given up. Their tables are not compacted until a restart.",
+    "Restart firnline. Then find out what did not answer: the catalog, the store or Spark.",
+)
 BUILD_INFO = gauge(
     "firnline_build_info",
     "Always 1. The labels are the running version.",
@@ -161,26 +177,8 @@ SHARD_MEMBERS = gauge(
     "Different on two services: compare their service.shard_group and kafka.bootstrap_servers.",
 )
 
-# The stream of commit events.
+# The ledger.
 
-EVENTS = counter(
-    "firnline_events_total",
-    "Commit events that reached the ledger, by source.",
-    "Flat while writers commit: check the delivery of events. Sweeps find the missed commits.",
-    labels=("source",),
-)
-EVENT_LAG_OFFSETS = gauge(
-    "firnline_event_lag_offsets",
-    "Offsets on the event topic that the query's last batch did not read.",
-    "Grows: batches are slower than the arrival of events. See batch seconds and manifest read seconds.",
-    labels=("query",),
-)
-DEAD_LETTERS = counter(
-    "firnline_dead_letters_total",
-    "Events sent to the dead-letter topic.",
-    "Read the dead-letter topic: the header firnline.reason of each message says why the event cannot be used.",
-    labels=("reason",),
-)
 LEDGER_UPDATES = counter(
     "firnline_ledger_updates_total",
     "Times that the ledger counted a table up to a snapshot.",
@@ -203,24 +201,6 @@ EVENT_TO_COMPACTED_SECONDS = histogram(
     "firnline_event_to_compacted_seconds",
     "Time from the oldest event that a run settles to the run's commit.",
     "High: check queued runs and stage seconds. Includes the policy's wait for more files.",
-)
-BATCH_SECONDS = histogram(
-    "firnline_batch_seconds",
-    "Duration of micro-batches.",
-    "Longer than service.trigger_seconds: lower kafka.max_events_per_batch, or add cores.",
-    labels=("query",),
-)
-BATCH_INPUT_ROWS = counter(
-    "firnline_batch_input_rows_total",
-    "Rows read by micro-batches.",
-    "Far above the events by source: many duplicates, or messages of other systems on the topic.",
-    labels=("query",),
-)
-LAST_BATCH_TIMESTAMP_SECONDS = gauge(
-    "firnline_last_batch_timestamp_seconds",
-    "Time of the end of the last micro-batch, or when the query was last seen waiting for events, since the epoch.",
-    "Older than a few trigger intervals: the stream hangs or has ended. Check /healthz and the log.",
-    labels=("query",),
 )
 LOOK_OUTCOMES = ("counted", "unchanged", "counting", "missing", "unreadable")
 LOOKS = counter(
@@ -521,4 +501,5 @@ UNREFERENCED_FILES_REMOVED = counter(
 CATALOGUE: tuple[MetricDefinition, ...] = (
     *(value for value in tuple(globals().values()) if isinstance(value, MetricDefinition)),
     *SLOT_METRICS,
+    *STREAM_METRICS,
 )

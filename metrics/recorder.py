@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from compactor import events
 from metrics import definitions as d
+from metrics import stream_definitions as s
 from metrics.definitions import CATALOGUE
 from metrics.metric_definition import Kind, MetricDefinition, slug
 
@@ -18,8 +19,8 @@ MOST_OF_A_RUN_ID = 100
 _Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 
 RECORDED_GAUGES = (
-    d.EVENT_LAG_OFFSETS,
-    d.LAST_BATCH_TIMESTAMP_SECONDS,
+    s.EVENT_LAG_OFFSETS,
+    s.LAST_BATCH_TIMESTAMP_SECONDS,
     d.CATALOG_AVAILABLE,
     d.LAST_COMMIT_TIMESTAMP_SECONDS,
 )
@@ -52,7 +53,7 @@ class Recorder:
 
     def stream_alive(self, query: str) -> None:
         """The query runs and has nothing to do, or was just started: the alert on old batches counts from now."""
-        self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
+        self._set(s.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
 
     def __call__(self, event: events.Event) -> None:  # noqa: C901, PLR0912 - one case per event type, checked for completeness
         match event:
@@ -80,7 +81,7 @@ class Recorder:
                 self._ledger_updated(event)
             case events.EventsHeard():
                 for source, count in event.by_source.items():
-                    self._count(d.EVENTS, count, source)
+                    self._count(s.EVENTS, count, source)
             case events.TableLooked():
                 self._count(d.LOOKS, 1, event.outcome)
             case events.CatalogAnswers():
@@ -88,9 +89,13 @@ class Recorder:
             case events.TableUnreadable():
                 self._count(d.UNREADABLE_TABLES, 1, event.reason)
             case events.DeadLettered():
-                self._count(d.DEAD_LETTERS, event.count, event.reason)
+                self._count(s.DEAD_LETTERS, event.count, event.reason)
             case events.BatchFinished():
                 self._batch_finished(event)
+            case events.StreamEnded():
+                self._count(s.STREAM_ENDS, 1, event.query, event.cause)
+            case events.EventsLost():
+                self._count(s.EVENTS_LOST, event.count, event.query)
             case events.HookFinished():
                 self._count(d.HOOK_CALLS, 1, event.hook, "failed" if event.error else "told")
                 self._count(d.HOOK_SECONDS, event.seconds, event.hook)
@@ -169,10 +174,10 @@ class Recorder:
             self._observe(d.EVENT_TO_LEDGER_SECONDS, event.event_to_ledger_seconds)
 
     def _batch_finished(self, event: events.BatchFinished) -> None:
-        self._observe(d.BATCH_SECONDS, event.seconds, event.query)
-        self._count(d.BATCH_INPUT_ROWS, event.input_rows, event.query)
-        self._set(d.EVENT_LAG_OFFSETS, event.lag_offsets, event.query)
-        self._set(d.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), event.query)
+        self._observe(s.BATCH_SECONDS, event.seconds, event.query)
+        self._count(s.BATCH_INPUT_ROWS, event.input_rows, event.query)
+        self._set(s.EVENT_LAG_OFFSETS, event.lag_offsets, event.query)
+        self._set(s.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), event.query)
 
     def _count(self, definition: MetricDefinition, amount: float, *labels: str, run_id: str = "") -> None:
         _child(self._counters[definition.name], labels).inc(_not_negative(amount), _exemplar(run_id))

@@ -21,6 +21,7 @@ from compactor.backoff import Backoff
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, LaterError, StoppedError
 from compactor.planning.budget import Grant, Spent
+from compactor.runs.lifelines import Lifelines
 from compactor.runs.slots import SlotPool
 from compactor.runs.work_order import HOUR, Finished, Limits, Usage, rank, reserved
 from compactor.table_names import TableName
@@ -50,11 +51,21 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Work:
-    """The dispatcher's queue. `oldest_due_seconds`: how long the table that has waited longest is due."""
+    """The dispatcher's queue. Times in seconds.
+
+    Attributes:
+        oldest_due_seconds: How long the table that has waited longest is due.
+        oldest_run_seconds: Age of the oldest run.
+        silent_run_seconds: The longest time that some run has made no progress.
+        lost: Tables whose runs hang and were given up.
+    """
 
     queued: int = 0
     running: int = 0
     oldest_due_seconds: float = 0.0
+    oldest_run_seconds: float = 0.0
+    silent_run_seconds: float = 0.0
+    lost: tuple[TableName, ...] = ()
 
 
 def waiting(
@@ -99,6 +110,8 @@ class Dispatcher:
         slots: SlotPool | None = None,
         clock: Callable[[], float] = time.time,
         may_start: Callable[[TableName], bool] = lambda _table: True,
+        lifelines: Lifelines | None = None,
+        ticks: Callable[[], float] = time.monotonic,
     ) -> None:
         """`may_start`: whether a run of this table may begin now: it is this service's, and its catalog answers."""
         self._board = board
@@ -113,6 +126,10 @@ class Dispatcher:
         self._changed = threading.Condition()
         self._attempts: dict[TableName, Attempt] = {}
         self._running: set[TableName] = set()
+        self._lost: set[TableName] = set()
+        self._lifelines = lifelines or Lifelines()
+        self._ticks = ticks
+        self._beat = ticks()
         self._stopping = False
         self._chooser = threading.Thread(target=self._choose_all, name="dispatcher", daemon=True)
         self._workers: list[threading.Thread] = []
@@ -151,19 +168,25 @@ class Dispatcher:
         now, tables = self._clock(), self._board.with_work()
         with self._changed:
             queued = len(waiting(tables, self._attempts, frozenset(self._running), now))
-            running = len(self._running)
+            running, lost = len(self._running), tuple(sorted(self._lost))
             unsettled = [
                 debt
                 for debt in tables
                 if debt.acted_on and debt.has_work and not self._attempts.get(debt.table, Attempt()).settles(debt)
             ]
         oldest = max((now - (debt.due_since or now) for debt in unsettled), default=0.0)
-        return Work(queued, running, oldest)
+        lines = self._lifelines
+        return Work(queued, running, oldest, lines.oldest_seconds, lines.most_silent_seconds, lost)
+
+    @property
+    def hangs_seconds(self) -> float:
+        """How long the thread that chooses has not looked at the board: seconds at most, unless it hangs."""
+        return self._ticks() - self._beat
 
     def _choose_all(self) -> None:
         while (chosen := self._next()) is not None:
             self._chosen.put(chosen)
-            if len(self._workers) < len(self._running):
+            if len(self._workers) - len(self._lost) < len(self._running):
                 worker = threading.Thread(target=self._serve, name=f"run-{len(self._workers)}", daemon=True)
                 self._workers.append(worker)
                 worker.start()
@@ -194,8 +217,10 @@ class Dispatcher:
         with self._changed:
             self._attempts[table] = attempt
             self._running.discard(table)
+            self._lost.discard(table)
             self._reserved.pop(table, None)
             self._changed.notify_all()
+        self._lifelines.ended(table)
         if self._slots is not None:
             self._slots.end(str(table))
 
@@ -209,18 +234,33 @@ class Dispatcher:
     def _next(self) -> tuple[TableDebt, Grant] | None:
         with self._changed:
             while not self._stopping:
+                self._beat = self._ticks()
+                self._give_up_lost()
                 chosen = self._choose(self._clock())
                 if chosen is not None:
                     return chosen
                 self._changed.wait(timeout=1.0)  # back-offs end by the clock, not by a notification
             return None
 
+    def _give_up_lost(self) -> None:
+        """Release the lane and the slots of a run that hangs. Its table waits until its thread ends after all."""
+        for table in [each for each in self._running if self._lifelines.is_lost(each)]:
+            LOG.error(
+                "%s: its run makes no progress and does not stop; it is given up. Its outputs are kept, because its "
+                "commit may still arrive. Restart firnline to compact this table again", table,
+            )  # fmt: skip
+            self._running.discard(table)
+            self._lost.add(table)
+            self._reserved.pop(table, None)
+            if self._slots is not None:
+                self._slots.evict(str(table))
+
     def _choose(self, now: float) -> tuple[TableDebt, Grant] | None:
         """The first waiting table that slots and limits let start, now marked as running, with its grant; else None."""
         if len(self._running) >= self._limit or (self._slots is not None and not self._slots.has_room):
             return None
         usage = Usage.of([*self._finished, *(replace(run, at=now) for run in self._reserved.values())], now)
-        tables = waiting(self._board.with_work(), self._attempts, frozenset(self._running), now)
+        tables = waiting(self._board.with_work(), self._attempts, frozenset(self._running | self._lost), now)
         allowed = next(
             (debt for debt in tables if self._limits.allow(debt, usage, now) and self._may_start(debt.table)), None
         )
@@ -228,6 +268,7 @@ class Dispatcher:
             return None
         grant = self._limits.grant(allowed, usage)
         self._running.add(allowed.table)
+        self._lifelines.moved(allowed.table)
         if self._slots is not None:
             self._slots.announce(str(allowed.table))
         self._reserved[allowed.table] = reserved(allowed, grant, now)

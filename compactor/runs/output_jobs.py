@@ -40,6 +40,7 @@ class OutputJobs:
         stopped: Set from outside to stop; set here after a failure, so that other tasks end.
         cancel: Cancels the Spark jobs of the run.
         done: Called after each output task, from its thread.
+        moved: Called while the run waits for a slot: waiting is no hang.
     """
 
     runner: OutputTaskRunner
@@ -50,6 +51,7 @@ class OutputJobs:
     stopped: threading.Event
     cancel: Callable[[], object]
     done: Callable[[WrittenOutput], None]
+    moved: Callable[[], object]
     _queue: TaskQueue = field(default_factory=lambda: TaskQueue({}))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
@@ -115,7 +117,7 @@ class OutputJobs:
                 self.runner.prepare(bundle)  # while the slots are busy
             if not bundle:
                 wait(jobs, LOOK_SECONDS, FIRST_COMPLETED)
-            elif self.slots.acquire(self._name, self._is_over):
+            elif self.slots.acquire(self._name, self._waits):
                 jobs.add(threads.submit(self._run_job, bundle))
                 bundle = ()
             jobs.difference_update([job for job in jobs if job.done()])
@@ -174,6 +176,10 @@ class OutputJobs:
 
     def _fail(self, task: TaskId, error: Exception) -> None:
         self._failed.setdefault(task.group, _as_firnline_error(self.plan, error))
+
+    def _waits(self) -> bool:
+        self.moved()
+        return self._is_over()
 
     def _is_over(self) -> bool:
         return self.stopped.is_set() or self._error is not None

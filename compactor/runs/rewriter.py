@@ -49,6 +49,7 @@ class Rewriter(RunTools):
         run = Run(self, plan, run_id, Switches(enabled, stopping), progress)
         if not plan.has_work or plan.snapshot_id is None:
             return run.result
+        self.lifelines.moved(table)
         self.listener(
             RunPlanned(
                 run_id=run_id,

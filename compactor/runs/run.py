@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -17,17 +18,19 @@ from pyspark.sql import SparkSession
 from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.replace import CommitSummary
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import FirnlineError, GiveUpError
+from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
 from compactor.events import GroupCommitted, GroupDropped, Listener, ignore
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
+from compactor.reasons import Reason
 from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.runs.bundles import Pace
 from compactor.runs.commit_groups import Committed, commit_groups
 from compactor.runs.dropped_groups import reclassify_conflicts, without_strays
+from compactor.runs.lifelines import STALLED_SECONDS, Lifelines
 from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
@@ -50,6 +53,7 @@ class RunTools:
         check_seconds: Between two looks at the table's switch while a run works.
         commit: When a long run commits in parts.
         pace: How fast output tasks were so far.
+        lifelines: When each run last made progress.
     """
 
     session: SparkSession
@@ -63,6 +67,7 @@ class RunTools:
     listener: Listener = ignore
     clock: Callable[[], float] = time.time
     pace: Pace = field(default_factory=Pace)
+    lifelines: Lifelines = field(default_factory=Lifelines)
 
 
 class Run:
@@ -110,23 +115,26 @@ class Run:
         Raises:
             FirnlineError: by class the reaction; `commits` says how many commits came before.
         """
-        tools = self._tools
+        tools, name = self._tools, self._plan.table.name
         self._plan, strays = without_strays(self._plan, tools.cache)
         self._drop(strays)
         if strays and not self._plan.groups:
             raise NoGroupLeftError(strays)
         table = JavaTable.load(tools.session, self._plan.table, snapshot_id)
         runner = OutputTaskRunner(tools.session, table, self._plan, self._run_id)
-        supervisor = RunSupervisor(tools.records, self._cancel, tools.lease_seconds, tools.check_seconds)
+        supervisor = RunSupervisor(
+            tools.records, self._cancel, tools.lease_seconds, tools.check_seconds, lambda: tools.lifelines.stalled(name)
+        )
         around = self._outputs.around(
             self._run_id, self._plan.table, runner.output_files, runner.output_folders, runner.most_attempts
         )
         with around as record, supervisor.watch(record, self._switches) as watch:
             parts = self._parts()
-            for number, groups in enumerate(parts, 1):
-                finished = self._rewrite(runner, watch, groups) if groups else []
-                if finished or not groups:
-                    self._commit(table, record, watch, finished, f"{number}/{len(parts)}")
+            with _stall_explained(watch, self._plan):
+                for number, groups in enumerate(parts, 1):
+                    finished = self._rewrite(runner, watch, groups) if groups else []
+                    if finished or not groups:
+                        self._commit(table, record, watch, finished, f"{number}/{len(parts)}")
             if self._dropped and self.commits == 0:
                 raise _nothing_committed(self._dropped)
         self._clean_up(record, written_twice=runner.repeated)
@@ -151,6 +159,7 @@ class Run:
             stopped=watch.stopped,
             cancel=self._cancel,
             done=self._note,
+            moved=self._moved,
         )
         finished, failed = jobs.rewrite(numbers)
         for group in finished:
@@ -165,6 +174,7 @@ class Run:
     ) -> None:
         """Commit finished file groups, without those that another commit touched."""
         started = self._tools.clock()
+        self._moved()
         self._tools.records.renew(record)
         self.stage = "commit"
         with watch.commit(self._plan.table.name, wanted=self._switches.on):
@@ -217,7 +227,11 @@ class Run:
                 )
             )
 
+    def _moved(self) -> None:
+        self._tools.lifelines.moved(self._plan.table.name)
+
     def _note(self, output: WrittenOutput) -> None:
+        self._moved()
         with self._lock:
             self._tasks_done += 1
             self._bytes_done += output.bytes_in
@@ -227,6 +241,21 @@ class Run:
 
     def _cancel(self) -> None:
         self._tools.session.sparkContext.cancelJobGroup(self._run_id)
+
+
+@contextmanager
+def _stall_explained(watch: RunWatch, plan: TablePlan) -> Iterator[None]:
+    """A run that its supervisor stopped because it hung has failed; it was not switched off."""
+    try:
+        yield
+    except StoppedError as error:
+        if not watch.stalled.is_set():
+            raise
+        raise RetryError(
+            f"the run of {plan.table.name} wrote nothing for {STALLED_SECONDS / 60:.0f} min and was stopped: check the "
+            "executors and the store, then the next attempt goes on",
+            reason=Reason.STALLED,
+        ) from error
 
 
 def _nothing_committed(dropped: Sequence[DroppedGroup]) -> FirnlineError:

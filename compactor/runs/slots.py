@@ -89,6 +89,15 @@ class SlotBook:
         left = {**self.held, run: self.held[run] - 1}
         return replace(self, held={each: count for each, count in left.items() if count})
 
+    def evicted(self, run: str) -> SlotBook:
+        """A run is given up: it holds no slot and waits for none."""
+        return replace(
+            self,
+            held={each: count for each, count in self.held.items() if each != run},
+            waiting=tuple(each for each in self.waiting if each != run),
+            expected=self.expected - {run},
+        )
+
     def resized(self, capacity: int) -> SlotBook:
         """The cluster has grown or shrunk."""
         return replace(self, capacity=capacity)
@@ -105,6 +114,7 @@ class SlotPool:
     def __init__(self, capacity: int, most: int | None = None) -> None:
         self._book = SlotBook(capacity, most)
         self._grants: Counter[str] = Counter()
+        self._evicted: set[str] = set()
         self._changed = threading.Condition()
         self._freed: Callable[[], None] = lambda: None
 
@@ -138,13 +148,25 @@ class SlotPool:
 
     def end(self, run: str) -> None:
         """An announced run has ended."""
+        self._evicted.discard(run)
         self._change(lambda book: book.ended(run))
+
+    def evict(self, run: str) -> None:
+        """Take the slots of a run that hangs. Until its `end` it gets no other."""
+        with self._changed:
+            self._evicted.add(run)
+            self._grants.pop(run, None)
+        self._change(lambda book: book.evicted(run))
 
     def acquire(self, run: str, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Wait for a slot; False if `stopped` became true first. Every slot must be given back by `release`."""
+        if run in self._evicted:
+            return False
         self._change(lambda book: book.asked(run))
         with self._changed:
             while not self._grants[run]:
+                if run in self._evicted:
+                    return False
                 if stopped():
                     self._book = self._book.withdrawn(run)
                     return False
@@ -156,7 +178,8 @@ class SlotPool:
 
     def release(self, run: str) -> None:
         """Give a slot back."""
-        self._change(lambda book: book.released(run))
+        if run not in self._evicted:
+            self._change(lambda book: book.released(run))
 
     def _change(self, change: Callable[[SlotBook], SlotBook]) -> None:
         with self._changed:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.errors import FirnlineError, StoppedError
@@ -28,11 +28,15 @@ class Switches:
 
 @dataclass(frozen=True)
 class RunWatch:
-    """Shared by a run and its supervisor's thread. While `committing` is set the run cannot be stopped."""
+    """Shared by a run and its supervisor's thread. While `committing` is set the run cannot be stopped.
 
-    stopped: threading.Event
-    committing: threading.Event
-    finished: threading.Event
+    `stalled` is set beside `stopped` when the run is stopped because it makes no progress.
+    """
+
+    stopped: threading.Event = field(default_factory=threading.Event)
+    stalled: threading.Event = field(default_factory=threading.Event)
+    committing: threading.Event = field(default_factory=threading.Event)
+    finished: threading.Event = field(default_factory=threading.Event)
 
     @contextmanager
     def commit(self, table: TableName, *, wanted: bool) -> Iterator[None]:
@@ -54,19 +58,20 @@ class RunWatch:
 class RunSupervisor:
     """Renews leases in `records`, and calls `cancel` when a run must stop.
 
-    A lease is renewed every third of `lease_seconds`. `Switches.stopping` is asked every second, `Switches.enabled`
-    every `check_seconds`.
+    A lease is renewed every third of `lease_seconds`. `Switches.stopping` and `stalled` (the run makes no
+    progress) are asked every second, `Switches.enabled` every `check_seconds`.
     """
 
     records: InFlightRecords
     cancel: Callable[[], None]
     lease_seconds: float
     check_seconds: float
+    stalled: Callable[[], bool] = lambda: False
 
     @contextmanager
     def watch(self, record: Record, switches: Switches) -> Iterator[RunWatch]:
         """Watch the run of `record` from a thread while the block runs."""
-        watch = RunWatch(stopped=threading.Event(), committing=threading.Event(), finished=threading.Event())
+        watch = RunWatch()
         name = f"watch-{record.run_id[:8]}"
         thread = threading.Thread(target=self._serve, args=(watch, record, switches), name=name, daemon=True)
         thread.start()
@@ -86,7 +91,11 @@ class RunSupervisor:
                     renewed = now
                 look = now - checked >= self.check_seconds
                 checked = now if look else checked
-                if not watch.committing.is_set() and (switches.stopping() or (look and not switches.enabled())):
+                if not watch.committing.is_set() and self.stalled():
+                    watch.stalled.set()
+                    watch.stopped.set()
+                    self.cancel()
+                elif not watch.committing.is_set() and (switches.stopping() or (look and not switches.enabled())):
                     watch.stopped.set()
                     self.cancel()
             except StoppedError:

@@ -27,6 +27,24 @@ PASSED_UNCHANGED = (
     "http-client.",
 )
 _GLUE_ACCESS_KEYS = ("glue.access-key-id", "client.access-key-id")
+CONNECT_SECONDS = 10
+ANSWER_SECONDS = 60
+"""Iceberg's Java clients have no timeouts of their own, so that a commit would wait forever. As for PyIceberg; a commit
+whose answer does not come in time counts as unknown, and is looked for."""
+_TIMEOUTS: Mapping[str, Mapping[str, str]] = {
+    "rest": {
+        "rest.client.connection-timeout-ms": str(CONNECT_SECONDS * 1000),
+        "rest.client.socket-timeout-ms": str(ANSWER_SECONDS * 1000),
+    },
+    "hive": {
+        "hadoop.hive.metastore.client.socket.timeout": f"{ANSWER_SECONDS}s",
+        "hadoop.hive.metastore.client.connection.timeout": f"{CONNECT_SECONDS}s",
+    },
+    "postgresql": {"jdbc.connectTimeout": str(CONNECT_SECONDS), "jdbc.socketTimeout": str(ANSWER_SECONDS)},
+    "mysql": {"jdbc.connectTimeout": str(CONNECT_SECONDS * 1000), "jdbc.socketTimeout": str(ANSWER_SECONDS * 1000)},
+    "mariadb": {"jdbc.connectTimeout": str(CONNECT_SECONDS * 1000), "jdbc.socketTimeout": str(ANSWER_SECONDS * 1000)},
+}
+"""Properties of a Spark catalog by its type or database; PostgreSQL's driver takes seconds, the others milliseconds."""
 _WITHOUT_COUNTERPART = {
     "nessie": "PyIceberg has no such type; Nessie serves Iceberg's REST protocol: use type rest and a uri that ends "
     "with /iceberg",
@@ -45,7 +63,7 @@ def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, st
     if kind == "sql":
         conf = _sql(properties)
     elif kind in {"rest", "hive", "glue"}:
-        conf = {"type": kind}
+        conf = {"type": kind, **_TIMEOUTS.get(kind, {})}
         if properties.get("uri"):
             conf["uri"] = properties["uri"]
     else:
@@ -125,6 +143,7 @@ def _sql(properties: Mapping[str, str]) -> dict[str, str]:
         raise InputError(f"sql catalog uri {uri!r}: use sqlite, postgresql or mysql", reason=Reason.BAD_SETTING)
     port = f":{parts.port}" if parts.port else ""
     conf["uri"] = f"jdbc:{driver}://{parts.hostname}{port}{parts.path}"
+    conf.update(_TIMEOUTS[driver])
     if parts.username:
         conf["jdbc.user"] = unquote(parts.username)
     if parts.password:

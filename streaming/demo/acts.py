@@ -18,6 +18,7 @@ from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from metrics import definitions as d
+from metrics.stream_definitions import EVENTS
 from streaming.demo.broker import embedded_broker
 from streaming.demo.events_table import BUCKETS
 from streaming.demo.ingestion import IngestedCommit
@@ -283,7 +284,7 @@ class Play:
             return "starting"
         state = "waiting for events" if readings.idle else "rewriting"
         return (
-            f"{state}; received {readings.total(d.EVENTS.name):.0f} events, made {readings.total(d.COMMITS.name):.0f} "
+            f"{state}; received {readings.total(EVENTS.name):.0f} events, made {readings.total(d.COMMITS.name):.0f} "
             f"commits, replaced {readings.total(d.COMMIT_INPUT_FILES.name):.0f} files"
             + "".join(f"; failed and retried: {failure}" for failure in readings.failures)
         )

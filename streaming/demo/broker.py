@@ -7,6 +7,7 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from compactor.errors import GiveUpError
@@ -14,6 +15,7 @@ from compactor.reasons import Reason
 from compactor.spark.java import KAFKA_BROKER_JARS, fetch_jars, java_home
 from streaming.demo.local_process import free_port, local_process
 
+STARTED = b"Kafka Server started"
 PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -34,25 +36,55 @@ group.initial.rebalance.delay.ms=0
 """
 
 
-@contextmanager
-def embedded_broker(folder: Path, more: str = "") -> Iterator[str]:
-    """Run a broker with its data in `folder`; yield its bootstrap address.
+@dataclass(frozen=True)
+class LocalBroker:
+    """A broker whose data and settings are in `folder`. It can be started again after its end."""
 
-    `more`: additional lines of its properties file.
+    folder: Path
+    port: int
+    command: tuple[str, ...]
+
+    @property
+    def address(self) -> str:
+        """Its bootstrap address."""
+        return f"127.0.0.1:{self.port}"
+
+    @contextmanager
+    def running(self) -> Iterator[str]:
+        """Run it in the block; yield its address.
+
+        Raises:
+            GiveUpError: the process did not start; the message contains the end of its log.
+        """
+        log = self.folder / "broker.log"
+        with local_process("broker", list(self.command), self.folder, lambda: STARTED in log.read_bytes()):
+            yield self.address
+
+
+def new_broker(folder: Path, more: str = "") -> LocalBroker:
+    """Prepare a broker with its data in `folder`. `more`: additional lines of its properties file.
 
     Raises:
-        GiveUpError: the process did not start; the message contains the end of its log.
+        GiveUpError: Kafka's storage tool failed.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    log = folder / "broker.log"
     port, controller = free_port(), free_port()
     properties = folder / "server.properties"
     properties.write_text(PROPERTIES.format(port=port, controller=controller, folder=folder) + more)
     java, jars = str(java_home() / "bin" / "java"), ":".join(map(str, fetch_jars(KAFKA_BROKER_JARS)))
     _run([java, "-cp", jars, "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", str(properties)])
-    command = [java, "-Xmx512m", "-cp", jars, "kafka.Kafka", str(properties)]
-    with local_process("broker", command, folder, lambda: b"Kafka Server started" in log.read_bytes()):
-        yield f"127.0.0.1:{port}"
+    return LocalBroker(folder, port, (java, "-Xmx512m", "-cp", jars, "kafka.Kafka", str(properties)))
+
+
+@contextmanager
+def embedded_broker(folder: Path, more: str = "") -> Iterator[str]:
+    """Run a new broker with its data in `folder`; yield its bootstrap address.
+
+    Raises:
+        GiveUpError: the process did not start; the message contains the end of its log.
+    """
+    with new_broker(folder, more).running() as address:
+        yield address
 
 
 def _cluster_id() -> str:

@@ -32,7 +32,7 @@ class KafkaAccess:
     def __init__(self, kafka: KafkaSettings) -> None:
         self._topics: dict[str, TopicAccess] = {}
         try:
-            self._admin = KafkaAdminClient(**client_arguments(kafka))
+            self._admin = KafkaAdminClient(**client_arguments(kafka, KafkaAdminClient))
         except Exception as error:
             raise no_broker(kafka, error) from error
 

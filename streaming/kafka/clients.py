@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from kafka import KafkaProducer
+from kafka import KafkaConsumer, KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 from kafka.errors import TopicAlreadyExistsError
 
@@ -32,11 +32,12 @@ consumer of every partition keeps the rest of its last poll for minutes."""
 FETCH_WAIT_MS = 5
 """How long the broker holds a fetch without data; Kafka's default is 500. Spark reads only offsets that exist, so only
 fetches that were sent too early wait, and with them each partition of a batch: 0.1 s each by default."""
+LATEST = "latest"
 LETTER_COMPRESSION = "zstd"
 JAVA_ONLY = ("sasl.jaas.config", "isolation.level", "group.id", "auto.offset.reset", "ssl.truststore.type")
 
 
-def source_options(kafka: KafkaSettings, most_events: int) -> dict[str, str]:
+def source_options(kafka: KafkaSettings, most_events: int, starting: str = LATEST) -> dict[str, str]:
     """Options of Spark's Kafka source, for batches of at most `most_events`.
 
     Control topics are transactional: read only committed records.
@@ -54,7 +55,7 @@ def source_options(kafka: KafkaSettings, most_events: int) -> dict[str, str]:
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
         **(pattern if kafka.control_topics else {"subscribe": kafka.commit_topic}),
-        "startingOffsets": "latest",
+        "startingOffsets": starting,
         "failOnDataLoss": "false",  # the sweep finds commits whose events retention has removed
         "includeHeaders": "true",
         "kafka.max.poll.records": str(POLL_RECORDS),
@@ -81,7 +82,7 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
         RetryError: no broker answers.
     """
     try:
-        return KafkaProducer(acks="all", linger_ms=5, max_block_ms=15_000, **client_arguments(kafka))
+        return KafkaProducer(acks="all", linger_ms=5, max_block_ms=15_000, **client_arguments(kafka, KafkaProducer))
     except Exception as error:
         raise no_broker(kafka, error) from error
 
@@ -96,7 +97,7 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[s
         InputError: a topic is missing and cannot be created, or may not be seen; the message names the key.
     """
     try:
-        admin = KafkaAdminClient(**client_arguments(kafka))
+        admin = KafkaAdminClient(**client_arguments(kafka, KafkaAdminClient))
         existing = set(admin.list_topics())
     except Exception as error:
         raise no_broker(kafka, error) from error
@@ -143,14 +144,25 @@ def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> N
     raise InputError(f"{key}: topic {topic!r} does not exist ({cause}); create it first", reason=Reason.NO_TOPIC)
 
 
-def client_arguments(kafka: KafkaSettings) -> dict[str, Any]:
+def client_arguments(
+    kafka: KafkaSettings, client: type[KafkaAdminClient | KafkaConsumer | KafkaProducer]
+) -> dict[str, Any]:
+    """`kafka.options` as arguments of a client of kafka-python, which raises on options of the other clients."""
     translated = {
         PYTHON_NAMES.get(key, key.replace(".", "_")): value
         for key, value in kafka.options.items()
         if key not in JAVA_ONLY
     }
-    defaults = {"bootstrap_timeout_ms": BOOTSTRAP_MS}
-    return {"bootstrap_servers": kafka.bootstrap_servers.split(","), **defaults, **translated}
+    known = client.DEFAULT_CONFIG
+    own = {key: _typed(value, known[key]) for key, value in translated.items() if key in known}
+    return {"bootstrap_servers": kafka.bootstrap_servers.split(","), "bootstrap_timeout_ms": BOOTSTRAP_MS, **own}
+
+
+def _typed(value: str, default: object) -> str | int | bool:
+    """The text of an option as a value like its default."""
+    if isinstance(default, bool):
+        return value.strip().lower() == "true"
+    return int(value) if isinstance(default, int) and value.strip().isdigit() else value
 
 
 def no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:

@@ -211,7 +211,7 @@ class ShardGroup:
             "max_poll_interval_ms": int(SESSION_SECONDS * 1000),  # also the longest time of a rebalance
             "heartbeat_interval_ms": int(HEARTBEAT_SECONDS * 1000),
         }
-        return KafkaConsumer(self._kafka.commit_topic, **{**client_arguments(self._kafka), **own})
+        return KafkaConsumer(self._kafka.commit_topic, **{**client_arguments(self._kafka, KafkaConsumer), **own})
 
     def _join(self, me: str, members: tuple[str, ...], generation: int, asked: float) -> None:
         with self._lock:

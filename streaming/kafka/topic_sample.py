@@ -72,7 +72,7 @@ def _consumer(kafka: KafkaSettings) -> Iterator[Any]:
         "allow_auto_create_topics": False,
     }
     try:
-        consumer = KafkaConsumer(**{**client_arguments(kafka), **own})
+        consumer = KafkaConsumer(**{**client_arguments(kafka, KafkaConsumer), **own})
     except Exception as error:
         raise no_broker(kafka, error) from error
     try:

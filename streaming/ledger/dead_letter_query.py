@@ -23,7 +23,7 @@ from compactor.shards import Shard
 from compactor.spark.python_worker import reduce_task_overhead
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import BadEvent, BadEventReason
-from streaming.kafka.clients import sink_options
+from streaming.kafka.clients import LATEST, sink_options
 from streaming.ledger.dead_letters import dead_letter
 from streaming.ledger.records import Named, Record, named, read_records, records
 
@@ -179,8 +179,9 @@ def start_dead_letters(
     shard: Callable[[], Shard],
     missing: Missing,
     listener: Listener,
+    starting: str = LATEST,
 ) -> StreamingQuery:
-    """Start the query; it resumes from the checkpoint, else at the end of the topics.
+    """Start the query; it resumes from the checkpoint, else at `starting`, by default the end of the topics.
 
     `missing` returns which of the given tables do not exist. If it raises, the query ends; started again, it tries the
     same events again. `listener` gets the counts of each finished batch.
@@ -188,7 +189,7 @@ def start_dead_letters(
     writer = LetterWriter(settings.kafka, catalogs, write, shard, missing, listener)
     most_events = BATCHES * settings.kafka.max_events_per_batch
     return (
-        records(session, settings.kafka, most_events)
+        records(session, settings.kafka, most_events, starting)
         .writeStream.queryName(DEAD_LETTERS_QUERY)
         .foreachBatch(writer)
         .trigger(processingTime=f"{TRIGGER_SECONDS} seconds")

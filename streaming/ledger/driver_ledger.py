@@ -124,6 +124,23 @@ class DriverLedger:
         self._counting.close()
         self._database.close()
 
+    def check(self) -> None:
+        """Replace threads whose look hangs. Called every second."""
+        self._lookers.check()
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """Parts of the ledger that do not work, each with the reason."""
+        found = {f"catalog {name}": "does not answer" for name in self.breakers.silent}
+        found |= {f"look at {table}": "hangs; its counts may be old" for table in self._lookers.hanging}
+        found |= {
+            f"listing of catalog {name}": f"takes {seconds / 60:.0f} min"
+            for name, seconds in self.watcher.hanging.items()
+        }
+        if self.watcher.trouble:
+            found["table watcher"] = self.watcher.trouble
+        return found
+
     @property
     def counted(self) -> tuple[int, int] | None:
         """Tables that were counted since the start, of those that sweeps found; None before the first listing."""

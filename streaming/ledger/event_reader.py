@@ -17,6 +17,7 @@ from compactor.settings.tree import Settings
 from compactor.spark.python_worker import reduce_task_overhead
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import MAX_EVENT_BYTES
+from streaming.kafka.clients import LATEST
 from streaming.ledger.heard import Heard
 from streaming.ledger.records import Named, named, read_records, records
 
@@ -93,15 +94,17 @@ def start_events(
     catalogs: tuple[str, ...],
     checkpoint: str,
     handle: Callable[[Sequence[Heard]], None],
+    *,
+    starting: str = LATEST,
 ) -> StreamingQuery:
-    """Start the query of commit events; it resumes from the checkpoint, else at the end of the topics.
+    """Start the query of commit events; it resumes from the checkpoint, else at `starting`, by default the end.
 
     `handle` is called once per micro-batch, from one thread, also without events. A batch whose `handle` was
     interrupted is handled again after a restart. An exception of `handle` ends the query.
     """
     take_over_offsets(checkpoint)
     usable = (
-        records(session, settings.kafka, settings.kafka.max_events_per_batch)
+        records(session, settings.kafka, settings.kafka.max_events_per_batch, starting)
         .where(f"bytes <= {MAX_EVENT_BYTES}")  # neither tombstones nor what is too large: both are dead letters
         .select("value", "bytes", "timestamp_ms")
         .mapInArrow(EventDecoder(catalogs).heard, HEARD_SCHEMA)

@@ -123,6 +123,11 @@ class Looker:
         """The table was planned: from now on, read its new manifests before the next plan needs them."""
         self._planned.add(table)
 
+    def hangs(self, table: TableName, error: FirnlineError) -> None:
+        """A look at the table does not end: its counts may be old."""
+        self.writer.unreadable(table, error, None)
+        self.listener(TableUnreadable(table=table, reason=error.reason, message=str(error)))
+
     def forget(self, table: TableName) -> None:
         """Another service takes care of the table now. Its state stays on disk."""
         self._known.pop(table, None)

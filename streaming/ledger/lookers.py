@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from compactor.breaker import DEFAULT_FAILURES, Breaker
-from compactor.errors import FirnlineError
+from compactor.errors import FirnlineError, RetryError
 from compactor.events import CatalogAnswers, Listener
 from compactor.reasons import Reason
 from compactor.table_names import TableName
@@ -21,6 +21,11 @@ from streaming.ledger.looker import Looker
 from streaming.logs.events import LOG
 
 WAIT_SECONDS = 1.0
+LOOK_SECONDS = 600.0
+"""After which a look hangs: clients of catalogs and stores give up after a minute, and one look reads a limited number
+of manifests."""
+MOST_HANGING = 8
+"""Threads of a catalog that hang and were replaced. With more, the catalog gets no further threads."""
 
 
 class Breakers:
@@ -97,17 +102,16 @@ class Lookers:
     breakers: Breakers
     per_catalog: int
     wanted: Callable[[TableName], bool] = lambda _table: True
+    ticks: Callable[[], float] = time.monotonic
+    _busy: dict[str, tuple[TableName, float]] = field(default_factory=dict, init=False)
+    _hanging: dict[str, TableName] = field(default_factory=dict, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _threads: list[threading.Thread] = field(default_factory=list, init=False)
 
     def start(self) -> None:
         for catalog in self.catalogs:
-            for number in range(self.per_catalog):
-                thread = threading.Thread(
-                    target=self._serve, args=(catalog,), name=f"look-{catalog}-{number}", daemon=True
-                )
-                thread.start()
-                self._threads.append(thread)
+            for _ in range(self.per_catalog):
+                self._start_thread(catalog)
 
     def stop(self, seconds: float) -> None:
         """End the threads after their current table; wait at most `seconds` for all of them."""
@@ -115,9 +119,38 @@ class Lookers:
         self.queue.close()
         deadline = time.monotonic() + seconds
         for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            if thread.name not in self._hanging:
+                thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _serve(self, catalog: str) -> None:
+    @property
+    def hanging(self) -> tuple[TableName, ...]:
+        """Tables whose looks hang. Nobody waits for them."""
+        return tuple(sorted(self._hanging.values()))
+
+    def check(self) -> None:
+        """Replace threads whose look hangs. The table is stale until its look ends after all."""
+        now = self.ticks()
+        for name, (table, since) in [*self._busy.items()]:
+            if name in self._hanging or now - since <= LOOK_SECONDS:
+                continue
+            self._hanging[name] = table
+            error = RetryError(
+                f"the look at {table} takes more than {LOOK_SECONDS / 60:.0f} min: its catalog or store does not "
+                "answer; restart firnline if it never does",
+                reason=Reason.LOOK_HANGS,
+            )
+            LOG.error("%s", error)
+            self.looker.hangs(table, error)
+            if sum(each.catalog == table.catalog for each in self._hanging.values()) <= MOST_HANGING:
+                self._start_thread(table.catalog)
+
+    def _start_thread(self, catalog: str) -> None:
+        name = f"look-{catalog}-{len(self._threads)}"
+        thread = threading.Thread(target=self._serve, args=(catalog, name), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self, catalog: str, name: str) -> None:
         while not self._stop.is_set():
             taken = self.queue.take(catalog, WAIT_SECONDS)
             if taken is None:
@@ -130,7 +163,11 @@ class Lookers:
                 self.queue.give_back(*taken)
                 self._stop.wait(min(seconds, WAIT_SECONDS))
             else:
+                self._busy[name] = (taken[0], self.ticks())
                 self._look(*taken)
+                del self._busy[name]
+            if self._hanging.pop(name, None) is not None:
+                return  # another thread has replaced this one
 
     def _look(self, table: TableName, asked: Asked) -> None:
         looked = None

@@ -26,7 +26,7 @@ from streaming.commit_events.decoder import (
     oversize,
 )
 from streaming.commit_events.formats import DECODERS
-from streaming.kafka.clients import source_options
+from streaming.kafka.clients import LATEST, source_options
 from streaming.ledger.dead_letters import MAX_KEY_BYTES
 from streaming.ledger.table_resolution import resolve
 
@@ -53,12 +53,14 @@ class Named:
     table: TableName
 
 
-def records(session: SparkSession, kafka: KafkaSettings, most_events: int) -> DataFrame:
+def records(session: SparkSession, kafka: KafkaSettings, most_events: int, starting: str = LATEST) -> DataFrame:
     """The topics of commit events as a stream of records, at most `most_events` in a batch, in one task.
+
+    `starting`: Spark's `startingOffsets`, for a query without a checkpoint.
 
     A value is cut to one byte more than is decoded, and a key to one byte more than a dead letter keeps.
     """
-    source = bounded(session).readStream.format("kafka").options(**source_options(kafka, most_events)).load()
+    source = bounded(session).readStream.format("kafka").options(**source_options(kafka, most_events, starting)).load()
     return source.select(
         F.substring("key", 1, MAX_KEY_BYTES + 1).alias("key"),
         F.substring("value", 1, MAX_EVENT_BYTES + 1).alias("value"),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from compactor.errors import FirnlineError
@@ -21,6 +21,8 @@ from streaming.logs.events import LOG
 
 SWEEP_AGAIN_SECONDS = 15.0
 """After a sweep that could not list a catalog."""
+LISTING_SECONDS = 900.0
+"""Of one listing, after which it hangs: a namespace is one call, and each call has a time limit."""
 BEHIND_SECONDS = 20.0
 """While the stream is behind: commits whose events wait in the topic are found by sweeps."""
 
@@ -55,6 +57,7 @@ class TableWatcher:
     ticks: Callable[[], float] = time.monotonic
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _wake: threading.Event = field(default_factory=threading.Event, init=False)
+    _listing: dict[str, float] = field(default_factory=dict, init=False)
     _found: dict[str, frozenset[TableName]] = field(default_factory=dict, init=False)
     _troubles: dict[str, str] = field(default_factory=dict, init=False)
     _threads: list[threading.Thread] = field(default_factory=list, init=False)
@@ -94,6 +97,13 @@ class TableWatcher:
     def trouble(self) -> str | None:
         """Why catalogs could not be listed by their last sweep."""
         return "; ".join(self._troubles.values()) or None
+
+    @property
+    def hanging(self) -> Mapping[str, float]:
+        """Catalogs whose listing takes longer than any should, with its seconds so far."""
+        now = self.ticks()
+        ages = {catalog: now - since for catalog, since in [*self._listing.items()]}
+        return {catalog: seconds for catalog, seconds in ages.items() if seconds > LISTING_SECONDS}
 
     def sweep(self, catalog: str) -> int:
         """List one catalog and ask for a look at each table that is ours and not ignored; return their number.
@@ -147,6 +157,7 @@ class TableWatcher:
         if seconds > 0:
             return min(pause, seconds)
         error: FirnlineError | None = None
+        self._listing[catalog] = self.ticks()
         try:
             self.sweep(catalog)
             self._troubles.pop(catalog, None)
@@ -159,5 +170,7 @@ class TableWatcher:
         except Exception as failure:  # noqa: BLE001 - the thread must outlive every failure of a client
             LOG.warning("catalog %s could not be swept: %s", catalog, failure)
             self._troubles[catalog] = str(failure)
+        finally:
+            del self._listing[catalog]
         self.breakers.listed(catalog, error)
         return min(pause, SWEEP_AGAIN_SECONDS) if catalog in self._troubles else pause

@@ -50,6 +50,11 @@ def log_event(event: events.Event) -> None:
             LOG.info("unreferenced outputs of ended runs removed", table=str(event.table), files=event.files)
         case events.RunFailed() | events.GroupDropped() | events.TableUnreadable():
             _log_trouble(event)
+        case events.EventsLost():
+            LOG.warning(
+                "retention removed events before they were read; a sweep counts their commits",
+                query=event.query, topic=event.topic, offsets=event.count,
+            )  # fmt: skip
         case events.PartitionsSkipped():
             LOG.debug("skipped", table=str(event.table), reason=event.reason, partitions=len(event.partitions))
         case _ if LOG.isEnabledFor(logging.DEBUG):

@@ -18,8 +18,9 @@ import structlog
 
 from compactor.settings.tree import LogSettings
 
-SILENT = ("SQLQueryContextLogger", "py4j")
-"""pyspark logs errors that it also raises; py4j logs an error when a query is stopped within a batch."""
+SILENT = ("SQLQueryContextLogger", "py4j", "kafka.cluster", "kafka.net")
+"""pyspark logs errors that it also raises; py4j logs an error when a query is stopped within a batch; kafka-python logs
+each attempt to reach a broker, several a second, and firnline reports the failure itself."""
 
 
 def set_up_logging(settings: LogSettings, *, verbose: bool = False, to: TextIO | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,12 +20,19 @@ from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
 from metrics.slot_collector import SlotCollector, SlotUse
 from metrics.status_page import Counting, Health
+from streaming.ledger.event_reader import EVENTS_QUERY
 from streaming.version import VERSION
 
 if TYPE_CHECKING:
     from streaming.kafka.shard_group import ShardGroup
     from streaming.ledger.driver_ledger import DriverLedger
     from streaming.service.streams import Streams
+
+
+HANG_SECONDS = 300.0
+"""Without a round of a thread that comes round every second, after which `/healthz` asks for a new process."""
+MOST_LOST = 2
+"""Runs that were given up, above which `/healthz` asks for a new process: more than one table is concerned."""
 
 
 @dataclass
@@ -38,6 +47,9 @@ class ServiceState:
     streams: Streams | None = None
     slots: SlotPool | None = None
     cluster: ClusterWatch | None = None
+    ticks: Callable[[], float] = time.monotonic
+    beat: float | None = None
+    """When the main loop last came round; None before its start and after its end."""
 
     @property
     def shard(self) -> Shard:
@@ -77,24 +89,37 @@ class ServiceState:
         return 0 if self.ledger is None else len(self.ledger.queue)
 
     @property
+    def _hangs(self) -> dict[str, str]:
+        """Threads of the service that make no progress: only a new process can help."""
+        ages = {"main loop": 0.0 if self.beat is None else self.ticks() - self.beat}
+        if self.dispatcher is not None:
+            ages["dispatcher"] = self.dispatcher.hangs_seconds
+        return {
+            part: f"no progress for {seconds / 60:.0f} min" for part, seconds in ages.items() if seconds > HANG_SECONDS
+        }
+
+    @property
     def health(self) -> Health:
-        """Alive while the ledger's query runs; ready after the start."""
+        """Ready after the start while all parts work. Not alive if only a new process can help."""
         details: dict[str, str] = {}
         if not self.ready:
             details["service"] = "starting or stopping"
-        for name in self.streams.ended if self.streams is not None else ():
-            details[f"stream {name}"] = "not running"
+        streams = {} if self.streams is None else self.streams.troubles
+        details |= {f"stream {name}": trouble for name, trouble in streams.items()}
         if self.ledger is not None:
-            details |= {f"catalog {name}": "does not answer" for name in self.ledger.breakers.silent}
-            if self.ledger.watcher.trouble:
-                details["table watcher"] = self.ledger.watcher.trouble
+            details |= self.ledger.troubles
+        work = self.work
+        details |= {f"run of {table}": "hangs and was given up; restart firnline" for table in work.lost}
+        hangs = self._hangs
+        details |= hangs
         troubles = {
             "shard group": "" if self.group is None else self.group.trouble,
             "executors": "" if self.cluster is None else self.cluster.state.trouble,
         }
         details |= {part: trouble for part, trouble in troubles.items() if trouble}
-        dead = "stream ledger" in details
-        return Health(live=not dead, ready=self.ready and not dead and not any(troubles.values()), details=details)
+        dead = bool(hangs) or len(work.lost) > MOST_LOST or (self.streams is not None and self.streams.dead)
+        ready = self.ready and EVENTS_QUERY not in streams and not any(troubles.values())
+        return Health(live=not dead, ready=ready, details=details)
 
 
 def metrics_server(

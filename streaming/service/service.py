@@ -9,18 +9,20 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
+from py4j.protocol import Py4JNetworkError
 
 from compactor.debt.board import DebtBoard
 from compactor.errors import FirnlineError
 from compactor.events import Event, RunCommitted, UnreferencedFilesRemoved
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.executor_job import ReadOnExecutors
+from compactor.reasons import Reason
 from compactor.runs.dispatcher import Dispatcher
 from compactor.runs.open_requests import OpenRequests
 from compactor.runs.table_planner import TablePlanner
@@ -35,6 +37,7 @@ from streaming.hooks.refresh_hooks import RefreshHooks, named_hooks
 from streaming.kafka.clients import ensure_topics, producer
 from streaming.kafka.shard_group import ShardGroup, member_name
 from streaming.kafka.topic_sample import check_commit_topic
+from streaming.kafka.topic_watch import TopicWatch
 from streaming.ledger.driver_ledger import Around, DriverLedger
 from streaming.logs.events import LOG, log_event
 from streaming.service.event_bus import EventBus
@@ -130,16 +133,16 @@ class Service:
         """Watch over the parts until `stop` is set.
 
         Raises:
-            FirnlineError: the ledger's query ended by itself; the message has its cause.
+            FirnlineError: Spark's JVM has ended; only a new process can go on.
         """
-        next_sweep = 0.0
+        next_sweep, state = 0.0, self._state
         while not stop.wait(1.0):
-            try:
-                if self._state.streams is not None:
-                    self._state.streams.check()
-            except FirnlineError:
-                self._state.ready = False
-                raise
+            state.beat = state.ticks()
+            if state.ledger is not None:
+                state.ledger.check()
+            if state.streams is not None:
+                with jvm_needed():
+                    state.streams.check()
             if time.monotonic() >= next_sweep:
                 self._sweep_in_flight()
                 next_sweep = time.monotonic() + IN_FLIGHT_SWEEP_SECONDS
@@ -147,6 +150,7 @@ class Service:
     def stop(self) -> None:
         """Stop everything that was started; running rewrites end before their commit or finish it."""
         self._state.ready = self._state.starting = False
+        self._state.beat = None
         self._stop_by = time.monotonic() + STOP_SECONDS
         self._stop_steps.close()
         LOG.info("stopped")
@@ -209,7 +213,7 @@ class Service:
             around=Around(
                 wake=lambda: state.dispatcher.wake() if state.dispatcher is not None else None,
                 shard=lambda: state.shard,
-                may_sweep=lambda: state.streams is not None and state.streams.offsets_fixed,
+                may_sweep=lambda: state.streams is not None and state.streams.may_sweep,
                 behind=lambda: state.streams is not None and state.streams.behind,
             ),
             listener=self._bus.publish,
@@ -243,6 +247,7 @@ class Service:
             slots=parts.slots,
             clock=self._clock,
             may_start=lambda table: owns(table) and ledger.breakers.available(table.catalog),
+            lifelines=parts.rewriter.lifelines,
         )
         streams = Streams(
             session=session,
@@ -255,12 +260,14 @@ class Service:
             listener=self._bus.publish,
             write=not self._observe,
             alive=self._recorder.stream_alive,
+            skipped=ledger.watcher.sweep_soon,
         )
         self._start_in_order(dispatcher, streams, ledger)
 
     def _start_in_order(self, dispatcher: Dispatcher, streams: Streams, ledger: DriverLedger) -> None:
         self._state.dispatcher, self._state.streams = dispatcher, streams
         self._at_stop("streams", streams.stop)
+        topics = TopicWatch(self._settings.kafka, streams.topics_recreated)
         self._at_stop("batches", lambda: streams.finish_batches(self._stop_by))
         self._at_stop("dispatcher", self._stop_dispatcher)
         dispatcher.start()
@@ -268,9 +275,12 @@ class Service:
         for query in streams.queries:
             self._recorder.stream_alive(str(query.name))
         ledger.start()
+        self._at_stop("topic watch", topics.stop)
+        topics.start()
         deadline = time.monotonic() + OFFSETS_SECONDS
-        while not streams.offsets_fixed and not streams.ended and time.monotonic() < deadline:
+        while not streams.may_sweep and time.monotonic() < deadline:
             time.sleep(0.05)  # ready means: an event that is published from now on is heard
+            streams.check()
 
     def _start_shard_group(self, ledger: DriverLedger, checkpoint: str) -> None:
         """Join the services that divide the tables among themselves. Left last, when no run is under way any more."""
@@ -314,6 +324,23 @@ class Service:
             return
         for table, files in removed.items():
             self._bus.publish(UnreferencedFilesRemoved(table, files))
+
+
+@contextmanager
+def jvm_needed() -> Iterator[None]:
+    """Raise the loss of Spark's JVM as an error that says so. Other errors of Java pass.
+
+    Raises:
+        FirnlineError: the JVM does not answer any more.
+    """
+    try:
+        yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise FirnlineError(
+            "Spark's JVM has ended: it was killed, or had no memory. firnline ends too; start it again, it resumes "
+            "where it was. If this happens often, give the host more memory or lower spark.driver.memory",
+            reason=Reason.SPARK_LOST,
+        ) from error
 
 
 def check_catalogs(catalogs: Catalogs) -> None:

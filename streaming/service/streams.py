@@ -1,51 +1,39 @@
-"""The two streaming queries of the service, commit events and dead letters: started, watched and stopped together."""
+"""The two streaming queries of the service, commit events and dead letters: started, watched and stopped together.
+
+A query that ends is started again, as long as the service runs: without it, sweeps still find all commits.
+"""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 from compactor.backoff import Backoff
-from compactor.errors import FirnlineError
-from compactor.events import BatchFinished, Listener
-from compactor.reasons import Reason
+from compactor.events import Listener
 from compactor.settings.tree import Settings
 from compactor.shards import Shard
+from streaming.kafka.oldest_offsets import oldest_offsets
+from streaming.kafka.topic_watch import Topics
 from streaming.ledger.dead_letter_query import DEAD_LETTERS_QUERY, Missing, start_dead_letters
-from streaming.ledger.event_reader import EVENTS_QUERY, offsets_fixed, start_events
+from streaming.ledger.dead_letter_query import FOLDER as LETTERS_FOLDER
+from streaming.ledger.event_reader import EVENTS_QUERY, start_events
+from streaming.ledger.event_reader import FOLDER as EVENTS_FOLDER
 from streaming.ledger.heard import Heard
-from streaming.logs.events import LOG
+from streaming.service.stream_failures import Cause, Offsets
+from streaming.service.watched_query import WatchedQuery, set_aside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 EVENTS_BACKOFF = Backoff(first_seconds=1.0, longest_seconds=30.0)
-EVENTS_ATTEMPTS = 5  # ends in a row, without a batch between them, after which the service ends
-ALIVE_SECONDS = 10.0  # between two looks at whether a query waits for events
 LETTERS_BACKOFF = Backoff(first_seconds=10.0, longest_seconds=300.0)
-
-
-@dataclass
-class _Watched:
-    """A query with its restarts. `failures`: ends in a row without a batch or an idle trigger between them."""
-
-    start: Callable[[], StreamingQuery]
-    query: StreamingQuery
-    backoff: Backoff
-    failures: int = 0
-    again: float | None = None
-    reported: str = ""
-    lag_offsets: int = 0
-    look_again: float = 0.0
-
-    @property
-    def name(self) -> str:
-        return str(self.query.name)
+DEAD_SECONDS = 600.0
+"""Of unexplained ends in a row, after which `/healthz` asks for a new process. The checkpoint was set aside before."""
 
 
 @dataclass
@@ -54,7 +42,7 @@ class Streams:
 
     `handle`: gets the usable events of each batch. `missing`: which of these tables do not exist. `shard`: whose dead
     letters are written. `write`: whether they are written, False to observe. `alive`: called with the name of a query
-    that waits for events, at each check.
+    that waits for events, at each check. `skipped`: called when commit events may not have been read.
     """
 
     session: SparkSession
@@ -67,23 +55,35 @@ class Streams:
     listener: Listener
     write: bool
     alive: Callable[[str], None] = lambda _query: None
+    skipped: Callable[[], None] = lambda: None
     ticks: Callable[[], float] = time.monotonic
-    _watched: list[_Watched] = field(default_factory=list, init=False)
+    _watched: list[WatchedQuery] = field(default_factory=list, init=False)
 
     def start(self) -> None:
-        """Start both; they resume from the checkpoint, else at the end of the topics."""
-        for start, backoff in ((self._start_events, EVENTS_BACKOFF), (self._start_dead_letters, LETTERS_BACKOFF)):
-            self._watched.append(_Watched(start, start(), backoff))
+        """Start both; they resume from the checkpoint, else at the end of the topics. `check` tries again."""
+        for name, folder, start, backoff in (
+            (EVENTS_QUERY, EVENTS_FOLDER, self._start_events, EVENTS_BACKOFF),
+            (DEAD_LETTERS_QUERY, LETTERS_FOLDER, self._start_dead_letters, LETTERS_BACKOFF),
+        ):
+            put_aside = partial(set_aside, self.session, f"{self.checkpoint}/{folder}")
+            query = WatchedQuery(name, start, put_aside, backoff, self.listener, self._oldest_offsets, self.ticks)
+            self._watched.append(query)
+            query.start()
 
     @property
     def queries(self) -> list[StreamingQuery]:
-        """The queries as last started."""
-        return [each.query for each in self._watched]
+        """The queries as last started; one that could not be started is left out."""
+        return [each.query for each in self._watched if each.query is not None]
 
     @property
     def offsets_fixed(self) -> bool:
         """Whether both queries know where they start: an event that is published from now on is not missed."""
-        return bool(self._watched) and all(offsets_fixed(query) for query in self.queries)
+        return bool(self._watched) and all(each.offsets_fixed for each in self._watched)
+
+    @property
+    def may_sweep(self) -> bool:
+        """Whether sweeps may start: offsets are fixed, or a query cannot run now (then sweeps find the commits)."""
+        return bool(self._watched) and all(each.offsets_fixed or each.failures.in_a_row for each in self._watched)
 
     @property
     def lag_offsets(self) -> int:
@@ -92,27 +92,38 @@ class Streams:
 
     @property
     def behind(self) -> bool:
-        """Whether there were more commit events than a batch takes."""
-        return self.lag_offsets > 0
+        """Whether there were more commit events than a batch takes, or none can be read now."""
+        return self.lag_offsets > 0 or any(each.name == EVENTS_QUERY and not each.runs for each in self._watched)
 
     @property
-    def ended(self) -> tuple[str, ...]:
-        """Names of the queries that do not run."""
-        return tuple(each.name for each in self._watched if not each.query.isActive)
+    def troubles(self) -> dict[str, str]:
+        """Queries that do not run, with the cause and the remedy."""
+        return {each.name: each.trouble for each in self._watched if each.trouble}
+
+    @property
+    def dead(self) -> bool:
+        """Whether the query of commit events ends again and again, for a reason that a new process may not have."""
+        return any(
+            each.name == EVENTS_QUERY
+            and each.failures.in_a_row > 0
+            and each.failures.cause is Cause.OTHER
+            and self.ticks() - each.failures.since > DEAD_SECONDS
+            for each in self._watched
+        )
+
+    def topics_recreated(self, anew: frozenset[str], topics: Topics) -> None:
+        """These topics were deleted and created again: the next `check` reads them from their beginning."""
+        for each in self._watched:
+            each.read_anew(anew, topics.partitions)
 
     def check(self) -> None:
-        """Report finished batches; start ended queries again, with back-off.
-
-        Raises:
-            FirnlineError: the query of commit events ends again and again; the message has its cause.
-        """
+        """Report finished batches; start ended queries again, with back-off."""
         for each in self._watched:
-            self._report_batches(each)
-            if not each.query.isActive:
-                self._has_ended(each)
-            elif self.ticks() >= each.look_again:
-                each.look_again = self.ticks() + ALIVE_SECONDS
-                self._is_alive(each)
+            each.check()
+            if each.waits:
+                self.alive(each.name)
+            if each.take_skipped() and each.name == EVENTS_QUERY:
+                self.skipped()
 
     def stop(self) -> None:
         """Stop both."""
@@ -126,10 +137,10 @@ class Streams:
             while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
                 time.sleep(0.05)
 
-    def _start_events(self) -> StreamingQuery:
-        return start_events(self.session, self.settings, self.catalogs, self.checkpoint, self.handle)
+    def _start_events(self, starting: str) -> StreamingQuery:
+        return start_events(self.session, self.settings, self.catalogs, self.checkpoint, self.handle, starting=starting)
 
-    def _start_dead_letters(self) -> StreamingQuery:
+    def _start_dead_letters(self, starting: str) -> StreamingQuery:
         return start_dead_letters(
             self.session,
             self.settings,
@@ -139,80 +150,8 @@ class Streams:
             shard=self.shard,
             missing=self.missing,
             listener=self.listener,
+            starting=starting,
         )
 
-    def _report_batches(self, watched: _Watched) -> None:
-        """Publish the batches that finished since the last call, each once. Spark keeps the last twenty."""
-        last = watched.query._jsq.lastProgress()  # noqa: SLF001 - PySpark would parse the progress each second
-        if last is None or last.timestamp() <= watched.reported:
-            return
-        for progress in watched.query.recentProgress:
-            if progress.timestamp <= watched.reported:  # the start of the batch, in UTC and of fixed width
-                continue
-            watched.reported = progress.timestamp
-            watched.failures = 0
-            finished = finished_batch(watched.name, progress)
-            watched.lag_offsets = finished.lag_offsets
-            self.listener(finished)
-
-    def _is_alive(self, watched: _Watched) -> None:
-        """A query without events finishes no batch: it is alive while it waits for the next trigger."""
-        if not watched.query.status["isTriggerActive"] and offsets_fixed(watched.query):
-            watched.failures = 0
-            self.alive(watched.name)
-
-    def _has_ended(self, watched: _Watched) -> None:
-        now = self.ticks()
-        if watched.again is None:
-            watched.failures += 1
-            cause = watched.query.exception()
-            if watched.name == EVENTS_QUERY and watched.failures >= EVENTS_ATTEMPTS:
-                raise FirnlineError(
-                    f"the stream {EVENTS_QUERY} ended {EVENTS_ATTEMPTS} times in a row: {cause}; start the service "
-                    "again when the cause is removed, it resumes where it was",
-                    reason=Reason.STREAM_ENDED,
-                )
-            seconds = watched.backoff.seconds(watched.failures)
-            watched.again = now + seconds
-            LOG.warning("the stream %s ended and is started again in %.0f s: %s", watched.name, seconds, cause)
-        if now < watched.again:
-            return
-        try:
-            watched.query = watched.start()
-        except Exception as error:  # noqa: BLE001 - any error is tried again
-            watched.failures += 1
-            watched.again = now + watched.backoff.seconds(watched.failures)
-            LOG.warning("the stream %s could not be started: %s", watched.name, error)
-        else:
-            watched.again = None
-
-
-def finished_batch(name: str, progress: Any) -> BatchFinished:
-    """The event of one finished batch, from Spark's progress."""
-    behind = [int(source.metrics.get("maxOffsetsBehindLatest") or 0) for source in progress.sources]
-    rows = progress.numInputRows
-    if name == DEAD_LETTERS_QUERY:  # Spark counts the records of both passes
-        rows = min(rows, offsets_read(progress.json) or rows)
-    return BatchFinished(
-        query=name,
-        batch_id=progress.batchId,
-        seconds=progress.durationMs.get("triggerExecution", 0) / 1000,
-        input_rows=rows,
-        lag_offsets=sum(behind),
-    )
-
-
-def offsets_read(progress: str) -> int | None:
-    """Number of offsets of a batch, from the JSON of Spark's progress; None for the first, whose start is not given.
-
-    Markers of transactions and deleted records have offsets too.
-    """
-    total = 0
-    for source in json.loads(progress)["sources"]:
-        starts, ends = source["startOffset"], source["endOffset"]
-        if not starts or not ends:
-            return None
-        for topic, partitions in ends.items():
-            known = starts.get(topic, {})
-            total += sum(end - known.get(number, 0) for number, end in partitions.items())
-    return total
+    def _oldest_offsets(self, topics: Offsets) -> Offsets:
+        return oldest_offsets(self.settings.kafka, topics)

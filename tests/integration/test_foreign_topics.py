@@ -189,8 +189,8 @@ def test_a_checkpoint_made_with_a_list_of_topics_goes_on(
     def by_pattern(settings: KafkaSettings, most_events: int) -> dict[str, str]:
         return {**source_options(settings, most_events), "startingOffsets": "earliest"}
 
-    def by_list(settings: KafkaSettings, most_events: int) -> dict[str, str]:
-        options = by_pattern(settings, most_events)
+    def by_list(settings: KafkaSettings, most_events: int, starting: str) -> dict[str, str]:
+        options = by_pattern(settings, most_events, starting)
         del options["subscribePattern"]
         return {**options, "subscribe": ",".join(names)}
 

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from compactor.debt.board import DebtBoard
 from compactor.runs.dispatcher import Work
 from deploy.generate.metrics_page import metrics_page
-from metrics import definitions, slot_definitions
+from metrics import definitions, slot_definitions, stream_definitions
 from metrics.debt_collector import COLLECTED, DebtCollector
 from metrics.definitions import CATALOGUE
 from metrics.http_server import Site
@@ -87,7 +87,7 @@ def test_names_are_distinct():
 
 
 def test_catalogue_holds_every_definition_of_the_module():
-    modules = (definitions, slot_definitions)
+    modules = (definitions, slot_definitions, stream_definitions)
     defined = [value for module in modules for value in vars(module).values() if isinstance(value, MetricDefinition)]
     assert tuple(defined) == CATALOGUE
     assert len(CATALOGUE) > 60

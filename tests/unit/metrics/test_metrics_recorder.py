@@ -16,6 +16,7 @@ from compactor.events import (
     CatalogAnswers,
     DeadLettered,
     EventsHeard,
+    EventsLost,
     GroupCommitted,
     GroupDropped,
     GroupRewritten,
@@ -30,6 +31,7 @@ from compactor.events import (
     RunPlanned,
     RunSkipped,
     RunWouldRewrite,
+    StreamEnded,
     TableLooked,
     TableUnreadable,
     UnreferencedFilesRemoved,
@@ -104,6 +106,8 @@ ANSWERS = CatalogAnswers("lake", available=True)
 UNREADABLE = TableUnreadable(TABLE, "not_found", "no such table")
 DEAD = DeadLettered("no_decoder", 6)
 BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13)
+ENDED = StreamEnded("ledger", "kafka_unavailable")
+LOST = EventsLost("ledger", "commits", 4)
 MERGED = ManifestsRewritten(run_id="r2", table=TABLE, before=120, after=3, seconds=1.5)
 TOLD = HookFinished(hook="0-trino", table=TABLE, seconds=0.5, error="no answer")
 KEPT = HistoryWritten(rows=7, dropped=3, error="no answer")
@@ -111,7 +115,7 @@ REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 
 EXAMPLES = (
     PLANNED, SKIPPED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH, REMOVED,
-    TOLD, MERGED, REPLACED, LEFT, KEPT, HEARD, LOOKED, ANSWERS,
+    ENDED, LOST, TOLD, MERGED, REPLACED, LEFT, KEPT, HEARD, LOOKED, ANSWERS,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -201,6 +205,8 @@ EXPECTED = {
     TableLooked: {'looks_total{outcome="unchanged"}': 1},
     CatalogAnswers: {'catalog_available{catalog="lake"}': 1},
     TableUnreadable: {'unreadable_tables_total{reason="not_found"}': 1},
+    StreamEnded: {'stream_ends_total{cause="kafka_unavailable",query="ledger"}': 1},
+    EventsLost: {'lost_events_total{query="ledger"}': 4},
     DeadLettered: {'dead_letters_total{reason="no_decoder"}': 6},
     BatchFinished: {
         'batch_seconds_sum{query="ledger"}': 2.0,

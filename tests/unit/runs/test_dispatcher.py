@@ -17,6 +17,7 @@ from compactor.errors import LaterError, RetryError, StoppedError
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import Grant, Spent
 from compactor.runs.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
+from compactor.runs.lifelines import ABANDONED_SECONDS, Lifelines
 from compactor.runs.slots import SlotPool
 from compactor.table_names import TableName
 
@@ -110,11 +111,14 @@ class Bench:
         self.running: list[str] = []
         self.most_at_once: dict[str, int] = {}
         self.stop_seen = threading.Event()
+        self.steady = 0.0
+        self.lifelines = Lifelines(lambda: self.steady)
         self._endings: dict[str, Exception | None] = {}
         self._changed = threading.Condition()
         self.dispatcher = Dispatcher(
             self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10, clock=lambda: self.now,
             slots=slots, may_start=lambda table: table.name not in self.refused,
+            lifelines=self.lifelines,
         )  # fmt: skip
 
     def _work(self, debt: TableDebt, stopping: Callable[[], bool], _grant: Grant) -> Spent:
@@ -263,6 +267,46 @@ def test_a_table_that_fails_over_and_over_counts_as_waiting(bench: Bench) -> Non
     bench.called(2)
     bench.end("a")
     assert bench.dispatcher.status.oldest_due_seconds == 0
+
+
+def test_a_run_that_hangs_is_given_up_and_its_table_waits_until_its_thread_ends() -> None:
+    """Others take its lane and its slots; nothing runs twice on one table."""
+    slots = SlotPool(1)
+    bench = Bench(lanes=1, slots=slots)
+    bench.dispatcher.start()
+    bench.put(debt("hangs", since=1), debt("next", since=2))
+    bench.called(1)
+    assert slots.acquire(str(debt("hangs").table))
+    bench.steady = ABANDONED_SECONDS
+    bench.nothing_more(1)
+    assert bench.dispatcher.status.silent_run_seconds == ABANDONED_SECONDS
+    bench.steady += 1
+    bench.called(2)
+    assert bench.calls == ["hangs", "next"]
+    assert bench.dispatcher.status.lost == (debt("hangs").table,)
+    assert slots.book.in_use == 0
+    bench.end("next")
+    bench.put(debt("hangs", snapshot=2))
+    bench.nothing_more(2)
+    bench.end("hangs", RetryError("the store answered after an hour"))
+    assert bench.dispatcher.status.lost == ()
+    bench.now += 10
+    bench.dispatcher.wake()
+    bench.called(3)
+    bench.end("hangs")
+    assert bench.dispatcher.stop(PATIENCE)
+
+
+def test_the_age_of_a_run_counts_from_its_start_and_its_silence_from_its_last_progress(bench: Bench) -> None:
+    bench.put(debt("a"))
+    bench.called(1)
+    bench.steady = 50.0
+    bench.lifelines.moved(debt("a").table)
+    bench.steady = 60.0
+    status = bench.dispatcher.status
+    assert (status.oldest_run_seconds, status.silent_run_seconds) == (60.0, 10.0)
+    bench.end("a")
+    assert bench.dispatcher.status.oldest_run_seconds == 0.0
 
 
 def test_a_table_that_may_not_start_is_passed_over_until_it_may(bench: Bench) -> None:

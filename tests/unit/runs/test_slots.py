@@ -51,6 +51,11 @@ class BookMachine(RuleBasedStateMachine):
         self.open.remove(run)
         self.book = settle(self.book.withdrawn(run))
 
+    @rule(run=st.sampled_from(RUNS))
+    def evict(self, run: str) -> None:
+        self.open = [each for each in self.open if each != run]
+        self.book = settle(self.book.evicted(run))
+
     @rule(capacity=st.integers(0, 8))
     def resize(self, capacity: int) -> None:
         self.capacity = capacity
@@ -211,3 +216,26 @@ def test_whoever_starts_runs_hears_of_room_once() -> None:
 @pytest.mark.parametrize(("capacity", "most", "share"), [(8, None, 8), (8, 3, 3), (2, 5, 2), (0, None, 1)])
 def test_a_run_counts_on_what_it_can_hold(capacity: int, most: int | None, share: int) -> None:
     assert SlotPool(capacity, most).share == share
+
+
+def test_the_slots_of_a_run_that_hangs_go_to_others_and_it_gets_none_until_it_has_ended() -> None:
+    pool = SlotPool(1)
+    assert pool.acquire("hangs")
+    got: list[bool] = []
+    other = threading.Thread(target=lambda: got.append(pool.acquire("other")))
+    waiting = threading.Thread(target=lambda: got.append(pool.acquire("hangs")))
+    other.start()
+    waiting.start()
+    while len(pool.book.waiting) < 2:
+        pass
+    pool.evict("hangs")
+    other.join(PATIENCE)
+    waiting.join(PATIENCE)
+    assert sorted(got) == [False, True]
+    assert pool.book.held == {"other": 1}
+    pool.release("hangs")  # its thread comes back after all
+    assert not pool.acquire("hangs")
+    assert pool.book.held == {"other": 1}
+    pool.end("hangs")
+    pool.release("other")
+    assert pool.acquire("hangs")

@@ -26,7 +26,14 @@ def conf(properties: dict[str, str]) -> dict[str, str]:
     ("properties", "expected"),
     [
         ({"type": "hive", "uri": "thrift://hms:9083"}, {"type": "hive", "uri": "thrift://hms:9083"}),
-        ({"uri": "thrift://hms:9083"}, {"type": "hive"}),
+        ({"uri": "thrift://hms:9083"}, {"type": "hive", "hadoop.hive.metastore.client.socket.timeout": "60s"}),
+        (REST, {"rest.client.connection-timeout-ms": "10000", "rest.client.socket-timeout-ms": "60000"}),
+        (REST | {"rest.client.socket-timeout-ms": "5"}, {"rest.client.socket-timeout-ms": "5"}),
+        (
+            {"uri": "postgresql+psycopg2://u:p@db/catalog"},
+            {"jdbc.connectTimeout": "10", "jdbc.socketTimeout": "60", "jdbc.user": "u"},
+        ),
+        ({"uri": "mysql+pymysql://db/catalog"}, {"jdbc.connectTimeout": "10000", "jdbc.socketTimeout": "60000"}),
         (GLUE | {"glue.region": "eu-west-1"}, {"type": "glue", "client.region": "eu-west-1", "uri": None}),
         (GLUE | {"glue.region": "a", "client.region": "b"}, {"client.region": "b"}),
         (GLUE | {"glue.region": "a", "s3.region": "b"}, {"client.region": "a"}),

@@ -18,7 +18,7 @@ from streaming.ledger.dead_letters import MAX_VALUE_BYTES
 from streaming.ledger.event_reader import EventDecoder, heard_of, take_over_offsets
 from streaming.ledger.heard import Heard
 from streaming.ledger.records import read_records
-from streaming.service.streams import offsets_read
+from streaming.service.watched_query import offsets_read
 
 TABLE = TableName("lake", ("db",), "t")
 CATALOGS = ("lake",)

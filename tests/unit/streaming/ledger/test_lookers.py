@@ -11,12 +11,13 @@ import pytest
 
 from compactor.breaker import DEFAULT_BACKOFF, DEFAULT_FAILURES
 from compactor.errors import FirnlineError, RetryError
-from compactor.events import CatalogAnswers, Event
+from compactor.events import CatalogAnswers, Event, TableUnreadable
 from compactor.reasons import Reason
 from compactor.table_names import TableName
 from streaming.ledger import lookers as lookers_module
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
-from streaming.ledger.lookers import Breakers, Lookers
+from streaming.ledger.looker import Looked
+from streaming.ledger.lookers import LOOK_SECONDS, Breakers, Lookers
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import PATIENCE_SECONDS, Scene, named, until
 
@@ -181,6 +182,39 @@ def test_an_unexpected_failure_ends_no_thread(scene: Scene, monkeypatch: pytest.
     monkeypatch.setattr(scene.looker, "look", look)
     looking.put("t")
     until(lambda: scene.outcomes == ["counted"])
+    looking.stop()
+
+
+def test_a_look_that_hangs_is_replaced_and_its_table_is_stale_until_it_ends(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held, look, now = threading.Event(), scene.looker.look, [0.0]
+
+    def hangs(table: TableName, asked: Asked) -> Looked:
+        if table.name == "hangs":
+            assert held.wait(PATIENCE_SECONDS)
+        return look(table, asked)
+
+    monkeypatch.setattr(scene.looker, "look", hangs)
+    looking = Looking(scene, threads=1)
+    looking.lookers.ticks = lambda: now[0]
+    looking.put("hangs")
+    until(lambda: looking.lookers._busy)
+    now[0] = LOOK_SECONDS
+    looking.lookers.check()
+    assert looking.lookers.hanging == ()
+    now[0] += 1
+    looking.lookers.check()
+    looking.lookers.check()
+    assert looking.lookers.hanging == (named("hangs"),)
+    assert [event.reason for event in scene.published if isinstance(event, TableUnreadable)] == [Reason.LOOK_HANGS]
+    looking.put("t")
+    until(lambda: scene.outcomes == ["counted"])
+    held.set()
+    until(lambda: looking.lookers.hanging == ())
+    until(lambda: scene.outcomes == ["counted", "missing"])
+    looking.put("t")
+    until(lambda: scene.outcomes[2:] == ["unchanged"])
     looking.stop()
 
 

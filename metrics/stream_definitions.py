@@ -1,0 +1,70 @@
+"""Metrics of the stream of commit events: name, kind, labels, meaning, remedy."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from metrics.metric_definition import MetricDefinition, counter, gauge, histogram
+
+EVENTS = counter(
+    "firnline_events_total",
+    "Commit events that reached the ledger, by source.",
+    "Flat while writers commit: check the delivery of events. Sweeps find the missed commits.",
+    labels=("source",),
+)
+EVENT_LAG_OFFSETS = gauge(
+    "firnline_event_lag_offsets",
+    "Offsets on the event topic that the query's last batch did not read.",
+    "Grows: batches are slower than the arrival of events. See batch seconds and manifest read seconds.",
+    labels=("query",),
+)
+DEAD_LETTERS = counter(
+    "firnline_dead_letters_total",
+    "Events sent to the dead-letter topic.",
+    "Read the dead-letter topic: the header firnline.reason of each message says why the event cannot be used.",
+    labels=("reason",),
+)
+BATCH_SECONDS = histogram(
+    "firnline_batch_seconds",
+    "Duration of micro-batches.",
+    "Longer than service.trigger_seconds: lower kafka.max_events_per_batch, or add cores.",
+    labels=("query",),
+)
+BATCH_INPUT_ROWS = counter(
+    "firnline_batch_input_rows_total",
+    "Rows read by micro-batches.",
+    "Far above the events by source: many duplicates, or messages of other systems on the topic.",
+    labels=("query",),
+)
+LAST_BATCH_TIMESTAMP_SECONDS = gauge(
+    "firnline_last_batch_timestamp_seconds",
+    "Time of the end of the last micro-batch, or when the query was last seen waiting for events, since the epoch.",
+    "Older than a few trigger intervals: the stream hangs or has ended. Check /healthz and the log.",
+    labels=("query",),
+)
+STREAM_ENDS = counter(
+    "firnline_stream_ends_total",
+    "Times that a query of the stream ended and was started again, by cause.",
+    "`kafka_unavailable`, `no_topic`, `not_allowed`: Kafka. `no_space`: the volume of state.checkpoint. `unavailable`: "
+    "a catalog. `topic_recreated`: the new topic is read from its beginning. `unexpected`: see the log; the checkpoint "
+    "is set aside if it ends again.",
+    labels=("query", "cause"),
+)
+EVENTS_LOST = counter(
+    "firnline_lost_events_total",
+    "Offsets that retention removed from a topic before the query read them. A sweep counts their commits at once; "
+    "dead letters and requests among them are lost.",
+    "The service was down or behind for longer than the topic keeps events: raise the topic's retention.ms.",
+    labels=("query",),
+)
+
+STREAM_METRICS: Final[tuple[MetricDefinition, ...]] = (
+    EVENTS,
+    EVENT_LAG_OFFSETS,
+    DEAD_LETTERS,
+    BATCH_SECONDS,
+    BATCH_INPUT_ROWS,
+    LAST_BATCH_TIMESTAMP_SECONDS,
+    STREAM_ENDS,
+    EVENTS_LOST,
+)

@@ -1,0 +1,30 @@
+"""The oldest offsets that topics still have: what retention has removed before it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kafka import KafkaConsumer, TopicPartition
+
+from compactor.settings.tree import KafkaSettings
+from streaming.kafka.clients import client_arguments, no_broker
+
+
+def oldest_offsets(kafka: KafkaSettings, wanted: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, int]]:
+    """The oldest offset of each of these topics' partitions.
+
+    Raises:
+        RetryError: no broker answers.
+    """
+    places = [TopicPartition(topic, int(number)) for topic, numbers in wanted.items() for number in numbers]
+    found: dict[str, dict[str, int]] = {}
+    try:
+        consumer = KafkaConsumer(enable_auto_commit=False, **client_arguments(kafka, KafkaConsumer))
+        try:
+            for place, offset in consumer.beginning_offsets(places).items():
+                found.setdefault(place.topic, {})[str(place.partition)] = offset
+        finally:
+            consumer.close()
+    except Exception as error:
+        raise no_broker(kafka, error) from error
+    return found

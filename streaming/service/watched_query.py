@@ -1,0 +1,293 @@
+"""One streaming query and its restarts: why it ended, when it starts again, what became of its checkpoint."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JNetworkError
+
+from compactor.backoff import Backoff
+from compactor.errors import FirnlineError
+from compactor.events import BatchFinished, EventsLost, Listener, StreamEnded
+from streaming.kafka.clients import LATEST
+from streaming.ledger.dead_letter_query import DEAD_LETTERS_QUERY
+from streaming.ledger.event_reader import offsets_fixed
+from streaming.logs.events import LOG
+from streaming.service.stream_failures import (
+    Cause,
+    Checkpoint,
+    Failures,
+    Offsets,
+    added_partitions,
+    cause_of,
+    gaps,
+    starting_offsets,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+ALIVE_SECONDS = 10.0  # between two looks at whether a query waits for events
+MOST_CAUSES = 10
+MOST_TEXT = 4000
+ASIDE = ".aside-"
+KEPT_ASIDE = 2
+
+
+@dataclass
+class WatchedQuery:
+    """Starts a query, reports its batches, and starts it again after its end.
+
+    `begin`: starts it, given Spark's `startingOffsets` for a new checkpoint. `set_aside`: renames the checkpoint.
+    `oldest`: the oldest offsets that the topics still have.
+    """
+
+    name: str
+    begin: Callable[[str], StreamingQuery]
+    set_aside: Callable[[], str | None]
+    backoff: Backoff
+    listener: Listener
+    oldest: Callable[[Offsets], Offsets]
+    ticks: Callable[[], float]
+    query: StreamingQuery | None = None
+    failures: Failures = field(default_factory=Failures)
+    lag_offsets: int = 0
+    waits: bool = False
+    _again: float | None = None
+    _starting: str = LATEST
+    _ends: Offsets = field(default_factory=dict)
+    _reported: str = ""
+    _error: str = ""
+    _look_again: float = 0.0
+    _first_batch: bool = True
+    _anew: tuple[frozenset[str], Mapping[str, int]] | None = None
+    _skipped: bool = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether the query runs now."""
+        return self.query is not None and self.query.isActive
+
+    @property
+    def offsets_fixed(self) -> bool:
+        """Whether the query knows where it starts."""
+        return self.query is not None and offsets_fixed(self.query)
+
+    @property
+    def trouble(self) -> str:
+        """Why the query does not run, with the remedy; empty if it does."""
+        if self.runs and not self.failures.in_a_row:
+            return ""
+        cause = self.failures.cause
+        return f"ended {self.failures.in_a_row} times: {self._error}; {cause.remedy}" if cause else "not running"
+
+    def take_skipped(self) -> bool:
+        """Whether events may have been skipped since the last call."""
+        skipped, self._skipped = self._skipped, False
+        return skipped
+
+    def start(self) -> None:
+        """Start the query. If it cannot start, `check` tries again.
+
+        Raises:
+            Py4JNetworkError: Spark's JVM has ended.
+        """
+        try:
+            self.query = self.begin(self._starting)
+        except (Py4JNetworkError, ConnectionError):
+            raise
+        except Exception as error:  # noqa: BLE001 - any error is tried again
+            self._failed(_causes(error), str(error))
+        else:
+            self._again, self._first_batch = None, True
+
+    def read_anew(self, topics: frozenset[str], partitions: Mapping[str, int]) -> None:
+        """Read these topics from their beginning, at the next check. `partitions`: their number, of all topics."""
+        self._anew = (topics, partitions)
+
+    def check(self) -> None:
+        """Report batches that have finished; start the query again if it has ended."""
+        self.waits = False
+        if self.query is not None:
+            self._report_batches(self.query)
+        if self._anew is not None:
+            self._start_anew(*self._anew)
+            self._anew = None
+        if self.query is not None and self.query.isActive:
+            if self.ticks() >= self._look_again:
+                self._look_again = self.ticks() + ALIVE_SECONDS
+                self._is_alive(self.query)
+        elif self._again is None and self.query is not None:
+            self._failed(_causes_of_end(self.query), str(self.query.exception()))
+        elif self._again is None or self.ticks() >= self._again:
+            self.start()
+
+    def _start_anew(self, topics: frozenset[str], partitions: Mapping[str, int]) -> None:
+        LOG.warning("%s: created again; the stream %s reads it from its beginning", ", ".join(topics), self.name)
+        self.listener(StreamEnded(query=self.name, cause=Cause.RECREATED.value))
+        if self.query is not None:
+            self.query.stop()
+        self._ends = starting_offsets(partitions, self._ends, topics)
+        self._renew_checkpoint(skip=False)
+        self._skipped = True
+        self.start()
+
+    def _is_alive(self, query: StreamingQuery) -> None:
+        """A query without events finishes no batch: it is alive while it waits for the next trigger."""
+        if not query.status["isTriggerActive"] and offsets_fixed(query):
+            self._succeeded()
+            self.waits = True
+
+    def _succeeded(self) -> None:
+        if self.failures.in_a_row:
+            LOG.info("the stream %s runs again", self.name)
+            self._skipped = (
+                True  # if its checkpoint was new, or retention was exceeded: the sweep counts what it missed
+            )
+        self.failures, self._error, self._starting = Failures(), "", LATEST
+
+    def _failed(self, exceptions: str, error: str) -> None:
+        cause = cause_of(exceptions)
+        self._error = error.splitlines()[0] if error else "no reason was given"
+        self.failures = self.failures.failed(cause, self.ticks())
+        seconds = self.backoff.seconds(self.failures.in_a_row)
+        self._again = self.ticks() + seconds
+        self.listener(StreamEnded(query=self.name, cause=cause.value))
+        LOG.warning(
+            "the stream %s ended and is started again in %.0f s: %s; %s", self.name, seconds, self._error, cause.remedy
+        )
+        choice = self.failures.checkpoint
+        if choice is not Checkpoint.KEEP:
+            self._renew_checkpoint(skip=choice is Checkpoint.SET_ASIDE_AND_SKIP)
+
+    def _renew_checkpoint(self, *, skip: bool) -> None:
+        try:
+            where = self.set_aside()
+        except (Py4JError, OSError) as error:
+            LOG.warning("the checkpoint of the stream %s cannot be set aside: %s", self.name, error)
+            return
+        known = bool(self._ends) and not skip
+        self._starting = json.dumps(self._ends) if known else LATEST
+        if where is not None:
+            goes_on = "at the last offsets that were read" if known else "at the end of the topics"
+            LOG.warning(
+                "the checkpoint of the stream %s may be damaged and was set aside at %s; the stream goes on %s, and a "
+                "sweep counts what it skips", self.name, where, goes_on,
+            )  # fmt: skip
+
+    def _report_batches(self, query: StreamingQuery) -> None:
+        """Publish the batches that finished since the last call, each once. Spark keeps the last twenty."""
+        last = query._jsq.lastProgress()  # noqa: SLF001 - PySpark would parse the progress each second
+        if last is None or last.timestamp() <= self._reported:
+            return
+        for progress in query.recentProgress:
+            if progress.timestamp <= self._reported:  # the start of the batch, in UTC and of fixed width
+                continue
+            self._reported = progress.timestamp
+            self._succeeded()
+            finished = finished_batch(self.name, progress)
+            self.lag_offsets = finished.lag_offsets
+            self.listener(finished)
+            self._look_for_gaps(progress)
+
+    def _look_for_gaps(self, progress: Any) -> None:
+        """Whether topics lost events that were never read, or have more partitions than before."""
+        for start, end in _offsets(progress.json):
+            self._ends = end
+            looks = self._first_batch or self.lag_offsets > 0
+            oldest: Offsets = {}
+            if looks and start:
+                with suppress(FirnlineError):  # the broker does not answer: the next batch looks again
+                    oldest = self.oldest(start)
+                    self._first_batch = False
+            for gap in gaps(start, oldest):
+                self._skipped = True
+                self.listener(EventsLost(query=self.name, topic=gap.topic, count=gap.count))
+            for topic, count in added_partitions(start, end).items():
+                LOG.info("topic %s has %d partitions now; the stream %s reads all", topic, count, self.name)
+
+
+def set_aside(session: SparkSession, folder: str) -> str | None:
+    """Rename a checkpoint folder in its own file system; keep the newest of those set aside. None: there is none.
+
+    Raises:
+        Py4JError: the file system refuses.
+    """
+    context = session.sparkContext
+    jvm: Any = context._jvm  # noqa: SLF001
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())  # noqa: SLF001
+    earlier = sorted(
+        str(each.getPath()) for each in files.globStatus(jvm.org.apache.hadoop.fs.Path(f"{folder}{ASIDE}*")) or ()
+    )
+    for old in earlier[: len(earlier) - KEPT_ASIDE + 1] if len(earlier) >= KEPT_ASIDE else ():
+        files.delete(jvm.org.apache.hadoop.fs.Path(old), True)
+    if not files.exists(path):
+        return None
+    number = int(earlier[-1].rpartition(ASIDE)[2]) + 1 if earlier else 1
+    target = f"{folder}{ASIDE}{number:06d}"
+    if not files.rename(path, jvm.org.apache.hadoop.fs.Path(target)):
+        raise OSError(f"{folder} could not be renamed to {target}")
+    return target
+
+
+def finished_batch(name: str, progress: Any) -> BatchFinished:
+    """The event of one finished batch, from Spark's progress."""
+    behind = [int(source.metrics.get("maxOffsetsBehindLatest") or 0) for source in progress.sources]
+    rows = progress.numInputRows
+    if name == DEAD_LETTERS_QUERY:  # Spark counts the records of both passes
+        rows = min(rows, offsets_read(progress.json) or rows)
+    return BatchFinished(
+        query=name,
+        batch_id=progress.batchId,
+        seconds=progress.durationMs.get("triggerExecution", 0) / 1000,
+        input_rows=rows,
+        lag_offsets=sum(behind),
+    )
+
+
+def offsets_read(progress: str) -> int | None:
+    """Number of offsets of a batch, from the JSON of Spark's progress; None for the first, whose start is not given.
+
+    Markers of transactions and deleted records have offsets too.
+    """
+    total = 0
+    for source in json.loads(progress)["sources"]:
+        starts, ends = source["startOffset"], source["endOffset"]
+        if not starts or not ends:
+            return None
+        for topic, partitions in ends.items():
+            known = starts.get(topic, {})
+            total += sum(end - known.get(number, 0) for number, end in partitions.items())
+    return total
+
+
+def _offsets(progress: str) -> Iterator[tuple[Offsets, Offsets]]:
+    """(start, end) of each source of a batch; the start is empty for the first batch of a checkpoint."""
+    for source in json.loads(progress)["sources"]:
+        yield source["startOffset"] or {}, source["endOffset"] or {}
+
+
+def _causes_of_end(query: StreamingQuery) -> str:
+    failure = query._jsq.exception()  # noqa: SLF001 - PySpark keeps only the message
+    return _java_causes(failure.get()) if failure.isDefined() else ""
+
+
+def _causes(error: BaseException) -> str:
+    """Classes and messages of an exception of Python or Java, and of its causes."""
+    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    return f"{type(error).__name__}: {error}\n{_java_causes(java) if java is not None else ''}"
+
+
+def _java_causes(exception: Any) -> str:
+    lines: list[str] = []
+    with suppress(Py4JError):
+        while exception is not None and len(lines) < MOST_CAUSES:
+            lines.append(str(exception.toString())[:MOST_TEXT])
+            exception = exception.getCause()
+    return "\n".join(lines)
