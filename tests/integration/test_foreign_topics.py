@@ -186,7 +186,7 @@ def test_a_checkpoint_made_with_a_list_of_topics_goes_on(
         create(admin, name)
     sent, seen = list[bytes](), list[bytes]()
 
-    def by_pattern(settings: KafkaSettings, most_events: int) -> dict[str, str]:
+    def by_pattern(settings: KafkaSettings, most_events: int, _starting: str) -> dict[str, str]:
         return {**source_options(settings, most_events), "startingOffsets": "earliest"}
 
     def by_list(settings: KafkaSettings, most_events: int, starting: str) -> dict[str, str]:
