@@ -25,6 +25,20 @@ from compactor.runs.slots import SlotPool
 from compactor.spark.java_table import exception_class, first_line
 
 UNSUPPORTED = "java.lang.UnsupportedOperationException"
+KILLED = (
+    "Python worker exited unexpectedly",
+    "pyspark.daemon",
+    "OutOfMemoryError",
+    "exit code 137",
+    "OOMKilled",
+    "memory limits",
+)
+"""In the errors of Spark jobs whose Python worker or executor was killed. Only the kernel or the manager of the cluster
+knows why; that memory was short is by far the most frequent cause."""
+OUT_OF_MEMORY = (
+    "; its worker was killed twice, most likely because the host or container has too little memory for this file "
+    "group: raise the memory of the container or spark.executor.memoryOverhead, or lower the target file size"
+)
 LOOK_SECONDS = 1.0
 MOST_THREADS = 1024  # one waits for each Spark job
 
@@ -56,6 +70,7 @@ class OutputJobs:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
     _failed: dict[int, FirnlineError] = field(default_factory=dict)
+    _tried: set[TaskId] = field(default_factory=set)
     _error: BaseException | None = None
 
     def rewrite(self, numbers: Sequence[int]) -> tuple[list[GroupResult], list[DroppedGroup]]:
@@ -143,10 +158,7 @@ class OutputJobs:
         except Exception as error:
             if self.stopped.is_set() or not _costs_its_group(error):
                 raise
-            if len(tasks) == 1:
-                self._fail(tasks[0], error)
-            else:  # one of them may be too large for an executor: the others must not pay for it
-                self._put_back(tasks)
+            self._died(tasks, error)
             return ()
         refused = [task for task in tasks if self.runner.needs_spark(task)]
         if refused and len(tasks) > 1:
@@ -155,6 +167,18 @@ class OutputJobs:
         if not refused or len(bundle) > 1:
             slot.close()
         return tasks
+
+    def _died(self, tasks: Sequence[TaskId], error: Exception) -> None:
+        """The Spark job of these tasks failed as a whole, e.g. because its worker was killed.
+
+        One of them may be too large for an executor, or another process of the host was: each is tried once more,
+        alone. The one whose job dies again costs its file group.
+        """
+        if len(tasks) == 1 and tasks[0] in self._tried:
+            self._fail(tasks[0], error)
+            return
+        self._tried.update(tasks)
+        self._put_back(tasks)
 
     def _finish(self, task: TaskId) -> None:
         if self._is_over() or task.group in self._failed:
@@ -204,8 +228,19 @@ def _costs_its_group(error: Exception) -> bool:
 def _as_firnline_error(plan: TablePlan, error: Exception) -> FirnlineError:
     if isinstance(error, FirnlineError):
         return error
-    unsupported = isinstance(error, Py4JJavaError) and exception_class(error) == UNSUPPORTED
-    reason = Reason.TYPE_NOT_SUPPORTED if unsupported else Reason.UNEXPECTED  # Spark has neither time nor nanoseconds
-    failure = GiveUpError(f"rewriting a file group of {plan.table.name} failed: {first_line(error)}", reason=reason)
+    reason, remedy = _reason_of(error)
+    failure = GiveUpError(
+        f"rewriting a file group of {plan.table.name} failed: {first_line(error)}{remedy}", reason=reason
+    )
     failure.__cause__ = error
     return failure
+
+
+def _reason_of(error: Exception) -> tuple[Reason, str]:
+    """The reason for which a Spark job failed, and the remedy as the end of a sentence."""
+    if isinstance(error, Py4JJavaError):
+        if exception_class(error) == UNSUPPORTED:
+            return Reason.TYPE_NOT_SUPPORTED, ""  # Spark has neither time nor nanoseconds
+        if any(sign in str(error) for sign in KILLED):
+            return Reason.OUT_OF_MEMORY, OUT_OF_MEMORY
+    return Reason.UNEXPECTED, ""

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from compactor.errors import RetryError
@@ -46,13 +46,7 @@ class LedgerDatabase:
         except sqlite3.OperationalError as error:  # locked, not readable, disk full: nothing is damaged
             raise OSError(f"the ledger's state {file} cannot be opened: {error}") from error
         except sqlite3.DatabaseError as error:
-            aside = file.with_name(f"{file.name}.damaged-{int(time.time())}")
-            LOG.warning("the ledger's state %s is damaged (%s); it is kept as %s, and all tables are counted again",
-                        file, error, aside.name)  # fmt: skip
-            for each in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
-                if each.exists():
-                    each.rename(str(each).replace(file.name, aside.name))
-            self._connection = _opened(file)
+            self._connection = _opened_anew(file, error)
 
     def state(self, name: str) -> TableState:
         """The state of one table, as a `LedgerStore`. Use it in one thread, then `save` it."""
@@ -107,10 +101,29 @@ class LedgerDatabase:
             with self._lock, self._connection as connection:
                 yield connection
         except sqlite3.Error as error:
+            if type(error) is sqlite3.DatabaseError:  # its subclasses are other errors, e.g. a closed connection
+                self._set_aside(error)
             raise RetryError(
                 f"the ledger's state in {self._file} cannot be {done}: {error}; check the disk",
                 reason=Reason.NO_SPACE if "full" in str(error) else Reason.UNAVAILABLE,
             ) from error
+
+    def _set_aside(self, damage: sqlite3.Error) -> None:
+        """The database was damaged after it was opened: go on with an empty one, if the disk lets us."""
+        with self._lock, suppress(OSError, sqlite3.Error):
+            self._connection.close()
+            self._connection = _opened_anew(self._file, damage)
+
+
+def _opened_anew(file: Path, damage: sqlite3.Error) -> sqlite3.Connection:
+    """Keep a damaged database under another name, and create an empty one."""
+    aside = file.with_name(f"{file.name}.damaged-{int(time.time())}")
+    LOG.warning("the ledger's state %s is damaged (%s); it is kept as %s, and all tables are counted again",
+                file, damage, aside.name)  # fmt: skip
+    for each in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
+        if each.exists():
+            each.rename(str(each).replace(file.name, aside.name))
+    return _opened(file)
 
 
 def _opened(file: Path) -> sqlite3.Connection:

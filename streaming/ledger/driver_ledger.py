@@ -137,6 +137,8 @@ class DriverLedger:
             f"listing of catalog {name}": f"takes {seconds / 60:.0f} min"
             for name, seconds in self.watcher.hanging.items()
         }
+        if self.looker.unsaved:
+            found["ledger state"] = self.looker.unsaved
         if self.watcher.trouble:
             found["table watcher"] = self.watcher.trouble
         return found

@@ -24,7 +24,7 @@ from compactor.planning.tiered_policy import policy_of
 from compactor.reasons import Reason
 from compactor.settings.policy import refused_properties
 from compactor.settings.tree import Settings
-from compactor.storage.ledger_database import LedgerDatabase
+from compactor.storage.ledger_database import LedgerDatabase, TableState
 from compactor.table_names import TableName
 from streaming.ledger.board_writer import BoardWriter, Counted, TableFacts
 from streaming.ledger.look_queue import Asked
@@ -85,6 +85,8 @@ class Looker:
     writer: BoardWriter
     listener: Listener
     clock: Callable[[], float] = time.time
+    unsaved: str = field(default="", init=False)
+    """Why the state of the last look could not be saved; empty if it was."""
     _known: dict[TableName, _Known] = field(default_factory=dict, init=False)
     _missing: dict[TableName, float] = field(default_factory=dict, init=False)
     _failures: dict[TableName, int] = field(default_factory=dict, init=False)
@@ -153,14 +155,14 @@ class Looker:
         budget = self.settings.service.manifests_per_batch
         update = advance(view, facts.sizes, state, self.counting, manifest_budget=budget)
         manifests = manifests_of(view, self.settings.manifests)
-        state.save()
+        saved = self._save(state, needed=update.more)
         if not update.counted:
             self.writer.counting(table, facts, update, asked.oldest_event)
         else:
             self.writer.put(table, Counted(facts, update, manifests), state, asked.oldest_event)
         seen = array("q", _newest_ancestors(view))
         version = KnownVersion(view.metadata_location, view.etag, self.clock())
-        if update.more:  # unfinished: the next look must count, not compare
+        if update.more or not saved:  # the next look must count, not compare
             self._known.pop(table, None)
         else:
             self._known[table] = _Known(version, facts, seen)
@@ -176,6 +178,24 @@ class Looker:
         if table in self._planned and not update.more:
             self._read_ahead(view)
         return Looked(Outcome.COUNTED if update.counted else Outcome.COUNTING, 0.0 if update.more else None)
+
+    def _save(self, state: TableState, *, needed: bool) -> bool:
+        """Save the state. If that fails, the counts are right all the same; the next look counts from the older one.
+
+        Raises:
+            RetryError: it could not be saved, and is `needed`: a long recount goes on from it.
+        """
+        try:
+            state.save()
+        except FirnlineError as error:
+            if not self.unsaved:
+                LOG.warning("%s; counts go on, each look from the state that was saved last", error)
+            self.unsaved = str(error)
+            if needed:
+                raise
+        else:
+            self.unsaved = ""
+        return not self.unsaved
 
     def _read_ahead(self, view: TableView) -> None:
         try:

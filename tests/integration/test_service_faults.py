@@ -1,11 +1,12 @@
-"""The whole service while a part of it is taken away: the broker, its JVM."""
+"""The whole service while a part of it is taken away: the broker, its JVM, the room on its volume."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -89,6 +90,39 @@ def test_a_service_whose_jvm_is_killed_ends_and_says_why_and_the_next_goes_on(
         second.wait_metric("firnline_table_acted_on", **label("t"))
         second.wait_metric("firnline_commits_total")
         assert second.terminate()[0] == 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small volume takes root")
+def test_a_full_checkpoint_volume_loses_nothing_and_work_goes_on_once_there_is_room(
+    tmp_path: Path, broken: BrokenSite
+) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(volume)], check=True)
+    try:
+        sections = {"state": {"checkpoint": f"file://{volume}/checkpoint"}}
+        with site(tmp_path / "site", broken.broker.address, **sections) as place:
+            place.create("t")
+            service = place.start()
+            service.wait_ready()
+            filler = volume / "filler"
+            with suppress(OSError), filler.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+            place.publish(*place.append("t"))
+            service.wait_metric("firnline_stream_ends_total", 2, query="ledger", cause="no_space")
+            service.wait_metric("firnline_table_files", 24, **label("t"))  # the sweep counts without a checkpoint
+            rows = place.rows("t")
+            assert (service.get("/healthz") or (0, ""))[0] == 200
+            assert "No space left" in (service.get("/readyz") or (0, ""))[1]
+            filler.unlink()
+            service.wait_ready()
+            wait_for("the rewrites", lambda: len(place.live_files("t")) == 4)
+            assert place.rows("t") == rows
+            wait_for("unreferenced outputs to go", lambda: not place.unreferenced("t"), seconds=90)
+            assert service.terminate()[0] == 0
+    finally:
+        subprocess.run(["umount", "-l", str(volume)], check=True)
 
 
 def jvm_of(pid: int) -> int:

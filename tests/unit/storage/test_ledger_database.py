@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,27 @@ def test_a_database_in_use_or_out_of_reach_is_not_called_damaged(file: Path) -> 
     with pytest.raises(OSError, match="cannot be opened"):
         LedgerDatabase(folder)
     assert folder.is_dir()
+
+
+def test_a_database_that_is_damaged_while_it_is_open_is_set_aside_too(
+    file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [1, 2, 3])
+    database = LedgerDatabase(file)
+    assert counted(history, database) == "first_sight"
+    database._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database._connection.execute("PRAGMA cache_size=0")
+    content = file.read_bytes()
+    with file.open("r+b") as damaged:  # in place: the connection has this file open
+        damaged.write(bytes(len(content)))
+    for _ in range(3):
+        with suppress(RetryError):
+            counted(history, database)
+    assert counted(history, database) is None
+    assert "damaged" in caplog.text
+    assert len([*file.parent.glob("ledger.sqlite.damaged-*[0-9]")]) == 1
+    database.close()
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------

@@ -291,11 +291,30 @@ def test_a_full_disk_costs_no_count(scene: Scene, monkeypatch: pytest.MonkeyPatc
         raise RetryError("the disk is full", reason=Reason.NO_SPACE)
 
     monkeypatch.setattr(scene.database, "save", full)
-    assert scene.look().outcome is Outcome.UNREADABLE
-    assert scene.debt().stale == "the disk is full"
+    for _ in range(2):  # a look that found no state of its own counts again, although nothing has changed
+        assert scene.look().outcome is Outcome.COUNTED
+        assert (scene.files(), scene.debt().stale, scene.looker.unsaved) == ({A: 1}, None, "the disk is full")
+    scene.history.append_unreal("b", [1, 1])
+    assert scene.look().outcome is Outcome.COUNTED
+    assert scene.debt().total.data_files == 3
     monkeypatch.setattr(scene.database, "save", save)
     assert scene.look().outcome is Outcome.COUNTED
-    assert scene.files() == {A: 1}
+    assert (scene.debt().total.data_files, scene.looker.unsaved) == (3, "")
+    assert scene.look().outcome is Outcome.UNCHANGED
+
+
+def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would begin anew with each look."""
+    for _ in range(3):
+        scene.history.append_unreal("a", [1])
+    monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
+
+    def full(*_: object, **__: object) -> None:
+        raise RetryError("the disk is full", reason=Reason.NO_SPACE)
+
+    monkeypatch.setattr(scene.database, "save", full)
+    looked = scene.look()
+    assert (looked.outcome, looked.again_after) == (Outcome.UNREADABLE, 15.0)
 
 
 # --- what is remembered -----------------------------------------------------------------------------------------------

@@ -265,6 +265,7 @@ def test_a_rest_catalog_that_never_answers_is_left_alone_but_for_trials(
     until(lambda: looking.breakers.silent == ("silent",))
     failed = scene.outcomes.count("unreadable")
     assert failed <= DEFAULT_FAILURES + 2
+    until(lambda: any(isinstance(event, CatalogAnswers) for event in scene.published))
     (answers,) = (event for event in scene.published if isinstance(event, CatalogAnswers))
     assert (answers.catalog, answers.available) == ("silent", False)
     scene.history.append_unreal("a", [1])
