@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup generate demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet bench-cluster bench-unit-costs \
 	scale-model clean
 
@@ -101,6 +101,9 @@ generate: setup ## Write the generated pages under docs/ and the Grafana dashboa
 	@$(PYTHON_IN_VENV) -m deploy.generate
 	@$(PYTHON_IN_VENV) -m tests.mutations.page > docs/rules.md
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.scale_model --page > docs/scale.md
+
+update-messages: setup ## Write the messages for invalid input anew (tests/contracts/invalid_input.yaml); read the difference
+	@$(PYTHON_IN_VENV) -m tests.contracts.invalid_input
 
 package: setup ## Build wheel and sdist into dist/
 	@$(PYTHON_IN_VENV) -m build --no-isolation

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from compactor.errors import FirnlineError, InputError
-from compactor.settings.tree import CONFIG_FILE_VARIABLE, LogSettings, load_settings
+from compactor.settings.environment import CONFIG_FILE_VARIABLE
+from compactor.settings.tree import LogSettings, load_settings
 from streaming.commands.assess import assess_tables
 from streaming.commands.check_config import check_config
 from streaming.commands.compact import compact

@@ -10,9 +10,9 @@ from typing import Final
 from pyiceberg.schema import Schema
 from pyiceberg.types import DoubleType, FloatType, NestedField, PrimitiveType, StringType
 
+from compactor.filter_syntax import Constant, Every, Negated, Node, Some, Test
 from compactor.filters.predicates import EVERYTHING, NOTHING, Leaf, Predicate, all_of, any_of
 from compactor.filters.predicates import Operator as LeafOperator
-from compactor.filters.syntax import Constant, Every, Negated, Node, Some, Test
 from compactor.filters.values import compared, listed, value_of
 
 

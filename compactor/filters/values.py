@@ -21,8 +21,8 @@ from uuid import UUID
 from pyiceberg import types
 from pyiceberg.types import PrimitiveType
 
+from compactor.filter_syntax import Constant
 from compactor.filters.predicates import NOTHING, Leaf, Operator, Predicate, all_of, any_of
-from compactor.filters.syntax import Constant
 
 NANOS_PER_SECOND: Final = 1_000_000_000
 NANOS_PER_DAY: Final = 86_400 * NANOS_PER_SECOND

@@ -21,10 +21,10 @@ from pyiceberg.types import DoubleType, FloatType, PrimitiveType, TimestampNanoT
 from pyiceberg.utils.datetime import date_to_days, datetime_to_micros, datetime_to_nanos, time_to_micros
 
 from compactor.errors import InputError
+from compactor.filter_syntax import parse_filter
 from compactor.filters.binding import bind
 from compactor.filters.predicates import EVERYTHING, UNKNOWN_BOUNDS, Bounds, Predicate, matches, may_match, narrowed
 from compactor.filters.projection import Projection, project
-from compactor.filters.syntax import parse_filter
 from compactor.filters.values import example
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey, PartitionLayout

@@ -9,6 +9,7 @@ from pydantic import Field
 from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.settings.section import Section
+from compactor.settings.units import Seconds
 from compactor.table_names import TableName
 
 DAY_SECONDS = 86_400.0
@@ -25,9 +26,10 @@ class HistorySettings(Section):
     batch_rows: int = Field(
         default=1000, ge=1, description="Most decisions in one append. 1,000 are about 100 KB of Parquet."
     )
-    batch_seconds: float = Field(
+    batch_seconds: Seconds = Field(
         default=300.0,
         gt=0,
+        le=DAY_SECONDS,
         description="Most seconds before a decision is appended. Each append is a commit and a file: at most 288 a day "
         "by default. A crash loses the decisions of that time; a normal stop loses none.",
     )
@@ -36,7 +38,7 @@ class HistorySettings(Section):
         ge=1,
         description="Most decisions in memory (about 1 KB each) while appends fail. The oldest are dropped first.",
     )
-    repeat_skips_seconds: float = Field(
+    repeat_skips_seconds: Seconds = Field(
         default=DAY_SECONDS,
         ge=0,
         description="Seconds in which the same reason to skip a partition is recorded only once, although every commit "

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
-    ValidationError,
+    field_validator,
     model_serializer,
     model_validator,
 )
 
+from compactor.settings.allowed import nearest
+from compactor.settings.problems import checked
 from compactor.settings.section import MEBIBYTE, Section
+from compactor.settings.texts import FILTER, Glob
+from compactor.settings.units import Bytes, Seconds
 from compactor.table_names import TableName
 
 Strategy = Annotated[
@@ -27,15 +30,15 @@ Strategy = Annotated[
 class PolicyValues(Section):
     """Thresholds of one table. Names and defaults follow Spark's `rewrite_data_files` where it has the same option."""
 
-    target_file_size: int | Literal["table"] = Field(
+    target_file_size: Annotated[Bytes, Field(ge=1)] | Literal["table"] = Field(
         default="table",
-        description="Target bytes of a file, or `table`: its write.target-file-size-bytes (512 MiB if not set).",
+        description="Target size of a file, or `table`: its write.target-file-size-bytes (512 MiB if not set).",
     )
     min_file_size_ratio: float = Field(
         default=0.75, gt=0, le=1, description="A file below this fraction of the target is small. 0.75 as in Spark."
     )
-    min_file_size: int | None = Field(
-        default=None, ge=1, description="The same threshold in bytes. If set, replaces min_file_size_ratio."
+    min_file_size: Bytes | None = Field(
+        default=None, ge=1, description="The same threshold as a size. If set, replaces min_file_size_ratio."
     )
     min_input_files: int = Field(
         default=5,
@@ -43,7 +46,7 @@ class PolicyValues(Section):
         description="`threshold`: small files that make a partition due. `tiered`: fewest files of one merge. 5 as in "
         "Spark.",
     )
-    max_file_group_size: int = Field(
+    max_file_group_size: Bytes = Field(
         default=100 * 1024 * MEBIBYTE, ge=1, description="Most input bytes of one file group. 100 GiB as in Spark."
     )
     max_file_group_input_files: int | None = Field(
@@ -87,7 +90,7 @@ class PolicyValues(Section):
         description="`tiered`: merge files once their total size is this many times the largest of them. 8 rewrites "
         "few bytes. 4 suits tables that are mostly read: fewer small files remain, a third more bytes are rewritten.",
     )
-    settle_after_seconds: float = Field(
+    settle_after_seconds: Seconds = Field(
         default=600.0,
         ge=0,
         description="`tiered`: seconds without a commit after which the remaining small files of a partition are "
@@ -103,12 +106,12 @@ class PolicyValues(Section):
         ge=2,
         description="`tiered`: number of small files from which all of a partition are merged. Unset: off.",
     )
-    max_small_bytes: int | None = Field(
+    max_small_bytes: Bytes | None = Field(
         default=None,
         ge=1,
         description="`tiered`: bytes of small files from which all of a partition are merged. Unset: off.",
     )
-    max_small_file_age_seconds: float | None = Field(
+    max_small_file_age_seconds: Seconds | None = Field(
         default=None,
         gt=0,
         description="Age in seconds of the oldest small file from which all small files of a partition are merged. A "
@@ -126,13 +129,13 @@ class PolicyValues(Section):
         "does. Reads the manifests' statistics. Off: chosen partitions are compacted as a whole, which leaves fewer "
         "files.",
     )
-    skip_newer_than_seconds: float = Field(
+    skip_newer_than_seconds: Seconds = Field(
         default=0.0,
         ge=0,
         description="Skip partitions with a commit in the last so many seconds; a later sweep finds them again. For "
         "partitions whose writers would conflict with a rewrite. 0: off.",
     )
-    min_row_group_size: int = Field(
+    min_row_group_size: Bytes = Field(
         default=4 * MEBIBYTE,
         ge=0,
         description="Average bytes of a row group below which row groups are decoded and joined instead of copied: "
@@ -140,8 +143,14 @@ class PolicyValues(Section):
     )
 
 
+def _check_filter(text: str | None) -> str | None:
+    return text if text is None else FILTER.check(text)
+
+
 class PolicyOverride(PolicyValues):
     """The same keys for one table. A key that is missing or null falls back to `policy`."""
+
+    _where_is_a_filter = field_validator("where")(_check_filter)
 
     @model_validator(mode="before")
     @classmethod
@@ -151,18 +160,19 @@ class PolicyOverride(PolicyValues):
         return {key: value for key, value in given.items() if value is not None or key not in cls.model_fields}
 
     @model_serializer(mode="wrap")
-    def _unset_is_null(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """A default would read, and load again, as an override."""
-        return {key: value if key in self.model_fields_set else None for key, value in serialize(self).items()}
+        return {key: value for key, value in serialize(self).items() if key in self.model_fields_set}
 
 
 class PolicySettings(PolicyValues):
     """When a partition is due: for all tables, and overrides per table."""
 
-    tables: dict[str, PolicyOverride] = Field(
+    tables: dict[Glob, PolicyOverride] = Field(
         default_factory=dict,
         description="Overrides by table name or glob: a map of the keys above. The first match wins.",
     )
+    _where_is_a_filter = field_validator("where")(_check_filter)
 
     def for_table(self, table: TableName, properties: Mapping[str, str] | None = None) -> PolicyValues:
         """The values of one table: its properties `firnline.policy.<key>` win over the file.
@@ -170,9 +180,9 @@ class PolicySettings(PolicyValues):
         Ignores properties that cannot be used; `refused_properties` lists them.
         """
         values = self.model_dump(exclude={"tables"})
-        override = next((each for glob, each in self.tables.items() if table.matches(glob)), PolicyOverride())
+        override = next((each.model_dump() for glob, each in self.tables.items() if table.matches(glob)), {})
         own, _ = _of_properties(properties or {})
-        return PolicyValues(**(values | override.model_dump(exclude_unset=True) | own))
+        return PolicyValues.model_construct(**(values | override | own))  # all are checked already
 
 
 PROPERTY: Final = "firnline."
@@ -185,28 +195,14 @@ def refused_properties(properties: Mapping[str, str]) -> tuple[str, ...]:
     return _of_properties(properties)[1]
 
 
-def checked(section: type[Section], key: str, text: str) -> Any:
-    """Parse the value of one key of a section.
-
-    Raises:
-        ValueError: the value is invalid; the message says what it must be.
-    """
-    try:
-        return getattr(section.model_validate({key: text}), key)
-    except ValidationError as error:
-        raise ValueError(error.errors()[0]["msg"]) from None
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A hint at the most similar known name, or an empty text."""
-    found = get_close_matches(name, list(names), n=1)
-    return f"; did you mean {found[0]}?" if found else ""
-
-
 def _of_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The values that can be used, and what is wrong with the others.
+
+    A bad filter is used: the table's plan fails with it. Without it, the rewrite would take more than its owner wants.
+    """
     values: dict[str, Any] = {}
     refused: list[str] = []
-    known = [SWITCH, *(POLICY_PROPERTY + key for key in PolicyOverride.model_fields)]
+    known = [SWITCH, *(POLICY_PROPERTY + key for key in PolicyValues.model_fields)]
     for name, text in sorted(properties.items()):
         if not name.startswith(PROPERTY):
             continue
@@ -218,7 +214,7 @@ def _of_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], tuple
         else:
             key = name.removeprefix(POLICY_PROPERTY)
             try:
-                values[key] = checked(PolicyOverride, key, text.strip())
+                values[key] = checked(PolicyValues, key, text.strip())
             except ValueError as error:
                 refused.append(f"table property {name}={text!r} is not used: {error}")
     return values, tuple(refused)

@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+from compactor.settings.allowed import is_number
+from compactor.settings.origins import Key, dotted
 
 MEBIBYTE = 1024 * 1024
+
+
+class KeyProblemError(ValueError):
+    """A problem that a validator of a whole section or map finds in one of its keys; `key`: the way to it."""
+
+    def __init__(self, key: Key, message: str) -> None:
+        super().__init__(f"{dotted(key)}: {message}")
+        self.key = key
+        self.message = message
 
 
 class Section(BaseModel):
     """Base of all sections: frozen; an unknown key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _boolean_is_no_number(cls, given: Any, info: ValidationInfo) -> Any:
+        """In YAML `yes` is a boolean, which Python takes for the number 1."""
+        if isinstance(given, bool) and info.field_name and is_number(cls.model_fields[info.field_name]):
+            raise PydanticCustomError("boolean", "a boolean is not a number")
+        return given

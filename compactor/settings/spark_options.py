@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from compactor.errors import InputError
 from compactor.reasons import Reason
-from compactor.settings.policy import PolicyOverride, PolicyValues, checked, nearest
+from compactor.settings.allowed import nearest
+from compactor.settings.policy import PolicyOverride, PolicyValues
+from compactor.settings.problems import checked
 from compactor.settings.section import Section
 from compactor.settings.tree import CommitSettings, ServiceSettings, Settings
 

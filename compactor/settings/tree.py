@@ -8,32 +8,41 @@ In names of properties, write `__` for a dot; in catalogs also `_` for a dash, a
 `FIRNLINE_KAFKA__OPTIONS__SASL__MECHANISM` → `sasl.mechanism`). If the file has a key that differs only in these
 characters, its spelling is kept. Names with capitals (some of Spark's) need the whole map as JSON
 (`FIRNLINE_SPARK__CONF`).
+
+Sizes are bytes, or have a unit (`512MB`, `512MiB`); times are seconds, or have a unit (`30s`, `10min`).
 """
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import time
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
-import yaml
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from compactor.errors import InputError
 from compactor.reasons import Reason
-from compactor.settings.history import HistorySettings
+from compactor.settings.catalogs import EXAMPLE, checked_catalogs, texts
+from compactor.settings.environment import put_environment
+from compactor.settings.history import DAY_SECONDS, HistorySettings
 from compactor.settings.hooks import HookSettings
+from compactor.settings.origins import Sources
 from compactor.settings.policy import PolicySettings
-from compactor.settings.section import MEBIBYTE, Section
+from compactor.settings.problems import explained, hidden_secrets
+from compactor.settings.section import MEBIBYTE, KeyProblemError, Section
+from compactor.settings.texts import AbsolutePath, Brokers, Checkpoint, Glob, Host, Master, Topic
+from compactor.settings.units import Bytes, Seconds
+from compactor.settings.yaml_file import read_file
 from compactor.table_names import TableName
 
-ENVIRONMENT_PREFIX = "FIRNLINE_"
-CONFIG_FILE_VARIABLE = "FIRNLINE_CONFIG_FILE"  # path of the settings file; not a setting
-PROPERTY_MAPS = {("kafka", "options"), ("spark", "conf")}
+Properties = Annotated[dict[str, str], BeforeValidator(texts)]
+"""Names and values of a client; numbers and booleans become text."""
+GLOBS = ['["db.*"]']
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def table_switch(properties: Mapping[str, str]) -> bool | None:
@@ -44,11 +53,15 @@ def table_switch(properties: Mapping[str, str]) -> bool | None:
 class TableRules(Section):
     """Which tables are rewritten, only observed, or ignored: globs over `[catalog.]namespace.table`."""
 
-    include: tuple[str, ...] = Field(
-        default=(), description="Globs of tables to rewrite. Empty: no table is rewritten."
+    include: tuple[Glob, ...] = Field(
+        default=(), examples=GLOBS, description="Globs of tables to rewrite. Empty: no table is rewritten."
     )
-    observe: tuple[str, ...] = Field(default=("*",), description="Globs of tables to count without writing to them.")
-    exclude: tuple[str, ...] = Field(default=(), description="Globs of tables to ignore. Wins over the other two.")
+    observe: tuple[Glob, ...] = Field(
+        default=("*",), examples=GLOBS, description="Globs of tables to count without writing to them."
+    )
+    exclude: tuple[Glob, ...] = Field(
+        default=(), examples=GLOBS, description="Globs of tables to ignore. Wins over the other two."
+    )
     other_compactors: Literal["share", "leave"] = Field(
         default="share",
         description="For a table that another compactor has rewritten within the last day: `share` (rewrite what is "
@@ -74,23 +87,25 @@ class TableRules(Section):
 class KafkaSettings(Section):
     """Where commit events arrive, and where unusable events go."""
 
-    bootstrap_servers: str = Field(default="", description="Brokers, as a host:port list. Required by `run`.")
-    commit_topic: str = Field(
+    bootstrap_servers: Brokers = Field(default="", description="Brokers, as a host:port list. Required by `run`.")
+    commit_topic: Topic = Field(
         default="iceberg-commits",
         description="Topic of commit events. It must belong to firnline: `firnline request` writes to it. A topic with "
         "records of another system is refused.",
     )
-    control_topics: tuple[str, ...] = Field(
+    control_topics: tuple[Topic, ...] = Field(
         default=(),
+        examples=['["control-iceberg"]'],
         description="Control topics of Iceberg's Kafka Connect sinks (`iceberg.control.topic`). They are read like the "
         "commit topic and never written to, because a sink fails on a foreign record. firnline waits for a topic that "
         "does not exist yet.",
     )
-    dead_letter_topic: str = Field(
+    dead_letter_topic: Topic = Field(
         default="iceberg-commits-dead-letter", description="Topic for events that cannot be used, each with the reason."
     )
-    options: dict[str, str] = Field(
+    options: Properties = Field(
         default_factory=dict,
+        examples=["{security.protocol: SASL_SSL}"],
         description="Kafka client options by Kafka's names (security.protocol, sasl.mechanism, …), for Spark's source "
         "and for the Python client.",
     )
@@ -106,22 +121,52 @@ class KafkaSettings(Section):
     def _control_topics_are_only_read(self) -> KafkaSettings:
         written = {self.commit_topic, self.dead_letter_topic} & {*self.control_topics}
         if written:
-            raise ValueError(f"control_topics: firnline writes to {written.pop()}; a sink fails on records of others")
+            found = f"firnline writes to {written.pop()}; a sink fails on records of others: name other topics"
+            raise KeyProblemError(("control_topics",), found)
         if self.commit_topic == self.dead_letter_topic:
-            raise ValueError(f"dead_letter_topic: {self.commit_topic} is the commit_topic; name another topic")
+            found = f"{self.commit_topic} is the commit_topic; name another topic"
+            raise KeyProblemError(("dead_letter_topic",), found)
         return self
+
+    @field_validator("options")
+    @classmethod
+    def _options_are_kafkas_own(cls, options: dict[str, str]) -> dict[str, str]:
+        for name, value in options.items():
+            if name == "bootstrap.servers":
+                raise KeyProblemError((name,), "use kafka.bootstrap_servers instead")
+            if name.startswith("kafka."):
+                raise KeyProblemError(
+                    (name,), f"write the option without Spark's prefix: {name.removeprefix('kafka.')}"
+                )
+            if name == "security.protocol" and value not in PROTOCOLS:
+                raise KeyProblemError((name,), f"{value!r} is not allowed; allowed: {', '.join(PROTOCOLS)}")
+        return options
 
 
 class SparkSettings(Section):
-    master: str = Field(default="local[*]", description="Spark master URL.")
-    conf: dict[str, str] = Field(default_factory=dict, description="Spark configuration, passed on unchanged.")
+    master: Master = Field(default="local[*]", description="Spark master URL.")
+    conf: Properties = Field(
+        default_factory=dict,
+        examples=["{spark.executor.memory: 4g}"],
+        description="Spark configuration, passed on unchanged.",
+    )
+
+    @field_validator("conf")
+    @classmethod
+    def _conf_is_sparks_own(cls, conf: dict[str, str]) -> dict[str, str]:
+        for name in conf:
+            if name == "spark.master":
+                raise KeyProblemError((name,), "use the setting spark.master instead")
+            if not name.startswith("spark."):
+                raise KeyProblemError((name,), f"Spark ignores names without its prefix; write spark.{name}")
+        return conf
 
 
 class CommitSettings(Section):
     """How many commits a run makes."""
 
     groups: int = Field(default=1000, ge=1, description="File groups per commit. A larger run commits several times.")
-    bytes: int = Field(
+    bytes: Bytes = Field(
         default=100 * 1024 * MEBIBYTE,
         ge=1,
         description="Input bytes per commit. Limits the work that a crash or a conflict can waste. 100 GiB, the "
@@ -147,9 +192,11 @@ class LimitSettings(Section):
     """Limits of the service. They delay the start of runs; they do not stop a running one."""
 
     quiet_hours: tuple[str, ...] = Field(
-        default=(), description='Hours in UTC in which no run starts, e.g. ["22:00-06:00"].'
+        default=(),
+        examples=['["22:00-06:00"]'],
+        description='Hours in UTC in which no run starts, e.g. ["22:00-06:00"].',
     )
-    bytes_per_hour: int | None = Field(
+    bytes_per_hour: Bytes | None = Field(
         default=None,
         ge=1,
         description="Bytes that runs of all tables may read in any 60 minutes. A table with more bytes due starts "
@@ -186,13 +233,14 @@ class LimitSettings(Section):
 
 
 def _span(text: str) -> tuple[time, time]:
-    start, separator, end = text.partition("-")
+    start, _, end = text.partition("-")
     try:
-        if not separator:
-            raise ValueError  # noqa: TRY301 - one message for all
-        return time.fromisoformat(start.strip()), time.fromisoformat(end.strip())
+        found = time.fromisoformat(start.strip()), time.fromisoformat(end.strip())
     except ValueError:
-        raise ValueError(f"{text!r} is not a span of hours; write e.g. 22:00-06:00 (UTC)") from None
+        found = time.min, time.min
+    if found[0] == found[1] or any(each.tzinfo for each in found):
+        raise ValueError(f"{text!r} is not a span of hours; write two different times in UTC, e.g. 22:00-06:00")
+    return found
 
 
 class ManifestSettings(Section):
@@ -216,12 +264,12 @@ class ManifestSettings(Section):
 class HttpSettings(Section):
     """Address of /metrics, /healthz, /readyz and the status page."""
 
-    host: str = Field(default="0.0.0.0", description="Interface to listen on.")  # noqa: S104 - scraped from outside
+    host: Host = Field(default="0.0.0.0", description="Interface to listen on.")  # noqa: S104 - scraped from outside
     port: int = Field(default=9464, ge=0, le=65535, description="Port to listen on. 0: any free port.")
 
 
 class StateSettings(Section):
-    checkpoint: str = Field(
+    checkpoint: Checkpoint = Field(
         default="",
         description="URI of the stream's checkpoint. In-flight records and open requests are stored beside it. "
         "Required by `run`. Use a volume: on object stores Spark's checkpoint needs an abortable file manager.",
@@ -238,16 +286,20 @@ class ServiceSettings(Section):
         description="Tables of one catalog that the ledger looks at concurrently: its calls to the catalog at a time. "
         "Each catalog has its own threads, so a catalog that does not answer delays no other.",
     )
-    trigger_seconds: float = Field(
+    trigger_seconds: Seconds = Field(
         default=1.0,
         gt=0,
+        le=3600,
         description="Micro-batch interval: an event waits half of it on average. Without events, 1 s costs 0.7 % of a "
         "core, 0.5 s 1 %, 0.25 s 1.5 %.",
     )
-    sweep_seconds: float = Field(
-        default=300.0, gt=0, description="Interval of sweeps, which list the catalogs and find commits without events."
+    sweep_seconds: Seconds = Field(
+        default=300.0,
+        gt=0,
+        le=DAY_SECONDS,
+        description="Interval of sweeps, which list the catalogs and find commits without events.",
     )
-    switch_check_seconds: float = Field(
+    switch_check_seconds: Seconds = Field(
         default=15.0, gt=0, le=60, description="Interval of checks of `firnline.enabled` during a rewrite."
     )
     concurrent_runs: int = Field(
@@ -271,39 +323,43 @@ class ServiceSettings(Section):
         "name on the same brokers find each other; each takes care of its part of the tables. The name is part of the "
         "consumer group firnline-shards-<name>. Empty: no group; this service takes care of all tables.",
     )
-    retry_seconds: float = Field(
-        default=10.0, gt=0, description="First back-off of a failed table. Doubles up to 10 min."
+    retry_seconds: Seconds = Field(
+        default=10.0, gt=0, le=600, description="First back-off of a failed table. Doubles up to 10 min."
     )
     manifests_per_batch: int = Field(
         default=500, ge=1, description="Manifests that a table may read in one micro-batch; the next continues."
     )
-    manifest_cache_bytes: int = Field(
+    manifest_cache_bytes: Bytes = Field(
         default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests. A million files take half of it."
     )
-    manifest_disk_bytes: int = Field(
+    manifest_disk_bytes: Bytes = Field(
         default=1024 * MEBIBYTE,
         ge=0,
         description="Bytes on local disk for decoded manifests. They survive a restart; processes of one host share "
         "them. 0: none.",
     )
-    manifest_job_bytes: int = Field(
+    manifest_job_bytes: Bytes = Field(
         default=256 * MEBIBYTE,
         ge=0,
         description="Bytes of manifests from which executors decode them, if Spark is not local. The default is about "
         "400,000 files, or one to two seconds of the driver's cores.",
     )
-    manifest_disk_folder: str = Field(
+    manifest_disk_folder: AbsolutePath = Field(
         default="", description="Their folder. Empty: firnline/manifests in XDG_CACHE_HOME, else in ~/.cache."
     )
     worst_partitions: int = Field(
         default=20, ge=0, description="Partitions with metric series: those with most small files."
     )
-    lease_seconds: float = Field(
-        default=60.0, gt=0, description="A process silent for this time is dead; its outputs may be swept."
+    lease_seconds: Seconds = Field(
+        default=60.0,
+        ge=10,
+        le=3600,
+        description="A process silent for this time is dead; its outputs may be swept. A busy process may be silent "
+        "for some seconds.",
     )
-    grace_seconds: float = Field(
+    grace_seconds: Seconds = Field(
         default=2700.0,
-        gt=0,
+        gt=1800,
         description="Seconds to keep the outputs of a dead run while the table has no new snapshot, because its commit "
         "may still arrive. Longer than Iceberg's commit timeout of 30 minutes.",
     )
@@ -334,7 +390,9 @@ class LogSettings(Section):
 
 
 class Settings(Section):
-    catalogs: dict[str, dict[str, str]] = Field(description="Catalogs by name: maps of PyIceberg's properties.")
+    catalogs: dict[str, dict[str, str]] = Field(
+        description="Catalogs by name: maps of PyIceberg's properties.", examples=[EXAMPLE]
+    )
     tables: TableRules = TableRules()
     kafka: KafkaSettings = KafkaSettings()
     spark: SparkSettings = SparkSettings()
@@ -351,22 +409,14 @@ class Settings(Section):
         default=(), description="Refresh hooks, called after each commit: a list of maps."
     )
 
-    @field_validator("catalogs", mode="before")
-    @classmethod
-    def _property_values_are_text(cls, catalogs: Any) -> Any:
-        if not isinstance(catalogs, dict) or not catalogs:
-            raise ValueError("at least one catalog is needed, e.g. {lake: {type: rest, uri: 'http://…'}}")
-        return {
-            name: {key: _as_text(value) for key, value in properties.items()} if isinstance(properties, dict) else {}
-            for name, properties in catalogs.items()
-        }
+    _catalogs_are_usable = field_validator("catalogs", mode="before")(checked_catalogs)
 
     @model_validator(mode="after")
-    def _names_are_usable(self) -> Settings:
-        for name in self.catalogs:
-            if not name or "." in name or not name.replace("_", "").replace("-", "").isalnum():
-                raise ValueError(f"catalog name {name!r} must consist of letters, digits, '_' and '-'")
-        self.history.table_name(self.catalogs)  # raises if the catalog of the name is not configured
+    def _history_has_a_catalog(self) -> Settings:
+        try:
+            self.history.table_name(self.catalogs)
+        except InputError as error:
+            raise KeyProblemError(("history", "table"), str(error).removeprefix("history.table: ")) from None
         return self
 
     @model_validator(mode="after")
@@ -374,12 +424,17 @@ class Settings(Section):
         taken = {self.kafka.commit_topic, self.kafka.dead_letter_topic, *self.kafka.control_topics}
         for hook in self.hooks:
             if hook.kind == "kafka" and hook.topic in taken:
-                raise ValueError(f"hooks: topic {hook.topic} is one of kafka.*; give the hook a topic of its own")
+                found = f"topic {hook.topic} is one of kafka.*; give the hook a topic of its own"
+                raise KeyProblemError(("hooks",), found)
         return self
 
 
-def _as_text(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+@dataclass(frozen=True)
+class Loaded:
+    """Settings, and where they come from."""
+
+    settings: Settings
+    sources: Sources
 
 
 def load_settings(path: Path | None, environment: Mapping[str, str] | None = None) -> Settings:
@@ -388,73 +443,18 @@ def load_settings(path: Path | None, environment: Mapping[str, str] | None = Non
     Raises:
         InputError: the file is missing or not YAML, or a key is unknown or its value invalid. The message names it.
     """
-    tree = _read_yaml(path) if path else {}
-    for name, value in sorted((environment if environment is not None else os.environ).items()):
-        if name.startswith(ENVIRONMENT_PREFIX) and name != CONFIG_FILE_VARIABLE:
-            _set_from_environment(tree, name, value)
-    try:
-        return Settings.model_validate(tree)
-    except ValidationError as error:
-        raise InputError(_explain(error, path), reason=Reason.BAD_SETTING) from None
+    return load_with_sources(path, environment).settings
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"settings file {path} does not exist; name a file with -c FILE") from None
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"settings file {path} cannot be read: {error}") from None
-    if tree is None:
-        return {}
-    if not isinstance(tree, dict):
-        raise InputError(f"settings file {path} must hold a map of sections (catalogs, tables, kafka, …)")
-    return tree
-
-
-def _set_from_environment(tree: dict[str, Any], name: str, value: str) -> None:
-    levels = name[len(ENVIRONMENT_PREFIX) :].lower().split("__")
-    if levels[0] not in Settings.model_fields:
-        known = ", ".join(Settings.model_fields)
-        raise InputError(
-            f"environment variable {name} names no section; sections are: {known}", reason=Reason.BAD_SETTING
-        )
-    is_property = bool(levels[2:]) and (levels[0] == "catalogs" or tuple(levels[:2]) in PROPERTY_MAPS)
-    if is_property:
-        property_name = ".".join(levels[2:])
-        levels[2:] = [property_name.replace("_", "-") if levels[0] == "catalogs" else property_name]
-    section: Any = tree
-    for level in levels[:-1]:
-        key = _existing_key(section, level)
-        if not isinstance(section.get(key), dict):
-            section[key] = {}
-        section = section[key]
-    section[_existing_key(section, levels[-1])] = value if is_property else _parse_environment_value(value)
-
-
-def _existing_key(section: dict[str, Any], key: str) -> str:
-    """The file's spelling of `key`, if it has one: environment names cannot contain '-' or '.'."""
-    return next((known for known in section if _folded(str(known)) == _folded(key)), key)
-
-
-def _folded(key: str) -> str:
-    return key.lower().replace("-", "_").replace(".", "_")
-
-
-def _parse_environment_value(value: str) -> Any:
-    if value[:1] in "[{":
+def load_with_sources(path: Path | None, environment: Mapping[str, str] | None = None) -> Loaded:
+    """As `load_settings`, with the origin of each value."""
+    sources = read_file(path) if path else Sources()
+    put_environment(sources, os.environ if environment is None else environment, Settings.model_fields)
+    problems = hidden_secrets(sources)
+    if not problems:
         try:
-            return json.loads(value)
-        except json.JSONDecodeError:
-            return value
-    return value
-
-
-def _explain(error: ValidationError, path: Path | None) -> str:
+            return Loaded(Settings.model_validate(sources.values), sources)
+        except ValidationError as error:
+            problems = explained(error, Settings, sources)
     where = f" in {path}" if path else ""
-    lines = [f"settings{where} are not valid:"]
-    for problem in error.errors():
-        key = ".".join(str(part) for part in problem["loc"]) or "(top level)"
-        message = "unknown key; see `firnline check-config --help`" if problem["type"] == "extra_forbidden" else None
-        lines.append(f"  {key}: {message or problem['msg']}")
-    return "\n".join(lines)
+    raise InputError("\n  ".join([f"settings{where} are not valid:", *problems]), reason=Reason.BAD_SETTING)

@@ -7,6 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from compactor.errors import InputError
 from compactor.reasons import Reason
+from compactor.settings.catalogs import catalog_type, type_problem
 from compactor.spark.file_io import file_io_conf, stores_of
 from compactor.spark.java import AWS_JARS, JarSet
 
@@ -45,10 +46,6 @@ _TIMEOUTS: Mapping[str, Mapping[str, str]] = {
     "mariadb": {"jdbc.connectTimeout": str(CONNECT_SECONDS * 1000), "jdbc.socketTimeout": str(ANSWER_SECONDS * 1000)},
 }
 """Properties of a Spark catalog by its type or database; PostgreSQL's driver takes seconds, the others milliseconds."""
-_WITHOUT_COUNTERPART = {
-    "nessie": "PyIceberg has no such type; Nessie serves Iceberg's REST protocol: use type rest and a uri that ends "
-    "with /iceberg",
-}
 
 
 def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, str]:
@@ -59,16 +56,16 @@ def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, st
     Raises:
         InputError: the catalog type has no counterpart in Spark.
     """
-    kind = _kind(properties)
+    kind = catalog_type(properties)
+    problem = type_problem(kind)
+    if problem is not None:
+        raise InputError(f"catalogs.{name}.type: {problem}", reason=Reason.BAD_SETTING)
     if kind == "sql":
         conf = _sql(properties)
-    elif kind in {"rest", "hive", "glue"}:
+    else:
         conf = {"type": kind, **_TIMEOUTS.get(kind, {})}
         if properties.get("uri"):
             conf["uri"] = properties["uri"]
-    else:
-        why = _WITHOUT_COUNTERPART.get(kind, "it has no counterpart in Spark; use sql, rest, hive or glue")
-        raise InputError(f"catalogs.{name}.type: {kind!r}: {why}", reason=Reason.BAD_SETTING)
     if properties.get("warehouse"):
         conf["warehouse"] = properties["warehouse"]
     conf["cache-enabled"] = "false"  # a cached table would pin plan and commit to different snapshots
@@ -93,7 +90,7 @@ def bundles(properties: Mapping[str, str]) -> tuple[JarSet, ...]:
     warehouse = properties.get("warehouse", "")
     elsewhere = "://" in warehouse or warehouse.startswith(("/", "file:"))
     jars = [store.jars for store in stores]
-    if _kind(properties) == "glue" or (_kind(properties) == "rest" and not stores and not elsewhere):
+    if catalog_type(properties) == "glue" or (catalog_type(properties) == "rest" and not stores and not elsewhere):
         jars.append(AWS_JARS)
     return tuple(dict.fromkeys(jars))
 
@@ -117,17 +114,6 @@ def aws_profile(catalogs: Mapping[str, Mapping[str, str]]) -> str | None:
             reason=Reason.BAD_SETTING,
         )
     return found[0] if found else None
-
-
-def _kind(properties: Mapping[str, str]) -> str:
-    if properties.get("type"):
-        return properties["type"].lower()
-    uri = properties.get("uri", "")
-    if uri.startswith(("http://", "https://")):
-        return "rest"
-    if uri.startswith("thrift://"):
-        return "hive"
-    return "sql"
 
 
 def _sql(properties: Mapping[str, str]) -> dict[str, str]:

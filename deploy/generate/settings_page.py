@@ -1,4 +1,4 @@
-"""docs/settings.md: every setting with its default, unit and reason."""
+"""docs/settings.md: every setting with its default, its unit and range, and its reason."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 
 from pydantic.fields import FieldInfo
 
+from compactor.settings.allowed import allowed
 from compactor.settings.hooks import HookSettings
 from compactor.settings.section import Section
 from compactor.settings.tree import Settings
@@ -18,10 +19,17 @@ def settings_page() -> str:
         "",
         "This page is generated: `make generate` writes it. Every key is also an environment variable: `FIRNLINE_` +",
         "the path in capitals, levels joined by `__`; maps and lists as JSON. Environment variables win over the file.",
-        "Keys ending in `_seconds` are seconds; keys with `size` or `bytes` are bytes; `null` is unset.",
         "",
-        "| key | default | meaning and reason |",
-        "|---|---|---|",
+        "**Units.** A size is a number of bytes, or has a unit: `512MB` (MB is 10^6), `512MiB` (MiB is 2^20); also B,",
+        "KB, GB, TB, KiB, GiB, TiB. A time is a number of seconds, or has a unit: `500ms`, `30s`, `10min`, `1h`, `7d`.",
+        "The same holds for environment variables and for table properties `firnline.policy.<key>`. `null` is unset.",
+        "",
+        "**Check.** `firnline check-config` names wrong keys and values. It prints all settings, each with its origin:",
+        "`default`, `file` or the environment variable. The output is a settings file again. Secrets in it are",
+        "hidden as `********`, which a settings file refuses: write the secret, or set its environment variable.",
+        "",
+        "| key | default | allowed | meaning and reason |",
+        "|---|---|---|---|",
     ]
     for name, field in Settings.model_fields.items():
         section = field.annotation
@@ -36,4 +44,4 @@ def settings_page() -> str:
 def _row(key: str, field: FieldInfo) -> str:
     default = "required" if field.is_required() else field.get_default(call_default_factory=True)
     shown = json.dumps(default) if not isinstance(default, str) else default or '""'
-    return f"| `{key}` | `{shown}` | {field.description or ''} |"
+    return f"| `{key}` | `{shown}` | {allowed(field, examples=False)} | {field.description or ''} |"

@@ -13,9 +13,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, Transform, YearTransform
 from pyiceberg.types import NestedField, TimestamptzType
 
+from compactor.filter_syntax import parse_filter
 from compactor.filters.binding import bind
 from compactor.filters.projection import project
-from compactor.filters.syntax import parse_filter
 
 _COLUMN: Final = NestedField(field_id=1, name="ts", field_type=TimestamptzType(), required=False)
 _TRANSFORMS: Final[dict[str, Transform[Any, Any]]] = {

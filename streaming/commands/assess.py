@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import yaml
 from pydantic import ValidationError
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,10 +15,14 @@ from rich.table import Table
 from compactor.errors import FirnlineError, InputError
 from compactor.iceberg.tables import Catalogs, file_sizes
 from compactor.planning.tiered_policy import policy_of
+from compactor.reasons import Reason
+from compactor.settings.problems import explained
 from compactor.settings.tree import Settings, load_settings
+from compactor.settings.yaml_file import read_file
 from compactor.table_names import TableName
 from compactor.whatif.assessment import Prices, Scenario, assess
 from compactor.whatif.table_history import commits_of
+from streaming.commands import reports
 from streaming.commands.options import OUTPUT, numbers, print_error, print_json, result_console
 from streaming.ledger.table_resolution import watched_tables
 from streaming.wiring import manifest_cache
@@ -35,11 +38,12 @@ def read_prices(path: Path | None) -> Prices | None:
     """
     if path is None:
         return None
+    sources = read_file(path, "price file")
     try:
-        return Prices.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")) or {})
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError) as error:
-        keys = ", ".join(Prices.model_fields)
-        raise InputError(f"price file {path} cannot be used: {error}\nits keys, all optional: {keys}") from None
+        return Prices.model_validate(sources.values)
+    except ValidationError as error:
+        problems = "\n  ".join(explained(error, Prices, sources))
+        raise InputError(f"price file {path} is not valid:\n  {problems}", reason=Reason.BAD_OPTION) from None
 
 
 @click.command("assess")
@@ -69,16 +73,16 @@ def assess_tables(
         try:
             documents.append(document(name, _assessed(settings, catalogs, name, crons, most), bill))
         except FirnlineError as error:
-            failed.append(error)
+            failed.append((name, error))
     if output == "json":
-        print_json(documents)
+        print_json({"tables": documents, "errors": reports.error_documents(failed)})
     else:
         for each in documents:
             show(result_console(), each)
-    for other in failed[1:]:
+    for _, other in failed[1:]:
         print_error(other)
     if failed:
-        raise failed[0]
+        raise failed[0][1]
 
 
 def _assessed(

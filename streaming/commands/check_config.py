@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from compactor.settings.tree import Settings, load_settings
-from streaming.commands import reports
+from compactor.settings.tree import Settings, load_with_sources
 from streaming.commands.options import BAD_INPUT, FAILED_SAFELY, OUTPUT, print_json
+from streaming.commands.settings_report import settings_document, settings_yaml
 
 
 @click.command("check-config")
@@ -20,16 +20,20 @@ from streaming.commands.options import BAD_INPUT, FAILED_SAFELY, OUTPUT, print_j
 def check_config(config: Path | None, connect: bool, observe: bool, output: str) -> None:
     """Check the settings and print them with all defaults. Environment variables win over -c FILE.
 
+    The output is a settings file. A comment on each line says where the value comes from: default, file or the
+    environment variable; --output json also names the line of the file. Secrets are hidden: put them back, or set them
+    in the environment, before you use the output as a settings file.
+
     With --connect, print one line per check: ok, failed (with the remedy) or skipped. Writes and deletes a probe object
     in each location of output files; writes nothing to Kafka.
     """
-    settings = load_settings(config)
+    loaded = load_with_sources(config)
     if connect:
-        _check_connections(settings, observe=observe, output=output)
+        _check_connections(loaded.settings, observe=observe, output=output)
     elif output == "json":
-        print_json(reports.settings_document(settings))
+        print_json(settings_document(loaded))
     else:
-        click.echo(reports.settings_yaml(settings), nl=False)
+        click.echo(settings_yaml(loaded), nl=False)
 
 
 def _check_connections(settings: Settings, *, observe: bool, output: str) -> None:

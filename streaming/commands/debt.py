@@ -28,13 +28,11 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
     names = [TableName.parse(table, catalogs.names)] if table else watched_tables(settings, catalogs)
     with manifest_cache(settings) as cache:
         documents, failed = reports.debt_documents(settings, catalogs, cache, names, why=why)
-    if output != "json":
+    if output == "json":
+        print_json({"tables": documents, "errors": reports.error_documents(failed)})
+    else:
         reports.print_debt(result_console(), documents)
-    elif not table:
-        print_json(documents)
-    elif documents:
-        print_json(documents[0])
-    for error in failed:
+    for _, error in failed:
         print_error(error)
     if failed:
-        sys.exit(exit_code(failed[0]))
+        sys.exit(exit_code(failed[0][1]))

@@ -78,7 +78,7 @@ def history(
         HistoryQuery(table=name, since=since, until=until, partition=partition, decision=decision, limit=limit)
     )
     if output == "json":
-        print_json([document(row) for row in found])
+        print_json({"table": str(name), "decisions": [document(row) for row in found]})
     else:
         show(result_console(), name, found)
 

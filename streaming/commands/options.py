@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import click
@@ -18,6 +18,9 @@ from compactor.settings.spark_options import run_options
 
 PIPED_WIDTH = 160
 BAD_INPUT, FAILED_SAFELY = 2, 3
+JSON_VERSION = 1
+"""Of the JSON documents of all commands. New keys leave it as it is; a key that goes, or changes its meaning, raises
+it."""
 
 OUTPUT = click.option(
     "--output",
@@ -98,8 +101,9 @@ def fail(error: FirnlineError, code: int | None = None) -> NoReturn:
     sys.exit(exit_code(error) if code is None else code)
 
 
-def print_json(document: Any) -> None:
-    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+def print_json(document: Mapping[str, Any]) -> None:
+    """Print the document of a command, with its version."""
+    click.echo(json.dumps({"version": JSON_VERSION, **document}, indent=2, ensure_ascii=False))
 
 
 def result_console() -> Console:

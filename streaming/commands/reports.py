@@ -1,15 +1,13 @@
-"""Output of the commands: JSON documents and tables. Scripts read the JSON, so keep its structure stable."""
+"""Output of the commands: JSON documents and tables. Scripts read the JSON: see `JSON_VERSION` before you change it."""
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any, Literal
 
-import yaml
 from rich import filesize
 from rich.console import Console
 from rich.table import Table
@@ -32,11 +30,7 @@ from compactor.whatif.table_history import commits_of
 
 Document = dict[str, Any]
 FOOTER_READERS = 8
-HIDDEN = "********"
-SECRET_WORDS = (
-    "secret", "password", "token", "credential", "jaas", "account-key", "connection-string", "encryption-key"
-)  # fmt: skip
-PASSWORD_IN_URL = re.compile(r"(://[^/@:]*:)[^/@]+(@)")
+NO_CAUSES: Document = {"other_compactors": None, "arrivals": None, "causes": None}
 COMMITS_LOOKED_AT = 200  # newest snapshots that are read to find out why files are small
 
 
@@ -167,13 +161,13 @@ def _result_document(result: GroupResult) -> Document:
 
 def debt_documents(
     settings: Settings, catalogs: Catalogs, cache: ManifestCache, names: Sequence[TableName], *, why: bool = False
-) -> tuple[list[Document], list[FirnlineError]]:
-    """`firnline debt`: counts per partition of each table; unreadable tables are returned as errors.
+) -> tuple[list[Document], list[tuple[TableName, FirnlineError]]]:
+    """`firnline debt`: counts per partition of each table; unreadable tables are returned with their errors.
 
-    `why`: also find causes in the newest commits.
+    `why`: also find causes in the newest commits; otherwise their keys are null.
     """
     documents: list[Document] = []
-    failed: list[FirnlineError] = []
+    failed: list[tuple[TableName, FirnlineError]] = []
     for name in names:
         try:
             table = catalogs.load(name)
@@ -181,10 +175,15 @@ def debt_documents(
             sizes = file_sizes(values, table.properties)
             counted = live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
             document = _debt_document(settings, table, counted, policy_of(values, sizes), sizes)
-            documents.append({**document, **_causes(table, cache, counted, sizes)} if why else document)
+            documents.append(document | (_causes(table, cache, counted, sizes) if why else NO_CAUSES))
         except FirnlineError as error:
-            failed.append(error)
+            failed.append((name, error))
     return documents, failed
+
+
+def error_documents(failed: Iterable[tuple[TableName, FirnlineError]]) -> list[Document]:
+    """The tables that could not be read, and why."""
+    return [{"table": str(name), "reason": error.reason, "message": str(error)} for name, error in failed]
 
 
 def _causes(table: TableView, cache: ManifestCache, counted: Deltas, sizes: FileSizes) -> Document:
@@ -228,21 +227,6 @@ def _debt_document(settings: Settings, table: TableView, counted: Deltas, policy
         "small_files": sum(row["small_files"] for row in partitions),
         "partitions": partitions,
     }
-
-
-def settings_document(settings: Settings) -> Document:
-    """`firnline check-config --output json`: the settings with every default, secrets hidden."""
-    tree = settings.model_dump(mode="json")
-    for properties in (*tree["catalogs"].values(), tree["kafka"]["options"], tree["spark"]["conf"]):
-        for key, value in properties.items():
-            secret = any(word in key.lower() for word in SECRET_WORDS)
-            properties[key] = HIDDEN if secret else PASSWORD_IN_URL.sub(rf"\1{HIDDEN}\2", str(value))
-    return tree
-
-
-def settings_yaml(settings: Settings) -> str:
-    """The same as YAML, in the form of a settings file."""
-    return str(yaml.safe_dump(settings_document(settings), sort_keys=False, allow_unicode=True))
 
 
 def print_planning(console: Console, plan: TablePlan) -> None:
@@ -332,13 +316,13 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
         console.print(table)
         if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as fit a screen
             console.print(f"and {len(document['partitions']) - 40} more partitions; --output json shows all")
-        for other in document.get("other_compactors", []):
+        for other in document["other_compactors"] or ():
             console.print(
                 f"[bold]also compacted by[/] {other['name']}: {other['commits']} rewrites of {other['files']} files in "
                 "the last day (tables.other_compactors sets what firnline does)\n",
                 highlight=False,
             )
-        for cause in document.get("causes", []):
+        for cause in document["causes"] or ():
             left = f"{cause['files_left_of_100']:.3g} of 100 files would remain"
             console.print(
                 f"[bold]why:[/] {cause['sentence']}\n[bold]remedy:[/] {cause['remedy']} ({left})\n", highlight=False

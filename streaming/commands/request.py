@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
 from pathlib import Path
@@ -14,7 +13,7 @@ from compactor.filters.where import bind_where
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from streaming.commands.options import OUTPUT
+from streaming.commands.options import OUTPUT, print_json
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.kafka.clients import producer
@@ -68,7 +67,7 @@ def request_rewrite(config: Path | None, /, table: str, where: str, output: str)
     finally:
         client.close(timeout=SEND_SECONDS)
     if output == "json":
-        click.echo(json.dumps({"table": str(view.name), "where": where or None, "event_id": changed.event_id}))
+        print_json({"table": str(view.name), "where": where or None, "event_id": changed.event_id})
     else:
         click.echo(
             f"requested: {view.name}{f' where {where}' if where else ''}; follow it in the service's log and /metrics"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,23 +19,22 @@ from compactor.planning.policy import Policy, ThresholdPolicy
 from compactor.planning.tiered_policy import TieredPolicy
 from compactor.settings.policy import PolicyValues
 from compactor.settings.tree import load_settings
+from compactor.settings.units import read_bytes
 from compactor.table_names import TableName
 from compactor.whatif.simulation import FOREVER, Arrival, Outcome, bursts, regular, replay
 from streaming.commands.options import OUTPUT, numbers, print_json, result_console
 
-UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
-BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*([kmg]?)i?b?", re.IGNORECASE)
 CURVE = (2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0)
 CRONS = (10, 60)
 BURST, PAUSE_SECONDS = 30, 2 * 3600.0
 
 
 def parse_bytes(text: str) -> int:
-    """Parse bytes as Spark does: 1MB and 1m are 1024 * 1024."""
-    found = BYTES.fullmatch(text.strip())
-    if found is None or float(found[1]) <= 0:
-        raise click.BadParameter(f"{text!r} is not a size; write e.g. 1MB, 512m or 1048576")
-    return int(float(found[1]) * UNITS[found[2].lower()])
+    """Parse a size as settings do: 1MB is 10^6 bytes, 1MiB is 2^20."""
+    size = read_bytes(int(text) if text.strip().isdecimal() else text)
+    if not isinstance(size, int) or size <= 0:
+        raise click.BadParameter(f"{text!r} is not a size; write e.g. 1MB, 512MiB or 1048576 (bytes)")
+    return size
 
 
 def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[int, ...]:
@@ -55,7 +53,7 @@ class Contender:
 @click.argument("table", required=False)
 @click.option("--commits", default=10_000, show_default=True, type=click.IntRange(1), help="Commits to replay.")
 @click.option("--size", "sizes", default="1MB", show_default=True, callback=_sizes, help="File sizes, used in turn, "
-              "e.g. 1MB,40MB. 1MB is 1024 x 1024 bytes, as in Spark.")  # fmt: skip
+              "e.g. 1MB,40MB. MB: 10^6 bytes, MiB: 2^20.")  # fmt: skip
 @click.option("--files", default=1, show_default=True, type=click.IntRange(1), help="Files per commit and bucket.")
 @click.option("--interval", default=60.0, show_default=True, type=click.FloatRange(0), help="Seconds between commits.")
 @click.option("--pattern", type=click.Choice(["regular", "bursts", "idle", "upserts"]),
@@ -100,7 +98,7 @@ def simulate(config: Path | None, /, table: str | None, plot: Path | None, outpu
     if plot is not None:
         draw(plot, outcomes)
     if output == "json":
-        print_json([document(name, outcome) for name, outcome in outcomes])
+        print_json({"policies": [document(name, outcome) for name, outcome in outcomes]})
     else:
         show(result_console(), outcomes)
 

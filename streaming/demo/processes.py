@@ -14,7 +14,7 @@ from typing import IO
 
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
-from compactor.settings.tree import ENVIRONMENT_PREFIX
+from compactor.settings.environment import ENVIRONMENT_PREFIX
 
 STOP_SECONDS = 30.0  # the service's limit for SIGTERM
 LAST_LINES = 15

@@ -38,7 +38,8 @@ from pyiceberg.types import LongType, NestedField, StringType
 from compactor.commit.in_flight import InFlightRecords, Owner
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.locations import plain_path
-from compactor.settings.tree import ENVIRONMENT_PREFIX, Settings, load_settings
+from compactor.settings.environment import ENVIRONMENT_PREFIX
+from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -79,10 +80,25 @@ def test_plan_and_debt_print_json_alone(shelf: Site) -> None:
     assert all(set(group) >= GROUP_KEYS for group in plan["groups"])
     assert plan["snapshot_before"] == shelf.view("shown").snapshot.snapshot_id
     debt = document(firnline(shelf.config, "debt", "db.shown", "--output", "json"))
-    assert (debt["data_files"], debt["small_files"]) == (24, 24)
-    assert {row["due"] for row in debt["partitions"]} == {True}
+    (shown,) = debt["tables"]
+    assert (shown["data_files"], shown["small_files"]) == (24, 24)
+    assert {row["due"] for row in shown["partitions"]} == {True}
     every = document(firnline(shelf.config, "debt", "--output", "json"))
-    assert {one["table"] for one in every} == {f"lake.db.{name}" for name in ("one", "two", "eight", "shown")}
+    assert {one["table"] for one in every["tables"]} == {f"lake.db.{name}" for name in ("one", "two", "eight", "shown")}
+    assert plan["version"] == every["version"] == 1
+
+
+def test_debt_has_one_shape(shelf: Site) -> None:
+    """For one table, for all, with causes and with an error."""
+    asked = ((), ("db.shown",), ("db.shown", "--why"), ("db.nothing",))
+    found = [json.loads(in_process(shelf.config, "debt", *each, "--output", "json").stdout) for each in asked]
+    assert {tuple(each) for each in found} == {("version", "tables", "errors")}
+    assert len({tuple(table) for each in found for table in each["tables"]}) == 1
+    assert [(len(each["tables"]), len(each["errors"])) for each in found] == [(4, 0), (1, 0), (1, 0), (0, 1)]
+    assert [each["tables"][0]["causes"] is None for each in found[:3]] == [True, True, False]
+    (error,) = found[3]["errors"]
+    assert (error["table"], error["reason"]) == ("lake.db.nothing", "unknown_table")
+    assert "does not exist" in error["message"]
 
 
 def in_process(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -95,7 +111,7 @@ def in_process(config: Path, *arguments: str, **environment: str) -> subprocess.
     ("arguments", "code", "said"),
     [
         (("compact", "db.nothing"), 2, "table lake.db.nothing does not exist"),
-        (("debt", "db.nothing", "--output", "json"), 2, "table lake.db.nothing does not exist"),
+        (("debt", "db.nothing"), 2, "table lake.db.nothing does not exist"),
         (("plan", "nothing"), 2, "must look like namespace.table"),
         (("plan", "db.shown", "--where", "no_such_column = 1"), 2, "no_such_column"),
         (("plan", "db.shown", "--where", "part ="), 2, "part ="),
@@ -135,7 +151,8 @@ def test_the_same_name_in_two_catalogs_needs_its_catalog(shelf: Site, tmp_path: 
     done = in_process(both, "debt", "db.shown")
     assert done.returncode == 2
     assert "must start with its catalog; configured catalogs: lake, pond" in done.stderr
-    assert document(in_process(both, "debt", "lake.db.shown", "--output", "json"))["table"] == "lake.db.shown"
+    (shown,) = document(in_process(both, "debt", "lake.db.shown", "--output", "json"))["tables"]
+    assert shown["table"] == "lake.db.shown"
 
 
 def test_a_catalog_that_does_not_answer_is_no_bad_input(shelf: Site, tmp_path: Path) -> None:

@@ -142,11 +142,11 @@ def test_a_catalog_that_does_not_answer_keeps_nobody_else_from_being_checked(
     assert "commit topic" in done.stdout
 
 
-def test_a_type_that_spark_does_not_know_is_an_error_of_the_settings(tree: dict[str, Any], tmp_path: Path) -> None:
-    tree["catalogs"] = {"lake": {"type": "nessie", "uri": "http://127.0.0.1:1/api/v1"}}
+def test_what_spark_cannot_be_given_is_an_error_of_the_settings(tree: dict[str, Any], tmp_path: Path) -> None:
+    tree["catalogs"] = {"lake": {"type": "glue", "glue.access-key-id": "key"}}
     found = checks(tree, tmp_path)
     assert failed(found) == {"catalog lake"}
-    assert "/iceberg" in found["catalog lake"].detail
+    assert "glue.access-key-id" in found["catalog lake"].detail
     assert not found["catalog lake"].again
 
 

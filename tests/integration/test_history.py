@@ -229,7 +229,7 @@ def test_one_run_id_leads_from_the_log_to_the_snapshot_the_history_and_the_spark
     assert snapshot is not None
     assert snapshot.summary.additional_properties["firnline.run-id"] == run_id
 
-    rows = document(firnline(place.config, "history", "db.t", "--since", "1h", "--output", "json"))
+    rows = document(firnline(place.config, "history", "db.t", "--since", "1h", "--output", "json"))["decisions"]
     assert {(row["run_id"], row["decision"], row["committed_snapshot_id"]) for row in rows} == {
         (run_id, "done", snapshot.snapshot_id)
     }

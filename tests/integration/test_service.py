@@ -345,7 +345,7 @@ def test_it_stops_when_idle_and_says_so(shared: Site, running: ServiceProcess) -
 
 def test_its_history_tells_every_decision(shared: Site, running: ServiceProcess) -> None:
     """After its end: what waited has been written."""
-    rows = document(firnline(shared.config, "history", "db.in_loop", "--output", "json"))
+    rows = document(firnline(shared.config, "history", "db.in_loop", "--output", "json"))["decisions"]
     done = [row for row in rows if row["decision"] == "done"]
     assert {row["run_id"] for row in done} == {
         snapshot.summary.additional_properties["firnline.run-id"]
@@ -353,11 +353,11 @@ def test_its_history_tells_every_decision(shared: Site, running: ServiceProcess)
         if snapshot.summary is not None and snapshot.summary.operation.value == "replace"
     }
     assert sorted(row["partition"] for row in done) == [f"part=p{number:02d}" for number in range(4)]
-    rows = document(firnline(shared.config, "history", "db.in_events", "--output", "json"))
+    rows = document(firnline(shared.config, "history", "db.in_events", "--output", "json"))["decisions"]
     assert sorted((row["decision"], row["reason"], row["partition"]) for row in rows) == [
         ("skipped", "not_due", f"part=p{number:02d}") for number in range(4)
     ]
-    (row, *_) = document(firnline(shared.config, "history", "db.out_silent", "--output", "json"))
+    (row, *_) = document(firnline(shared.config, "history", "db.out_silent", "--output", "json"))["decisions"]
     assert (row["decision"], row["reason"], row["partition"]) == ("skipped", "not_acted_on", None)
 
 

@@ -24,7 +24,7 @@ from pyiceberg.expressions import (
     Or,
 )
 
-from compactor.filters.syntax import Constant, Every, Negated, Node, Operator, Some, Test
+from compactor.filter_syntax import Constant, Every, Negated, Node, Operator, Some, Test
 
 OPERATORS: dict[type[Any], Operator] = {
     EqualTo: "=",

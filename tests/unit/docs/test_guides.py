@@ -11,7 +11,7 @@ import yaml
 from compactor.settings.tree import Settings, load_settings
 from compactor.spark.catalogs import spark_catalog_conf
 from compactor.spark.session import jar_sets
-from streaming.commands.reports import settings_document
+from streaming.commands.settings_report import settings_tree
 from streaming.commit_events.canonical import CanonicalDecoder
 from streaming.commit_events.decoder import RawEvent, TableChanged, decode
 
@@ -41,7 +41,7 @@ def test_settings_are_accepted(block: str, tmp_path: Path) -> None:
     for name, properties in settings.catalogs.items():
         assert spark_catalog_conf(name, properties)
     assert jar_sets(settings)
-    shown = yaml.safe_dump(settings_document(settings))
+    shown = yaml.safe_dump(settings_tree(settings))
     assert not [secret for secret in SECRETS if secret in shown.replace("client-secret:", "")]
 
 

@@ -12,10 +12,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import DayTransform, HourTransform, MonthTransform, YearTransform
 from pyiceberg.types import DateType, NestedField, TimestampNanoType, TimestamptzType
 
+from compactor.filter_syntax import parse_filter
 from compactor.filters.binding import bind
 from compactor.filters.predicates import matches
 from compactor.filters.projection import project
-from compactor.filters.syntax import parse_filter
 from deploy.generate.where_page import MOMENTS, projected, time_filters, where_page
 
 UTC = dt.UTC

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import ValidationError
 
 from compactor.errors import InputError
 from compactor.iceberg.tables import Catalogs, FileSizes, file_sizes
 from compactor.settings.policy import PolicySettings, PolicyValues
-from compactor.settings.tree import CommitSettings, Settings, TableRules, load_settings
+from compactor.settings.tree import CommitSettings, Settings, TableRules, load_settings, load_with_sources
 from compactor.table_names import TableName
-from streaming.commands.reports import settings_yaml
+from streaming.commands.settings_report import settings_yaml
 
 CATALOG = {"FIRNLINE_CATALOGS__LAKE__TYPE": "rest"}
 EVENTS = TableName("lake", ("db",), "events")
@@ -190,9 +191,10 @@ def test_maps_and_lists_are_json() -> None:
 
 def test_a_whole_catalog_may_be_json_and_single_keys_come_after_it() -> None:
     settings = load_settings(
-        None, {"FIRNLINE_CATALOGS__SEA": '{"type": "sql", "uri": "a"}', "FIRNLINE_CATALOGS__SEA__URI": "b"}
+        None,
+        {"FIRNLINE_CATALOGS__SEA": '{"type": "rest", "uri": "http://a"}', "FIRNLINE_CATALOGS__SEA__URI": "http://b"},
     )
-    assert settings.catalogs == {"sea": {"type": "sql", "uri": "b"}}
+    assert settings.catalogs == {"sea": {"type": "rest", "uri": "http://b"}}
 
 
 @pytest.mark.parametrize(
@@ -298,16 +300,17 @@ def test_only_the_strategy_decides_the_strategy(policy: dict[str, Any], strategy
         {},
         {"strategy": "threshold"},
         {"tables": {"db.events": {"min_input_files": 3}}},
-        {"min_input_files": 7, "tables": {"db.events": {"growth": 3.0}}},
+        {"min_input_files": 7, "tables": {"db.events": {"growth": 3.0}, "db.*": {}}},
     ],
 )
 def test_what_check_config_prints_means_what_was_read(policy: dict[str, Any], tmp_path: Path) -> None:
-    given = Settings.model_validate({"catalogs": {"lake": {"type": "rest"}}, "policy": policy})
+    given = tmp_path / "given.yaml"
+    given.write_text(yaml.safe_dump({"catalogs": {"lake": {"type": "rest"}}, "policy": policy}))
     file = tmp_path / "firnline.yaml"
-    file.write_text(settings_yaml(given))
-    again = load_settings(file, {})
+    file.write_text(settings_yaml(load_with_sources(given, {})))
+    assert load_settings(file, {}) == load_settings(given, {})
     for name in (EVENTS, TableName("lake", ("db",), "other")):
-        assert again.policy.for_table(name) == given.policy.for_table(name)
+        assert load_settings(file, {}).policy.for_table(name) == load_settings(given, {}).policy.for_table(name)
 
 
 def test_a_misspelled_override_is_refused_even_if_it_is_null() -> None:

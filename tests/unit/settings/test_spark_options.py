@@ -18,6 +18,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "spark-options.md"
 MEBIBYTE = 1024 * 1024
 TRANSLATED = {
     "target-file-size-bytes=1048576": ("policy", {"target_file_size": MEBIBYTE}),
+    "target-file-size-bytes=1MiB": ("policy", {"target_file_size": MEBIBYTE}),
     "min-file-size-bytes=1000": ("policy", {"min_file_size": 1000}),
     "min-input-files=2": ("policy", {"min_input_files": 2}),
     "max-file-group-size-bytes=5": ("policy", {"max_file_group_size": 5}),
@@ -62,12 +63,12 @@ def test_everything_can_be_rewritten_and_what_is_always_so_may_be_asked_for() ->
         ("taget-file-size-bytes=3", "did you mean target-file-size-bytes?"),
         ("colour=3", "not an option of Spark's"),
         ("min-input-files", "is not NAME=VALUE"),
-        ("min-input-files=1", "option min-input-files=1 cannot be used: Input should be greater than or equal to 2"),
+        ("min-input-files=1", "option min-input-files=1 cannot be used: allowed: a whole number, at least 2"),
         ("min-input-files=few", "option min-input-files=few cannot be used"),
         ("rewrite-all=maybe", "must be true or false"),
         ("partial-progress.enabled=1", "must be true or false"),
-        ("partial-progress.max-commits=0", "greater than or equal to 1"),
-        ("max-concurrent-file-group-rewrites=0", "greater than or equal to 1"),
+        ("partial-progress.max-commits=0", "at least 1"),
+        ("max-concurrent-file-group-rewrites=0", "at least 1"),
         ("use-starting-sequence-number=false", "only true is possible"),
         ("remove-dangling-deletes=false", "only true is possible"),
         ("max-file-size-bytes=9", "is not offered: files are never split"),

@@ -34,7 +34,10 @@ def test_only_the_strategy_decides_the_strategy(properties: dict[str, str], stra
     ("name", "value", "said"),
     [
         ("firnline.policy.growth", "eight", "firnline.policy.growth='eight' is not used"),
-        ("firnline.policy.growth", "0.5", "greater than 1"),
+        ("firnline.policy.target_file_size", "-5", "bytes, at least 1"),
+        ("firnline.policy.min_file_size", "10m", "bytes, at least 1"),
+        ("firnline.policy.settle_after_seconds", "soon", "30s, 10min, 1h"),
+        ("firnline.policy.growth", "0.5", "a number, above 1"),
         ("firnline.policy.min_input_files", "", "firnline.policy.min_input_files='' is not used"),
         ("firnline.policy.strategy", "fast", "firnline.policy.strategy='fast' is not used"),
         ("firnline.policy.grwth", "4", "did you mean firnline.policy.growth?"),
@@ -49,6 +52,20 @@ def test_a_bad_property_is_told_and_the_files_setting_holds(name: str, value: st
     (refused,) = refused_properties(given)
     assert said in refused
     assert policy.for_table(EVENTS, given) == policy.for_table(EVENTS, {"firnline.policy.max_small_files": "7"})
+
+
+def test_sizes_and_times_of_a_table_may_have_units() -> None:
+    given = {"target_file_size": "512MB", "min_row_group_size": "8 MiB", "settle_after_seconds": "10min"}
+    values = PolicySettings().for_table(EVENTS, {f"firnline.policy.{key}": value for key, value in given.items()})
+    assert (values.target_file_size, values.min_row_group_size) == (512_000_000, 8 * 2**20)
+    assert values.settle_after_seconds == 600
+
+
+def test_a_filter_of_a_table_that_cannot_be_read_is_no_filter_for_nothing() -> None:
+    """Without it, partitions would be rewritten that the owner excludes: the plan must fail instead."""
+    given = {"firnline.policy.where": "day >="}
+    assert PolicySettings().for_table(EVENTS, given).where == "day >="
+    assert refused_properties(given) == ()
 
 
 def test_good_properties_and_those_of_others_are_not_refused() -> None:

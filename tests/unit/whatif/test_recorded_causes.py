@@ -195,7 +195,7 @@ def _file(bucket: int, size: int) -> DataFile:
 def debt_why(settings: Path) -> dict[str, Any]:
     answer = CliRunner().invoke(main, ["-c", str(settings), "debt", "db.t", "--why", "--output", "json"])
     assert answer.exit_code == 0, answer.output
-    document: dict[str, Any] = json.loads(answer.stdout)
+    document: dict[str, Any] = json.loads(answer.stdout)["tables"][0]
     return document
 
 

@@ -1,0 +1,155 @@
+"""What is wrong with settings, in plain words: the key, the value, what is allowed, and where it is set."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Final, get_args, get_origin
+
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+from compactor.settings.allowed import allowed, kinds_of
+from compactor.settings.environment import variable_of
+from compactor.settings.origins import Key, Sources, dotted, walk
+from compactor.settings.secret_values import HIDDEN, hidden
+from compactor.settings.section import KeyProblemError, Section
+
+LONGEST_VALUE: Final = 80
+MOST_KEYS: Final = 14
+
+
+def explained(error: ValidationError, model: type[Section], sources: Sources) -> list[str]:
+    """One line for each key with a problem, in pydantic's order. `sources`: the values as they were written."""
+    lines: dict[str, str] = {}
+    for problem in error.errors():
+        found = _located(model, problem["loc"])
+        problem["input"] = sources.value(found.key, problem["input"])
+        key, text = _said(problem, found, model)
+        origin = sources.origin(key)
+        name = dotted(key) or "settings"
+        lines.setdefault(name, f"{name}: {text}" + (f" ({origin.place})" if origin else ""))
+    return list(lines.values())
+
+
+def hidden_secrets(sources: Sources) -> list[str]:
+    """A line for each secret that `check-config` has hidden: read back as settings, it would be a wrong password."""
+    lines = []
+    for key, value in walk(sources.values):
+        if isinstance(value, str) and HIDDEN in value:
+            variable, origin = variable_of(key), sources.origin(key)
+            other = f", or set the environment variable {variable}" if variable else ""
+            where = f" ({origin.place})" if origin else ""
+            hides = f"{HIDDEN} stands for a secret that `check-config` hides"
+            lines.append(f"{dotted(key)}: {hides}; write the secret itself{other}{where}")
+    return lines
+
+
+def checked(section: type[Section], key: str, text: str) -> Any:
+    """Parse the value of one key of a section.
+
+    Raises:
+        ValueError: the value is invalid; the message says what is allowed.
+    """
+    try:
+        return getattr(section.model_validate({key: text}), key)
+    except ValidationError as error:
+        raised = error.errors()[0].get("ctx", {}).get("error")
+        why = str(raised) if raised else f"allowed: {allowed(section.model_fields[key])}"
+        raise ValueError(why) from None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where pydantic's location leads: the key, as far as it names settings; its field, and the section around it."""
+
+    key: Key
+    field: FieldInfo | None
+    section: type[Section] | None
+    of_key: bool = False
+
+
+def _located(model: type[Section], location: Iterable[str | int]) -> _Place:
+    place = _Place((), None, model)
+    for part in location:
+        if part == "[key]":
+            return _Place(place.key, place.field, None, of_key=True)
+        inner = _below(place, part)
+        if inner is None:  # what follows names an alternative of a type
+            break
+        place = inner
+    return place
+
+
+def _below(place: _Place, part: str | int) -> _Place | None:
+    section = place.section if place.field is None else _section_of(place.field)
+    if section is not None:
+        return _Place((*place.key, str(part)), section.model_fields.get(str(part)), section)
+    for kind in kinds_of(place.field) if place.field else ():
+        origin, arguments = get_origin(kind.plain), get_args(kind.plain)
+        if origin is tuple and isinstance(part, int):
+            return _Place((*place.key, part), FieldInfo.from_annotation(arguments[0]), None)
+        if origin is dict:
+            return _Place((*place.key, str(part)), FieldInfo.from_annotation(arguments[1]), None)
+    return None
+
+
+def _section_of(field: FieldInfo) -> type[Section] | None:
+    plain = (kind.plain for kind in kinds_of(field))
+    return next((each for each in plain if isinstance(each, type) and issubclass(each, Section)), None)
+
+
+def _said(problem: ErrorDetails, place: _Place, model: type[Section]) -> tuple[Key, str]:
+    raised = problem.get("ctx", {}).get("error")
+    if isinstance(raised, KeyProblemError):
+        return (*place.key, *raised.key), raised.message
+    return place.key, str(raised) if raised is not None else _sentence(problem, place, model)
+
+
+def _sentence(problem: ErrorDetails, place: _Place, model: type[Section]) -> str:
+    given = problem["input"]
+    if place.field is None and place.section is not None and place.key:
+        return f"unknown key{_hint(place.key, place.section, model)}"
+    if place.of_key:
+        return f"the key {given!r} is not allowed; keys are text: put it in quotes"
+    expected = f"allowed: {allowed(place.field)}" if place.field else "allowed: a map of sections"
+    if problem["type"] == "missing":
+        return f"this key is missing; {expected}"
+    if given is None:
+        return f"it has no value; {expected}; or remove the key, and its default applies"
+    if place.field and place.field.annotation is str and isinstance(given, int | float):
+        expected = f"{expected}; put it in quotes"
+    return f"{_shown(place.key, given)} is not allowed; {expected}"
+
+
+def _hint(key: Key, section: type[Section], model: type[Section]) -> str:
+    """The nearest key beside the unknown one, else the same key elsewhere, else all keys, if they are few."""
+    *above, name = key
+    known = list(section.model_fields)
+    near = get_close_matches(str(name), known, n=1)
+    if near:
+        return f"; did you mean {dotted((*above, near[0]))}?"
+    elsewhere = [key for key in _known_keys(model) if key.rpartition(".")[2] == name]
+    if elsewhere:
+        return f"; did you mean {elsewhere[0]}?"
+    of = f" of {dotted(tuple(above))}" if above else ""
+    return f"; keys{of}: {', '.join(known)}" if len(known) <= MOST_KEYS else "; docs/settings.md lists all keys"
+
+
+def _known_keys(model: type[Section]) -> Iterator[str]:
+    for name, field in model.model_fields.items():
+        yield name
+        section = _section_of(field)
+        yield from (f"{name}.{key}" for key in section.model_fields) if section else ()
+
+
+def _shown(key: Key, value: Any) -> str:
+    if isinstance(value, dict | list | tuple):
+        return f"a {'map' if isinstance(value, dict) else 'list'}"
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    text = hidden(str(key[-1]) if key else "", text)
+    text = text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
+    return repr(text) if isinstance(value, str) else text

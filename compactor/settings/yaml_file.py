@@ -1,0 +1,128 @@
+"""Read a settings file: YAML without duplicate keys, with the line of every value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+from yaml.constructor import ConstructorError
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from compactor.errors import InputError
+from compactor.reasons import Reason
+from compactor.settings.origins import Key, Origin, Sources, dotted
+from compactor.settings.section import KeyProblemError
+
+MERGE_TAG, TIMESTAMP_TAG = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:timestamp"
+
+
+class _Loader(yaml.SafeLoader):
+    """Dates stay text: no setting is a date, and a filter may be one."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
+        first: [(tag, pattern) for tag, pattern in known if tag != TIMESTAMP_TAG]
+        for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def read_file(path: Path, what: str = "settings file") -> Sources:
+    """Read a settings file, or another file of keys: `what`, in messages.
+
+    Raises:
+        InputError: the file is missing, is no YAML, is no map, or has a key twice. The message names the line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        hint = "; name a file with -c FILE" if what == "settings file" else ""
+        raise InputError(f"{what} {path} does not exist{hint}") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{what} {path} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+    except OSError as error:
+        raise InputError(f"{what} {path} cannot be read: {error.strerror}") from None
+    try:
+        return _parsed(text, path)
+    except yaml.YAMLError as error:
+        problem = f"is not YAML: {_said(error)}"
+    except KeyProblemError as error:
+        problem = error.message
+    except (ValueError, OverflowError) as error:  # a value that its tag, such as !!int, does not allow
+        problem = f"has a value that is not what its tag says: {error}; remove the tag"
+    except RecursionError:
+        problem = "has maps or lists that are nested too deeply"
+    raise InputError(f"{what} {path} {problem}", reason=Reason.BAD_SETTING)
+
+
+def _parsed(text: str, path: Path) -> Sources:
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return Sources(str(path))
+        nodes = list(nodes_of(root))
+        _refuse_duplicates(nodes)
+        tree = loader.construct_document(root)
+    finally:
+        loader.dispose()
+    if tree is None:
+        return Sources(str(path))
+    if not isinstance(tree, dict):
+        raise KeyProblemError((), "must hold a map of keys")
+    return Sources(str(path), tree, {key: Origin(str(path), _line(node)) for key, node, _ in nodes if key})
+
+
+def nodes_of(root: Node) -> Iterator[tuple[Key, Node, Node]]:
+    """Every node: its key, the node with its place (the key of a map, not the value), and itself.
+
+    A node that is used again through an alias comes once.
+    """
+    yield (), root, root
+    yield from _nodes_below(root, (), (), set())
+
+
+def _nodes_below(node: Node, key: Key, around: tuple[Node, ...], seen: set[int]) -> Iterator[tuple[Key, Node, Node]]:
+    if node in around:
+        at = f"{dotted(key)} (line {_line(node)})"
+        raise KeyProblemError(key, f"has an alias at {at} for a map or list around it; write the values there")
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    items: list[tuple[str | int, Node, Node]] = []
+    if isinstance(node, MappingNode):
+        items = [(name.value, name, value) for name, value in node.value if isinstance(name, ScalarNode)]
+    elif isinstance(node, SequenceNode):
+        items = [(index, item, item) for index, item in enumerate(node.value)]
+    for part, place, value in items:
+        yield (*key, part), place, value
+        yield from _nodes_below(value, (*key, part), (*around, node), seen)
+
+
+def _refuse_duplicates(nodes: list[tuple[Key, Node, Node]]) -> None:
+    """YAML forbids a key twice in a map; PyYAML would keep the last."""
+    for key, _, node in nodes:
+        names: dict[tuple[str, str], Node] = {}
+        for name, _ in node.value if isinstance(node, MappingNode) else ():
+            if not isinstance(name, ScalarNode) or name.tag == MERGE_TAG:
+                continue
+            first = names.setdefault((name.tag, name.value), name)
+            if first is not name:
+                lines = sorted({_line(first), _line(name)})
+                where = f"line{'s' * (len(lines) - 1)} {' and '.join(map(str, lines))}"
+                double = (*key, name.value)
+                raise KeyProblemError(double, f"has the key {dotted(double)} twice ({where}); remove one of them")
+
+
+def _line(node: Node) -> int:
+    return int(node.start_mark.line) + 1
+
+
+def _said(error: yaml.YAMLError) -> str:
+    if not isinstance(error, yaml.MarkedYAMLError):
+        return " ".join(str(error).split())
+    mark = error.problem_mark or error.context_mark
+    where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+    remedy = (
+        "write plain text" if isinstance(error, ConstructorError) else "a quote, bracket, colon or comma may be wrong"
+    )
+    return f"{where}{': '.join(filter(None, (error.context, error.problem)))}; {remedy}"

@@ -1,0 +1,84 @@
+"""The settings as `firnline check-config` prints them: all values, secrets hidden, with the origin of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import yaml
+from yaml.nodes import MappingNode, SequenceNode
+
+from compactor.settings.environment import PROPERTY_MAPS
+from compactor.settings.origins import Key, Sources, dotted
+from compactor.settings.secret_values import hidden, without_password
+from compactor.settings.tree import Loaded, Settings
+from compactor.settings.yaml_file import nodes_of
+
+Tree = dict[str, Any]
+DEFAULT: Final = "default"
+FILE: Final = "file"
+
+
+def settings_tree(settings: Settings) -> Tree:
+    """All settings in the form of a settings file, with secrets hidden."""
+    tree: Tree = _without_secrets(settings.model_dump(mode="json"), ())
+    return tree
+
+
+def _without_secrets(value: Any, key: Key) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(inner, (*key, name)) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(inner, key) for inner in value]
+    if not isinstance(value, str):
+        return value
+    is_property = key[0] == "catalogs" or key[:2] in PROPERTY_MAPS
+    return hidden(str(key[-1]), value) if is_property else without_password(value)
+
+
+def settings_document(loaded: Loaded) -> Tree:
+    """`firnline check-config --output json`: the settings, and where each value comes from, by dotted key.
+
+    An origin is `default`, `<file>:<line>` or the name of an environment variable.
+    """
+    tree = settings_tree(loaded.settings)
+    origins = {
+        dotted(key): str(loaded.sources.origin(key)) if loaded.sources.has(key) else DEFAULT for key, _ in _leaves(tree)
+    }
+    return {"settings": tree, "origins": origins}
+
+
+def settings_yaml(loaded: Loaded) -> str:
+    """The settings as YAML; a comment at the end of each line says where the value comes from.
+
+    Read back as a settings file, it gives the same text: so `default` is the origin of every default, also where the
+    file repeats it, and lines are only in the JSON document.
+    """
+    tree = settings_tree(loaded.settings)
+    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=float("inf"))
+    defaults = dict(_leaves(settings_tree(Settings.model_validate({"catalogs": {"any": {}}}))))
+    values, lines = dict(_leaves(tree)), text.splitlines()
+    root = yaml.compose(text, yaml.SafeLoader)
+    for key, place, node in nodes_of(root) if root is not None else ():
+        if key in values:
+            is_block = isinstance(node, MappingNode | SequenceNode) and not node.flow_style
+            line = place.start_mark.line if is_block else node.end_mark.line
+            is_default = key in defaults and defaults[key] == values[key]
+            lines[line] += f"  # {_origin(loaded.sources, key, is_default=is_default)}"
+    return "\n".join(lines) + "\n"
+
+
+def _origin(sources: Sources, key: Key, *, is_default: bool) -> str:
+    origin = sources.origin(key) if sources.has(key) else None
+    if origin is not None and origin.variable:
+        return origin.variable
+    return DEFAULT if origin is None or is_default else FILE
+
+
+def _leaves(tree: Tree, above: Key = ()) -> Iterator[tuple[Key, Any]]:
+    """All values that are no maps, with their keys; lists and empty maps are values."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, (*above, name))
+        else:
+            yield (*above, name), value
