@@ -339,7 +339,7 @@ MUTATIONS: Final = (
         "16",
         "a look that ends early is taken for a finished count",
         "streaming/ledger/looker.py",
-        "        if update.more:  # unfinished",
+        "        if update.more or not saved:  # the next look",
         "        if False:  # unfinished",
         f"{_LOOKER}::test_a_long_count_goes_on_look_by_look",
     ),
