@@ -118,6 +118,7 @@ class Reason(StrEnum):
     # Runs.
     CONFLICT = "conflict"
     STOPPED = "stopped"
+    LEASE_LOST = "lease_lost"
     STALLED = "stalled"
     OTHER_COMPACTOR = "other_compactor"
     SWITCHED_OFF = "switched_off"

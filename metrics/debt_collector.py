@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
+from compactor.iceberg.other_compactors import DAY_SECONDS
 from compactor.partitions import JsonValue
 from compactor.runs.dispatcher import Work
 from compactor.table_names import TableName
@@ -56,7 +57,8 @@ class DebtCollector(Collector):
 
     `max_tables` and `worst_partitions` limit the number of series: tables with their own series, and partitions of all
     tables together. `waiting_looks` returns the length of the look queue; `shard_members` the number of services in the
-    shard group (1 without a group, 0 while this service is not a member); `clock` returns seconds since the epoch.
+    shard group (1 without a group, 0 while this service is not a member); `active` whether this service may commit;
+    `clock` returns seconds since the epoch.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class DebtCollector(Collector):
         worst_partitions: int = 20,
         waiting_looks: Callable[[], int] = lambda: 0,
         shard_members: Callable[[], int] = lambda: 1,
+        active: Callable[[], bool] = lambda: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._board = board
@@ -80,6 +83,7 @@ class DebtCollector(Collector):
         self._worst_partitions = worst_partitions
         self._waiting_looks = waiting_looks
         self._shard_members = shard_members
+        self._active = active
         self._clock = clock
         self._summaries: dict[TableName, TableSummary] = {}
 
@@ -162,6 +166,8 @@ class DebtCollector(Collector):
             self._ready(),
             members > 0,
             members,
+            self._active(),
+            sum(_has_other_firnline(summary.debt, now) for summary in summaries),
         )
         for definition, value in zip(_SERVICE_METRICS, values, strict=True):
             yield _family(definition, [((), value)])
@@ -224,6 +230,10 @@ def _waiting_seconds(debt: TableDebt, now: float) -> float:
     return 0.0 if debt.waiting_since is None else max(0.0, now - debt.waiting_since)
 
 
+def _has_other_firnline(debt: TableDebt, now: float) -> bool:
+    return any(other.last > now - DAY_SECONDS for other in debt.other_firnlines)
+
+
 def _manifests(summary: TableSummary) -> ManifestCounts:
     return summary.debt.manifests or ManifestCounts()
 
@@ -267,5 +277,7 @@ _SERVICE_METRICS = (
     d.SERVICE_READY,
     d.SHARD_JOINED,
     d.SHARD_MEMBERS,
+    d.ACTIVE,
+    d.OTHER_FIRNLINE_TABLES,
 )
 COLLECTED = (*_TABLE_VALUES, *_PARTITION_VALUES, *_SERVICE_METRICS, d.BUILD_INFO)

@@ -165,6 +165,19 @@ SERVICE_READY = gauge(
     "1 if /readyz answers 200, else 0.",
     "Open /readyz: its body names the failing part.",
 )
+ACTIVE = gauge(
+    "firnline_active",
+    "1 if this service holds the lease on its checkpoint, so that it may commit; 0 if it is standby, or could not "
+    "renew the lease in time.",
+    "Zero on all services that share a checkpoint: open /readyz, which says who is active or why the lease cannot be "
+    "written.",
+)
+OTHER_FIRNLINE_TABLES = gauge(
+    "firnline_other_firnline_tables",
+    "Tables that another deployment of firnline rewrote within the last day.",
+    "Above zero: both do the same work, and their commits conflict. The log and `firnline debt --why` name the "
+    "deployment. Stop one, or give each its own tables.",
+)
 
 SHARD_JOINED = gauge(
     "firnline_shard_joined",

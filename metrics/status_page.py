@@ -11,6 +11,7 @@ from html import escape
 from typing import Any
 
 from compactor.debt.board import PartitionCounts
+from compactor.iceberg.other_compactors import DAY_SECONDS
 from metrics.debt_collector import TableSummary
 from metrics.recent_work import Finished, Running
 from metrics.slot_collector import SlotUse, bounded
@@ -59,11 +60,16 @@ CONTENT_SECURITY = (
 
 @dataclass(frozen=True)
 class Health:
-    """Whether the service is alive and ready. `details`: each failing part with the reason."""
+    """Whether the service is alive and ready. `details`: each failing part with the reason.
+
+    `active`: whether it may commit; False for a standby. `deployment`: the id in its commits.
+    """
 
     live: bool
     ready: bool
     details: dict[str, str] = field(default_factory=dict)
+    active: bool = True
+    deployment: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,13 @@ def status_document(
     moment = time.time() if now is None else now
     total = sum((one.total for one in tables), PartitionCounts())
     return {
-        "service": {"live": health.live, "ready": health.ready, "details": dict(health.details)},
+        "service": {
+            "live": health.live,
+            "ready": health.ready,
+            "active": health.active,
+            "deployment": health.deployment or None,
+            "details": dict(health.details),
+        },
         "counting": asdict(counting) if counting is not None else None,
         "fleet": {
             "tables": len(tables),
@@ -124,6 +136,7 @@ def _table(one: TableSummary, now: float) -> Document:
         "waiting_seconds": round(max(0.0, now - waiting), 1) if waiting is not None else None,
         "stale": debt.stale,
         "refused": list(debt.refused),
+        "other_firnlines": [other.name for other in debt.other_firnlines if other.last > now - DAY_SECONDS],
     }
 
 
@@ -271,7 +284,8 @@ def _tables_html(tables: Sequence[Mapping[str, Any]], known: int) -> str:
 
 
 def _state(table: Mapping[str, Any]) -> _Trouble | str:
-    trouble = [table["stale"], *table["refused"]] if table["stale"] else table["refused"]
+    trouble = [table["stale"]] if table["stale"] else []
+    trouble += [*table["refused"], *(f"rewritten also by {name}" for name in table["other_firnlines"])]
     return _Trouble("; ".join(trouble)) if trouble else "rewritten" if table["rewritten"] else "observed"
 
 

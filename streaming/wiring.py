@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compactor.commit.in_flight import InFlightRecords, Owner, sweep
+from compactor.commit.in_flight import InFlightRecords, sweep
 from compactor.errors import InputError
 from compactor.events import Listener, ignore
 from compactor.history.appender import History
 from compactor.history.table import HistoryTable
 from compactor.iceberg.tables import Catalogs
+from compactor.lease.owner import Owner
+from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
 from compactor.reasons import Reason
@@ -97,7 +99,8 @@ class Rewriting:
         Raises:
             FirnlineError: the records, a catalog or a store does not answer; the next sweep goes on.
         """
-        return sweep(self.records, self.catalogs, self.cache, now=now, grace_seconds=grace_seconds)
+        confirm = self.rewriter.right.confirm
+        return sweep(self.records, self.catalogs, self.cache, now=now, grace_seconds=grace_seconds, confirm=confirm)
 
 
 def rewriting(
@@ -109,9 +112,13 @@ def rewriting(
     *,
     checkpoint: str,
     beside_stream: bool,
+    right: CommitRight = UNLIMITED,
     clock: Callable[[], float] = time.time,
 ) -> Rewriting:
-    """Build what `run` and `compact` rewrite with. `beside_stream`: leave cores to the ledger's query."""
+    """Build what `run` and `compact` rewrite with. `beside_stream`: leave cores to the ledger's query.
+
+    `right`: confirmed before each commit and each deletion.
+    """
     service = settings.service
     slots, cluster = rewrite_slots(session, service.max_concurrent_file_group_rewrites, beside_stream=beside_stream)
     records = in_flight_records(settings, checkpoint, clock)
@@ -126,6 +133,7 @@ def rewriting(
         commit=settings.commit,
         listener=listener,
         clock=clock,
+        right=right,
     )
     return Rewriting(catalogs=catalogs, cache=cache, records=records, rewriter=rewriter, slots=slots, cluster=cluster)
 

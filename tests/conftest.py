@@ -19,8 +19,9 @@ from hypothesis import settings as hypothesis_settings
 from pyiceberg.catalog import Catalog
 from xdist.scheduler import LoadScopeScheduling
 
-from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.commit.in_flight import InFlightRecords
 from compactor.iceberg.tables import Catalogs, TableView
+from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, plan_table
 from compactor.runs.results import RunResult

@@ -3,22 +3,20 @@
 Each run has one record, a JSON file beside the stream's checkpoint. It is removed after the commit, or by the sweep.
 When the owner is dead, the sweep first notes the table's head. Later it deletes outputs that no retained snapshot
 references, once the head has moved (a commit sent before the crash can then no longer land, because its base is not the
-head) or the grace period has passed. The record is removed when a second sweep finds no outputs.
+head) or the grace period has passed. An owner on another host is only known to be silent: it may be paused, so its
+outputs wait for the head however long that takes. The record is removed when a second sweep finds no outputs.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
 import threading
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from pyarrow import fs
@@ -28,6 +26,7 @@ from compactor.commit.replace import PART
 from compactor.errors import RetryError, StoppedError
 from compactor.iceberg.other_compactors import RUN_ID
 from compactor.iceberg.tables import MAIN, Catalogs, TableMissingError, TableView, head_of
+from compactor.lease.owner import Owner
 from compactor.locations import attempt_location, is_local, plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
@@ -37,45 +36,6 @@ from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
 SUFFIX = ".json"
-
-
-@dataclass(frozen=True)
-class Owner:
-    """Identity of a process: host, boot, pid namespace, pid and start time."""
-
-    host: str
-    boot: str
-    namespace: str
-    pid: int
-    started: str
-
-    @classmethod
-    def this_process(cls) -> Owner:
-        """The identity of this process."""
-        return cls(socket.gethostname(), *_boot_and_namespace(), os.getpid(), _start_time(os.getpid()) or "")
-
-    def is_dead(self) -> bool | None:
-        """Whether the process is dead; None if only the lease can tell (another host or container)."""
-        here = (socket.gethostname(), *_boot_and_namespace())
-        if (self.host, self.boot, self.namespace) != here or not self.boot or not self.started:
-            return None
-        return _start_time(self.pid) != self.started
-
-
-def _boot_and_namespace() -> tuple[str, str]:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip(), str(Path("/proc/self/ns/pid").readlink())
-    except OSError:
-        return "", ""
-
-
-def _start_time(pid: int) -> str | None:
-    """The process's start in clock ticks since boot (proc(5), stat field 22); None if the process does not exist."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in {"Z", "X"} else fields[19]
 
 
 @dataclass(frozen=True)
@@ -132,7 +92,8 @@ def judge(record: Record, *, owner_dead: bool | None, head: int | None, now: flo
         return Verdict.LEAVE
     if record.seen_at is None:
         return Verdict.NOTE_HEAD
-    if head != record.seen_head or now - record.seen_at > grace_seconds:
+    over = record.abandoned or owner_dead is True  # one that was only silent may be paused right before its commit
+    if head != record.seen_head or (over and now - record.seen_at > grace_seconds):
         return Verdict.CLEAN
     return Verdict.LEAVE
 
@@ -252,16 +213,23 @@ def _name(run_id: str) -> str:
 
 
 def sweep(
-    records: InFlightRecords, catalogs: Catalogs, cache: ManifestCache, *, now: float, grace_seconds: float
+    records: InFlightRecords,
+    catalogs: Catalogs,
+    cache: ManifestCache,
+    *,
+    now: float,
+    grace_seconds: float,
+    confirm: Callable[[], None] = lambda: None,
 ) -> dict[TableName, int]:
     """Clean up after runs of dead or ended owners; returns the number of deleted files per table.
 
-    An error for one record is logged and does not stop the others.
+    An error for one record is logged and does not stop the others. `confirm`: called before the files of a record are
+    deleted; an error from it leaves them.
     """
     removed: dict[TableName, int] = {}
     for record in records.all():
         try:
-            count = _sweep_one(records, record, catalogs, cache, now, grace_seconds)
+            count = _sweep_one(records, record, catalogs, cache, now, grace_seconds, confirm)
         except Exception as error:  # noqa: BLE001 - on any error of a catalog or a store the record stays
             LOG.warning("the sweep of run %s failed and is tried again later: %s", record.run_id, error)
             continue
@@ -271,7 +239,13 @@ def sweep(
 
 
 def _sweep_one(
-    records: InFlightRecords, record: Record, catalogs: Catalogs, cache: ManifestCache, now: float, grace: float
+    records: InFlightRecords,
+    record: Record,
+    catalogs: Catalogs,
+    cache: ManifestCache,
+    now: float,
+    grace: float,
+    confirm: Callable[[], None],
 ) -> int:
     try:
         table = catalogs.load(record.table)
@@ -289,6 +263,7 @@ def _sweep_one(
         records.save(replace(record, seen_head=head, seen_at=now))
     if verdict is not Verdict.CLEAN:
         return 0
+    confirm()
     deleted = delete_unreferenced(record, table, cache)
     if record.swept and not deleted:
         records.close(record.run_id)

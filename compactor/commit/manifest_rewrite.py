@@ -8,15 +8,16 @@ It merges manifests in their present order and does not change delete manifests.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from compactor.errors import ReplanError, RetryError
 from compactor.events import ManifestsRewritten
-from compactor.iceberg.other_compactors import RUN_ID
+from compactor.iceberg.other_compactors import DEPLOYMENT, RUN_ID
 from compactor.iceberg.tables import TableView
+from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.reasons import Reason
 from compactor.spark.java_table import COMMIT_STATE_UNKNOWN, VALIDATION, JavaTable, exception_class, first_line
 
@@ -27,13 +28,16 @@ def rewrite_manifests(
     specs: Iterable[int],
     run_id: str,
     clock: Callable[[], float] = time.monotonic,
+    right: CommitRight = UNLIMITED,
 ) -> ManifestsRewritten:
     """Rewrite the manifests of the given partition specs, at most one commit a spec. No data file is touched.
 
     Iceberg validates each commit: manifests that another commit added stay, and nothing is committed if another commit
-    replaced the same manifests.
+    replaced the same manifests. `right` is confirmed before each commit's work, which Iceberg does not interrupt: a
+    JVM that is paused meanwhile commits late, against the same validation.
 
     Raises:
+        StoppedError: another process has taken over; not everything was rewritten.
         RetryError: the catalog or the store does not answer, or it is unknown whether a commit has landed; a later run
             starts from the table's state at that time.
         ReplanError: the table was replaced, or another commit replaced its manifests.
@@ -44,15 +48,18 @@ def rewrite_manifests(
         return ManifestsRewritten(run_id=run_id, table=table.name, before=0, after=0, seconds=0.0)
     java = JavaTable.load(session, table, snapshot.snapshot_id)
     session.sparkContext.setJobGroup(run_id, f"firnline {table.name} manifests")
+    properties = {RUN_ID: run_id} | ({DEPLOYMENT: right.deployment} if right.deployment else {})
     try:
         before = len(_manifests(java))
         if table.keeps_row_lineage:
-            _merge(java, run_id)
+            right.confirm()
+            _merge(java, properties)
         else:
             for spec_id in specs:
                 java.refresh()
                 java.check_unchanged()  # after an upgrade to V3 the action would give every row a new id
-                _order_and_merge(java, spec_id, run_id)
+                right.confirm()
+                _order_and_merge(java, spec_id, properties)
         java.refresh()
         after = len(_manifests(java))
     except Py4JJavaError as error:
@@ -65,15 +72,21 @@ def _manifests(java: JavaTable) -> list[str]:
     return [manifest.path() for manifest in snapshot.allManifests(java.handle.io())] if snapshot is not None else []
 
 
-def _order_and_merge(java: JavaTable, spec_id: int, run_id: str) -> None:
+def _order_and_merge(java: JavaTable, spec_id: int, properties: Mapping[str, str]) -> None:
     actions = java.jvm.org.apache.iceberg.spark.actions.SparkActions.get(java.session._jsparkSession)  # noqa: SLF001
-    actions.rewriteManifests(java.handle).specId(spec_id).snapshotProperty(RUN_ID, run_id).execute()
+    rewrite = actions.rewriteManifests(java.handle).specId(spec_id)
+    for name, value in properties.items():
+        rewrite.snapshotProperty(name, value)
+    rewrite.execute()
 
 
-def _merge(java: JavaTable, run_id: str) -> None:
+def _merge(java: JavaTable, properties: Mapping[str, str]) -> None:
     """Merge the manifests of all specs in one commit, as one cluster; Iceberg splits it by target size and by spec."""
     one_cluster = java.jvm.com.google.common.base.Functions.constant("")  # Spark ships Guava
-    java.handle.rewriteManifests().clusterBy(one_cluster).set(RUN_ID, run_id).commit()
+    rewrite = java.handle.rewriteManifests().clusterBy(one_cluster)
+    for name, value in properties.items():
+        rewrite.set(name, value)
+    rewrite.commit()
 
 
 def _failure(table: TableView, error: Py4JJavaError) -> RetryError | ReplanError:

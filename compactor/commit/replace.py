@@ -20,7 +20,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from compactor.backoff import Backoff
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
-from compactor.iceberg.other_compactors import RUN_ID
+from compactor.iceberg.other_compactors import DEPLOYMENT, RUN_ID
 from compactor.reasons import Reason
 from compactor.spark.java_table import COMMIT_FAILED, VALIDATION, JavaTable, delete_file, exception_class, first_line
 
@@ -52,17 +52,21 @@ class CommitSummary:
 
     `part`: "2/3" is the second of three commits; a long run makes several. `rollback_on_conflict`: when a writer's
     commit conflicts with this snapshot, Apache Polaris rolls the snapshot back instead of failing the writer.
+    `deployment`: the id of the deployment; empty: none.
     """
 
     run_id: str
     engines: tuple[str, ...] = ()
     part: str = "1/1"
     rollback_on_conflict: bool = False
+    deployment: str = ""
 
     @property
     def properties(self) -> dict[str, str]:
         """The summary properties."""
         properties = {RUN_ID: self.run_id, ENGINES: ",".join(sorted(set(self.engines))), PART: self.part}
+        if self.deployment:
+            properties[DEPLOYMENT] = self.deployment
         if self.rollback_on_conflict:
             properties[POLARIS_ROLLBACK] = "rollback"
         return properties

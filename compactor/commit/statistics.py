@@ -7,6 +7,7 @@ blobs keep the id of the snapshot that they were computed from). Partition stati
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from py4j.protocol import Py4JError
 
@@ -16,10 +17,11 @@ from compactor.spark.java_table import JavaTable, first_line
 LOG = logging.getLogger("firnline")
 
 
-def carry_statistics(table: JavaTable, snapshot_id: int) -> bool:
+def carry_statistics(table: JavaTable, snapshot_id: int, about_to_send: Callable[[], object]) -> bool:
     """Register the parent snapshot's statistics file for `snapshot_id` too; False if there is none, or on failure.
 
-    A failure costs readers an estimate, never a row, so it is only logged.
+    A failure costs readers an estimate, never a row, so it is only logged. `about_to_send` is called right before the
+    commit; a FirnlineError from it is such a failure.
     """
     try:
         table.refresh()
@@ -32,6 +34,7 @@ def carry_statistics(table: JavaTable, snapshot_id: int) -> bool:
         carried = table.jvm.org.apache.iceberg.GenericStatisticsFile(
             snapshot_id, known.path(), known.fileSizeInBytes(), known.fileFooterSizeInBytes(), known.blobMetadata()
         )
+        about_to_send()
         handle.updateStatistics().setStatistics(carried).commit()
     except (Py4JError, FirnlineError) as error:
         LOG.warning(

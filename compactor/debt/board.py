@@ -10,6 +10,7 @@ from operator import add, attrgetter, neg
 from typing import Any, NamedTuple
 
 from compactor.debt.manifest_debt import ManifestCounts
+from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.table_names import TableName
 
@@ -141,6 +142,7 @@ class TableDebt:
         requested: Filters of requested rewrites; an empty filter means everything.
         refused: Table properties of firnline that are not used, with the reason.
         target_bytes: The table's target file size.
+        other_firnlines: Other deployments of firnline that rewrote the table within the day before its last commit.
     """
 
     table: TableName
@@ -158,6 +160,7 @@ class TableDebt:
     manifests: ManifestCounts | None = None
     others: Remainder = NO_REMAINDER
     target_bytes: int | None = None
+    other_firnlines: tuple[OtherCompactor, ...] = ()
 
     @property
     def has_work(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from compactor.errors import RetryError
@@ -24,8 +24,10 @@ Requests = Mapping[TableName, tuple[str, ...]]
 class OpenRequests:
     """One JSON file with one writer; a new version is written beside it and moved into place."""
 
-    def __init__(self, checkpoint: str) -> None:
+    def __init__(self, checkpoint: str, confirm: Callable[[], None] = lambda: None) -> None:
+        """`confirm`: called before each save; raises if another process writes the file now."""
         self._folder = StateFolder(checkpoint)
+        self._confirm = confirm
         self._path = self._folder.file(NAME)
 
     def load(self) -> Requests:
@@ -57,6 +59,7 @@ class OpenRequests:
             for table, filters in requests.items()
         ]
         try:
+            self._confirm()
             self._folder.write(NAME, json.dumps(rows).encode())
         except Exception as error:  # noqa: BLE001 - stores raise errors of their own
             LOG.warning("%s cannot be written; a restart would lose the open requests: %s", self._path, error)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from compactor.commit.in_flight import InFlightRecords, Record, delete_unreferenced
 from compactor.errors import CommitUnknownError, FirnlineError
 from compactor.iceberg.tables import Catalogs, TableView
+from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.cache import ManifestCache
 
 LOG = logging.getLogger("firnline")
@@ -18,11 +19,16 @@ NO_HEAD = -1  # differs from every head: outputs that are certainly uncommitted 
 
 @dataclass(frozen=True)
 class OutputRecords:
-    """Opens the records of runs, and deletes outputs that no snapshot references."""
+    """Opens the records of runs, and deletes outputs that no snapshot references, while `right` holds.
+
+    A process that another has taken over from deletes nothing: it only writes down that the run has ended, and the
+    other's sweep deletes the outputs.
+    """
 
     records: InFlightRecords
     catalogs: Catalogs
     cache: ManifestCache
+    right: CommitRight = UNLIMITED
 
     @contextmanager
     def around(
@@ -54,6 +60,7 @@ class OutputRecords:
     def delete_unreferenced(self, record: Record) -> None:
         """Delete outputs that no snapshot references. A failure is logged: the outcome of the run counts."""
         try:
+            self.right.confirm()
             delete_unreferenced(record, self.catalogs.load(record.table), self.cache)
         except Exception as error:  # noqa: BLE001 - any store's error
             LOG.warning("%s: unreferenced outputs could not be deleted: %s", record.table, error)

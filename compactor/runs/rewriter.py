@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 
-from compactor.errors import FirnlineError, GiveUpError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError
 from compactor.events import RunCommitted, RunFailed, RunPlanned, RunSkipped
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
@@ -46,7 +46,8 @@ class Rewriter(RunTools):
             FirnlineError: by class the reaction; nothing more was committed (unless it is a CommitUnknownError).
         """
         run_id, table = run_id or str(uuid.uuid4()), plan.table.name
-        run = Run(self, plan, run_id, Switches(enabled, stopping), progress)
+        switches = Switches(enabled, lambda: stopping() or self.right.lost() is not None)
+        run = Run(self, plan, run_id, switches, progress)
         if not plan.has_work or plan.snapshot_id is None:
             return run.result
         self.lifelines.moved(table)
@@ -62,10 +63,13 @@ class Rewriter(RunTools):
         )
         try:
             result = run.carry_out(plan.snapshot_id)
-        except FirnlineError as error:
+        except FirnlineError as failed:
+            error = self._cause_of(failed)
             message = f"{error} (after {run.commits} commits of the run)" if run.commits else str(error)
             self.listener(RunFailed.of(error, run_id, table, run.stage, message))
-            raise
+            if error is failed:
+                raise
+            raise error from failed
         except Exception as error:
             failure = GiveUpError(f"rewriting {table} failed: {first_line(error)}", reason=Reason.UNEXPECTED)
             self.listener(RunFailed.of(failure, run_id, table, run.stage, str(error)))
@@ -75,6 +79,10 @@ class Rewriter(RunTools):
             return result
         self._publish_committed(result, result.snapshot_after, waiting_since)
         return result
+
+    def _cause_of(self, error: FirnlineError) -> FirnlineError:
+        """Why the run ended: once another process has taken over, that is the reason, however the run noticed it."""
+        return error if isinstance(error, CommitUnknownError) else self.right.lost() or error
 
     def _publish_committed(self, result: RunResult, snapshot_id: int, waiting_since: float | None) -> None:
         groups = [group.rewritten for group in result.groups]

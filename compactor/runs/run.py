@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from pyspark.sql import SparkSession
 
@@ -21,6 +20,7 @@ from compactor.commit.statistics import carry_statistics
 from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
 from compactor.events import GroupCommitted, GroupDropped, Listener, ignore
 from compactor.iceberg.tables import Catalogs
+from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
@@ -53,6 +53,7 @@ class RunTools:
         check_seconds: Between two looks at the table's switch while a run works.
         commit: When a long run commits in parts.
         pace: How fast output tasks were so far.
+        right: Confirmed before each commit and each deletion.
         lifelines: When each run last made progress.
     """
 
@@ -67,6 +68,7 @@ class RunTools:
     listener: Listener = ignore
     clock: Callable[[], float] = time.time
     pace: Pace = field(default_factory=Pace)
+    right: CommitRight = UNLIMITED
     lifelines: Lifelines = field(default_factory=Lifelines)
 
 
@@ -83,7 +85,7 @@ class Run:
         self._run_id = run_id
         self._switches = switches
         self._progress = progress
-        self._outputs = OutputRecords(tools.records, tools.catalogs, tools.cache)
+        self._outputs = OutputRecords(tools.records, tools.catalogs, tools.cache, tools.right)
         self._snapshot_after: int | None = None
         self._delete_files_removed = 0
         self._rewrite_seconds = self._commit_seconds = 0.0
@@ -191,17 +193,22 @@ class Run:
             self._tools.listener(GroupCommitted(group.rewritten, committed.snapshot_id, committed.delete_files_removed))
 
     def _send(self, table: JavaTable, groups: Sequence[GroupResult], part: str, record: Record) -> Committed:
-        catalogs, name = self._tools.catalogs, self._plan.table.name
+        catalogs, name, right = self._tools.catalogs, self._plan.table.name, self._tools.right
         summary = CommitSummary(
             run_id=self._run_id,
             engines=tuple(output.engine.kind.value for group in groups for output in group.parts),
             part=part,
             rollback_on_conflict=self._tools.commit.rolls_back(is_polaris=catalogs.is_polaris(name.catalog)),
+            deployment=right.deployment,
         )
-        about_to_send = partial(self._tools.records.renew, record)
+
+        def about_to_send() -> None:
+            self._tools.records.renew(record)
+            right.confirm()  # last: it may take long, and nothing may come between it and the commit
+
         committed = commit_groups(table, self._plan, groups, summary, catalogs, self._tools.cache, about_to_send)
         if committed.snapshot_id is not None:
-            carry_statistics(table, committed.snapshot_id)
+            carry_statistics(table, committed.snapshot_id, right.confirm)
         return committed
 
     def _clean_up(self, record: Record, *, written_twice: bool) -> None:

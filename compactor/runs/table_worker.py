@@ -96,7 +96,9 @@ class RewriteWorker:
             counts = manifests_of(table, planner.settings.manifests)
             if not counts.due or not planner.acts_on(table) or planner.is_left_to_another(table):
                 return
-            planner.listener(rewrite_manifests(self.rewriter.session, table, counts.due_specs, run_id))
+            rewriter = self.rewriter
+            done = rewrite_manifests(rewriter.session, table, counts.due_specs, run_id, right=rewriter.right)
+            planner.listener(done)
         except FirnlineError as error:
             planner.listener(RunFailed.of(error, run_id, name, "manifests"))
             return

@@ -271,8 +271,9 @@ class HttpSettings(Section):
 class StateSettings(Section):
     checkpoint: Checkpoint = Field(
         default="",
-        description="URI of the stream's checkpoint. In-flight records and open requests are stored beside it. "
-        "Required by `run`. Use a volume: on object stores Spark's checkpoint needs an abortable file manager.",
+        description="URI of the stream's checkpoint. The lease of the active service, in-flight records and open "
+        "requests are stored beside it. Required by `run`. Use a volume: on object stores Spark's checkpoint needs an "
+        "abortable file manager.",
     )
 
 
@@ -361,7 +362,8 @@ class ServiceSettings(Section):
         default=2700.0,
         gt=1800,
         description="Seconds to keep the outputs of a dead run while the table has no new snapshot, because its commit "
-        "may still arrive. Longer than Iceberg's commit timeout of 30 minutes.",
+        "may still arrive. Longer than Iceberg's commit timeout of 30 minutes. A run of another host or container is "
+        "only known to be silent: its outputs stay until the table has a new snapshot.",
     )
 
     @field_validator("shard_group")

@@ -8,6 +8,8 @@ completed step.
 from __future__ import annotations
 
 import logging
+import re
+import shutil
 import sqlite3
 import threading
 import time
@@ -120,10 +122,44 @@ def _opened_anew(file: Path, damage: sqlite3.Error) -> sqlite3.Connection:
     aside = file.with_name(f"{file.name}.damaged-{int(time.time())}")
     LOG.warning("the ledger's state %s is damaged (%s); it is kept as %s, and all tables are counted again",
                 file, damage, aside.name)  # fmt: skip
-    for each in (file, Path(f"{file}-wal"), Path(f"{file}-shm")):
+    for each in (file, _beside(file, "wal"), _beside(file, "shm")):
         if each.exists():
             each.rename(str(each).replace(file.name, aside.name))
     return _opened(file)
+
+
+def own_file(file: Path, token: int) -> Path:
+    """The file for the lease holder with this token: a copy of its predecessor's, whose file is removed.
+
+    A predecessor may be paused, not dead: it may hold a lock on its file, and its later changes must not mix with ours
+    (on a network file system that would damage the database). It goes on with a file that has no name any more.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    own = file.with_name(f"{file.stem}.{token}{file.suffix}")
+    name = re.compile(rf"{re.escape(file.stem)}(?:\.(\d+))?{re.escape(file.suffix)}")
+    found = {int(match[1] or 0): path for path in file.parent.glob("*") if (match := name.fullmatch(path.name))}
+    found.pop(token, None)  # of a lease whose document was lost: tokens began anew
+    _remove(own)
+    if found:
+        before, copy = found[max(found)], file.with_suffix(".copy")
+        if _beside(before, "wal").exists():
+            shutil.copyfile(_beside(before, "wal"), _beside(own, "wal"))
+        shutil.copyfile(before, copy)
+        copy.replace(own)  # last: a copy that was cut short is never taken for a database
+    for path in found.values():
+        _remove(path)
+    return own
+
+
+def _remove(file: Path) -> None:
+    for path in (file, _beside(file, "wal"), _beside(file, "shm")):
+        path.unlink(missing_ok=True)
+
+
+def _beside(file: Path, what: str) -> Path:
+    return Path(f"{file}-{what}")
 
 
 def _opened(file: Path) -> sqlite3.Connection:

@@ -15,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from compactor.errors import InputError
 from compactor.events import RunSkipped, ignore
 from compactor.iceberg.tables import Catalogs
+from compactor.lease.opening import known_deployment
+from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan
 from compactor.reasons import Reason
@@ -104,7 +106,10 @@ def _run(settings: Settings, plan: TablePlan, cache: ManifestCache, progress: Re
         session = spark_session(settings)
         stack.callback(session.stop)
         checkpoint = settings.state.checkpoint.rstrip("/")
-        parts = rewriting(settings, session, catalogs, cache, bus.publish, checkpoint=checkpoint, beside_stream=False)
+        right = CommitRight(known_deployment(checkpoint))  # the service's: this is no other firnline
+        parts = rewriting(
+            settings, session, catalogs, cache, bus.publish, checkpoint=checkpoint, beside_stream=False, right=right
+        )
         stack.callback(parts.cluster.stop)
         parts.sweep(time.time(), settings.service.grace_seconds)
 

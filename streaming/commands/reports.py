@@ -14,8 +14,9 @@ from rich.table import Table
 
 from compactor.debt.table_changes import CommitTimes, Deltas, live_counts
 from compactor.errors import FirnlineError
-from compactor.iceberg.other_compactors import other_compactors
+from compactor.iceberg.other_compactors import DEPLOYMENT, other_compactors, other_firnlines
 from compactor.iceberg.tables import Catalogs, FileSizes, TableView, file_sizes
+from compactor.lease.opening import known_deployment
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import partition_text
 from compactor.planning.engine import Engine
@@ -168,6 +169,7 @@ def debt_documents(
     """
     documents: list[Document] = []
     failed: list[tuple[TableName, FirnlineError]] = []
+    deployment = known_deployment(settings.state.checkpoint) if why else ""
     for name in names:
         try:
             table = catalogs.load(name)
@@ -175,7 +177,7 @@ def debt_documents(
             sizes = file_sizes(values, table.properties)
             counted = live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
             document = _debt_document(settings, table, counted, policy_of(values, sizes), sizes)
-            documents.append(document | (_causes(table, cache, counted, sizes) if why else NO_CAUSES))
+            documents.append(document | (_causes(table, cache, counted, sizes, deployment) if why else NO_CAUSES))
         except FirnlineError as error:
             failed.append((name, error))
     return documents, failed
@@ -186,8 +188,10 @@ def error_documents(failed: Iterable[tuple[TableName, FirnlineError]]) -> list[D
     return [{"table": str(name), "reason": error.reason, "message": str(error)} for name, error in failed]
 
 
-def _causes(table: TableView, cache: ManifestCache, counted: Deltas, sizes: FileSizes) -> Document:
-    others = [asdict(other) for other in other_compactors(table.metadata, time.time())]
+def _causes(table: TableView, cache: ManifestCache, counted: Deltas, sizes: FileSizes, deployment: str) -> Document:
+    now = time.time()
+    found = (*other_compactors(table.metadata, now), *other_firnlines(table.metadata, now, deployment))
+    others = [asdict(other) for other in found]
     held = {key: counts.data_bytes for key, counts in counted.items()}
     arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT), held)
     if arrivals is None:
@@ -317,9 +321,12 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
         if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as fit a screen
             console.print(f"and {len(document['partitions']) - 40} more partitions; --output json shows all")
         for other in document["other_compactors"] or ():
+            what = "tables.other_compactors sets what firnline does"
+            if other["name"].startswith(DEPLOYMENT):
+                what = "another firnline: stop one of the two, or give each its own tables by tables.include"
             console.print(
                 f"[bold]also compacted by[/] {other['name']}: {other['commits']} rewrites of {other['files']} files in "
-                "the last day (tables.other_compactors sets what firnline does)\n",
+                f"the last day ({what})\n",
                 highlight=False,
             )
         for cause in document["causes"] or ():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
+from contextlib import closing
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer
@@ -114,6 +115,19 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[s
                 _create(admin, key, topic, create=create)
     finally:
         admin.close()
+
+
+def cluster_id(kafka: KafkaSettings) -> str:
+    """The id that the brokers give their cluster.
+
+    Raises:
+        RetryError: no broker answers.
+    """
+    try:
+        with closing(KafkaAdminClient(**client_arguments(kafka, KafkaAdminClient))) as admin:
+            return str(admin.describe_cluster()["cluster_id"])
+    except Exception as error:
+        raise no_broker(kafka, error) from error
 
 
 def _wait_for(admin: KafkaAdminClient, topic: str) -> None:

@@ -12,6 +12,7 @@ import logging
 import socket
 import threading
 import time
+import uuid
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -30,7 +31,7 @@ from kafka.structs import MemberState
 
 from compactor.settings.tree import KafkaSettings
 from compactor.shards import Shard
-from streaming.kafka.clients import client_arguments
+from streaming.kafka.clients import client_arguments, cluster_id
 from streaming.kafka.membership import HEARTBEAT_SECONDS, NO_GENERATION, SESSION_SECONDS, Membership
 
 LOG = logging.getLogger("firnline")
@@ -56,6 +57,15 @@ def member_name(checkpoint: str, host: str | None = None) -> str:
     checkpoints, so two names.
     """
     return f"{(host or socket.gethostname())[:HOST_LETTERS]}-{zlib.crc32(checkpoint.encode()):08x}"
+
+
+def group_deployment(kafka: KafkaSettings, shard_group: str) -> str:
+    """The deployment id of all services of a group: groups of one name on other brokers have another.
+
+    Raises:
+        RetryError: no broker answers.
+    """
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, f"kafka:{cluster_id(kafka)}/{group_id(shard_group)}"))
 
 
 def distinct(names: Mapping[str, str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from compactor.debt.manifest_debt import ManifestCounts
 from compactor.debt.shortlist import KEPT_OF_A_SLOT, Shortlist
 from compactor.errors import FirnlineError
 from compactor.events import Listener, PartitionsSkipped
+from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.iceberg.tables import FileSizes
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.planning.policy import Policy
@@ -34,6 +35,7 @@ class TableFacts:
     layouts: Mapping[int, PartitionLayout]
     acted_on: bool
     refused: tuple[str, ...] = ()
+    other_firnlines: tuple[OtherCompactor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,11 +86,19 @@ class BoardWriter:
             manifests=counted.manifests,
             refused=facts.refused,
             target_bytes=facts.sizes.target,
+            other_firnlines=facts.other_firnlines,
         )
         if not facts.acted_on:
             self.board.drop_requests(table)
         for refused in set(debt.refused) - set(known.refused if known else ()):
             LOG.warning("table property not used", table=str(table), reason=refused)
+        known_names = {other.name for other in known.other_firnlines} if known else set()
+        for other in debt.other_firnlines:
+            if other.name not in known_names:
+                LOG.warning(
+                    "another firnline rewrites this table too",
+                    table=str(table), deployment=other.name, commits=other.commits, files=other.files,
+                )  # fmt: skip
         self._publish(self._timed(debt, known))
         self._report_skipped(debt, None if update.whole else update.partitions)
 

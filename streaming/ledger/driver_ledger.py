@@ -23,7 +23,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
 from compactor.settings.tree import Settings
 from compactor.shards import Shard
-from compactor.storage.ledger_database import LedgerDatabase
+from compactor.storage.ledger_database import LedgerDatabase, own_file
 from compactor.table_names import TableName
 from streaming.ledger.board_writer import BoardWriter
 from streaming.ledger.inbox import Inbox
@@ -60,7 +60,11 @@ class Around:
 
 @dataclass(eq=False)
 class DriverLedger:
-    """`checkpoint`: the stream's; the state lies beside it, or on local disk if it is no local folder."""
+    """`checkpoint`: the stream's; the state lies beside it, or on local disk if it is no local folder.
+
+    `deployment`: the id that this deployment writes into its commits; empty if it makes none. `token`: of the lease on
+    the checkpoint; each holder has a state of its own. 0 without a lease.
+    """
 
     settings: Settings
     catalogs: Catalogs
@@ -70,6 +74,8 @@ class DriverLedger:
     around: Around
     listener: Listener
     clock: Callable[[], float] = time.time
+    deployment: str = ""
+    token: int = 0
     looker: Looker = field(init=False)
     watcher: TableWatcher = field(init=False)
     inbox: Inbox = field(init=False)
@@ -84,7 +90,8 @@ class DriverLedger:
         self._counting = ManifestCache(
             COUNTING_CACHE_BYTES, disk=manifest_disk(settings), least_kept_bytes=LEAST_KEPT_BYTES
         )
-        self._database = LedgerDatabase(state_file(self.checkpoint))
+        file = state_file(self.checkpoint)
+        self._database = LedgerDatabase(own_file(file, self.token) if self.token else file)
         self.looker = Looker(
             settings=settings,
             catalogs=self.catalogs,
@@ -95,6 +102,7 @@ class DriverLedger:
             writer=self.writer,
             listener=self.listener,
             clock=self.clock,
+            deployment=self.deployment,
         )
         self._lookers = Lookers(
             catalogs=names,

@@ -18,6 +18,7 @@ from compactor.debt.ledger import advance
 from compactor.debt.manifest_debt import manifests_of
 from compactor.errors import FirnlineError, GiveUpError
 from compactor.events import LedgerUpdated, Listener, TableLooked, TableUnreadable
+from compactor.iceberg.other_compactors import other_firnlines
 from compactor.iceberg.tables import Catalogs, KnownVersion, TableMissingError, TableView, Unchanged, file_sizes
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.tiered_policy import policy_of
@@ -74,6 +75,7 @@ class Looker:
     Attributes:
         counting: Cache of the manifests that are counted. Small, because a count reads each manifest once.
         plans: Cache of the planner: it gets the new manifests of tables that were planned before.
+        deployment: The id that this deployment writes into its commits; empty if it makes none.
     """
 
     settings: Settings
@@ -85,6 +87,7 @@ class Looker:
     writer: BoardWriter
     listener: Listener
     clock: Callable[[], float] = time.time
+    deployment: str = ""
     unsaved: str = field(default="", init=False)
     """Why the state of the last look could not be saved; empty if it was."""
     _known: dict[TableName, _Known] = field(default_factory=dict, init=False)
@@ -212,6 +215,7 @@ class Looker:
             layouts=view.layouts(),
             acted_on=self.settings.tables.acts_on(table, view.properties),
             refused=refused_properties(view.properties),
+            other_firnlines=other_firnlines(view.metadata, self.clock(), self.deployment),
         )
 
     def _lost(self, table: TableName, error: TableMissingError) -> Looked:

@@ -24,6 +24,7 @@ from streaming.ledger.event_reader import EVENTS_QUERY
 from streaming.version import VERSION
 
 if TYPE_CHECKING:
+    from compactor.lease.holder import LeaseHolder
     from streaming.kafka.shard_group import ShardGroup
     from streaming.ledger.driver_ledger import DriverLedger
     from streaming.service.streams import Streams
@@ -41,6 +42,7 @@ class ServiceState:
 
     starting: bool = False
     ready: bool = False
+    lease: LeaseHolder | None = None
     dispatcher: Dispatcher | None = None
     ledger: DriverLedger | None = None
     group: ShardGroup | None = None
@@ -50,6 +52,11 @@ class ServiceState:
     ticks: Callable[[], float] = time.monotonic
     beat: float | None = None
     """When the main loop last came round; None before its start and after its end."""
+
+    @property
+    def active(self) -> bool:
+        """Whether this service may commit; in observe mode, which needs no lease, whether it works."""
+        return self.ready if self.lease is None else self.lease.active
 
     @property
     def shard(self) -> Shard:
@@ -100,10 +107,14 @@ class ServiceState:
 
     @property
     def health(self) -> Health:
-        """Ready after the start while all parts work. Not alive if only a new process can help."""
+        """Ready after the start, which waits for the lease, while all parts work.
+
+        Not alive if only a new process can help.
+        """
         details: dict[str, str] = {}
+        lease = self.lease
         if not self.ready:
-            details["service"] = "starting or stopping"
+            details["service"] = (lease.waiting if lease is not None else "") or "starting or stopping"
         streams = {} if self.streams is None else self.streams.troubles
         details |= {f"stream {name}": trouble for name, trouble in streams.items()}
         if self.ledger is not None:
@@ -113,20 +124,26 @@ class ServiceState:
         hangs = self._hangs
         details |= hangs
         troubles = {
+            "lease": "" if lease is None else lease.trouble,
             "shard group": "" if self.group is None else self.group.trouble,
             "executors": "" if self.cluster is None else self.cluster.state.trouble,
         }
         details |= {part: trouble for part, trouble in troubles.items() if trouble}
         dead = bool(hangs) or len(work.lost) > MOST_LOST or (self.streams is not None and self.streams.dead)
-        ready = self.ready and EVENTS_QUERY not in streams and not any(troubles.values())
-        return Health(live=not dead, ready=ready, details=details)
+        return Health(
+            live=not dead,
+            ready=self.ready and EVENTS_QUERY not in streams and not any(troubles.values()),
+            details=details,
+            active=self.active,
+            deployment="" if lease is None else lease.deployment,
+        )
 
 
 def metrics_server(
     settings: Settings, registry: CollectorRegistry, board: DebtBoard, state: ServiceState, work: RecentWork
 ) -> MetricsServer:
     """The HTTP server, not yet started."""
-    worst = settings.service.worst_partitions
+    worst, alone = settings.service.worst_partitions, 0 if settings.service.shard_group else 1
     collector = DebtCollector(
         board,
         lambda: state.work,
@@ -134,7 +151,8 @@ def metrics_server(
         version=VERSION,
         worst_partitions=worst,
         waiting_looks=lambda: state.waiting_looks,
-        shard_members=lambda: 1 if state.group is None else len(state.group.members),
+        shard_members=lambda: len(state.group.members) if state.group is not None else alone,
+        active=lambda: state.active,
     )
     registry.register(collector)
     registry.register(SlotCollector(lambda: state.rewriting))

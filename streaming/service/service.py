@@ -1,7 +1,8 @@
 """The service: starts its parts in a fixed order, watches them, and stops them in the reverse order.
 
-Start: HTTP pages (alive, not ready) → catalogs, topics → history → Spark → sweep of in-flight records → shard group →
-dispatcher → streaming queries → ledger → ready. Every part that starts adds the step that stops it.
+Start: HTTP pages (alive, not ready) → catalogs, topics → lease (a standby waits here) → history → Spark → sweep of
+in-flight records → shard group → dispatcher → streaming queries → ledger → ready. Every part that starts adds the step
+that stops it.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -18,9 +19,12 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from py4j.protocol import Py4JNetworkError
 
 from compactor.debt.board import DebtBoard
-from compactor.errors import FirnlineError
+from compactor.errors import FirnlineError, retried
 from compactor.events import Event, RunCommitted, UnreferencedFilesRemoved
 from compactor.iceberg.tables import Catalogs
+from compactor.lease.holder import LeaseHolder
+from compactor.lease.opening import lease_store
+from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.executor_job import ReadOnExecutors
 from compactor.reasons import Reason
 from compactor.runs.dispatcher import Dispatcher
@@ -35,10 +39,11 @@ from metrics.recent_work import RecentWork
 from metrics.recorder import Recorder
 from streaming.hooks.refresh_hooks import RefreshHooks, named_hooks
 from streaming.kafka.clients import ensure_topics, producer
-from streaming.kafka.shard_group import ShardGroup, member_name
+from streaming.kafka.shard_group import ShardGroup, group_deployment, member_name
 from streaming.kafka.topic_sample import check_commit_topic
 from streaming.kafka.topic_watch import TopicWatch
 from streaming.ledger.driver_ledger import Around, DriverLedger
+from streaming.ledger.heard import Heard
 from streaming.logs.events import LOG, log_event
 from streaming.service.event_bus import EventBus
 from streaming.service.pages import ServiceState, metrics_server
@@ -109,7 +114,8 @@ class Service:
         self._http.start()
         LOG.info("http pages at %s", self.address)
         self._check_surroundings()
-        requests = OpenRequests(checkpoint)
+        right = self._become_active(checkpoint)
+        requests = OpenRequests(checkpoint, right.confirm)
         self._board.restore_requests(requests.load(), requests.save)
         session = self._start_session()
         self._parts = parts = rewriting(
@@ -120,6 +126,7 @@ class Service:
             self._bus.publish,
             checkpoint=checkpoint,
             beside_stream=True,
+            right=right,
             clock=self._clock,
         )
         self._state.slots, self._state.cluster = parts.slots, parts.cluster
@@ -133,11 +140,13 @@ class Service:
         """Watch over the parts until `stop` is set.
 
         Raises:
-            FirnlineError: Spark's JVM has ended; only a new process can go on.
+            FirnlineError: Spark's JVM has ended, or another service has taken over: only a new process can go on.
         """
         next_sweep, state = 0.0, self._state
         while not stop.wait(1.0):
             state.beat = state.ticks()
+            if state.lease is not None:
+                state.lease.check()
             if state.ledger is not None:
                 state.ledger.check()
             if state.streams is not None:
@@ -181,6 +190,26 @@ class Service:
         ensure_topics(self._settings.kafka, create=not self._observe, hook_topics=hook_topics)
         check_commit_topic(self._settings.kafka, observe=self._observe)
 
+    def _become_active(self, checkpoint: str) -> CommitRight:
+        """Wait for the lease on the checkpoint. It is given back at the end of the stop, when nothing can be committed.
+
+        Raises:
+            RetryError: the checkpoint's store or the broker does not answer.
+        """
+        if self._observe:
+            return UNLIMITED
+        with retried("the lease beside state.checkpoint cannot be opened", Reason.STATE_UNREADABLE):
+            store = lease_store(checkpoint)
+        self._state.lease = lease = LeaseHolder(store, deployment=self._shard_deployment())
+        self._at_stop("lease", lease.release)
+        lease.acquire()
+        return lease.right
+
+    def _shard_deployment(self) -> str:
+        """The services of a shard group are one deployment, whatever checkpoints they have; empty without a group."""
+        group = self._settings.service.shard_group
+        return group_deployment(self._settings.kafka, group) if group else ""
+
     def _start_session(self) -> SparkSession:
         """History and Spark. The history stops before Spark, whose stop may hang."""
         sessions: list[SparkSession] = []
@@ -218,6 +247,8 @@ class Service:
             ),
             listener=self._bus.publish,
             clock=self._clock,
+            deployment="" if state.lease is None else state.lease.deployment,
+            token=0 if state.lease is None else state.lease.token,
         )
         state.ledger = ledger
         self._at_stop("ledger", lambda: ledger.stop(self._stop_by - time.monotonic()))
@@ -225,6 +256,11 @@ class Service:
 
         def owns(table: TableName) -> bool:
             return state.shard.owns(table)
+
+        def handle(events: Sequence[Heard]) -> None:
+            if state.lease is not None and not state.lease.active:
+                state.lease.confirm()  # raises if another service took over: the batch is that one's
+            ledger.inbox(events)
 
         planner = TablePlanner(
             settings=self._settings,
@@ -254,7 +290,7 @@ class Service:
             settings=self._settings,
             catalogs=self._catalogs.names,
             checkpoint=checkpoint,
-            handle=ledger.inbox,
+            handle=handle,
             missing=ledger.missing,
             shard=lambda: state.shard,
             listener=self._bus.publish,

@@ -31,10 +31,11 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, LongType, NestedField
 from rich.console import Console
 
-from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.commit.in_flight import InFlightRecords
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.events import Event, GroupRewritten, RunPlanned
 from compactor.iceberg.tables import Catalogs
+from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import Grant, Spent

@@ -22,8 +22,9 @@ from pyiceberg.types import DoubleType, IntegerType, LongType, NestedField
 from rich.console import Console
 from rich.progress import track
 
-from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.commit.in_flight import InFlightRecords
 from compactor.iceberg.tables import Catalogs
+from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import plan_table
 from compactor.runs.rewriter import Rewriter

@@ -35,8 +35,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
 
-from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.commit.in_flight import InFlightRecords
 from compactor.iceberg.tables import Catalogs, TableView
+from compactor.lease.owner import Owner
 from compactor.locations import plain_path
 from compactor.settings.environment import ENVIRONMENT_PREFIX
 from compactor.settings.tree import Settings, load_settings
@@ -178,6 +179,21 @@ class ServiceProcess:
         code = self._process.wait(timeout=PATIENCE)
         return code, time.monotonic() - started
 
+    def ended(self) -> int:
+        """Wait until it ends by itself; returns its exit code."""
+        return self._process.wait(timeout=PATIENCE)
+
+    def pause(self, *, whole: bool) -> None:
+        """Stop the Python process, or the `whole` service with its JVM and workers; `resume` lets it go on."""
+        self._signal(signal.SIGSTOP, whole=whole)
+
+    def resume(self, *, whole: bool) -> None:
+        """See `pause`."""
+        self._signal(signal.SIGCONT, whole=whole)
+
+    def _signal(self, number: signal.Signals, *, whole: bool) -> None:
+        (os.killpg if whole else os.kill)(self.pid, number)
+
     def kill(self) -> None:
         """Kill the Python process, nothing else; its JVM ends by itself."""
         self._process.kill()
@@ -187,6 +203,7 @@ class ServiceProcess:
     def clean_up(self) -> None:
         """Leave nothing running, whatever the test did."""
         if self._process.poll() is None:
+            self.resume(whole=True)
             self._process.terminate()
             try:
                 self._process.wait(timeout=2 * STOP_PROMISE)

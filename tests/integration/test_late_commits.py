@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compactor.commit.in_flight import InFlightRecords, Owner, Record, sweep
+from compactor.commit.in_flight import InFlightRecords, Record, sweep
+from compactor.lease.owner import Owner
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table

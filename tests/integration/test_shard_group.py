@@ -19,7 +19,7 @@ from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.settings.tree import KafkaSettings
-from streaming.kafka.shard_group import ShardGroup, group_id
+from streaming.kafka.shard_group import ShardGroup, group_deployment, group_id
 from tests.integration.service_process import wait_for
 from tests.integration.shard_member import TABLES
 
@@ -204,3 +204,10 @@ def test_a_group_of_others_is_told(broker: str, topic: str) -> None:
     finally:
         member.stop()
         other.close()
+
+
+def test_services_of_one_group_are_one_deployment(broker: str) -> None:
+    kafka = KafkaSettings(bootstrap_servers=broker)
+    lake = group_deployment(kafka, "lake")
+    assert lake == group_deployment(kafka.model_copy(update={"commit_topic": "another"}), "lake")
+    assert lake != group_deployment(kafka, "another lake")

@@ -6,11 +6,13 @@ from typing import Final
 
 from tests.mutations.mutation import Mutation
 
+_FENCE: Final = "tests/integration/test_lost_lease.py"
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
 _KINDS: Final = "tests/integration/test_table_kinds.py"
 _RACES: Final = "tests/integration/test_commit_races.py"
 _STATE: Final = "tests/integration/test_commit_state.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
+_LEASES: Final = "tests/properties/test_lease_properties.py"
 _LEDGER: Final = "tests/properties/test_ledger_properties.py"
 _IN_FLIGHT: Final = "tests/unit/commit/test_in_flight.py"
 _DATABASE: Final = "tests/unit/storage/test_ledger_database.py"
@@ -150,7 +152,7 @@ MUTATIONS: Final = (
         "13",
         "Puffin statistics stay with the old snapshot",
         "compactor/runs/run.py",
-        "            carry_statistics(table, committed.snapshot_id)\n",
+        "            carry_statistics(table, committed.snapshot_id, right.confirm)\n",
         "            pass\n",
         f"{_GROUPS}::test_statistics_are_found_after_a_rewrite",
     ),
@@ -224,9 +226,17 @@ MUTATIONS: Final = (
         "15",
         "a dead run's outputs are deleted while its commit may still land",
         "compactor/commit/in_flight.py",
-        "if head != record.seen_head or now - record.seen_at > grace_seconds:",
+        "if head != record.seen_head or (over and now - record.seen_at > grace_seconds):",
         "if now >= record.seen_at:",
         f"{_IN_FLIGHT}::test_outputs_of_a_dead_run_go_once_the_head_has_moved",
+    ),
+    Mutation(
+        "15",
+        "a paused service on another host is taken for dead after the grace period",
+        "compactor/commit/in_flight.py",
+        "(over and now - record.seen_at > grace_seconds)",
+        "now - record.seen_at > grace_seconds",
+        f"{_IN_FLIGHT}::test_the_outputs_of_an_owner_that_is_only_silent_wait_for_the_head",
     ),
     Mutation(
         "15",
@@ -251,6 +261,38 @@ MUTATIONS: Final = (
         "for file in self.files for attempt in range(self.attempts)",
         "for file in self.files for attempt in range(1)",
         "tests/unit/rewrite/test_attempts.py::test_a_record_lists_the_files_of_all_attempts",
+    ),
+    Mutation(
+        "15",
+        "a service that another has taken over from commits all the same",
+        "compactor/runs/run.py",
+        "            right.confirm()  # last",
+        "            # last",
+        f"{_FENCE}::test_a_run_whose_service_was_replaced_before_the_commit_commits_and_deletes_nothing",
+    ),
+    Mutation(
+        "15",
+        "a service that another has taken over from deletes files",
+        "compactor/runs/output_record.py",
+        "            self.right.confirm()\n",
+        "",
+        f"{_FENCE}::test_a_run_whose_service_was_replaced_before_the_commit_commits_and_deletes_nothing",
+    ),
+    Mutation(
+        "15",
+        "a paused service counts its lease from the answer of the store, not from the question",
+        "compactor/lease/holder.py",
+        "                self._held = _Held(lease, written, began)\n",
+        "                self._held = _Held(lease, written, self._clock())\n",
+        f"{_LEASES}::test_at_most_one_process_may_act_at_any_time",
+    ),
+    Mutation(
+        "15",
+        "a standby takes over from a service that still renews its lease",
+        "compactor/lease/decisions.py",
+        "return self if content == self.content and self.since <= now else Watch(content, now)",
+        "return self if self.since <= now else Watch(content, now)",
+        f"{_LEASES}::test_a_standby_never_replaces_a_holder_that_renews_in_time",
     ),
     # --- 16 events are hints ---
     Mutation(

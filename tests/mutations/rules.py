@@ -86,7 +86,7 @@ RULES: Final = (
         "Commits",
         "One `replace` commit at a time per table. A lost race is retried with new metadata only, a failed "
         "validation is planned again, an unknown outcome deletes nothing until the run id in the summaries or the "
-        "head settles it. "
+        "head settles it. A service that another has replaced commits nothing and deletes no data file. "
         "Our own commits are no reason to work.",
         "The operation is what Iceberg's RewriteFiles says, there is no small way to break it; every run of "
         "`test_table_kinds.py` looks at it.",

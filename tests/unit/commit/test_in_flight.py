@@ -13,18 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.commit.in_flight import (
-    InFlightRecords,
-    Owner,
-    Record,
-    Verdict,
-    judge,
-    referenced_paths,
-    sweep,
-    was_committed,
-)
+from compactor.commit.in_flight import InFlightRecords, Record, Verdict, judge, referenced_paths, sweep, was_committed
 from compactor.errors import InputError, RetryError, StoppedError
 from compactor.iceberg.tables import Catalogs
+from compactor.lease.owner import Owner
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.table_names import TableName
@@ -69,7 +61,8 @@ def test_outputs_are_cleaned_only_when_the_owner_is_gone_and_its_commit_cannot_l
     leased = record.lease_until > now
     gone = record.abandoned or owner_dead is True or (owner_dead is None and not leased)
     noted = record.seen_at is not None
-    too_late = noted and (head != record.seen_head or now - (record.seen_at or 0) > grace)
+    over = record.abandoned or owner_dead is True
+    too_late = noted and (head != record.seen_head or (over and now - (record.seen_at or 0) > grace))
     assert (verdict is Verdict.CLEAN) == (gone and noted and too_late)
     assert (verdict is Verdict.NOTE_HEAD) == (gone and not noted)
 
@@ -159,8 +152,9 @@ class Scene:
         self.history.append_unreal("b", [1], path=path(output))
         return self.history.table.current_snapshot().snapshot_id  # type: ignore[union-attr]
 
-    def sweep(self, kept: InFlightRecords) -> int:
-        removed = sweep(kept, self.catalogs, ManifestCache(2**20), now=self.now, grace_seconds=GRACE)
+    def sweep(self, kept: InFlightRecords, confirm: Callable[[], None] = lambda: None) -> int:
+        cache = ManifestCache(2**20)
+        removed = sweep(kept, self.catalogs, cache, now=self.now, grace_seconds=GRACE, confirm=confirm)
         return sum(removed.values())
 
     def left(self) -> list[str]:
@@ -170,6 +164,18 @@ class Scene:
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
+
+
+def test_a_service_that_was_replaced_deletes_nothing_in_its_sweep(scene: Scene) -> None:
+    def replaced() -> None:
+        raise StoppedError("another service took over")
+
+    kept = scene.run()
+    assert scene.sweep(kept, replaced) == 0
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept, replaced) == 0
+    assert scene.left() == ["one.parquet", "two.parquet"]
+    assert scene.sweep(kept) == 2
 
 
 def test_outputs_of_a_dead_run_go_once_the_head_has_moved(scene: Scene) -> None:
@@ -248,6 +254,16 @@ def test_of_an_owner_elsewhere_the_lease_decides_and_is_renewed(scene: Scene) ->
     scene.now += 20
     scene.sweep(kept)
     assert kept.all()[0].seen_at == scene.now
+
+
+def test_the_outputs_of_an_owner_that_is_only_silent_wait_for_the_head(scene: Scene) -> None:
+    """It may be paused between its last check and its commit, which then lands after any time."""
+    kept = scene.run(ELSEWHERE, lease=60)
+    for _ in range(3):
+        scene.now += 100 * GRACE
+        assert scene.sweep(kept) == 0
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept) == 2
 
 
 def test_a_run_that_a_sweep_has_taken_for_dead_keeps_no_lease(scene: Scene) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from compactor.iceberg.other_compactors import OtherCompactor, other_compactors
+from compactor.iceberg.other_compactors import OtherCompactor, other_compactors, other_firnlines
 from tests.properties.table_history import TableHistory
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def test_rewrites_of_others_are_counted_by_who_says_they_did_it(tmp_path: Path) 
         ),
         NOW,
     )
-    assert found == (OtherCompactor("engine-name=spark", 2, 32), OtherCompactor("unknown", 1, 7))
+    then = NOW - 60
+    assert found == (OtherCompactor("engine-name=spark", 2, 32, then), OtherCompactor("unknown", 1, 7, then))
 
 
 def test_our_own_rewrites_manifests_appends_and_last_weeks_are_nobody(tmp_path: Path) -> None:
@@ -55,3 +56,26 @@ def test_our_own_rewrites_manifests_appends_and_last_weeks_are_nobody(tmp_path: 
         NOW,
     )
     assert found == ()
+
+
+def test_another_deployment_of_firnline_is_known_by_its_id(tmp_path: Path) -> None:
+    table = metadata(
+        tmp_path,
+        snapshot(1, deleted_data_files="28", firnline__run_id="a", firnline__deployment_id="ours"),
+        snapshot(2, age=30, deleted_data_files="5", firnline__run_id="b", firnline__deployment_id="another"),
+        snapshot(3, age=90, deleted_data_files="2", firnline__run_id="c", firnline__deployment_id="another"),
+        snapshot(4, deleted_data_files="9", firnline__run_id="compact, without a service"),
+        snapshot(5, deleted_data_files="9", firnline__deployment_id="no run id: not ours"),
+        snapshot(6, firnline__run_id="manifests", firnline__deployment_id="a third"),
+        snapshot(7, age=2 * 86_400, deleted_data_files="2", firnline__run_id="d", firnline__deployment_id="old"),
+    )
+    another = OtherCompactor("firnline.deployment-id=another", 2, 7, NOW - 30)
+    ours = OtherCompactor("firnline.deployment-id=ours", 1, 28, NOW - 60)
+    assert other_firnlines(table, NOW, "ours") == (another,)
+    assert other_firnlines(table, NOW, "another") == (ours,)
+    assert other_firnlines(table, NOW, "") == (another, ours)
+
+
+def test_one_deployment_alone_is_no_other_to_somebody_without_an_id(tmp_path: Path) -> None:
+    only = snapshot(1, deleted_data_files="28", firnline__run_id="a", firnline__deployment_id="ours")
+    assert other_firnlines(metadata(tmp_path, only), NOW, "") == ()

@@ -15,6 +15,7 @@ from prometheus_client.registry import DuplicateTimeseries
 
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, Remainder, TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
+from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.partitions import PartitionKey
 from compactor.runs.dispatcher import Work
 from compactor.table_names import TableName
@@ -192,6 +193,22 @@ def test_shard_members_are_read_at_scrape_time():
     assert (samples(collector)["shard_joined",], samples(collector)["shard_members",]) == (1, 3)
     members[0] = 0
     assert (samples(collector)["shard_joined",], samples(collector)["shard_members",]) == (0, 0)
+
+
+def test_whether_the_service_is_active_is_read_at_scrape_time():
+    active = [False]
+    collector = DebtCollector(DebtBoard(), Work, lambda: True, version="1", active=lambda: active[0])
+    assert samples(collector)["active",] == 0
+    active[0] = True
+    assert samples(collector)["active",] == 1
+
+
+def test_tables_of_another_firnline_count_for_a_day_after_its_last_rewrite():
+    board = DebtBoard()
+    for name, ages in {"a": [60], "b": [90_000, 80_000], "c": [90_000], "d": []}.items():
+        others = tuple(OtherCompactor(f"firnline.deployment-id={age}", 1, 5, NOW - age) for age in ages)
+        board.put(TableDebt(TableName("lake", ("db",), name), other_firnlines=others))
+    assert exposed(board)["other_firnline_tables",] == 2
 
 
 def test_waiting_looks_are_read_at_scrape_time():

@@ -303,7 +303,7 @@ def test_the_json_twin_holds_what_the_page_shows(serve):
     status, headers, body = ask(server, "/api/v1/status")
     document = json.loads(body)
     assert (status, headers["Content-Type"]) == (200, "application/json")
-    assert document["service"] == {"live": True, "ready": True, "details": {}}
+    assert document["service"] == {"live": True, "ready": True, "active": True, "deployment": None, "details": {}}
     assert document["fleet"] | {"tables": 1, "rewritten": 1, "due_tables": 1, "data_files": 10} == document["fleet"]
     (table,) = document["tables"]
     assert (table["table"], table["small_files"], table["mean_file_bytes"]) == ("lake.db.orders", 4, 100)

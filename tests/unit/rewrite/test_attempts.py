@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.commit.in_flight import InFlightRecords
+from compactor.lease.owner import Owner
 from compactor.locations import attempt_location
 from compactor.rewrite.tasks.output_task import TaskInput, attempt_tasks
 from tests.properties.table_history import TableHistory

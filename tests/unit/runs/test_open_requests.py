@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from compactor.debt.board import DebtBoard, TableDebt
-from compactor.errors import RetryError
+from compactor.errors import RetryError, StoppedError
 from compactor.runs.open_requests import OpenRequests, Requests
 from compactor.table_names import TableName
 
@@ -43,6 +43,18 @@ def test_a_request_that_was_not_served_is_open_in_the_next_life(tmp_path: Path) 
     assert asked(second, OTHER) == ()
     second.finish_request(ONE, "day = '2024-01-15'")
     assert OpenRequests(f"{tmp_path}/checkpoint").load() == {}
+
+
+def test_a_process_that_was_replaced_does_not_overwrite_the_requests_of_its_successor(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def replaced() -> None:
+        raise StoppedError("another service took over")
+
+    board(tmp_path).request(ONE, ["x = 1"])
+    OpenRequests(f"{tmp_path}/checkpoint", replaced).save({})
+    assert OpenRequests(f"{tmp_path}/checkpoint").load() == {ONE: ("x = 1",)}
+    assert "another service took over" in caplog.text
 
 
 def test_asking_again_writes_nothing(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from compactor.iceberg.tables import file_sizes
 from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
-from compactor.storage.ledger_database import LedgerDatabase
+from compactor.storage.ledger_database import LedgerDatabase, own_file
 from tests.properties.examples import examples
 from tests.properties.table_history import TableHistory
 
@@ -280,3 +280,46 @@ def test_threads_that_look_at_different_tables_lose_nothing(file: Path) -> None:
         last = {slot: max(each for each in range(rounds) if each % 7 == slot) for slot in range(7)}
         assert kept(database, name) == (f"{name} {rounds - 1}", {s: name.encode() * each for s, each in last.items()})
     database.close()
+
+
+# --- one holder of the lease after the other --------------------------------------------------------------------------
+
+
+def test_a_holder_goes_on_from_the_state_of_one_that_is_paused_in_a_transaction(file: Path) -> None:
+    first = LedgerDatabase(own_file(file, 1))
+    put(first, "t", "head 1", {3: b"three"})
+    with first._connection as paused:  # SIGSTOP in the middle of a save: its lock is held
+        paused.execute("INSERT OR REPLACE INTO heads VALUES ('t', 'half')")
+        second = LedgerDatabase(own_file(file, 2))
+        assert kept(second, "t") == ("head 1", {3: b"three"})
+        put(second, "t", "head 2", {4: b"four"})
+    put(first, "t", "of the paused", {3: b"late"})  # it has resumed
+    first.close()
+    assert kept(second, "t") == ("head 2", {3: b"three", 4: b"four"})
+    second.close()
+    third = LedgerDatabase(own_file(file, 3))
+    assert kept(third, "t") == ("head 2", {3: b"three", 4: b"four"})
+    third.close()
+    assert [path.name for path in file.parent.iterdir()] == ["ledger.3.sqlite"]
+
+
+def test_the_state_of_a_service_without_a_lease_is_taken_over(file: Path) -> None:
+    before = LedgerDatabase(file)
+    put(before, "t", "head", {1: b"one"})
+    before.close()
+    database = LedgerDatabase(own_file(file, 7))
+    assert kept(database, "t") == ("head", {1: b"one"})
+    database.close()
+    assert not file.exists()
+
+
+def test_tokens_that_began_anew_and_a_copy_that_was_cut_short_cost_no_state(file: Path) -> None:
+    for token, head in ((1, "stale"), (12, "newest")):
+        database = LedgerDatabase(file.with_name(f"ledger.{token}.sqlite"))
+        put(database, "t", head, {})
+        database.close()
+    file.with_suffix(".copy").write_bytes(b"half")
+    database = LedgerDatabase(own_file(file, 1))
+    assert kept(database, "t") == ("newest", {})
+    database.close()
+    assert [path.name for path in file.parent.iterdir()] == ["ledger.1.sqlite"]

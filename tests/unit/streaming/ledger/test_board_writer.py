@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from compactor.debt.board import DebtBoard, PartitionCounts, TableDebt
 from compactor.debt.ledger import DictionaryStore, LedgerUpdate, pack, slot_of, unpack
 from compactor.errors import RetryError
 from compactor.events import Event, PartitionsSkipped, SkippedPartition
+from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey, PartitionLayout
@@ -379,6 +380,17 @@ def test_table_properties_that_are_not_used_are_on_the_board() -> None:
     assert writing.count(1, {1: 1}, whole=True).refused == ("growth is odd",)
     writing.facts = facts
     assert writing.count(2, {1: 1}).refused == ()
+
+
+def test_another_firnline_is_on_the_board_and_in_one_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    writing = Writing()
+    others = tuple(OtherCompactor(f"firnline.deployment-id={name}", 2, 9, 1.0) for name in "ab")
+    for number, seen in enumerate([others[:1], others[:1], others, others], 1):
+        writing.facts = replace(writing.facts, other_firnlines=seen)
+        assert writing.count(number, {1: 1}, whole=True).other_firnlines == seen
+        assert writing.judge_again().other_firnlines == seen
+    said = [record for record in caplog.records if "another firnline" in record.getMessage()]
+    assert [record.deployment for record in said] == [other.name for other in others]  # type: ignore[attr-defined]
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
