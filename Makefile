@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-soak test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-soak test-faults test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet bench-cluster bench-unit-costs \
 	scale-model clean
 
@@ -41,6 +41,9 @@ test-chaos: setup ## Rewrites interleaved at random with other writers, against 
 
 test-soak: setup ## Half an hour beside writers that never stop: rows, debt, memory, threads, open files (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.soak $(ARGS)
+
+test-faults: setup ## Break the broker, catalog, store, disk and processes beside the service; half an hour (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.faults $(ARGS)
 
 test-monitoring: setup ## Alerts and dashboards: promtool's tests, and a real Prometheus that scrapes a working service
 	@deploy/setup.sh prometheus

@@ -43,7 +43,7 @@ def s3proxy(folder: Path) -> Iterator[ObjectStore]:
         GiveUpError: the process did not start; the message contains the end of its log.
     """
     store = ObjectStore(f"http://127.0.0.1:{free_port()}", "test-key", "test-secret", BUCKET)
-    (folder / "objects" / BUCKET).mkdir(parents=True)
+    (folder / "objects" / BUCKET).mkdir(parents=True, exist_ok=True)
     (folder / "s3proxy.conf").write_text(
         f"s3proxy.endpoint={store.endpoint}\n"
         "s3proxy.authorization=aws-v2-or-v4\n"
