@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-soak test-faults test-monitoring test-deploy test-mutations lint bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-soak test-faults test-security test-monitoring test-deploy test-mutations lint audit sbom requirements jar-digests bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet bench-cluster bench-unit-costs \
 	scale-model clean
 
@@ -22,9 +22,24 @@ demo-rest-s3: setup ## The demo on a REST catalog and an S3 server instead of lo
 test: setup ## Run the tests, all but the slow ones, in four processes
 	@$(PYTHON_IN_VENV) -m tests.services.java_archive 2>.venv/java-archive.log & \
 		deploy/setup.sh rest-s3 && deploy/setup.sh image-packages && { wait $$! || true; }
-	@$(PYTHON_IN_VENV) -m pytest -m 'not slow' -n 4
+	@$(PYTHON_IN_VENV) -m pytest -m 'not slow and not security' -n 4
 
-test-package: setup ## Run the unit tests of one package, without Spark or servers (PACKAGE=planning)
+test-audit: setup ## Known vulnerabilities of the image's Python packages (needs a vulnerability service; ARGS="--service osv")
+	@deploy/setup.sh tools
+	@$(PYTHON_IN_VENV) -m deploy.audit $(ARGS)
+
+sbom: setup ## Write dist/firnline.cdx.json: the Python packages and jars of the image, with digests (CycloneDX)
+	@deploy/setup.sh tools
+	@$(PYTHON_IN_VENV) -m deploy.sbom
+
+requirements: setup ## Write the image's lists of Python packages with their digests (ARGS="--upgrade")
+	@deploy/setup.sh tools
+	@deploy/docker/lock.sh $(ARGS)
+
+jar-digests: setup ## Fetch all jars anew and write their digests to compactor/spark/jars.sha256
+	@$(PYTHON_IN_VENV) -m deploy.jar_digests
+
+package: setup ## Run the unit tests of one package, without Spark or servers (PACKAGE=planning)
 	@test -n "$(PACKAGE)" -a -d "tests/unit/$(PACKAGE)" || { echo "PACKAGE is the name of a folder in tests/unit"; exit 2; }
 	@$(PYTHON_IN_VENV) -m pytest -q -n 0 tests/unit/$(PACKAGE)
 
@@ -44,6 +59,11 @@ test-soak: setup ## Half an hour beside writers that never stop: rows, debt, mem
 
 test-faults: setup ## Break the broker, catalog, store, disk and processes beside the service; half an hour (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.faults $(ARGS)
+
+test-security: setup ## Planted secrets, hostile events and requests, TLS, SASL, OAuth2, tampered jars and wheels (ARGS="-k tls")
+	@deploy/setup.sh rest-s3
+	@deploy/setup.sh image-packages
+	@$(PYTHON_IN_VENV) -m pytest -q -s -n 0 -m security $(ARGS) tests/security
 
 test-monitoring: setup ## Alerts and dashboards: promtool's tests, and a real Prometheus that scrapes a working service
 	@deploy/setup.sh prometheus

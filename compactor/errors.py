@@ -9,16 +9,20 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from compactor.reasons import Reason
+from compactor.redaction import hide
 
 
 class FirnlineError(Exception):
-    """Base of all deliberate errors. `reason` and `reaction` are slugs, fit for metric labels."""
+    """Base of all deliberate errors. `reason` and `reaction` are slugs, fit for metric labels.
+
+    Messages repeat what drivers, catalogs and stores say; secrets are taken out of them (redaction.py).
+    """
 
     reason: Reason = Reason.ERROR
     reaction: str = "give_up"
 
     def __init__(self, message: str, *, reason: Reason | None = None) -> None:
-        super().__init__(message)
+        super().__init__(hide(message))
         if reason is not None:
             self.reason = reason
 

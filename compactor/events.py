@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from compactor.errors import FirnlineError
 from compactor.partitions import JsonValue, PartitionKey
+from compactor.redaction import hide
 from compactor.table_names import TableName
 
 
@@ -160,7 +161,7 @@ class RunFailed:
             stage=stage,
             reason=error.reason,
             reaction=error.reaction,
-            message=str(error) if message is None else message,
+            message=str(error) if message is None else hide(message),
         )
 
 

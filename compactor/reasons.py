@@ -30,6 +30,7 @@ class Reason(StrEnum):
     CATALOG_UNAVAILABLE = "catalog_unavailable"
     KAFKA_UNAVAILABLE = "kafka_unavailable"
     JARS_UNAVAILABLE = "jars_unavailable"
+    JAR_DIFFERS = "jar_differs"
     NO_SPACE = "no_space"
     STORE_REFUSES = "store_refuses"
     HISTORY = "history"

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv with firnline in it, finds or installs Java, fetches the jars. Does nothing the second time.
 #
-# `setup.sh prometheus`, `setup.sh rest-s3` and `setup.sh image-packages`, after it, bring what single targets need besides.
+# `setup.sh prometheus`, `setup.sh rest-s3`, `setup.sh image-packages` and `setup.sh tools`, after it, bring what single
+# targets need besides.
 #
 # Settings, all optional: PYTHON (an interpreter), JAVA_HOME. pip and Ivy honour their own mirrors' settings.
 set -euo pipefail
@@ -24,6 +25,10 @@ main() {
         ;;
     image-packages)
         fetch_image_packages
+        return
+        ;;
+    tools)
+        install_tools
         return
         ;;
     esac
@@ -220,9 +225,24 @@ fetch_image_packages() {
     [[ -f $folder/.fetched && $(<"$folder/.fetched") == "$wanted" ]] && return
     say "fetching the packages of $pins"
     rm -rf "$folder"
-    "$VENV/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-input --no-deps -r "$pins" -w "$folder" ||
+    # --no-build-isolation: else pip would fetch what builds pyspark, unchecked.
+    "$VENV/bin/python" -m pip wheel --quiet --disable-pip-version-check --no-input --no-deps --use-pep517 --no-build-isolation \
+        --require-hashes -r "$pins" -w "$folder" ||
         fail "pip could not fetch the packages of $pins; check the network or the package index, then run it again"
     echo "$wanted" >"$folder/.fetched"
+}
+
+# Tools of maintainers, in an environment of their own: their dependencies are none of firnline's.
+install_tools() {
+    local tools=$VENV/tools wanted="uv==0.13.9 pip-audit==2.10.1 cyclonedx-bom==7.5.0"
+    [[ -f $tools/.installed && $(<"$tools/.installed") == "$wanted" ]] && return
+    say "installing $wanted"
+    rm -rf "$tools"
+    "$VENV/bin/python" -m venv "$tools"
+    # shellcheck disable=SC2086 - several words
+    "$tools/bin/python" -m pip install --quiet --disable-pip-version-check --no-input $wanted ||
+        fail "pip could not install $wanted; check the network or the package index, then run it again"
+    echo "$wanted" >"$tools/.installed"
 }
 
 main "$@"

@@ -7,13 +7,11 @@ import gzip
 import json
 import logging
 import socket
-import socketserver
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from prometheus_client import CollectorRegistry, disable_created_metrics
@@ -22,28 +20,21 @@ from prometheus_client.registry import Collector
 
 from compactor.errors import InputError
 from metrics.debt_collector import TableSummary
+from metrics.http_access import BasicAuth, Certificate
+from metrics.http_connections import TEXT, Answer, Server
 from metrics.recent_work import Finished, Running
 from metrics.slot_collector import SlotUse
-from metrics.status_page import CONTENT_SECURITY, Counting, Health, status_document, status_page
+from metrics.status_page import Counting, Health, status_document, status_page
 
 LOGGER = logging.getLogger(__name__)
 
 _PORTS = 65_536
 _POLL_SECONDS = 0.1  # stop() waits at most this long for the server loop
-_TEXT = "text/plain; charset=utf-8"
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
+_LOG_IN = (("WWW-Authenticate", 'Basic realm="firnline", charset="UTF-8"'),)
+_PROBES = ("/healthz", "/readyz")
 _PATHS = ("/", "/api/v1/status", "/metrics", "/healthz", "/readyz")
-
-
-@dataclass(frozen=True)
-class Answer:
-    """One HTTP response, before it is sent."""
-
-    body: bytes
-    content_type: str
-    status: HTTPStatus = HTTPStatus.OK
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,15 +49,23 @@ class Site:
     counting: Callable[[], Counting | None] = lambda: None
     slots: Callable[[], SlotUse | None] = lambda: None
 
-    def answer(self, path: str, headers: Mapping[str, str]) -> Answer:
-        """Build the response to GET `path`; if that fails, log the error and return status 500."""
+    def answer(self, path: str, headers: Mapping[str, str], auth: BasicAuth | None = None) -> Answer:
+        """Build the response to GET `path`; if that fails, log the error and return status 500.
+
+        With `auth`, a client that does not log in learns only whether the service is alive and ready: probes need that.
+        """
+        place = path.partition("?")[0]
+        known = auth is None or auth.allows(headers.get("Authorization"))
+        if not known and place not in _PROBES:
+            return Answer(b"Log in.\n", TEXT, HTTPStatus.UNAUTHORIZED, _LOG_IN)
         try:
-            return self._route(path.partition("?")[0], headers)
+            answer = self._route(place, headers)
+            return answer if known else replace(answer, body=f"{answer.status.phrase}\n".encode(), content_type=TEXT)
         except Exception:
             # Log the cause only: an error message can hold an address or a key that the client must not see.
             LOGGER.exception("cannot build the response to GET %r", path)
             message = "The service cannot build this page; its log has the error.\n"
-            return Answer(message.encode(), _TEXT, HTTPStatus.INTERNAL_SERVER_ERROR)
+            return Answer(message.encode(), TEXT, HTTPStatus.INTERNAL_SERVER_ERROR)
 
     def _route(self, path: str, headers: Mapping[str, str]) -> Answer:
         match path:
@@ -84,7 +83,7 @@ class Site:
                 return Answer(json.dumps(self._document()).encode() + b"\n", _JSON)
             case _:
                 hint = f"No page at this address. Try {', '.join(_PATHS)}.\n"
-                return Answer(hint.encode(), _TEXT, HTTPStatus.NOT_FOUND)
+                return Answer(hint.encode(), TEXT, HTTPStatus.NOT_FOUND)
 
     def _document(self) -> dict[str, Any]:
         health, counting = self._checked_health(), self.counting()
@@ -102,13 +101,25 @@ class Site:
 
 
 class MetricsServer:
-    """Serve one site from background threads. `port` 0 takes any free port; `address` returns it."""
+    """Serve one site from background threads. `port` 0 takes any free port; `address` returns it.
 
-    def __init__(self, site: Site, host: str, port: int) -> None:
-        self._site = site
+    `certificate`: serve HTTPS with it. `auth`: who may read the pages; None: everybody who reaches the port.
+    """
+
+    def __init__(
+        self,
+        site: Site,
+        host: str,
+        port: int,
+        *,
+        certificate: Certificate | None = None,
+        auth: BasicAuth | None = None,
+    ) -> None:
+        self._answer = partial(site.answer, auth=auth)
         self._host = host
         self._port = port
-        self._server: _Server | None = None
+        self._certificate = certificate
+        self._server: Server | None = None
         self._thread: threading.Thread | None = None
 
     @property
@@ -129,7 +140,7 @@ class MetricsServer:
             return
         # Process-wide: `_created` series would double every counter.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._server = _bind(self._site, self._host, self._port)
+        self._server = _bind(self._answer, self._host, self._port, self._certificate)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_SECONDS,), name="firnline-http", daemon=True
         )
@@ -145,63 +156,16 @@ class MetricsServer:
         self._server = self._thread = None
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True  # a slow client must not delay the end of the service
-
-    def __init__(self, site: Site, address: tuple[str, int], family: socket.AddressFamily) -> None:
-        self.site = site
-        self.address_family = family
-        super().__init__(address, _Handler)
-
-    def server_bind(self) -> None:
-        # HTTPServer.server_bind looks up the host's full name, which takes seconds if DNS does not answer.
-        socketserver.TCPServer.server_bind(self)
-        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        # A client that hangs up is not an error of the service. The default prints a traceback to stderr.
-        LOGGER.debug("request %r from %s ended early: %r", request, client_address, sys.exception())
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server_version = "firnline"
-    sys_version = ""
-    timeout = 30  # seconds; a silent connection is then closed, which frees its thread
-
-    def do_GET(self) -> None:
-        self._send(with_body=True)
-
-    def do_HEAD(self) -> None:
-        self._send(with_body=False)
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        """Log nothing: scrapes and probes come every few seconds."""
-
-    def _send(self, *, with_body: bool) -> None:
-        site = self.server.site  # type: ignore[attr-defined]  # only _Server uses this handler
-        answer: Answer = site.answer(self.path, self.headers)
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.body)))
-        self.send_header("Cache-Control", "no-store")
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Content-Security-Policy", CONTENT_SECURITY)
-        for name, value in answer.headers:
-            self.send_header(name, value)
-        self.end_headers()
-        if with_body:
-            self.wfile.write(answer.body)
-
-
-def _bind(site: Site, host: str, port: int) -> _Server:
+def _bind(
+    answer: Callable[[str, Mapping[str, str]], Answer], host: str, port: int, certificate: Certificate | None
+) -> Server:
     if port not in range(_PORTS):  # getaddrinfo would take the port modulo 65536
         raise InputError(f"http.port: {port} is not a port; set http.port to a number from 0 to {_PORTS - 1}")
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return _Server(site, (str(address[0]), int(address[1])), family)
+        return Server(answer, (str(address[0]), int(address[1])), family, certificate)
     except OSError as error:
         raise _bind_error(host, port, error) from error
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Final
 
-from compactor.settings.secret_values import without_password
+from compactor.redaction import without_password
 from compactor.settings.section import KeyProblemError
 from compactor.settings.texts import address_problem
 
@@ -17,7 +17,7 @@ _NESSIE: Final = (
     "PyIceberg has no such type; Nessie serves Iceberg's REST protocol: use type rest and a uri that ends with /iceberg"
 )
 _DATABASES: Final = re.compile(r"(?:sqlite|postgres(?:ql)?|mysql|mariadb)(?:\+\w+)?://.*")
-_DATABASE_EXAMPLE: Final = "postgresql+psycopg2://user:password@host/database or sqlite:////folder/catalog.db"
+_DATABASE_EXAMPLE: Final = "postgresql+psycopg2://user@host/database or sqlite:////folder/catalog.db"
 _NAME: Final = re.compile(r"[\w-]+")
 
 

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from compactor.redaction import HIDDEN, shown
 from compactor.settings.allowed import allowed, kinds_of
 from compactor.settings.environment import variable_of
 from compactor.settings.origins import Key, Sources, dotted, walk
-from compactor.settings.secret_values import HIDDEN, hidden
 from compactor.settings.section import KeyProblemError, Section
 
 LONGEST_VALUE: Final = 80
@@ -150,6 +150,6 @@ def _shown(key: Key, value: Any) -> str:
     if isinstance(value, dict | list | tuple):
         return f"a {'map' if isinstance(value, dict) else 'list'}"
     text = value if isinstance(value, str) else json.dumps(value, default=str)
-    text = hidden(str(key[-1]) if key else "", text)
+    text = shown(str(key[-1]) if key else "", text)
     text = text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}…"
     return repr(text) if isinstance(value, str) else text

@@ -12,7 +12,7 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
 from compactor.filter_syntax import parse_filter
-from compactor.settings.secret_values import without_password
+from compactor.redaction import without_password
 
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _BROKER: Final = re.compile(

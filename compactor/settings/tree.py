@@ -26,15 +26,17 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 
 from compactor.errors import InputError
 from compactor.reasons import Reason
+from compactor.redaction import remember, secrets_in
 from compactor.settings.catalogs import EXAMPLE, checked_catalogs, texts
 from compactor.settings.environment import put_environment
 from compactor.settings.history import DAY_SECONDS, HistorySettings
 from compactor.settings.hooks import HookSettings
+from compactor.settings.http import HttpSettings
 from compactor.settings.origins import Sources
 from compactor.settings.policy import PolicySettings
 from compactor.settings.problems import explained, hidden_secrets
 from compactor.settings.section import MEBIBYTE, KeyProblemError, Section
-from compactor.settings.texts import AbsolutePath, Brokers, Checkpoint, Glob, Host, Master, Topic
+from compactor.settings.texts import AbsolutePath, Brokers, Checkpoint, Glob, Master, Topic
 from compactor.settings.units import Bytes, Seconds
 from compactor.settings.yaml_file import read_file
 from compactor.table_names import TableName
@@ -107,7 +109,8 @@ class KafkaSettings(Section):
         default_factory=dict,
         examples=["{security.protocol: SASL_SSL}"],
         description="Kafka client options by Kafka's names (security.protocol, sasl.mechanism, …), for Spark's source "
-        "and for the Python client.",
+        "and for the Python client. `sasl.username` and `sasl.password` serve both, for PLAIN and SCRAM. Give "
+        "certificates as PEM files: `ssl.truststore.location` with `ssl.truststore.type: PEM`.",
     )
     max_events_per_batch: int = Field(
         default=2_000,
@@ -259,13 +262,6 @@ class ManifestSettings(Section):
         description="Merge only if the number of manifests falls by at least this factor (at "
         "commit.manifest.target-size-bytes each), because a merge reads and writes all of them.",
     )
-
-
-class HttpSettings(Section):
-    """Address of /metrics, /healthz, /readyz and the status page."""
-
-    host: Host = Field(default="0.0.0.0", description="Interface to listen on.")  # noqa: S104 - scraped from outside
-    port: int = Field(default=9464, ge=0, le=65535, description="Port to listen on. 0: any free port.")
 
 
 class StateSettings(Section):
@@ -440,7 +436,7 @@ class Loaded:
 
 
 def load_settings(path: Path | None, environment: Mapping[str, str] | None = None) -> Settings:
-    """Read settings from `path` (YAML, may be None) and the environment.
+    """Read settings from `path` (YAML, may be None) and the environment; `hide` knows their secrets from now on.
 
     Raises:
         InputError: the file is missing or not YAML, or a key is unknown or its value invalid. The message names it.
@@ -451,7 +447,10 @@ def load_settings(path: Path | None, environment: Mapping[str, str] | None = Non
 def load_with_sources(path: Path | None, environment: Mapping[str, str] | None = None) -> Loaded:
     """As `load_settings`, with the origin of each value."""
     sources = read_file(path) if path else Sources()
-    put_environment(sources, os.environ if environment is None else environment, Settings.model_fields)
+    variables = os.environ if environment is None else environment
+    put_environment(sources, variables, Settings.model_fields)
+    remember(secrets_in(sources.values))
+    remember(secrets_in(variables))  # of the stores' own clients and of hooks
     problems = hidden_secrets(sources)
     if not problems:
         try:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from compactor.errors import GiveUpError, InputError
 from compactor.reasons import Reason
+from compactor.spark.jar_digests import check_jars, checked
 
 SUPPORTED_JAVA = (17, 21)
 
@@ -124,6 +125,12 @@ def _major_version(home: Path) -> int | None:
     return int(found.group(1)) if found else None
 
 
+def jar_name(coordinate: str) -> str:
+    """File name of the jar of a coordinate."""
+    _, artifact, version, *classifier = coordinate.split(":")
+    return "-".join([artifact, version, *classifier]) + ".jar"
+
+
 def jars_folder(jar_set: JarSet) -> Path:
     """Folder of a jar set: in the Python environment if that is writable, else in the user's cache."""
     digest = hashlib.sha256(" ".join(jar_set.coordinates).encode()).hexdigest()[:12]
@@ -140,18 +147,20 @@ def fetch_jars(jar_set: JarSet) -> list[Path]:
 
     Raises:
         GiveUpError: the jars could not be fetched; the message has the last lines of Ivy's output.
+        InputError: a jar is not the one whose digest is pinned (jar_digests.py).
     """
     folder = jars_folder(jar_set)
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            _retrieve(jar_set, Path(scratch))
+            retrieve(jar_set, Path(scratch))
+            check_jars((Path(scratch) / "jars").glob("*.jar"))
             try:
                 (Path(scratch) / "jars").rename(folder)
             except OSError:
                 if not folder.is_dir():  # another process has fetched the same set
                     raise
-    return sorted(folder.glob("*.jar"))
+    return list(checked(tuple(sorted(folder.glob("*.jar")))))
 
 
 def pyspark_jars() -> Path:
@@ -191,7 +200,12 @@ def _dependency(group: str, artifact: str, version: str, classifiers: list[str],
     )
 
 
-def _retrieve(jar_set: JarSet, scratch: Path) -> None:
+def retrieve(jar_set: JarSet, scratch: Path) -> None:
+    """Fetch the jars of a set into `scratch`/jars, unchecked: a repository's own checksums come from the repository.
+
+    Raises:
+        GiveUpError: as `fetch_jars`.
+    """
     (scratch / "ivy.xml").write_text(_ivy_module(jar_set))
     command = [
         str(java_home() / "bin" / "java"), "-cp", f"{pyspark_jars()}/*",

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from collections.abc import Container, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from compactor.redaction import SECRET_NAMES, holds_secret, is_secret
+from compactor.settings.environment import ENVIRONMENT_PREFIX
 from compactor.settings.tree import Settings
 from compactor.spark.catalogs import aws_profile, bundles, spark_catalog_conf
 from compactor.spark.java import SPARK_JARS, JarSet, fetch_jars, java_home
@@ -25,6 +31,13 @@ WORKER_ENVIRONMENT = {"ARROW_DEFAULT_MEMORY_POOL": "jemalloc"}
 """Environment of Spark's Python workers. With jemalloc an encode holds 2.6 row groups at its peak, with Arrow's default
 allocator 3.3, at the same speed. If Arrow was built without jemalloc, it logs that and uses its default.
 """
+NEEDED_AT_LAUNCH = (
+    "spark.master", "spark.app.name", "spark.submit.", "spark.driver.", "spark.jars", "spark.files", "spark.archives",
+    "spark.kerberos.", "spark.kubernetes.", "spark.yarn.",
+)  # fmt: skip
+"""Settings that Spark reads before its context exists: options of the JVM, the class path, the kind of cluster. They
+are on the JVM's command line, which every user of the host can read."""
+LOG = logging.getLogger("firnline")
 SHUFFLE_PARTITIONS = 1  # no query of the service shuffles more than a few rows
 
 
@@ -33,14 +46,52 @@ def spark_session(settings: Settings, application: str = "firnline") -> SparkSes
     os.environ["JAVA_HOME"] = str(java_home())
     # Local executors must use the interpreter of this environment. PySpark itself reads only the variable.
     os.environ.setdefault("PYSPARK_PYTHON", settings.spark.conf.get("spark.pyspark.python", sys.executable))
-    builder = SparkSession.builder.appName(application).master(settings.spark.master)
-    for key, value in session_conf(settings).items():
+    conf = {"spark.app.name": application, "spark.master": settings.spark.master} | session_conf(settings)
+    _launch_jvm(launch_conf(conf), {hook.password_env for hook in settings.hooks})
+    builder = SparkSession.builder
+    for key, value in conf.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel(settings.spark.conf.get("spark.log.level", "ERROR"))
     if not settings.spark.master.startswith("local"):
         send_modules(session.sparkContext)
     return session
+
+
+def launch_conf(conf: Mapping[str, str]) -> dict[str, str]:
+    """The part of the configuration that may be, and must be, on the JVM's command line. The JVM gets all of it
+    afterwards, through Py4J's authenticated socket.
+    """
+    needed = {key: value for key, value in conf.items() if key.startswith(NEEDED_AT_LAUNCH)}
+    return {key: value for key, value in needed.items() if not is_secret(key, value)}
+
+
+def _launch_jvm(conf: Mapping[str, str], passwords: Container[str]) -> None:
+    """Start the JVM, unless this process has one. PySpark would put the whole configuration on its command line.
+
+    PySpark has no public way to start the JVM before the context. `passwords`: variables that hold one.
+    """
+    if SparkContext._gateway is not None:  # noqa: SLF001
+        return
+    for key in (key for key, value in conf.items() if holds_secret(value)):
+        LOG.warning(
+            "spark.conf: %s seems to hold a password, which every user of this host can read in the process list; "
+            "set Java's options in the environment instead (JDK_JAVA_OPTIONS), and name no password in addresses",
+            key,
+        )
+    with _kept_out_of_environment(passwords):
+        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))  # noqa: SLF001
+
+
+@contextmanager
+def _kept_out_of_environment(passwords: Container[str]) -> Iterator[None]:
+    """The JVM and Spark's Python workers do not inherit firnline's settings: the driver sends them what they need."""
+    names = [name for name in os.environ if name.startswith(ENVIRONMENT_PREFIX) or name in passwords]
+    taken = {name: os.environ.pop(name) for name in names}
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
 
 
 def jar_sets(settings: Settings) -> tuple[JarSet, ...]:
@@ -56,6 +107,7 @@ def session_conf(settings: Settings) -> dict[str, str]:
     conf = {
         "spark.sql.extensions": EXTENSIONS,
         "spark.ui.enabled": "false",
+        "spark.redaction.regex": f"(?i){SECRET_NAMES}",  # in event logs, plans and the user interface
         "spark.ui.showConsoleProgress": "false",
         "spark.scheduler.mode": "FAIR",  # a long rewrite must not delay the small batches of the stream
         "spark.sql.shuffle.partitions": str(SHUFFLE_PARTITIONS),

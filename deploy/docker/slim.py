@@ -6,6 +6,7 @@ package that moves its files is noticed here and not by the size of the image.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import platform
 import shutil
@@ -110,6 +111,7 @@ def main(prefix: Path) -> None:
     for pattern, parts in UNUSED_PARTS.items():
         for jar in matching(folders, pattern):
             rewrite(jar, without=parts)
+    pin_again(packages, prefix.glob("share/firnline/jars/*/*.jar"))
     link_duplicates(packages / "pyarrow")
     strip_symbols(packages)
     check_imports(prefix)
@@ -184,6 +186,16 @@ def rewrite(jar: Path, *, unless: tuple[str, ...] = (), within: str = "", withou
             if not foreign and not (without and name.startswith(without)):
                 new.writestr(entry, old.read(entry))
     slim.replace(jar)
+
+
+def pin_again(packages: Path, jars: Iterable[Path]) -> None:
+    """The digests of the jars as they are now. They were checked when fetched, and are checked at each start."""
+    file = packages / "compactor" / "spark" / "jars.sha256"
+    known = {name: digest for digest, _, name in (line.partition("  ") for line in file.read_text().splitlines())}
+    now = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in jars}
+    if not now or not now.keys() <= known.keys():
+        sys.exit(f"slim: {sorted(now.keys() - known.keys())} have no digest in {file}, or there are no jars")
+    file.write_text("".join(f"{digest}  {name}\n" for name, digest in sorted((known | now).items())))
 
 
 def link_duplicates(folder: Path) -> None:

@@ -21,6 +21,7 @@ from compactor.errors import FirnlineError, InputError
 from compactor.history.table import HistoryTable
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.locations import plain_path
+from compactor.redaction import hide
 from compactor.settings.tree import KafkaSettings, Settings
 from compactor.spark.catalogs import spark_catalog_conf
 from compactor.spark.java import jars_folder, java_home
@@ -91,7 +92,7 @@ def _tried(name: str, remedy: str, attempt: Callable[..., str], *of: Any) -> Che
     except ForeignTopicError as foreign:
         return Check(name, Status.FAILED, f"it {foreign.refusal.why}", foreign.refusal.remedy)
     except Exception as error:  # noqa: BLE001 - any error of a client is the result of the check
-        detail = str(error) if isinstance(error, FirnlineError) else f"{type(error).__name__}: {error}"
+        detail = str(error) if isinstance(error, FirnlineError) else hide(f"{type(error).__name__}: {error}")
         return Check(name, Status.FAILED, " ".join(detail.split()), remedy, again=not _needs_a_change(error, detail))
 
 

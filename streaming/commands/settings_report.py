@@ -8,9 +8,8 @@ from typing import Any, Final
 import yaml
 from yaml.nodes import MappingNode, SequenceNode
 
-from compactor.settings.environment import PROPERTY_MAPS
+from compactor.redaction import masked
 from compactor.settings.origins import Key, Sources, dotted
-from compactor.settings.secret_values import hidden, without_password
 from compactor.settings.tree import Loaded, Settings
 from compactor.settings.yaml_file import nodes_of
 
@@ -21,19 +20,8 @@ FILE: Final = "file"
 
 def settings_tree(settings: Settings) -> Tree:
     """All settings in the form of a settings file, with secrets hidden."""
-    tree: Tree = _without_secrets(settings.model_dump(mode="json"), ())
+    tree: Tree = masked(settings.model_dump(mode="json"))
     return tree
-
-
-def _without_secrets(value: Any, key: Key) -> Any:
-    if isinstance(value, dict):
-        return {name: _without_secrets(inner, (*key, name)) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_without_secrets(inner, key) for inner in value]
-    if not isinstance(value, str):
-        return value
-    is_property = key[0] == "catalogs" or key[:2] in PROPERTY_MAPS
-    return hidden(str(key[-1]), value) if is_property else without_password(value)
 
 
 def settings_document(loaded: Loaded) -> Tree:

@@ -36,13 +36,13 @@ class ObjectStore:
 
 
 @contextmanager
-def s3proxy(folder: Path) -> Iterator[ObjectStore]:
+def s3proxy(folder: Path, secret_key: str = "test-secret") -> Iterator[ObjectStore]:  # noqa: S107 - of a test server
     """Run s3proxy over a folder. It checks signatures, preconditions, ranges and part sizes as S3 does.
 
     Raises:
         GiveUpError: the process did not start; the message contains the end of its log.
     """
-    store = ObjectStore(f"http://127.0.0.1:{free_port()}", "test-key", "test-secret", BUCKET)
+    store = ObjectStore(f"http://127.0.0.1:{free_port()}", "test-key", secret_key, BUCKET)
     (folder / "objects" / BUCKET).mkdir(parents=True, exist_ok=True)
     (folder / "s3proxy.conf").write_text(
         f"s3proxy.endpoint={store.endpoint}\n"

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from compactor.backoff import Backoff
 from compactor.events import HookFinished, Listener, RunCommitted
+from compactor.redaction import hide
 from compactor.settings.hooks import HookSettings
 from compactor.table_queue import TableQueue
 from streaming.hooks.kinds import Hook, make_hook
@@ -109,7 +110,7 @@ class RefreshHooks:
             try:
                 hook.call(event)
             except Exception as error:  # noqa: BLE001 - clients raise their own errors; none may end the thread
-                failure = f"{type(error).__name__}: {error}"
+                failure = hide(f"{type(error).__name__}: {error}")
             else:
                 return None
         return failure

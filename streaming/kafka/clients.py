@@ -22,6 +22,7 @@ PYTHON_NAMES = {
     "ssl.truststore.location": "ssl_cafile",
     "ssl.keystore.location": "ssl_certfile",
     "ssl.key.location": "ssl_keyfile",
+    "ssl.key.password": "ssl_password",
     "sasl.username": "sasl_plain_username",
     "sasl.password": "sasl_plain_password",
 }
@@ -35,7 +36,16 @@ FETCH_WAIT_MS = 5
 fetches that were sent too early wait, and with them each partition of a batch: 0.1 s each by default."""
 LATEST = "latest"
 LETTER_COMPRESSION = "zstd"
-JAVA_ONLY = ("sasl.jaas.config", "isolation.level", "group.id", "auto.offset.reset", "ssl.truststore.type")
+JAVA_ONLY = (
+    "sasl.jaas.config", "isolation.level", "group.id", "auto.offset.reset", "ssl.truststore.type", "ssl.keystore.type",
+)  # fmt: skip
+PYTHON_ONLY = ("ssl.key.location", "sasl.username", "sasl.password")
+"""Java reads the key from the key store, and user and password from a JAAS configuration."""
+LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
 
 
 def source_options(kafka: KafkaSettings, most_events: int, starting: str = LATEST) -> dict[str, str]:
@@ -62,8 +72,23 @@ def source_options(kafka: KafkaSettings, most_events: int, starting: str = LATES
         "kafka.max.poll.records": str(POLL_RECORDS),
         "kafka.fetch.max.wait.ms": str(FETCH_WAIT_MS),
         "maxOffsetsPerTrigger": str(most_events),
-        **{f"kafka.{key}": value for key, value in kafka.options.items()},
+        **{f"kafka.{key}": value for key, value in java_options(kafka).items()},
     }
+
+
+def java_options(kafka: KafkaSettings) -> dict[str, str]:
+    """`kafka.options` for Java's clients. User and password become the JAAS configuration that Java wants instead."""
+    options = {key: value for key, value in kafka.options.items() if key not in PYTHON_ONLY}
+    module = LOGIN_MODULES.get(kafka.options.get("sasl.mechanism", ""))
+    if module and "sasl.username" in kafka.options and "sasl.jaas.config" not in options:
+        user, password = (_quoted(kafka.options.get(f"sasl.{key}", "")) for key in ("username", "password"))
+        options["sasl.jaas.config"] = f"{module} required username={user} password={password};"
+    return options
+
+
+def _quoted(value: str) -> str:
+    """A string of a JAAS configuration."""
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def sink_options(kafka: KafkaSettings) -> dict[str, str]:
@@ -72,7 +97,7 @@ def sink_options(kafka: KafkaSettings) -> dict[str, str]:
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.compression.type": LETTER_COMPRESSION,
         "topic": kafka.dead_letter_topic,
-        **{f"kafka.{key}": value for key, value in kafka.options.items()},
+        **{f"kafka.{key}": value for key, value in java_options(kafka).items()},
     }
 
 
@@ -180,7 +205,10 @@ def _typed(value: str, default: object) -> str | int | bool:
 
 
 def no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:
+    """kafka-python reports a refused password and an unknown certificate as a broker that does not answer."""
+    secured = any(key.startswith(("sasl.", "ssl.", "security.")) for key in kafka.options)
+    also = ", and user, password and certificates in kafka.options" if secured else ""
     return RetryError(
-        f"no Kafka broker answers at {kafka.bootstrap_servers}: {error}; check kafka.bootstrap_servers",
+        f"no Kafka broker answers at {kafka.bootstrap_servers}: {error}; check kafka.bootstrap_servers{also}",
         reason=Reason.KAFKA_UNAVAILABLE,
     )

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 
 import structlog
 
+from compactor.redaction import hide
 from compactor.settings.tree import LogSettings
 
 SILENT = ("SQLQueryContextLogger", "py4j", "kafka.cluster", "kafka.net")
@@ -52,7 +53,14 @@ def formatter(*, as_json: bool, colours: bool = False) -> structlog.stdlib.Proce
     else:
         plain = structlog.dev.plain_traceback
         shown += [structlog.dev.ConsoleRenderer(colors=colours, sort_keys=False, exception_formatter=plain)]
-    return structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=shown)
+    return _WithoutSecrets(foreign_pre_chain=shared, processors=shown)
+
+
+class _WithoutSecrets(structlog.stdlib.ProcessorFormatter):
+    """Hides secrets in whole lines: stack traces show the errors of drivers as they were raised."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return hide(super().format(record))
 
 
 class _ToStderr(logging.StreamHandler[TextIO]):

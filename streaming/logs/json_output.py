@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+NEEDED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE")
 PUMP = Path(__file__).with_name("pump.py")
 DRAIN_SECONDS = 5.0  # for the pump to write the last lines; normally milliseconds
 NOT_FOR_THE_PUMP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
@@ -61,6 +62,7 @@ def output_as_json() -> TextIO:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(own, printed, done),
+            env={name: os.environ[name] for name in NEEDED_VARIABLES if name in os.environ},  # settings hold secrets
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

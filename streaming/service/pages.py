@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from compactor.debt.board import DebtBoard
+from compactor.redaction import hide
 from compactor.runs.dispatcher import Dispatcher, Work
 from compactor.runs.slots import SlotPool
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING, Shard
 from compactor.spark.cluster import ClusterWatch
 from metrics.debt_collector import DebtCollector
+from metrics.http_access import BasicAuth, Certificate
 from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
 from metrics.slot_collector import SlotCollector, SlotUse
 from metrics.status_page import Counting, Health
 from streaming.ledger.event_reader import EVENTS_QUERY
+from streaming.logs.events import LOG
 from streaming.version import VERSION
 
 if TYPE_CHECKING:
@@ -129,6 +132,7 @@ class ServiceState:
             "executors": "" if self.cluster is None else self.cluster.state.trouble,
         }
         details |= {part: trouble for part, trouble in troubles.items() if trouble}
+        details = {part: hide(text) for part, text in details.items()}
         dead = bool(hangs) or len(work.lost) > MOST_LOST or (self.streams is not None and self.streams.dead)
         return Health(
             live=not dead,
@@ -142,7 +146,11 @@ class ServiceState:
 def metrics_server(
     settings: Settings, registry: CollectorRegistry, board: DebtBoard, state: ServiceState, work: RecentWork
 ) -> MetricsServer:
-    """The HTTP server, not yet started."""
+    """The HTTP server, not yet started.
+
+    Raises:
+        InputError: the certificate cannot be used.
+    """
     worst, alone = settings.service.worst_partitions, 0 if settings.service.shard_group else 1
     collector = DebtCollector(
         board,
@@ -165,4 +173,15 @@ def metrics_server(
         lambda: state.counting,
         lambda: state.rewriting,
     )
-    return MetricsServer(site, settings.http.host, settings.http.port)
+    http = settings.http
+    if http.basic_auth and not http.tls_certificate and not http.local:
+        LOG.warning(
+            "http.basic_auth: passwords are sent without encryption; set http.tls_certificate, or put a proxy before"
+        )
+    return MetricsServer(
+        site,
+        http.host,
+        http.port,
+        certificate=Certificate(http.tls_certificate, http.tls_key) if http.tls_certificate else None,
+        auth=BasicAuth(http.basic_auth) if http.basic_auth else None,
+    )

@@ -93,7 +93,8 @@ class Service:
     def address(self) -> str:
         """Base URL of the HTTP pages."""
         host, port = self._http.address
-        return f"http://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{port}"  # noqa: S104 - shown, not bound
+        scheme = "https" if self._settings.http.tls_certificate else "http"
+        return f"{scheme}://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{port}"  # noqa: S104 - shown, not bound
 
     @property
     def starting(self) -> bool:

@@ -19,7 +19,6 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("compactor", "metrics", "streaming")
 SOURCES = (*PACKAGES, "deploy", "docs", "pyproject.toml", "MANIFEST.in", "Makefile")
-REQUIREMENTS = ROOT / "deploy" / "docker" / "requirements.txt"
 TEXTS = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
@@ -53,7 +52,7 @@ def default_installation(built: Path, tmp_path_factory: pytest.TempPathFactory) 
     run(
         *(sys.executable, "-m", "pip", "--isolated", "--python", str(environment / "bin" / "python"), "install"),
         *("--no-compile", "--no-index", "--find-links", str(ROOT / ".venv" / "image-packages")),
-        *("-r", str(REQUIREMENTS), str(wheel)),
+        str(wheel),
     )
     yield environment
     shutil.rmtree(environment)  # a gigabyte, which pytest would keep for three runs

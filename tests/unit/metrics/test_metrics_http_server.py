@@ -140,8 +140,8 @@ def test_odd_accept_headers_get_the_plain_format(serve, accept):
     assert b"firnline_commits_total 3.0" in body
 
 
-def test_folded_accept_header_does_not_break_the_response_headers(serve):
-    answer = serve(registry=counted())._site.answer(
+def test_folded_accept_header_does_not_break_the_response_headers():
+    answer = Site(counted(), lambda: WELL).answer(
         "/metrics", {"Accept": "application/openmetrics-text;version=1.1.\r\n Evil: 1"}
     )
     assert "\n" not in answer.content_type
@@ -249,20 +249,19 @@ def test_requests_are_not_logged_to_stderr(serve, capfd):
 def test_client_that_hangs_up_leaves_no_traceback_on_stderr(serve, capfd):
     server = serve()
     arrived, gone = threading.Event(), threading.Event()
-    answer = server._server.site.answer
+    answer = server._server.answer
 
-    class Slow:
-        def answer(self, path, headers):
-            arrived.set()
-            gone.wait(5)
-            return answer(path, headers)
+    def slow(path, headers):
+        arrived.set()
+        gone.wait(5)
+        return answer(path, headers)
 
-    server._server.site = Slow()
+    server._server.answer = slow
     with socket.create_connection(server.address) as client:
         client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n" * 200)
         arrived.wait(5)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")  # close with a reset
-    server._server.site = Site(CollectorRegistry(), lambda: WELL)
+    server._server.answer = answer
     gone.set()
     for _ in range(20):
         assert ask(server, "/healthz")[0] == 200
@@ -484,7 +483,7 @@ def test_port_without_permission_names_the_setting(monkeypatch):
     def refuse(*_args):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("metrics.http_server._Server", refuse)
+    monkeypatch.setattr("metrics.http_server.Server", refuse)
     with pytest.raises(InputError, match=r"^http\.port: no permission to listen on port 80; set http\.port"):
         MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", 80).start()
 

@@ -1,0 +1,146 @@
+"""Secrets: which settings hold one, and how texts are kept free of them.
+
+`hide` removes from a text the secrets that this process knows (`remember`), and forms that are secret wherever they
+appear: a bearer token, the password of a URL, a signed link. All errors of firnline, log lines and health details pass
+through it. `masked` hides the secrets of a settings tree.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import quote, quote_plus, unquote
+
+HIDDEN: Final = "********"
+_SECRETS: Final = (
+    "secret", "passw", "passphrase", "token", "credential", "jaas", "private", "basic_?auth", "account[._-]?key",
+    "api[._-]?key", "sse[.]key", "connection[._-]?string", "encryption[._-]?key", "keystore[.]key",
+    "header[.](?!accept|content-|user-agent|x-iceberg-)",
+)  # fmt: skip
+SECRET_NAMES: Final = "|".join(_SECRETS)
+"""Names of settings whose values are secret, ignoring case; valid in Java too. A header is secret unless it is known to
+be harmless."""
+SHORTEST: Final = 8
+"""Characters. A shorter value is not searched for: it could be a part of any word."""
+
+_SECRET_NAME: Final = re.compile(SECRET_NAMES, re.IGNORECASE)
+_NAMES_A_PLACE: Final = re.compile(r"(_env|_credentials|-provider|[._-]file|[._-]path|[._-]location)$", re.IGNORECASE)
+_HARMLESS: Final = frozenset({"", "true", "false", "none", "null"})
+_IN_URL: Final = re.compile(r"(://[^/@:\s\"]*:)([^/@\s\"]+)(@)")
+_PARTS: Final = re.compile(r"""(?:passw(?:or)?d|secret|key|signature)\s*=\s*["']?([^"';,&\s]+)""", re.IGNORECASE)
+"""Secrets inside of a value: of Kafka's JAAS configuration, of a connection string."""
+_PASSWORD_OPTION: Final = re.compile(r"(?:passw(?:or)?d|secret)\w*\s*=", re.IGNORECASE)
+_FORMS: Final = (
+    (re.compile(r"\b(bearer|basic)(\s+)(?=\S*[\d=])[\w+/=.~-]{8,}", re.IGNORECASE), rf"\1\2{HIDDEN}"),
+    (_IN_URL, rf"\1{HIDDEN}\3"),
+    (re.compile(r"([?&](?:X-(?:Amz|Goog)-\w[\w-]*|sig|signature)=)[^&\s\"']+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (
+        re.compile(
+            r"((?:access|refresh|session|id|sas|security)[._-]?token|client[._-]?secret|secret[._-]?(?:access[._-]?)?key"
+            r"|passw(?:or)?d)([\"']?\s*[=:]\s*[\"']?)(?!\*)[^\s\"',;&}\])]{4,}",
+            re.IGNORECASE,
+        ),
+        rf"\1\2{HIDDEN}",
+    ),
+    (re.compile(r"(token[\"']?\s*[=:]\s*[\"']?)(?=\S*\d)[\w+/=.~-]{16,}", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (re.compile(r"\beyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*"), HIDDEN),  # a JSON web token
+)
+
+
+def is_secret(name: str, value: object) -> bool:
+    """Whether a setting of this name with this value must not be shown."""
+    if str(value).strip().lower() in _HARMLESS or _NAMES_A_PLACE.search(name):
+        return False
+    return _SECRET_NAME.search(name) is not None
+
+
+def holds_secret(text: str) -> bool:
+    """Whether a value holds a password beside other things: in a URL, in options of Java."""
+    return _IN_URL.search(text) is not None or _PASSWORD_OPTION.search(text) is not None
+
+
+def shown(name: str, value: str) -> str:
+    """The value of a property as it may be shown."""
+    return HIDDEN if is_secret(name, value) else without_password(value)
+
+
+def without_password(text: str) -> str:
+    """The text, with passwords in URLs hidden."""
+    return _IN_URL.sub(rf"\1{HIDDEN}\3", text)
+
+
+def masked(tree: Any, *, secret: bool = False) -> Any:
+    """A settings tree (maps, lists, values) as it may be shown. `secret`: whether all its values are."""
+    if isinstance(tree, Mapping):
+        return {name: masked(value, secret=secret or _hides(name, value)) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [masked(value, secret=secret) for value in tree]
+    if secret:
+        return HIDDEN
+    return without_password(tree) if isinstance(tree, str) else tree
+
+
+def secrets_in(tree: Any, *, secret: bool = False) -> Iterator[str]:
+    """The secrets of a settings tree, and parts of them that are secret by themselves."""
+    if isinstance(tree, Mapping):
+        for name, value in tree.items():
+            yield from secrets_in(value, secret=secret or _hides(name, value))
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from secrets_in(value, secret=secret)
+    elif isinstance(tree, str | int | float):
+        text = str(tree)
+        for _, password, _ in _IN_URL.findall(text):
+            yield from (password, unquote(password))
+        if secret:
+            yield from (text, *_PARTS.findall(text), *text.split(":", 1)[1:])  # client:secret of OAuth2
+
+
+def _hides(name: object, value: object) -> bool:
+    """Whether a map's entry is secret as a whole. A map under such a name holds secrets only."""
+    return is_secret(str(name), "" if value is None else "map" if isinstance(value, Mapping) else value)
+
+
+class _Known:
+    """The secrets of this process, in every spelling in which a text may show them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._spellings: frozenset[str] = frozenset()
+        self.pattern: re.Pattern[str] | None = None
+
+    def add(self, secrets: Iterable[str]) -> None:
+        found = {spelling for secret in secrets if len(secret) >= SHORTEST for spelling in _spellings(secret)}
+        with self._lock:
+            if found <= self._spellings:
+                return
+            self._spellings |= found
+            longest_first = sorted(self._spellings, key=lambda each: (-len(each), each))
+            self.pattern = re.compile("|".join(map(re.escape, longest_first)))
+
+
+_known = _Known()
+
+
+def remember(secrets: Iterable[str]) -> None:
+    """From now on, `hide` removes these from texts. A secret that was replaced stays known: old texts may hold it."""
+    _known.add(secrets)
+
+
+def hide(text: str) -> str:
+    """The text without secrets."""
+    if _known.pattern is not None:
+        text = _known.pattern.sub(HIDDEN, text)
+    for form, replacement in _FORMS:
+        text = form.sub(replacement, text)
+    return text
+
+
+def _spellings(secret: str) -> Iterator[str]:
+    """As it is, in a URL or form, in JSON, in Python's repr, in HTML."""
+    yield from (secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], repr(secret)[1:-1])
+    yield from (json.dumps(secret, ensure_ascii=False)[1:-1], html.escape(secret))

@@ -1,0 +1,188 @@
+"""A REST catalog behind HTTPS that wants OAuth2: a proxy with a token endpoint before a catalog server.
+
+Tokens expire, and the proxy can lie: then it answers requests with an error that repeats the caller's credentials.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import ssl
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs
+
+from tests.services.certificates import Certificates
+
+TOKEN_PATH = "/token"  # noqa: S105 - a path
+FORWARDED = ("Content-Type", "If-None-Match", "X-Iceberg-Access-Delegation", "Accept")
+RETURNED = ("Content-Type", "ETag")
+
+
+@dataclass
+class GuardedCatalog:
+    """Address and switches of the proxy, and what it has seen.
+
+    Attributes:
+        credential: `client:secret`, which the token endpoint accepts.
+        lifetime: Seconds for which a token is valid.
+        mark: Part of every token.
+        vends: Whether the store's keys that the catalog hands out reach the client.
+        lies: Whether requests with a token are answered with an error that repeats it.
+        refuses: Whether the token endpoint refuses every client.
+        clients: For each User-Agent, the number of requests with a valid token.
+        expired: Requests with a token that was valid once.
+    """
+
+    uri: str
+    upstream: str
+    credential: str
+    lifetime: float = 3600.0
+    mark: str = "token"
+    vends: bool = True
+    lies: bool = False
+    refuses: bool = False
+    tokens: dict[str, float] = field(default_factory=dict)
+    clients: dict[str, int] = field(default_factory=dict)
+    expired: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """PyIceberg properties of a client."""
+        return {
+            "type": "rest",
+            "uri": self.uri,
+            "credential": self.credential,
+            "oauth2-server-uri": f"{self.uri}{TOKEN_PATH}",
+            "scope": "catalog",
+        }
+
+    def token(self, form: dict[str, list[str]]) -> dict[str, Any] | None:
+        """A new token for a client that gives the right secret; None for others."""
+        given = f"{form.get('client_id', [''])[0]}:{form.get('client_secret', [''])[0]}"
+        if self.refuses or given != self.credential:
+            return None
+        token = f"{self.mark}-{uuid.uuid4().hex}"
+        with self.lock:
+            self.tokens[token] = time.monotonic() + self.lifetime
+        kind = "urn:ietf:params:oauth:token-type:access_token"
+        lifetime = max(1, int(self.lifetime))
+        return {"access_token": token, "token_type": "bearer", "issued_token_type": kind, "expires_in": lifetime}
+
+    def admits(self, authorization: str, client: str) -> bool:
+        """Whether the header has a valid token."""
+        valid_until = self.tokens.get(authorization.removeprefix("Bearer "))
+        with self.lock:
+            if valid_until is None:
+                return False
+            if time.monotonic() > valid_until:
+                self.expired += 1
+                return False
+            self.clients[client] = self.clients.get(client, 0) + 1
+            return True
+
+    def seen(self, client: str) -> int:
+        """Requests with a valid token of clients whose User-Agent has this text in it."""
+        return sum(count for agent, count in self.clients.items() if client.lower() in agent.lower())
+
+
+@contextmanager
+def guarded_catalog(
+    upstream: str, certificates: Certificates, credential: str, **switches: Any
+) -> Iterator[GuardedCatalog]:
+    """Run the proxy before the catalog at `upstream`."""
+    server = _Server(("127.0.0.1", 0), _Handler)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates.certificate, certificates.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    uri = f"https://127.0.0.1:{server.server_address[1]}"
+    catalog = GuardedCatalog(uri, upstream, credential, **switches)
+    server.catalog = catalog  # type: ignore[attr-defined]
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield catalog
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def without_keys(answer: bytes) -> bytes:
+    """The answer to a load of a table without the keys of the store."""
+    try:
+        document = json.loads(answer)
+        document["config"] = {name: value for name, value in document["config"].items() if "key" not in name}
+    except (ValueError, KeyError, TypeError):
+        return answer
+    return json.dumps(document).encode()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing of clients that do not trust the certificate."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    timeout = 60
+
+    def do_GET(self) -> None:
+        catalog: GuardedCatalog = self.server.catalog  # type: ignore[attr-defined]
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.path == TOKEN_PATH:
+            token = catalog.token(parse_qs(body.decode()))
+            if token is None:
+                self._json(401, {"error": "invalid_client", "error_description": f"refused: {body.decode()}"})
+            else:
+                self._json(200, token)
+            return
+        authorization = self.headers.get("Authorization", "")
+        if not catalog.admits(authorization, self.headers.get("User-Agent", "")):
+            self._error(401, "NotAuthorizedException", f"not valid: {authorization}")
+        elif catalog.lies:
+            token = authorization.removeprefix("Bearer ")
+            self._error(
+                400, "BadRequestException", f"cannot serve {authorization}; token={token}; {catalog.credential}"
+            )
+        else:
+            self._forward(catalog, body)
+
+    do_POST = do_HEAD = do_DELETE = do_PUT = do_GET  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
+        """Log nothing."""
+
+    def _forward(self, catalog: GuardedCatalog, body: bytes) -> None:
+        connection = http.client.HTTPConnection(catalog.upstream.removeprefix("http://"), timeout=60)
+        headers = {name: self.headers[name] for name in FORWARDED if self.headers.get(name)}
+        try:
+            connection.request(self.command, self.path, body or None, headers)
+            answer = connection.getresponse()
+            returned = {name: answer.headers[name] for name in RETURNED if answer.headers.get(name)}
+            content = answer.read()
+            self._send(answer.status, content if catalog.vends else without_keys(content), returned)
+        finally:
+            connection.close()
+
+    def _error(self, code: int, kind: str, message: str) -> None:
+        self._json(code, {"error": {"message": message, "type": kind, "code": code}})
+
+    def _json(self, code: int, document: Any) -> None:
+        self._send(code, json.dumps(document).encode(), {"Content-Type": "application/json"})
+
+    def _send(self, code: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_response(code)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)

@@ -1,0 +1,214 @@
+"""HTTPS and basic authentication of the HTTP pages, over real sockets."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import bcrypt
+import pytest
+from prometheus_client import CollectorRegistry
+
+from compactor.errors import InputError
+from compactor.settings.http import HttpSettings
+from compactor.settings.tree import load_settings
+from metrics.http_access import NOBODY, BasicAuth, Certificate
+from metrics.http_connections import MOST_CONNECTIONS
+from metrics.http_server import MetricsServer, Site
+from metrics.status_page import Health
+from tests.services.certificates import Certificates, issue
+
+PASSWORD = "correct horse: é"  # noqa: S105
+HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return issue(tmp_path_factory.mktemp("certificates"))
+
+
+def served(certificate: Certificate | None = None, auth: BasicAuth | None = None) -> MetricsServer:
+    health = Health(live=True, ready=False, details={"lake.db.secret_table": "why"})
+    server = MetricsServer(
+        Site(CollectorRegistry(), lambda: health), "127.0.0.1", 0, certificate=certificate, auth=auth
+    )
+    server.start()
+    return server
+
+
+@pytest.fixture
+def secure(certificates: Certificates) -> Iterator[MetricsServer]:
+    server = served(Certificate(str(certificates.certificate), str(certificates.key)))
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def private() -> Iterator[MetricsServer]:
+    server = served(auth=BasicAuth({"me": HASH}))
+    yield server
+    server.stop()
+
+
+def https(server: MetricsServer, trust: Path) -> int:
+    context = ssl.create_default_context(cafile=str(trust))
+    connection = http.client.HTTPSConnection(*server.address, timeout=20, context=context)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def get(server: MetricsServer, path: str, authorization: str = "") -> tuple[int, str]:
+    connection = http.client.HTTPConnection(*server.address, timeout=20)
+    try:
+        connection.request("GET", path, headers={"Authorization": authorization} if authorization else {})
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    finally:
+        connection.close()
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+# HTTPS
+
+
+def test_a_client_that_trusts_the_authority_is_served(secure: MetricsServer, certificates: Certificates) -> None:
+    assert https(secure, certificates.authority) == 200
+
+
+def test_a_client_that_does_not_is_not(secure: MetricsServer, tmp_path: Path) -> None:
+    with pytest.raises(ssl.SSLCertVerificationError):
+        https(secure, issue(tmp_path).authority)
+
+
+def test_neither_plain_text_nor_silence_before_the_handshake_holds_up_others(
+    secure: MetricsServer, certificates: Certificates
+) -> None:
+    held = [socket.create_connection(secure.address, timeout=20) for _ in range(2 * MOST_CONNECTIONS)]
+    try:
+        for client in held[::2]:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert [https(secure, certificates.authority) for _ in range(5)] == [200] * 5
+    finally:
+        for client in held:
+            client.close()
+
+
+def test_old_versions_of_tls_are_refused(secure: MetricsServer, certificates: Certificates) -> None:
+    context = ssl.create_default_context(cafile=str(certificates.authority))
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with socket.create_connection(secure.address, timeout=20) as client, pytest.raises(OSError):  # noqa: SIM117
+        with context.wrap_socket(client, server_hostname="127.0.0.1"):
+            pass
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None:
+    first, second = issue(tmp_path / "first"), issue(tmp_path / "second")
+    shutil.copytree(tmp_path / "first", tmp_path / "used")
+    used = Certificate(str(tmp_path / "used" / "server.pem"), str(tmp_path / "used" / "server.key"))
+    server = served(used)
+    try:
+        assert https(server, first.authority) == 200
+        (tmp_path / "used" / "server.pem").write_bytes(b"half written")
+        assert https(server, first.authority) == 200
+        for name in ("server.pem", "server.key"):
+            (tmp_path / "used" / name).write_bytes((tmp_path / "second" / name).read_bytes())
+        assert https(server, second.authority) == 200
+    finally:
+        server.stop()
+
+
+def test_files_that_cannot_be_used_name_the_settings(tmp_path: Path, certificates: Certificates) -> None:
+    other = issue(tmp_path / "other")
+    encrypted = tmp_path / "encrypted.key"
+    command = ["openssl", "rsa", "-aes256", "-passout", "pass:canary", "-in", str(certificates.key)]
+    made = subprocess.run([*command, "-out", str(encrypted)], capture_output=True, check=False)
+    keys = [other.key, tmp_path / "missing.key", *([encrypted] if made.returncode == 0 else [])]
+    for key in keys:
+        with pytest.raises(InputError, match=r"http\.tls_certificate, http\.tls_key"):
+            Certificate(str(certificates.certificate), str(key))
+
+
+# Basic authentication
+
+
+def test_the_right_password_opens_every_page(private: MetricsServer) -> None:
+    for path in ("/", "/metrics", "/api/v1/status", "/nowhere"):
+        assert get(private, path)[0] == 401
+        for _ in range(2):  # hashed, then known
+            assert get(private, path, basic("me", PASSWORD))[0] in (200, 404)
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        basic("me", "wrong"), basic("you", PASSWORD), basic("", ""), basic("me", ""), basic("me", "a" * 100),
+        basic("me", "a\0b"), "Basic", "Basic !!!", "Basic " + base64.b64encode(b"\xff\xfe:x").decode(),
+        "Basic " + base64.b64encode(b"no colon").decode(), "Bearer me", basic("me", PASSWORD)[6:], "Basic\t",
+    ],
+)  # fmt: skip
+def test_everything_else_does_not(private: MetricsServer, authorization: str) -> None:
+    assert get(private, "/metrics", basic("me", PASSWORD))[0] == 200
+    assert get(private, "/metrics", authorization)[0] == 401
+
+
+def test_a_browser_is_asked_for_the_password(private: MetricsServer) -> None:
+    connection = http.client.HTTPConnection(*private.address, timeout=20)
+    connection.request("GET", "/")
+    assert connection.getresponse().headers["WWW-Authenticate"].startswith("Basic ")
+    connection.close()
+
+
+def test_probes_learn_the_state_alone(private: MetricsServer) -> None:
+    assert get(private, "/healthz") == (200, "OK\n")
+    assert get(private, "/readyz") == (503, "Service Unavailable\n")
+    assert "secret_table" in get(private, "/readyz", basic("me", PASSWORD))[1]
+
+
+def test_an_unknown_user_costs_as_much_as_a_known_one() -> None:
+    assert not bcrypt.checkpw(b"anything", NOBODY)
+
+
+def test_a_password_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+    real = bcrypt.checkpw
+    monkeypatch.setattr(bcrypt, "checkpw", lambda *given: hashed.append(1) or real(*given))
+    auth = BasicAuth({"me": HASH})
+    assert all(auth.allows(basic("me", PASSWORD)) for _ in range(5))
+    assert len(hashed) == 1
+    assert not auth.allows(basic("me", "wrong"))
+    assert auth.allows(basic("me", PASSWORD))
+    assert len(hashed) == 2
+
+
+# Settings
+
+
+def test_a_password_in_clear_is_refused_and_not_repeated() -> None:
+    with pytest.raises(InputError, match=r"bcrypt.*htpasswd -nBC 10 me") as raised:
+        load_settings(
+            None, {"FIRNLINE_CATALOGS": '{"lake": {"type": "sql"}}', "FIRNLINE_HTTP__BASIC_AUTH": '{"me": "canary"}'}
+        )
+    assert "canary" not in str(raised.value)
+
+
+def test_a_certificate_needs_a_key() -> None:
+    with pytest.raises(ValueError, match="together"):
+        HttpSettings(tls_certificate="/c.pem")
+    assert HttpSettings(tls_certificate="/c.pem", tls_key="/k.pem").tls_key
+
+
+def test_pages_are_for_this_machine_alone_by_default() -> None:
+    assert HttpSettings().local
+    assert not HttpSettings(host="0.0.0.0").local  # noqa: S104

@@ -1,0 +1,182 @@
+"""Secrets are found in settings by name, and do not survive in any text."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import logging
+import urllib.parse
+
+import pytest
+
+from compactor.errors import GiveUpError, InputError, RetryError
+from compactor.events import RunFailed
+from compactor.redaction import HIDDEN, hide, is_secret, masked, remember, secrets_in
+from compactor.settings.tree import Settings, load_settings
+from compactor.table_names import TableName
+from streaming.logs.format import formatter
+
+SECRET = 'canary-Zk9"4\\f é&+/='  # noqa: S105
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "s3.secret-access-key", "s3.session-token", "token", "credential", "sasl.password", "sasl.jaas.config",
+        "ssl.key.password", "ssl.keystore.key", "adls.account-key", "adls.sas-token.account.dfs.core.windows.net",
+        "adls.connection-string", "gcs.oauth2.token", "header.Authorization", "header.X-Api-Key", "header.Cookie",
+        "jdbc.password", "spark.sql.catalog.lake.s3.secret-access-key", "spark.hadoop.fs.s3a.secret.key",
+        "spark.authenticate.secret", "spark.sql.catalog.lake.header.authorization", "basic_auth", "s3.sse.key",
+        "spark.kubernetes.authenticate.oauthToken", "AWS_SECRET_ACCESS_KEY", "spark.ssl.keyPassword",
+    ],
+)  # fmt: skip
+def test_names_of_secrets(name: str) -> None:
+    assert is_secret(name, "a-value")
+    assert masked({"catalogs": {"lake": {name: "a-value"}}}) == {"catalogs": {"lake": {name: HIDDEN}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("s3.access-key-id", "AKIA"), ("uri", "http://catalog:8181"), ("oauth2-server-uri", "https://login/token"),
+        ("header.X-Iceberg-Access-Delegation", "vended-credentials"), ("header.Accept-Encoding", "gzip"),
+        ("password_env", "TRINO_PASSWORD"), ("token-refresh-enabled", "true"), ("sasl.username", "firnline"),
+        ("AWS_WEB_IDENTITY_TOKEN_FILE", "/var/run/token"), ("GOOGLE_APPLICATION_CREDENTIALS", "/key.json"),
+        ("ssl.keystore.location", "/etc/key.pem"), ("client.credentials-provider", "com.example.Provider"),
+        ("tls_key", "/etc/key.pem"), ("spark.authenticate.secret.file", "/etc/secret"),
+    ],
+)  # fmt: skip
+def test_names_of_other_things(name: str, value: str) -> None:
+    assert not is_secret(name, value)
+    assert masked({name: value}) == {name: value}
+
+
+def test_no_default_is_taken_for_a_secret() -> None:
+    tree = Settings(catalogs={"lake": {"type": "sql"}}).model_dump(mode="json")
+    assert masked(tree) == tree
+
+
+def test_secrets_of_a_tree_and_their_parts() -> None:
+    tree = {
+        "catalogs": {
+            "lake": {"credential": "client:s3cret-of-client", "uri": "postgresql://user:p%40ssword@host/db"},
+            "other": {"adls.connection-string": "AccountName=a;AccountKey=Zm9vYmFy;EndpointSuffix=x"},
+        },
+        "kafka": {"options": {"sasl.jaas.config": 'X required username="me" password="in-jaas";'}},
+        "http": {"basic_auth": {"me": "$2b$10$hash"}},
+        "hooks": [{"password_env": "TRINO_PASSWORD", "user": "me"}],
+    }
+    found = set(secrets_in(tree))
+    assert {"client:s3cret-of-client", "s3cret-of-client", "p%40ssword", "p@ssword", "Zm9vYmFy", "in-jaas"} <= found
+    assert "$2b$10$hash" in found
+    assert not {"TRINO_PASSWORD", "me", "client"} & found
+    shown = json.dumps(masked(tree))
+    assert not any(secret in shown for secret in found)
+    assert "postgresql://user:********@host/db" in shown
+
+
+def test_a_known_secret_is_hidden_in_every_spelling() -> None:
+    remember([SECRET])
+    for text in (
+        SECRET,
+        urllib.parse.quote(SECRET, safe=""),
+        urllib.parse.quote_plus(SECRET),
+        json.dumps(SECRET),
+        json.dumps(SECRET, ensure_ascii=False),
+        repr(SECRET),
+        html.escape(SECRET),
+    ):
+        assert HIDDEN in hide(f"refused {text}, try again")
+        assert "canary" not in hide(f"refused {text}, try again")
+
+
+def test_short_values_are_not_searched_for() -> None:
+    remember(["ab", "table"])
+    assert hide("the table abc") == "the table abc"
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("Authorization: Bearer abc123def456.ghi", "Authorization: Bearer"),
+        ("sent Basic " + base64.b64encode(b"user:canary").decode(), "sent Basic"),
+        ("cannot connect to postgresql://me:canary123@host/db", "@host/db"),
+        ("GET https://b.s3/x?X-Amz-Signature=canary123&X-Amz-Date=1", "https://b.s3/x?"),
+        ("https://a.blob/x?sv=2024&sig=canary123%3D", "https://a.blob/x?sv=2024"),
+        ('{"access_token": "canary123", "expires_in": 3600}', '"expires_in": 3600'),
+        ("s3.session-token=canary123, s3.region=us-east-1", "s3.region=us-east-1"),
+        ("cannot serve token=4f126afc0dd543aa88canary; try later", "; try later"),
+        ("grant_type=client_credentials&client_secret=canary123&scope=x", "&scope=x"),
+        ("token eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiJjYW5hcnkxMjMifQ.c2lnbmF0dXJl is expired", "is expired"),
+    ],
+)
+def test_forms_that_are_secret_wherever_they_appear(text: str, kept: str) -> None:
+    hidden = hide(text)
+    assert HIDDEN in hidden
+    assert kept in hidden
+    for part in ("canary", "4f126afc", "abc123", "eyJzdWI", base64.b64encode(b"user:canary").decode()):
+        assert part not in hidden
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "table lake.db.events: the catalog refused basic authentication",
+        "s3://lake/db/t/data/sig=12/00000.parquet does not exist",
+        "no Kafka broker answers at kafka:9092: NoBrokersAvailable; check kafka.bootstrap_servers",
+        "http://catalog:8181/v1/config: 503",
+        "bearer tokens are refused; set oauth2-server-uri",
+        "the token is expired",
+        "line 3: url 'http://host:8080/a@b'",
+    ],
+)
+def test_harmless_texts_stay_as_they_are(text: str) -> None:
+    assert hide(text) == text
+
+
+def test_errors_events_and_log_lines_are_free_of_secrets() -> None:
+    remember(["canary-in-error"])
+    error = GiveUpError("driver says canary-in-error")
+    assert "canary" not in str(error)
+    table = TableName("lake", ("db",), "t")
+    assert "canary" not in RunFailed.of(error, "", table, "plan", "raw canary-in-error").message
+    try:
+        try:
+            raise ValueError("raw canary-in-error")  # noqa: TRY301
+        except ValueError as cause:
+            raise RetryError("outer") from cause
+    except RetryError as raised:
+        record = logging.LogRecord("x", logging.ERROR, "", 0, "failed %s", ("canary-in-error",), None)
+        record.exc_info = (RetryError, raised, raised.__traceback__)
+    for as_json in (True, False):
+        line = formatter(as_json=as_json).format(record)
+        assert "canary" not in line
+        assert HIDDEN in line
+        if as_json:
+            assert json.loads(line)["stack_trace"]
+
+
+def test_settings_are_remembered_when_they_are_loaded(tmp_path) -> None:
+    file = tmp_path / "firnline.yaml"
+    file.write_text("catalogs: {lake: {type: rest, s3.secret-access-key: canary-from-file}}")
+    variables = {"FIRNLINE_CATALOGS__LAKE__TOKEN": "canary-from-variable", "AWS_SESSION_TOKEN": "canary-of-aws"}
+    load_settings(file, variables)
+    for secret in ("canary-from-file", "canary-from-variable", "canary-of-aws"):
+        assert hide(secret) == HIDDEN
+
+
+def test_invalid_settings_are_remembered_too(tmp_path) -> None:
+    file = tmp_path / "firnline.yaml"
+    file.write_text("catalogs: {lake: {type: rest, token: canary-invalid}}\nnonsense: 1\n")
+    with pytest.raises(Exception, match="unknown key"):
+        load_settings(file, {})
+    assert hide("canary-invalid") == HIDDEN
+
+
+def test_a_file_that_is_not_yaml_is_refused_without_its_lines(tmp_path) -> None:
+    file = tmp_path / "firnline.yaml"
+    file.write_text("catalogs:\n  lake:\n    s3.secret-access-key: canary: not yaml\n")
+    with pytest.raises(InputError, match=r"line 3, column \d+") as raised:
+        load_settings(file, {})
+    assert "canary" not in str(raised.value)
