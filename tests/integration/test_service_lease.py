@@ -132,8 +132,8 @@ def test_another_firnline_on_the_same_table_is_shown_by_both(place: Site) -> Non
     (name,) = table["other_firnlines"]
     for checkpoint, named in (("checkpoint", deployment_of(other)), ("another", name.partition("=")[2])):
         environment = {"FIRNLINE_STATE__CHECKPOINT": f"file://{place.folder}/{checkpoint}"}
-        shown = document(firnline(place.config, "debt", "db.t", "--why", "--output", "json", **environment))
-        (found,) = shown["other_compactors"]
+        debt = document(firnline(place.config, "debt", "db.t", "--why", "--output", "json", **environment))
+        (found,) = debt["tables"][0]["other_compactors"]
         assert found["name"] == f"firnline.deployment-id={named}"
         printed = firnline(place.config, "debt", "db.t", "--why", **environment).stdout
         assert f"also compacted by firnline.deployment-id={named}" in printed
