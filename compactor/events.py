@@ -75,6 +75,18 @@ class GroupPlan:
 
 
 @dataclass(frozen=True)
+class RunMoved:
+    """A run wrote an output. `tasks` and `bytes`: of the whole run; bytes are those of its input files."""
+
+    run_id: str
+    table: TableName
+    tasks_done: int
+    tasks: int
+    bytes_done: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class GroupRewritten:
     """A file group's outputs are written and their row count is checked. Not committed yet."""
 
@@ -319,6 +331,7 @@ Event = (
     RunPlanned
     | RunSkipped
     | PartitionsSkipped
+    | RunMoved
     | GroupRewritten
     | GroupCommitted
     | GroupDropped

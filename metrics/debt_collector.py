@@ -58,7 +58,8 @@ class DebtCollector(Collector):
     `max_tables` and `worst_partitions` limit the number of series: tables with their own series, and partitions of all
     tables together. `waiting_looks` returns the length of the look queue; `shard_members` the number of services in the
     shard group (1 without a group, 0 while this service is not a member); `active` whether this service may commit;
-    `clock` returns seconds since the epoch.
+    `uncounted` the number of tables that were found and not looked at yet; `open_seconds` the seconds between two
+    moments outside quiet hours; `clock` returns seconds since the epoch.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class DebtCollector(Collector):
         waiting_looks: Callable[[], int] = lambda: 0,
         shard_members: Callable[[], int] = lambda: 1,
         active: Callable[[], bool] = lambda: True,
+        uncounted: Callable[[], int] = lambda: 0,
+        open_seconds: Callable[[float, float], float] = lambda since, now: now - since,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._board = board
@@ -84,6 +87,8 @@ class DebtCollector(Collector):
         self._waiting_looks = waiting_looks
         self._shard_members = shard_members
         self._active = active
+        self._uncounted = uncounted
+        self._open_seconds = open_seconds
         self._clock = clock
         self._summaries: dict[TableName, TableSummary] = {}
 
@@ -109,28 +114,35 @@ class DebtCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """All gauge families with their current values."""
         now = self._clock()
-        summaries = self.summaries()
-        yield from self._tables(summaries[: self._max_tables], now)
+        summaries, work = self.summaries(), self._work()
+        yield from self._tables(summaries[: self._max_tables], work.working, now)
         yield from self._partitions(summaries)
-        yield from self._service(summaries, now)
+        yield from self._service(summaries, work, now)
         yield _family(d.BUILD_INFO, [((self._version, platform.python_version()), 1)])
 
     def _summarize(self, debt: TableDebt) -> TableSummary:
         target = debt.target_bytes or DEFAULT_TARGET_BYTES
         partitions, others = debt.partitions.values(), debt.others
-        removable = sum(_removable(partition.counts, target) for partition in partitions)
+        removable = sum(_removable(partition.counts, target) for partition in debt.due)
         return TableSummary(
             debt=debt,
             total=debt.total,
             due_partitions=debt.due_partitions,
-            debt_files=removable + max(0, others.small_files - max(others.partitions, others.small_bytes // target)),
+            debt_files=removable + max(0, others.due_files - max(others.due_partitions, others.due_bytes // target)),
             worst=tuple(heapq.nsmallest(self._worst_partitions, partitions, key=_partition_rank)),
         )
 
-    def _tables(self, summaries: tuple[TableSummary, ...], now: float) -> Iterator[GaugeMetricFamily]:
+    def _tables(
+        self, summaries: tuple[TableSummary, ...], working: frozenset[TableName], now: float
+    ) -> Iterator[GaugeMetricFamily]:
         labels = [(_escaped(_NAME_ESCAPES, one.table.catalog), table_label(one.table)) for one in summaries]
         for definition, value in _TABLE_VALUES.items():
             yield _family(definition, zip(labels, (value(one, now) for one in summaries), strict=True))
+        ages = (0.0 if one.table in working else self._due_seconds(one.debt, now) for one in summaries)
+        yield _family(d.TABLE_DUE_SECONDS, zip(labels, ages, strict=True))
+
+    def _due_seconds(self, debt: TableDebt, now: float) -> float:
+        return 0.0 if debt.due_since is None else max(0.0, self._open_seconds(debt.due_since, now))
 
     def _partitions(self, summaries: tuple[TableSummary, ...]) -> Iterator[GaugeMetricFamily]:
         # Lazy: reads one partition of each table, then only the worst.
@@ -148,17 +160,19 @@ class DebtCollector(Collector):
         for definition, value in _PARTITION_VALUES.items():
             yield _family(definition, zip(labels, (value(debt.counts) for _, debt in worst), strict=True))
 
-    def _service(self, summaries: tuple[TableSummary, ...], now: float) -> Iterator[GaugeMetricFamily]:
-        work, members = self._work(), self._shard_members()
+    def _service(self, summaries: tuple[TableSummary, ...], work: Work, now: float) -> Iterator[GaugeMetricFamily]:
+        members = self._shard_members()
         waiting = (_waiting_seconds(summary.debt, now) for summary in summaries if summary.debt.acted_on)
         values = (
             len(summaries),
+            self._uncounted(),
             len(summaries) - len(summaries[: self._max_tables]),
-            sum(summary.debt.stale is not None for summary in summaries),
+            sum(summary.debt.unreadable for summary in summaries),
             max(waiting, default=0.0),
             work.queued,
             work.running,
             work.oldest_due_seconds,
+            work.late,
             work.oldest_run_seconds,
             work.silent_run_seconds,
             len(work.lost),
@@ -248,7 +262,7 @@ _TABLE_VALUES: Final[Mapping[MetricDefinition, Callable[[TableSummary, float], f
     d.TABLE_DUE_PARTITIONS: lambda summary, _: summary.due_partitions,
     d.TABLE_DEBT_FILES: lambda summary, _: summary.debt_files,
     d.TABLE_WAITING_SECONDS: lambda summary, now: _waiting_seconds(summary.debt, now),
-    d.TABLE_STALE: lambda summary, _: summary.debt.stale is not None,
+    d.TABLE_STALE: lambda summary, _: summary.debt.unreadable,
     d.TABLE_ACTED_ON: lambda summary, _: summary.debt.acted_on,
     d.TABLE_MANIFESTS: lambda summary, _: _manifests(summary).manifests,
     d.TABLE_MANIFEST_BYTES: lambda summary, _: _manifests(summary).bytes,
@@ -264,12 +278,14 @@ _PARTITION_VALUES: Final[Mapping[MetricDefinition, Callable[[PartitionCounts], f
 }
 _SERVICE_METRICS = (
     d.TABLES,
+    d.UNCOUNTED_TABLES,
     d.TABLES_LEFT_OUT,
     d.STALE_TABLES,
     d.OLDEST_WAITING_SECONDS,
     d.QUEUED_RUNS,
     d.RUNNING_RUNS,
     d.OLDEST_DUE_SECONDS,
+    d.LATE_TABLES,
     d.OLDEST_RUN_SECONDS,
     d.SILENT_RUN_SECONDS,
     d.LOST_RUNS,
@@ -280,4 +296,4 @@ _SERVICE_METRICS = (
     d.ACTIVE,
     d.OTHER_FIRNLINE_TABLES,
 )
-COLLECTED = (*_TABLE_VALUES, *_PARTITION_VALUES, *_SERVICE_METRICS, d.BUILD_INFO)
+COLLECTED = (*_TABLE_VALUES, d.TABLE_DUE_SECONDS, *_PARTITION_VALUES, *_SERVICE_METRICS, d.BUILD_INFO)

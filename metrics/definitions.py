@@ -5,6 +5,8 @@ No label has free text: the collector limits tables and partitions; all other la
 
 from __future__ import annotations
 
+from metrics.capacity_definitions import RESERVE_METRICS, SLOT_METRICS
+from metrics.manifest_definitions import MANIFEST_METRICS
 from metrics.metric_definition import (
     MetricDefinition,
     counter,
@@ -14,7 +16,6 @@ from metrics.metric_definition import (
     of_partition,
     table_gauge,
 )
-from metrics.slot_definitions import SLOT_METRICS
 from metrics.stream_definitions import STREAM_METRICS
 
 # State of the tables, read from the debt board at scrape time.
@@ -58,8 +59,14 @@ TABLE_DUE_PARTITIONS = table_gauge(
 )
 TABLE_DEBT_FILES = table_gauge(
     "firnline_table_debt_files",
-    "Files that a rewrite of every partition's small files would remove from the table.",
+    "Files that a rewrite of the due partitions would remove from the table.",
     "Grows for hours: rewrites are too slow. Compare queued and running runs; add cores.",
+)
+TABLE_DUE_SECONDS = table_gauge(
+    "firnline_table_due_seconds",
+    "Time that the table has been due, without quiet hours; 0 if it is not due, or while a run works on it whose "
+    "predecessor did not fail.",
+    "Hours: check queued runs, runs skipped and run failures.",
 )
 TABLE_WAITING_SECONDS = table_gauge(
     "firnline_table_waiting_seconds",
@@ -68,7 +75,8 @@ TABLE_WAITING_SECONDS = table_gauge(
 )
 TABLE_STALE = table_gauge(
     "firnline_table_stale",
-    "1 if the counts of the table may be old because the table could not be read, else 0.",
+    "1 if the counts of the table may be old because the table could not be read, else 0. A long count that goes on is "
+    "no reason.",
     "The status page shows the reason. Check the catalog, the store and the service's permissions.",
 )
 TABLE_ACTED_ON = table_gauge(
@@ -106,6 +114,12 @@ TABLES = gauge(
     "Tables on the debt board, including those without per-table metrics.",
     "Lower than expected: check the globs in tables.* and that sweeps reach the catalog.",
 )
+UNCOUNTED_TABLES = gauge(
+    "firnline_uncounted_tables",
+    "Tables that sweeps found and that were not looked at since the start.",
+    "Falls within minutes of a start, in hours where tables are very large. Stays: a catalog or store is slow; see "
+    "looks by outcome.",
+)
 TABLES_LEFT_OUT = gauge(
     "firnline_tables_left_out",
     "Tables without per-table metrics: only the 5,000 tables with the most small files have them.",
@@ -113,7 +127,7 @@ TABLES_LEFT_OUT = gauge(
 )
 STALE_TABLES = gauge(
     "firnline_stale_tables",
-    "Tables whose counts may be old, including those without per-table metrics.",
+    "Tables that could not be read, so that their counts may be old, including those without per-table metrics.",
     "Many at once: a catalog or store does not answer. See unreadable tables by reason.",
 )
 OLDEST_WAITING_SECONDS = gauge(
@@ -136,8 +150,15 @@ RUNNING_RUNS = gauge(
 )
 OLDEST_DUE_SECONDS = gauge(
     "firnline_oldest_due_seconds",
-    "Time since the longest-waiting due table became due.",
+    "Time since the longest-waiting due table became due, without quiet hours.",
     "Grows without end: one table waits too long or fails repeatedly. See run failures by reason.",
+)
+LATE_TABLES = gauge(
+    "firnline_late_tables",
+    "Tables that have been due for more than an hour, without quiet hours, and on which no run works. A table whose "
+    "last run failed counts always.",
+    "Falls: a backlog is worked off. Does not fall: rewrites are slower than writers, or fail. See queued runs and run "
+    "failures.",
 )
 OLDEST_RUN_SECONDS = gauge(
     "firnline_oldest_run_seconds",
@@ -240,65 +261,6 @@ UNREADABLE_TABLES = counter(
     "Times that a table could not be loaded or counted.",
     "Check the catalog, the store and the permissions for the reason. The service retries.",
     labels=("reason",),
-)
-
-# Manifests.
-
-MANIFEST_CACHE_HITS = counter(
-    "firnline_manifest_cache_hits_total",
-    "Manifests found in the memory cache.",
-    "Low compared with misses: raise service.manifest_cache_bytes.",
-)
-MANIFEST_CACHE_MISSES = counter(
-    "firnline_manifest_cache_misses_total",
-    "Manifests that had to be read from the store.",
-    "Many after the first hours: raise service.manifest_cache_bytes, or let writers merge manifests.",
-)
-MANIFEST_DISK_HITS = counter(
-    "firnline_manifest_disk_hits_total",
-    "Manifests found on local disk, decoded before a restart or by another process of the host.",
-    "None after a restart: check service.manifest_disk_folder and whether it survives restarts.",
-)
-MANIFESTS_PREFETCHED = counter(
-    "firnline_manifests_prefetched_total",
-    "Manifests read before a plan needed them: after a commit of ours, or when an event announced one.",
-    "High compared with foreseen: prefetching does not help here.",
-)
-MANIFESTS_FORESEEN = counter(
-    "firnline_manifests_foreseen_total",
-    "Prefetched manifests that a plan used later, each counted once.",
-    "Far below prefetched: manifests are evicted too early (raise service.manifest_cache_bytes) or never used.",
-)
-MANIFESTS_UNUSUAL = counter(
-    "firnline_manifests_unusual_total",
-    "Manifests that only the slow reference decoder could read.",
-    "Any: planning is slower. Find the writer of these manifests and report it.",
-)
-MANIFEST_READ_BYTES = counter(
-    "firnline_manifest_read_bytes_total",
-    "Bytes of manifests read from the store.",
-    "High compared with the tables' growth: check cache misses and recounts.",
-)
-MANIFEST_READ_SECONDS = counter(
-    "firnline_manifest_read_seconds_total",
-    "Time spent reading manifests, from the cache or the store.",
-    "High per miss: the store is slow, or manifests are very large.",
-)
-
-MANIFEST_REWRITES = counter(
-    "firnline_manifest_rewrites_total",
-    "Times that the manifests of a table were merged.",
-    "Many for one table: its writers leave one manifest per commit. Set commit.manifest-merge.enabled for them.",
-)
-MANIFESTS_MERGED = counter(
-    "firnline_manifests_merged_total",
-    "Manifests removed by merging: the number before less the number after.",
-    "Low compared with the manifest rewrites: raise manifests.min_reduction.",
-)
-MANIFEST_REWRITE_SECONDS = counter(
-    "firnline_manifest_rewrite_seconds_total",
-    "Time spent merging manifests. The table's data files are not rewritten during it.",
-    "High: raise manifests.min_count, or give the driver more cores.",
 )
 
 # Refresh hooks.
@@ -513,6 +475,8 @@ UNREFERENCED_FILES_REMOVED = counter(
 # Every definition above is in the catalogue; a list kept by hand could miss one.
 CATALOGUE: tuple[MetricDefinition, ...] = (
     *(value for value in tuple(globals().values()) if isinstance(value, MetricDefinition)),
+    *MANIFEST_METRICS,
     *SLOT_METRICS,
+    *RESERVE_METRICS,
     *STREAM_METRICS,
 )

@@ -19,6 +19,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from compactor.errors import InputError
+from compactor.runs.dispatcher import Work
 from metrics.debt_collector import TableSummary
 from metrics.http_access import BasicAuth, Certificate
 from metrics.http_connections import TEXT, Answer, Server
@@ -48,6 +49,7 @@ class Site:
     finished: Callable[[], Sequence[Finished]] = tuple
     counting: Callable[[], Counting | None] = lambda: None
     slots: Callable[[], SlotUse | None] = lambda: None
+    work: Callable[[], Work | None] = lambda: None
 
     def answer(self, path: str, headers: Mapping[str, str], auth: BasicAuth | None = None) -> Answer:
         """Build the response to GET `path`; if that fails, log the error and return status 500.
@@ -88,7 +90,9 @@ class Site:
     def _document(self) -> dict[str, Any]:
         health, counting = self._checked_health(), self.counting()
         slots = self.slots()
-        return status_document(health, self.tables(), self.running(), self.finished(), counting=counting, slots=slots)
+        return status_document(
+            health, self.tables(), self.running(), self.finished(), counting=counting, slots=slots, work=self.work()
+        )
 
     def _checked_health(self) -> Health:
         try:

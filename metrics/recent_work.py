@@ -6,9 +6,9 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from compactor.events import Event, GroupRewritten, RunCommitted, RunFailed, RunPlanned, RunSkipped
+from compactor.events import Event, GroupRewritten, RunCommitted, RunFailed, RunMoved, RunPlanned, RunSkipped
 from compactor.table_names import TableName
 
 MOST_KEPT = 50
@@ -16,7 +16,15 @@ MOST_KEPT = 50
 
 @dataclass(frozen=True)
 class Running:
-    """A running run. `since`: seconds since the epoch."""
+    """A running run. Times in seconds since the epoch.
+
+    Attributes:
+        bytes: Of its input files.
+        since: When it began.
+        tasks: Output tasks in all; None before the first is done.
+        bytes_done: Of the input files of the tasks that are done.
+        moved_at: When the last of them was done.
+    """
 
     run_id: str
     table: TableName
@@ -24,6 +32,17 @@ class Running:
     files: int
     bytes: int
     since: float
+    tasks_done: int = 0
+    tasks: int | None = None
+    bytes_done: int = 0
+    moved_at: float | None = None
+
+    def seconds_left(self, now: float) -> float | None:
+        """Estimated time to its end, at the pace so far; None before its first output. 0 if it is overdue."""
+        if self.moved_at is None or self.bytes_done <= 0:
+            return None
+        takes = (self.moved_at - self.since) * self.bytes / self.bytes_done
+        return max(0.0, self.since + takes - now)
 
 
 @dataclass(frozen=True)
@@ -79,6 +98,17 @@ class RecentWork:
                         bytes=event.bytes,
                         since=self._clock(),
                     )
+                case RunMoved():
+                    known = self._running.get(event.table)
+                    if known is not None and known.run_id == event.run_id:
+                        self._running[event.table] = replace(
+                            known,
+                            tasks_done=event.tasks_done,
+                            tasks=event.tasks,
+                            bytes_done=event.bytes_done,
+                            bytes=event.bytes,
+                            moved_at=self._clock(),
+                        )
                 case GroupRewritten():
                     self._engines.setdefault(event.run_id, Counter())[f"{event.engine}: {event.reason}"] += 1
                 case RunSkipped():

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from compactor import events
 from metrics import definitions as d
+from metrics import manifest_definitions as m
 from metrics import stream_definitions as s
 from metrics.definitions import CATALOGUE
 from metrics.metric_definition import Kind, MetricDefinition, slug
@@ -103,8 +104,8 @@ class Recorder:
                 self._count(d.HISTORY_ROWS, event.rows)
                 self._count(d.HISTORY_DROPPED_ROWS, event.dropped)
                 self._count(d.HISTORY_FAILED_APPENDS, 1 if event.error else 0)
-            case events.GroupCommitted() | events.PartitionsSkipped():
-                pass  # for the log and the history only; RunCommitted and RunSkipped count the run
+            case events.GroupCommitted() | events.PartitionsSkipped() | events.RunMoved():
+                pass  # for the log, the history and the status page; RunCommitted and RunSkipped count the run
             case _:
                 assert_never(event)
 
@@ -152,19 +153,19 @@ class Recorder:
             self._observe(d.EVENT_TO_COMPACTED_SECONDS, event.event_to_compacted_seconds, run_id=event.run_id)
 
     def _manifests_rewritten(self, event: events.ManifestsRewritten) -> None:
-        self._count(d.MANIFEST_REWRITES, 1, run_id=event.run_id)
-        self._count(d.MANIFESTS_MERGED, max(0, event.before - event.after))
-        self._count(d.MANIFEST_REWRITE_SECONDS, event.seconds)
+        self._count(m.MANIFEST_REWRITES, 1, run_id=event.run_id)
+        self._count(m.MANIFESTS_MERGED, max(0, event.before - event.after))
+        self._count(m.MANIFEST_REWRITE_SECONDS, event.seconds)
 
     def _manifests_read(self, event: events.ManifestsRead) -> None:
-        self._count(d.MANIFEST_CACHE_HITS, event.hits)
-        self._count(d.MANIFEST_CACHE_MISSES, event.misses)
-        self._count(d.MANIFEST_DISK_HITS, event.disk_hits)
-        self._count(d.MANIFESTS_PREFETCHED, event.prefetched)
-        self._count(d.MANIFESTS_FORESEEN, event.foreseen)
-        self._count(d.MANIFESTS_UNUSUAL, event.unusual)
-        self._count(d.MANIFEST_READ_BYTES, event.bytes_read)
-        self._count(d.MANIFEST_READ_SECONDS, event.seconds)
+        self._count(m.MANIFEST_CACHE_HITS, event.hits)
+        self._count(m.MANIFEST_CACHE_MISSES, event.misses)
+        self._count(m.MANIFEST_DISK_HITS, event.disk_hits)
+        self._count(m.MANIFESTS_PREFETCHED, event.prefetched)
+        self._count(m.MANIFESTS_FORESEEN, event.foreseen)
+        self._count(m.MANIFESTS_UNUSUAL, event.unusual)
+        self._count(m.MANIFEST_READ_BYTES, event.bytes_read)
+        self._count(m.MANIFEST_READ_SECONDS, event.seconds)
 
     def _ledger_updated(self, event: events.LedgerUpdated) -> None:
         self._count(d.LEDGER_UPDATES, 1)

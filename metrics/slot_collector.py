@@ -10,7 +10,7 @@ from operator import itemgetter
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from metrics import slot_definitions as d
+from metrics import capacity_definitions as d
 from metrics.metric_definition import MetricDefinition
 
 MAX_HOSTS = 100

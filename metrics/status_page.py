@@ -12,6 +12,7 @@ from typing import Any
 
 from compactor.debt.board import PartitionCounts
 from compactor.iceberg.other_compactors import DAY_SECONDS
+from compactor.runs.dispatcher import Work
 from metrics.debt_collector import TableSummary
 from metrics.recent_work import Finished, Running
 from metrics.slot_collector import SlotUse, bounded
@@ -79,6 +80,11 @@ class Counting:
     counted: int
     found: int
 
+    @property
+    def left(self) -> int:
+        """Tables that were not looked at yet."""
+        return max(0, self.found - self.counted)
+
 
 def status_document(
     health: Health,
@@ -88,6 +94,7 @@ def status_document(
     now: float | None = None,
     counting: Counting | None = None,
     slots: SlotUse | None = None,
+    work: Work | None = None,
 ) -> Document:
     """The content of the page as JSON: sizes in bytes, durations in seconds, times in seconds since the epoch."""
     moment = time.time() if now is None else now
@@ -114,6 +121,7 @@ def status_document(
             "debt_files": sum(one.debt_files for one in tables),
         },
         "slots": _slots(slots) if slots is not None else None,
+        "limits": _limits(work) if work is not None else None,
         "tables": [_table(one, moment) for one in tables[:MOST_TABLES]],
         "running": [_running(one, moment) for one in running],
         "recent": [_finished(one) for one in finished[:MOST_RUNS]],
@@ -140,6 +148,14 @@ def _table(one: TableSummary, now: float) -> Document:
     }
 
 
+def _limits(work: Work) -> Document:
+    return {
+        "quiet": work.quiet,
+        "held_back_tables": work.limited,
+        "budgets": [{"limit": each.limit, "cap": each.cap, "left": each.left} for each in work.budgets],
+    }
+
+
 def _slots(use: SlotUse) -> Document:
     return {
         "slots": use.slots,
@@ -152,6 +168,7 @@ def _slots(use: SlotUse) -> Document:
 
 
 def _running(one: Running, now: float) -> Document:
+    left = one.seconds_left(now)
     return {
         "run_id": one.run_id,
         "table": str(one.table),
@@ -159,6 +176,11 @@ def _running(one: Running, now: float) -> Document:
         "files": one.files,
         "bytes": one.bytes,
         "seconds": round(max(0.0, now - one.since), 1),
+        "tasks_done": one.tasks_done,
+        "tasks": one.tasks,
+        "bytes_done": one.bytes_done,
+        "seconds_left": round(left, 1) if left is not None else None,
+        "estimated_end": round(now + left) if left is not None else None,
     }
 
 
@@ -196,6 +218,7 @@ def status_page(document: Document) -> str:
 {_fleet_html(document["fleet"])}
 {_running_html(document["running"])}
 {_slots_html(document["slots"])}
+{_limits_html(document["limits"])}
 {_counting_html(document["counting"])}
 {_tables_html(document["tables"], document["fleet"]["tables"])}
 {_recent_html(document["recent"])}
@@ -222,7 +245,7 @@ def _fleet_html(fleet: Mapping[str, Any]) -> str:
         ("due now", f"{fleet['due_tables']:,}"),
         ("data files", f"{fleet['data_files']:,}"),
         ("small files", f"{fleet['small_files']:,}"),
-        ("files a rewrite would remove", f"{fleet['debt_files']:,}"),
+        ("files that due rewrites remove", f"{fleet['debt_files']:,}"),
         ("data", _size(fleet["data_bytes"])),
         ("cannot be read", f"{fleet['stale']:,}"),
     )
@@ -233,8 +256,25 @@ def _fleet_html(fleet: Mapping[str, Any]) -> str:
 def _running_html(running: Sequence[Mapping[str, Any]]) -> str:
     if not running:
         return ""
-    rows = ((one["table"], one["groups"], one["files"], _size(one["bytes"]), _span(one["seconds"])) for one in running)
-    return _section("Running", ("Table", "Groups", "Files", "Bytes", "For"), rows)
+    rows = (
+        (
+            one["table"],
+            one["groups"],
+            one["files"],
+            f"{_size(one['bytes_done'])} of {_size(one['bytes'])}" if one["bytes_done"] else _size(one["bytes"]),
+            f"{one['tasks_done']:,} of {one['tasks']:,}" if one["tasks"] is not None else "",
+            _span(one["seconds"]),
+            _end(one),
+        )
+        for one in running
+    )
+    return _section("Running", ("Table", "Groups", "Files", "Bytes", "Outputs", "For", "Estimated end"), rows)
+
+
+def _end(run: Mapping[str, Any]) -> str:
+    if run["estimated_end"] is None:
+        return ""
+    return f"{time.strftime('%H:%M:%SZ', time.gmtime(run['estimated_end']))} (in {_span(run['seconds_left'])})"
 
 
 def _slots_html(slots: Mapping[str, Any] | None) -> str:
@@ -247,6 +287,15 @@ def _slots_html(slots: Mapping[str, Any] | None) -> str:
     )
     rows = [(one["host"], one["tasks"]) for one in slots["hosts"]]
     return text + (_section("Hosts", ("Host", "Running tasks"), rows) if len(rows) > 1 else "")
+
+
+def _limits_html(limits: Mapping[str, Any] | None) -> str:
+    if limits is None:
+        return ""
+    quiet = "<p>Quiet hours: no run starts.</p>" if limits["quiet"] else ""
+    left = [f"{each['limit']}: {each['left']:,} of {each['cap']:,}" for each in limits["budgets"]]
+    held = f"; {limits['held_back_tables']:,} due tables wait" if limits["held_back_tables"] else ""
+    return quiet + (f"<p>Left of the limits of the hour: {escape(', '.join(left))}{held}.</p>" if left else "")
 
 
 def _counting_html(counting: Mapping[str, int] | None) -> str:

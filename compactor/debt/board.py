@@ -135,6 +135,7 @@ class TableDebt:
         counted: Sums over all partitions.
         acted_on: Whether the settings allow to rewrite the table.
         stale: Why the counts may be old, else None.
+        recounting: Whether they are old only because a long count goes on.
         waiting_since: Time of the oldest event that no rewrite has followed yet.
         due_since: When the table became due.
         commits_per_hour: Average over about the last hour.
@@ -161,6 +162,12 @@ class TableDebt:
     others: Remainder = NO_REMAINDER
     target_bytes: int | None = None
     other_firnlines: tuple[OtherCompactor, ...] = ()
+    recounting: bool = False
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether the last look could not read the table."""
+        return self.stale is not None and not self.recounting
 
     @property
     def has_work(self) -> bool:
@@ -352,17 +359,23 @@ class DebtBoard:
         self._save_if(changed)
 
     def mark_stale(
-        self, table: TableName, reason: str, waiting_since: float | None = None, *, acted_on: bool = False
+        self,
+        table: TableName,
+        reason: str,
+        waiting_since: float | None = None,
+        *,
+        acted_on: bool = False,
+        recounting: bool = False,
     ) -> None:
         """Keep the last counts, but mark them as possibly old.
 
         `waiting_since`: time of an event that is not counted yet. `acted_on`: for a table without counts, whether the
-        settings allow to rewrite it.
+        settings allow to rewrite it. `recounting`: the table can be read, and a long count of it goes on.
         """
         with self._lock:
             known = self._tables.get(table) or TableDebt(table, acted_on=acted_on)
             waiting = earliest(known.waiting_since, waiting_since)
-            self._keep(replace(known, stale=reason, waiting_since=waiting))
+            self._keep(replace(known, stale=reason, waiting_since=waiting, recounting=recounting))
 
     def settled(self, table: TableName) -> None:
         """Clear the waiting times of a table after the commit of a rewrite."""

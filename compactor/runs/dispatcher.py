@@ -23,7 +23,7 @@ from compactor.errors import FirnlineError, LaterError, StoppedError
 from compactor.planning.budget import Grant, Spent
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.slots import SlotPool
-from compactor.runs.work_order import HOUR, Finished, Limits, Usage, rank, reserved
+from compactor.runs.work_order import HOUR, STARVING_SECONDS, Budget, Finished, Limits, Usage, rank, reserved
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
@@ -54,10 +54,15 @@ class Work:
     """The dispatcher's queue. Times in seconds.
 
     Attributes:
-        oldest_due_seconds: How long the table that has waited longest is due.
+        oldest_due_seconds: How long the table that has waited longest is due, without quiet hours.
         oldest_run_seconds: Age of the oldest run.
         silent_run_seconds: The longest time that some run has made no progress.
         lost: Tables whose runs hang and were given up.
+        working: Tables that run and whose last run did not fail.
+        late: Tables that have been due for more than an hour without quiet hours, less those in `working`.
+        limited: Tables that could run now, but that the budgets of the hour hold back.
+        budgets: The budgets of the hour that are limited.
+        quiet: Whether these are quiet hours.
     """
 
     queued: int = 0
@@ -66,6 +71,11 @@ class Work:
     oldest_run_seconds: float = 0.0
     silent_run_seconds: float = 0.0
     lost: tuple[TableName, ...] = ()
+    working: frozenset[TableName] = frozenset()
+    late: int = 0
+    limited: int = 0
+    budgets: tuple[Budget, ...] = ()
+    quiet: bool = False
 
 
 def waiting(
@@ -167,16 +177,31 @@ class Dispatcher:
         """The queue now. Tables that fail repeatedly count as due, although most of the time they back off or run."""
         now, tables = self._clock(), self._board.with_work()
         with self._changed:
-            queued = len(waiting(tables, self._attempts, frozenset(self._running), now))
+            ready = waiting(tables, self._attempts, frozenset(self._running), now)
+            usage = self._usage(now)
+            working = frozenset(table for table in self._running if not self._attempts.get(table, Attempt()).failures)
             running, lost = len(self._running), tuple(sorted(self._lost))
             unsettled = [
                 debt
                 for debt in tables
                 if debt.acted_on and debt.has_work and not self._attempts.get(debt.table, Attempt()).settles(debt)
             ]
-        oldest = max((now - (debt.due_since or now) for debt in unsettled), default=0.0)
-        lines = self._lifelines
-        return Work(queued, running, oldest, lines.oldest_seconds, lines.most_silent_seconds, lost)
+        limits, lines = self._limits, self._lifelines
+        ages = {debt.table: limits.hours.seconds(debt.due_since or now, now) for debt in unsettled}
+        budgets, quiet = limits.budgets(usage), limits.is_quiet(now)
+        return Work(
+            queued=len(ready),
+            running=running,
+            oldest_due_seconds=max(ages.values(), default=0.0),
+            oldest_run_seconds=lines.oldest_seconds,
+            silent_run_seconds=lines.most_silent_seconds,
+            lost=lost,
+            working=working,
+            late=sum(age > STARVING_SECONDS and table not in working for table, age in ages.items()),
+            limited=sum(not limits.fits(debt, usage) for debt in ready) if budgets and not quiet else 0,
+            budgets=budgets,
+            quiet=quiet,
+        )
 
     @property
     def hangs_seconds(self) -> float:
@@ -231,6 +256,9 @@ class Dispatcher:
             while self._finished[0].at <= run.at - HOUR:
                 self._finished.popleft()
 
+    def _usage(self, now: float) -> Usage:
+        return Usage.of([*self._finished, *(replace(run, at=now) for run in self._reserved.values())], now)
+
     def _next(self) -> tuple[TableDebt, Grant] | None:
         with self._changed:
             while not self._stopping:
@@ -259,7 +287,7 @@ class Dispatcher:
         """The first waiting table that slots and limits let start, now marked as running, with its grant; else None."""
         if len(self._running) >= self._limit or (self._slots is not None and not self._slots.has_room):
             return None
-        usage = Usage.of([*self._finished, *(replace(run, at=now) for run in self._reserved.values())], now)
+        usage = self._usage(now)
         tables = waiting(self._board.with_work(), self._attempts, frozenset(self._running | self._lost), now)
         allowed = next(
             (debt for debt in tables if self._limits.allow(debt, usage, now) and self._may_start(debt.table)), None

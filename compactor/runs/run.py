@@ -18,7 +18,7 @@ from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.replace import CommitSummary
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
-from compactor.events import GroupCommitted, GroupDropped, Listener, ignore
+from compactor.events import GroupCommitted, GroupDropped, Listener, RunMoved, ignore
 from compactor.iceberg.tables import Catalogs
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.cache import ManifestCache
@@ -242,8 +242,17 @@ class Run:
         with self._lock:
             self._tasks_done += 1
             self._bytes_done += output.bytes_in
+            tasks = sum(len(planned.file_group.tasks) for planned in self._plan.groups)
+            moved = RunMoved(
+                run_id=self._run_id,
+                table=self._plan.table.name,
+                tasks_done=self._tasks_done,
+                tasks=tasks,
+                bytes_done=self._bytes_done,
+                bytes=self._plan.bytes,
+            )
+            self._tools.listener(moved)
             if self._progress:
-                tasks = sum(len(planned.file_group.tasks) for planned in self._plan.groups)
                 self._progress(self._tasks_done, tasks, self._bytes_done)
 
     def _cancel(self) -> None:

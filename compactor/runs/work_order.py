@@ -12,10 +12,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from functools import cached_property
 
 from compactor.debt.board import TableDebt
 from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
+from compactor.runs.open_hours import OpenHours
 from compactor.settings.tree import LimitSettings
 from compactor.table_names import TableName
 
@@ -60,18 +61,33 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Budget:
+    """A limit of the hour: its setting, its cap, and what the runs of the last hour used, running ones included."""
+
+    limit: str
+    cap: int
+    used: int
+
+    @property
+    def left(self) -> int:
+        """What further runs may use now."""
+        return max(0, self.cap - self.used)
+
+
+@dataclass(frozen=True)
 class Limits:
     """The user's caps, the settings section `limits`; None or empty means no cap."""
 
     settings: LimitSettings = field(default_factory=LimitSettings)
 
+    @cached_property
+    def hours(self) -> OpenHours:
+        """The hours in which runs may start."""
+        return OpenHours.of(self.settings.quiet_spans)
+
     def is_quiet(self, now: float) -> bool:
-        """Whether no run may start at this moment. A span from > until spans midnight."""
-        moment = datetime.fromtimestamp(now, UTC).time()
-        return any(
-            start <= moment < end if start <= end else moment >= start or moment < end
-            for start, end in self.settings.quiet_spans
-        )
+        """Whether no run may start at this moment."""
+        return self.hours.is_quiet(now)
 
     def allow(self, debt: TableDebt, usage: Usage, now: float) -> bool:
         """Whether a run of this table may start now, given the usage of the last hour.
@@ -81,17 +97,27 @@ class Limits:
         if self.is_quiet(now):
             return False
         most = self.settings.commits_per_table_and_hour
-        if most is not None and usage.commits[debt.table] >= most:
-            return False
-        need, spent = needed(debt), usage.spent
-        return all(
-            cap is None or used == 0 or used + wanted <= cap
-            for cap, used, wanted in (
-                (self.settings.bytes_per_hour, spent.bytes, need.bytes),
-                (self.settings.requests_per_hour, spent.requests, need.requests),
-                (self.settings.catalog_calls_per_hour, spent.catalog_calls, need.catalog_calls),
-            )
+        return (most is None or usage.commits[debt.table] < most) and self.fits(debt, usage)
+
+    def fits(self, debt: TableDebt, usage: Usage) -> bool:
+        """Whether the budgets of the hour have enough left for a run of this table."""
+        need, budgets = needed(debt), self.budgets(usage)
+        wanted = {
+            "bytes_per_hour": need.bytes,
+            "requests_per_hour": need.requests,
+            "catalog_calls_per_hour": need.catalog_calls,
+        }
+        return all(each.used == 0 or wanted[each.limit] <= each.cap - each.used for each in budgets)
+
+    def budgets(self, usage: Usage) -> tuple[Budget, ...]:
+        """The budgets of the hour that the settings limit, with what is used of each."""
+        caps, spent = self.settings, usage.spent
+        found = (
+            ("bytes_per_hour", caps.bytes_per_hour, spent.bytes),
+            ("requests_per_hour", caps.requests_per_hour, spent.requests),
+            ("catalog_calls_per_hour", caps.catalog_calls_per_hour, spent.catalog_calls),
         )
+        return tuple(Budget(limit, cap, used) for limit, cap, used in found if cap is not None)
 
     def grant(self, debt: TableDebt, usage: Usage) -> Grant:
         """What a run may cost that `allow` lets start: about what it needs, at most the rest of the hour's cap."""

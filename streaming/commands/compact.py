@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from compactor.errors import InputError
 from compactor.events import RunSkipped, ignore
@@ -28,6 +26,7 @@ from compactor.spark.session import spark_session
 from streaming.commands import reports
 from streaming.commands.options import FAILED_SAFELY, OUTPUT, fail, print_json, result_console, rewrite_options
 from streaming.commands.plan import plan_of, show_plan
+from streaming.commands.progress import progress_display
 from streaming.logs.events import log_event
 from streaming.service.event_bus import EventBus
 from streaming.wiring import history_of, rewriting
@@ -49,15 +48,14 @@ def compact(
     Ignores `tables.include`; needs no Kafka.
     """
     settings = options.settings(load_settings(config))
-    made, cache = plan_of(settings, table, branch, Request(**request), options)
+    made, cache = plan_of(settings, table, branch, Request(**request), options, output)
     if dry_run:
         show_plan(made, output)
         return
     if table_switch(made.table.properties) is False:
         raise InputError(f"table {made.table.name} has the property firnline.enabled=false; unset it first")
-    console = Console(stderr=True)
-    with _progress_bar(console) as progress:
-        bar = progress.add_task("rewriting", total=sum(len(group.file_group.tasks) for group in made.groups), bytes=0)
+    with progress_display(output) as progress:
+        bar = progress.add_task("rewriting", total=sum(len(group.file_group.tasks) for group in made.groups))
         result = _run(
             settings, made, cache, lambda done, total, _bytes: progress.update(bar, completed=done, total=total)
         )
@@ -67,13 +65,6 @@ def compact(
         reports.print_run(result_console(), result)
     if result.dropped:
         fail(result.dropped[0].error, FAILED_SAFELY)
-
-
-def _progress_bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-        console=console, transient=True, disable=not console.is_terminal,
-    )  # fmt: skip
 
 
 def _run(settings: Settings, plan: TablePlan, cache: ManifestCache, progress: ReportProgress) -> RunResult:

@@ -12,6 +12,7 @@ from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from streaming.commands import reports
 from streaming.commands.options import OUTPUT, exit_code, print_error, print_json, result_console
+from streaming.commands.progress import progress_display, reads_shown, shown
 from streaming.ledger.table_resolution import watched_tables
 from streaming.wiring import manifest_cache
 
@@ -26,8 +27,10 @@ def debt(config: Path | None, table: str | None, why: bool, output: str) -> None
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     names = [TableName.parse(table, catalogs.names)] if table else watched_tables(settings, catalogs)
-    with manifest_cache(settings) as cache:
-        documents, failed = reports.debt_documents(settings, catalogs, cache, names, why=why)
+    with manifest_cache(settings) as cache, progress_display(output) as progress:
+        counted = shown(progress, names, "counting tables")
+        cache.use_reader(reads_shown(progress))
+        documents, failed = reports.debt_documents(settings, catalogs, cache, counted, why=why)
     if output == "json":
         print_json({"tables": documents, "errors": reports.error_documents(failed)})
     else:

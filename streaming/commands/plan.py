@@ -17,6 +17,7 @@ from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from streaming.commands import reports
 from streaming.commands.options import OUTPUT, print_json, result_console, rewrite_options
+from streaming.commands.progress import progress_display, reads_shown
 from streaming.logs.events import LOG
 from streaming.wiring import manifest_cache
 
@@ -32,16 +33,18 @@ def plan(
 ) -> None:
     """Show what `compact` would do to TABLE (namespace.table or catalog.namespace.table). Writes nothing."""
     settings = load_settings(config)
-    made, _ = plan_of(settings, table, branch, Request(**request), options)
+    made, _ = plan_of(settings, table, branch, Request(**request), options, output)
     show_plan(made, output)
     if explain and output != "json":
         reports.print_planning(result_console(), made)
 
 
 def plan_of(
-    settings: Settings, text: str, branch: str, request: Request, options: RunOptions
+    settings: Settings, text: str, branch: str, request: Request, options: RunOptions, output: str
 ) -> tuple[TablePlan, ManifestCache]:
-    """Plan the table that `text` names. Also return the manifest cache, which is closed at the end of the command.
+    """Plan the table that `text` names, with a progress display.
+
+    Also return the manifest cache, which is closed at the end of the command.
 
     Raises:
         InputError: the table's name, the branch, the filter or an option is invalid.
@@ -54,7 +57,9 @@ def plan_of(
         LOG.warning("table property not used", table=str(table.name), reason=refused)
     values = options.values(settings.policy.for_table(table.name, table.properties))
     request = replace(request, rewrite_all=options.rewrite_all)
-    return plan_table(table, values, cache, request), cache
+    with progress_display(output) as progress:
+        cache.use_reader(reads_shown(progress))
+        return plan_table(table, values, cache, request), cache
 
 
 def show_plan(made: TablePlan, output: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any, Literal
@@ -161,7 +161,7 @@ def _result_document(result: GroupResult) -> Document:
 
 
 def debt_documents(
-    settings: Settings, catalogs: Catalogs, cache: ManifestCache, names: Sequence[TableName], *, why: bool = False
+    settings: Settings, catalogs: Catalogs, cache: ManifestCache, names: Iterable[TableName], *, why: bool = False
 ) -> tuple[list[Document], list[tuple[TableName, FirnlineError]]]:
     """`firnline debt`: counts per partition of each table; unreadable tables are returned with their errors.
 

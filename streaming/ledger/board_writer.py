@@ -111,7 +111,7 @@ class BoardWriter:
             known = self.board.get(table)
         if known is None:
             return
-        debt = replace(known, stale=None)
+        debt = replace(known, stale=None, recounting=False)
         if known.others.partitions:
             shortlist = self._shortlist(table, facts, state, None)
             debt = replace(debt, partitions=shortlist.kept, others=shortlist.others)
@@ -137,7 +137,7 @@ class BoardWriter:
     def counting(self, table: TableName, facts: TableFacts, update: LedgerUpdate, oldest_event: float | None) -> None:
         """A long recount goes on; the old counts stay, marked as old."""
         reason = f"a recount is under way ({update.recount_reason})"
-        self.board.mark_stale(table, reason, oldest_event, acted_on=facts.acted_on)
+        self.board.mark_stale(table, reason, oldest_event, acted_on=facts.acted_on, recounting=True)
 
     def unreadable(self, table: TableName, error: FirnlineError, oldest_event: float | None) -> None:
         """The table could not be loaded or counted; its counts stay, marked as old."""

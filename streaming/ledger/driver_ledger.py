@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import time
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from compactor.settings.tree import Settings
 from compactor.shards import Shard
 from compactor.storage.ledger_database import LedgerDatabase, own_file
 from compactor.table_names import TableName
+from metrics.reserve_collector import StateSpace
 from streaming.ledger.board_writer import BoardWriter
 from streaming.ledger.inbox import Inbox
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
@@ -150,6 +152,15 @@ class DriverLedger:
         if self.watcher.trouble:
             found["table watcher"] = self.watcher.trouble
         return found
+
+    @property
+    def space(self) -> StateSpace | None:
+        """Space on the volume of the state; None if it does not answer."""
+        try:
+            volume = shutil.disk_usage(state_file(self.checkpoint).parent)
+        except OSError:
+            return None
+        return StateSpace(bool(self.looker.unsaved), volume.free, volume.total)
 
     @property
     def counted(self) -> tuple[int, int] | None:

@@ -13,6 +13,7 @@ from compactor.debt.board import DebtBoard
 from compactor.redaction import hide
 from compactor.runs.dispatcher import Dispatcher, Work
 from compactor.runs.slots import SlotPool
+from compactor.runs.work_order import Limits
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING, Shard
 from compactor.spark.cluster import ClusterWatch
@@ -20,6 +21,7 @@ from metrics.debt_collector import DebtCollector
 from metrics.http_access import BasicAuth, Certificate
 from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
+from metrics.reserve_collector import ReserveCollector, StateSpace
 from metrics.slot_collector import SlotCollector, SlotUse
 from metrics.status_page import Counting, Health
 from streaming.ledger.event_reader import EVENTS_QUERY
@@ -94,6 +96,11 @@ class ServiceState:
         return None if counted is None else Counting(*counted)
 
     @property
+    def space(self) -> StateSpace | None:
+        """Space for the ledger's state; None before the ledger has started, or if its volume does not answer."""
+        return None if self.ledger is None else self.ledger.space
+
+    @property
     def waiting_looks(self) -> int:
         """Tables that wait for a look."""
         return 0 if self.ledger is None else len(self.ledger.queue)
@@ -161,9 +168,12 @@ def metrics_server(
         waiting_looks=lambda: state.waiting_looks,
         shard_members=lambda: len(state.group.members) if state.group is not None else alone,
         active=lambda: state.active,
+        uncounted=lambda: state.counting.left if state.counting is not None else 0,
+        open_seconds=Limits(settings.limits).hours.seconds,
     )
     registry.register(collector)
     registry.register(SlotCollector(lambda: state.rewriting))
+    registry.register(ReserveCollector(lambda: state.work, lambda: state.space))
     site = Site(
         registry,
         lambda: state.health,
@@ -172,6 +182,7 @@ def metrics_server(
         lambda: work.finished,
         lambda: state.counting,
         lambda: state.rewriting,
+        lambda: state.work,
     )
     http = settings.http
     if http.basic_auth and not http.tls_certificate and not http.local:

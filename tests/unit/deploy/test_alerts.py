@@ -78,6 +78,7 @@ def test_promtool_agrees() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed; `make test-monitoring` installs it")
-    for command in (["check", "rules", "firnline.rules.yaml"], ["test", "rules", "firnline.rules.test.yaml"]):
+    stories = ("firnline.rules.test.yaml", "firnline.silent.test.yaml")
+    for command in (["check", "rules", "firnline.rules.yaml"], ["test", "rules", *stories]):
         done = subprocess.run([promtool, *command], cwd=FOLDER, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -21,15 +21,16 @@ from prometheus_client.openmetrics import parser as openmetrics
 
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.errors import InputError
-from compactor.events import GroupRewritten, RunCommitted, RunFailed, RunPlanned, RunSkipped
+from compactor.events import GroupRewritten, RunCommitted, RunFailed, RunMoved, RunPlanned, RunSkipped
 from compactor.partitions import PartitionKey
 from compactor.runs.dispatcher import Work
+from compactor.runs.work_order import Budget
 from compactor.table_names import TableName
 from metrics.debt_collector import DebtCollector
 from metrics.http_server import MetricsServer, Site
 from metrics.recent_work import Finished, RecentWork, Running
 from metrics.recorder import Recorder
-from metrics.status_page import MOST_TABLES, SCRIPT, Counting, Health
+from metrics.status_page import MOST_TABLES, SCRIPT, Counting, Health, status_document, status_page
 from tests.integration.service_process import wait_for
 from tests.services.prometheus import installed as prometheus_installed
 from tests.services.prometheus import prometheus
@@ -309,6 +310,37 @@ def test_the_json_twin_holds_what_the_page_shows(serve):
     assert [run["failed"] for run in document["recent"]] == [None, "commit: <access> denied"]
     assert document["recent"][0]["engines"] == {"splice: same_schema": 3, "encode: tiny": 1}
     assert document["running"][0]["files"] == 112
+
+
+def test_a_run_shows_what_is_done_of_all_and_its_estimated_end():
+    """A quarter of the bytes took 50 s, so that the run takes 200 s; 20 s passed since."""
+    moments = iter([1_000.0, 1_030.0, 1_050.0, 1_060.0])
+    work = RecentWork(lambda: next(moments))
+    work(RunPlanned(run_id="p", table=ORDERS, groups=4, files=112, bytes=4_000_000, seconds=0.5))
+    assert status_document(WELL, (), work.running, (), 1_020.0)["running"][0]["seconds_left"] is None
+    for done in (1, 2):
+        work(RunMoved("p", ORDERS, tasks_done=done, tasks=7, bytes_done=500_000 * done, bytes=4_000_000))
+    work(RunMoved("an older run", ORDERS, tasks_done=6, tasks=7, bytes_done=1, bytes=2))
+    document = status_document(WELL, (), work.running, (), 1_070.0)
+    (run,) = document["running"]
+    assert (run["tasks_done"], run["tasks"], run["bytes_done"], run["bytes"]) == (2, 7, 1_000_000, 4_000_000)
+    assert (run["seconds_left"], run["estimated_end"]) == (130.0, 1_200)
+    row = rows_of(status_page(document))[1]
+    assert row == ["lake.db.orders", "4", "112", "1.0 MB of 4.0 MB", "2 of 7", "70.0 s", "00:20:00Z (in 2 min)"]
+    overdue = status_document(WELL, (), work.running, (), 9_000.0)["running"][0]
+    assert (overdue["seconds_left"], overdue["estimated_end"]) == (0.0, 9_000)
+
+
+def test_quiet_hours_and_what_is_left_of_the_limits_are_shown(serve):
+    work = Work(quiet=True, limited=3, budgets=(Budget("bytes_per_hour", 1_000, 750),))
+    server = serve(work=lambda: work)
+    assert json.loads(ask(server, "/api/v1/status")[2])["limits"] == {
+        "quiet": True, "held_back_tables": 3, "budgets": [{"limit": "bytes_per_hour", "cap": 1_000, "left": 250}],
+    }  # fmt: skip
+    page = ask(server, "/")[2].decode()
+    assert "Quiet hours: no run starts." in page
+    assert "Left of the limits of the hour: bytes_per_hour: 250 of 1,000; 3 due tables wait." in page
+    assert "Quiet hours" not in status_page(status_document(WELL, (), (), (), work=Work()))
 
 
 def test_recent_work_is_kept_from_events_and_bounded():

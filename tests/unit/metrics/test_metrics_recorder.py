@@ -28,6 +28,7 @@ from compactor.events import (
     PartitionsSkipped,
     RunCommitted,
     RunFailed,
+    RunMoved,
     RunPlanned,
     RunSkipped,
     RunWouldRewrite,
@@ -47,6 +48,7 @@ TABLE = TableName("lake", ("db",), "t")
 
 # Every number is another one, so that a metric fed from a wrong field shows.
 PLANNED = RunPlanned("r1", TABLE, groups=2, files=30, bytes=4_000, seconds=0.5)
+MOVED = RunMoved("r1", TABLE, tasks_done=1, tasks=3, bytes_done=2_100, bytes=4_000)
 DROPPED = GroupDropped(
     run_id="run-1",
     table=TABLE,
@@ -114,8 +116,8 @@ KEPT = HistoryWritten(rows=7, dropped=3, error="no answer")
 REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 
 EXAMPLES = (
-    PLANNED, SKIPPED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH, REMOVED,
-    ENDED, LOST, TOLD, MERGED, REPLACED, LEFT, KEPT, HEARD, LOOKED, ANSWERS,
+    PLANNED, SKIPPED, MOVED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH,
+    REMOVED, ENDED, LOST, TOLD, MERGED, REPLACED, LEFT, KEPT, HEARD, LOOKED, ANSWERS,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -131,6 +133,7 @@ EXPECTED = {
     },
     PartitionsSkipped: {},
     GroupCommitted: {},
+    RunMoved: {},
     HistoryWritten: {
         "history_rows_total": 7,
         "history_dropped_rows_total": 3,

@@ -19,6 +19,8 @@ from compactor.planning.budget import Grant, Spent
 from compactor.runs.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
 from compactor.runs.lifelines import ABANDONED_SECONDS, Lifelines
 from compactor.runs.slots import SlotPool
+from compactor.runs.work_order import HOUR, STARVING_SECONDS, Budget, Limits
+from compactor.settings.tree import LimitSettings
 from compactor.table_names import TableName
 
 KEY = PartitionKey(0, "[1]")
@@ -103,7 +105,12 @@ def test_pauses_double_up_to_ten_minutes_and_success_forgets_them() -> None:
 class Bench:
     """A dispatcher over a board, its work done step by step: every call waits until it is told how it ends."""
 
-    def __init__(self, lanes: int, slots: SlotPool | None = None) -> None:
+    def __init__(
+        self,
+        lanes: int,
+        slots: SlotPool | None = None,
+        limits: LimitSettings = LimitSettings(),  # noqa: B008
+    ) -> None:
         self.board = DebtBoard()
         self.refused: set[str] = set()
         self.now = 100.0
@@ -118,7 +125,7 @@ class Bench:
         self.dispatcher = Dispatcher(
             self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10, clock=lambda: self.now,
             slots=slots, may_start=lambda table: table.name not in self.refused,
-            lifelines=self.lifelines,
+            lifelines=self.lifelines, limits=Limits(limits),
         )  # fmt: skip
 
     def _work(self, debt: TableDebt, stopping: Callable[[], bool], _grant: Grant) -> Spent:
@@ -185,7 +192,7 @@ def test_one_lane_per_table_and_at_most_two_tables_at_once(bench: Bench) -> None
     bench.put(debt("a", snapshot=2, since=1))
     bench.nothing_more(2)
     assert sorted(bench.running) == ["a", "b"]
-    assert bench.dispatcher.status == Work(queued=1, running=2, oldest_due_seconds=99.0)
+    assert replace(bench.dispatcher.status, working=frozenset()) == Work(queued=1, running=2, oldest_due_seconds=99.0)
     bench.end("b")
     bench.called(3)
     assert bench.calls[2] == "c"
@@ -269,6 +276,56 @@ def test_a_table_that_fails_over_and_over_counts_as_waiting(bench: Bench) -> Non
     assert bench.dispatcher.status.oldest_due_seconds == 0
 
 
+def test_a_table_is_late_after_an_hour_unless_a_run_works_on_it_that_did_not_fail_before(bench: Bench) -> None:
+    """A first run of a large table takes hours. One that fails for the second time is late, whatever it does now."""
+    bench.put(*(debt(name, since=bench.now) for name in ("a", "b", "waits")))
+    bench.called(2)
+    bench.now += STARVING_SECONDS
+    assert bench.dispatcher.status.late == 0
+    bench.now += 1
+    status = bench.dispatcher.status
+    assert (status.late, {table.name for table in status.working}) == (1, set(bench.running))
+    failing = bench.running[0]
+    bench.end(failing, RetryError("no"))
+    bench.called(3)
+    assert bench.dispatcher.status.late == 1, "the one that failed backs off, and the last one runs"
+    bench.now += 10
+    bench.end(bench.running[0])
+    bench.called(4)
+    assert (bench.calls[3], bench.dispatcher.status.late) == (failing, 1)
+
+
+def test_quiet_hours_do_not_count_as_lateness_and_are_shown() -> None:
+    """01:00 to 05:00 are quiet; a table that is due since 00:30 is late at 05:31."""
+    bench = Bench(lanes=1, limits=LimitSettings(quiet_hours=("01:00-05:00",)))
+    bench.put(debt("a", since=1800))
+    for now, seconds, late, quiet in (
+        (3 * HOUR, 1800, 0, True), (5.4 * HOUR, 3240, 0, False), (5.51 * HOUR, 3636, 1, False),
+    ):  # fmt: skip
+        bench.now = now
+        status = bench.dispatcher.status
+        assert (round(status.oldest_due_seconds), status.late, status.quiet) == (seconds, late, quiet)
+
+
+def test_what_the_budgets_of_the_hour_have_left_and_hold_back() -> None:
+    bench = Bench(lanes=1, limits=LimitSettings(bytes_per_hour=1000, catalog_calls_per_hour=24))
+    bench.put(debt("a", small=900), debt("b", small=900))
+    assert bench.dispatcher.status.limited == 0
+    assert bench.dispatcher.status.budgets == (
+        Budget("bytes_per_hour", 1000, 0), Budget("catalog_calls_per_hour", 24, 0),
+    )  # fmt: skip
+    bench.dispatcher.start()
+    bench.called(1)
+    status = bench.dispatcher.status
+    assert status.budgets[0] == Budget("bytes_per_hour", 1000, 900)
+    assert [each.left for each in status.budgets] == [100, 12]
+    assert (status.queued, status.limited) == (1, 1)
+    bench.end(bench.running[0])  # it found nothing to do, and used nothing
+    bench.called(2)
+    bench.end(bench.running[0])
+    assert bench.dispatcher.stop(PATIENCE)
+
+
 def test_a_run_that_hangs_is_given_up_and_its_table_waits_until_its_thread_ends() -> None:
     """Others take its lane and its slots; nothing runs twice on one table."""
     slots = SlotPool(1)
@@ -320,7 +377,7 @@ def test_a_table_that_may_not_start_is_passed_over_until_it_may(bench: Bench) ->
     bench.dispatcher.wake()
     bench.called(2)
     assert bench.calls == ["c", "a"]
-    assert bench.dispatcher.status == Work(queued=1, running=2, oldest_due_seconds=99.0)
+    assert replace(bench.dispatcher.status, working=frozenset()) == Work(queued=1, running=2, oldest_due_seconds=99.0)
 
 
 def test_the_queue_is_made_of_tables_with_work_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +385,7 @@ def test_the_queue_is_made_of_tables_with_work_alone(bench: Bench, monkeypatch: 
     monkeypatch.setattr(bench.board, "tables", lambda: pytest.fail("all tables are looked at"))
     bench.put(debt("idle", due=False), debt("a", since=1))
     bench.called(1)
-    assert bench.dispatcher.status == Work(queued=0, running=1, oldest_due_seconds=99.0)
+    assert replace(bench.dispatcher.status, working=frozenset()) == Work(queued=0, running=1, oldest_due_seconds=99.0)
     assert bench.calls == ["a"]
 
 

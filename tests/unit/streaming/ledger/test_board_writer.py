@@ -356,7 +356,9 @@ def test_during_a_long_recount_the_old_counts_stay_and_say_so() -> None:
     debt = writing.counting()
     assert known(debt) == {"[1]": 1}
     assert "recount is under way (first_sight)" in str(debt.stale)
-    assert writing.count(2, {1: 1}, whole=True).stale is None
+    assert not debt.unreadable, "no alert may call the catalog silent"
+    counted = writing.count(2, {1: 1}, whole=True)
+    assert (counted.stale, counted.recounting) == (None, False)
 
 
 def test_an_unreadable_table_is_stale_with_its_last_counts() -> None:
@@ -364,7 +366,9 @@ def test_an_unreadable_table_is_stale_with_its_last_counts() -> None:
     writing.count(1, {1: 1}, whole=True)
     debt = writing.unreadable()
     assert known(debt) == {"[1]": 1}
-    assert (debt.stale, debt.snapshot_id) == ("no answer", 1)
+    assert (debt.stale, debt.snapshot_id, debt.unreadable) == ("no answer", 1, True)
+    writing.counting()
+    assert writing.unreadable().unreadable
 
 
 def test_an_unreadable_table_of_which_nothing_was_known_counts_as_one_to_be_rewritten() -> None:

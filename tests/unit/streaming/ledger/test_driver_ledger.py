@@ -220,3 +220,14 @@ def test_updates_are_published_once(driving: Driving) -> None:
     driving.ledger.inbox([Heard(NAME, "canonical", 5, writes=True)] * 100)
     until(lambda: driving.files() == {A: 1} and driving.ledger.counted == (1, 1))
     assert sum(isinstance(event, LedgerUpdated) for event in driving.scene.published) == 1
+
+
+def test_the_space_for_the_state_is_that_of_its_volume(driving: Driving) -> None:
+    driving.ledger.start()
+    space = driving.ledger.space
+    assert space is not None
+    assert 0 < space.free_bytes <= space.volume_bytes
+    assert not space.unsaved
+    driving.ledger.looker.unsaved = "the disk is full"
+    assert driving.ledger.space is not None
+    assert driving.ledger.space.unsaved

@@ -1,4 +1,4 @@
-"""Metrics of rewrite slots and of the executors that they come from: name, kind, labels, meaning, remedy."""
+"""Metrics of capacity: rewrite slots and executors, budgets of the hour, space for the ledger's state."""
 
 from __future__ import annotations
 
@@ -44,6 +44,38 @@ HOST_TASKS = gauge(
     labels=("host",),
 )
 
+QUIET = gauge(
+    "firnline_quiet",
+    "1 during the quiet hours of the settings, in which no run starts, else 0.",
+    "One at the wrong time: limits.quiet_hours are in UTC.",
+)
+LIMIT_REMAINING_RATIO = gauge(
+    "firnline_limit_remaining_ratio",
+    "Part of a limit of the hour that further runs may use now, from 0 to 1. Only limits that are set have a series.",
+    "Low all the time, with limited tables: the limit is below what writers add. Raise it, or fix the writers.",
+    labels=("limit",),
+)
+LIMITED_TABLES = gauge(
+    "firnline_limited_tables",
+    "Due tables that the limits of the hour hold back. Quiet hours, and the limit of commits per table, do not count.",
+    "Always above zero: the limits are below what writers add. See the remaining ratio of each limit.",
+)
+STATE_UNSAVED = gauge(
+    "firnline_state_unsaved",
+    "1 while the ledger cannot save its state; counts are right all the same. Else 0.",
+    "Open /readyz, which has the error: usually the volume of state.checkpoint is full or read-only.",
+)
+STATE_FREE_BYTES = gauge(
+    "firnline_state_free_bytes",
+    "Free bytes of the volume with the ledger's state: that of a local checkpoint.",
+    "Low: enlarge the volume, or remove folders that end with .aside-… beside the checkpoint.",
+)
+STATE_VOLUME_BYTES = gauge(
+    "firnline_state_volume_bytes",
+    "Size of the volume with the ledger's state.",
+    "Compare with the free bytes.",
+)
+
 SLOT_METRICS: Final[tuple[MetricDefinition, ...]] = (
     SLOTS,
     SLOTS_IN_USE,
@@ -52,4 +84,12 @@ SLOT_METRICS: Final[tuple[MetricDefinition, ...]] = (
     EXECUTORS,
     NO_EXECUTOR_SECONDS,
     HOST_TASKS,
+)
+RESERVE_METRICS: Final[tuple[MetricDefinition, ...]] = (
+    QUIET,
+    LIMIT_REMAINING_RATIO,
+    LIMITED_TABLES,
+    STATE_UNSAVED,
+    STATE_FREE_BYTES,
+    STATE_VOLUME_BYTES,
 )

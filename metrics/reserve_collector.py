@@ -1,0 +1,52 @@
+"""Gauges of what the service has left, read at scrape time: budgets of the hour, and space for its state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from compactor.runs.dispatcher import Work
+from metrics import capacity_definitions as r
+from metrics.metric_definition import MetricDefinition
+
+
+@dataclass(frozen=True)
+class StateSpace:
+    """The volume with the ledger's state, in bytes. `unsaved`: the state of the last look could not be saved."""
+
+    unsaved: bool = False
+    free_bytes: int = 0
+    volume_bytes: int = 0
+
+
+class ReserveCollector(Collector):
+    """Prometheus collector of the budgets in `work`, and of `space`; None before the ledger has started."""
+
+    def __init__(self, work: Callable[[], Work], space: Callable[[], StateSpace | None]) -> None:
+        self._work = work
+        self._space = space
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Families without samples: registration must not ask anybody."""
+        return [_family(definition) for definition in r.RESERVE_METRICS]
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """All gauge families with their current values."""
+        work, space = self._work(), self._space()
+        yield _family(r.QUIET, [((), work.quiet)])
+        ratios = [((each.limit,), each.left / each.cap) for each in work.budgets]
+        yield _family(r.LIMIT_REMAINING_RATIO, ratios)
+        yield _family(r.LIMITED_TABLES, [((), work.limited)])
+        values = () if space is None else (space.unsaved, space.free_bytes, space.volume_bytes)
+        for definition, value in zip((r.STATE_UNSAVED, r.STATE_FREE_BYTES, r.STATE_VOLUME_BYTES), values, strict=False):
+            yield _family(definition, [((), value)])
+
+
+def _family(definition: MetricDefinition, samples: Iterable[tuple[tuple[str, ...], float]] = ()) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(definition.name, definition.meaning, labels=definition.labels)
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
