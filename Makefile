@@ -24,7 +24,7 @@ test: setup ## Run the tests, all but the slow ones, in four processes
 		deploy/setup.sh rest-s3 && deploy/setup.sh image-packages && { wait $$! || true; }
 	@$(PYTHON_IN_VENV) -m pytest -m 'not slow and not security' -n 4
 
-test-audit: setup ## Known vulnerabilities of the image's Python packages (needs a vulnerability service; ARGS="--service osv")
+audit: setup ## Known vulnerabilities of the image's Python packages (needs a vulnerability service; ARGS="--service osv")
 	@deploy/setup.sh tools
 	@$(PYTHON_IN_VENV) -m deploy.audit $(ARGS)
 
@@ -39,7 +39,7 @@ requirements: setup ## Write the image's lists of Python packages with their dig
 jar-digests: setup ## Fetch all jars anew and write their digests to compactor/spark/jars.sha256
 	@$(PYTHON_IN_VENV) -m deploy.jar_digests
 
-package: setup ## Run the unit tests of one package, without Spark or servers (PACKAGE=planning)
+test-package: setup ## Run the unit tests of one package, without Spark or servers (PACKAGE=planning)
 	@test -n "$(PACKAGE)" -a -d "tests/unit/$(PACKAGE)" || { echo "PACKAGE is the name of a folder in tests/unit"; exit 2; }
 	@$(PYTHON_IN_VENV) -m pytest -q -n 0 tests/unit/$(PACKAGE)
 
