@@ -43,6 +43,12 @@ def conf(properties: dict[str, str]) -> dict[str, str]:
             REST | {"credential": "id:secret", "scope": "PRINCIPAL_ROLE:ALL", "warehouse": "lake"},
             {"credential": "id:secret", "scope": "PRINCIPAL_ROLE:ALL", "warehouse": "lake", "io-impl": None},
         ),
+        (REST | {"credential": "id:secret"}, {"token-exchange-enabled": "false"}),
+        (REST | {"token": "t"}, {"token-exchange-enabled": None}),
+        (
+            REST | {"credential": "id:secret", "spark.token-exchange-enabled": "true"},
+            {"token-exchange-enabled": "true"},
+        ),
         (REST | {"oauth2-server-uri": "https://idp/token"}, {"oauth2-server-uri": "https://idp/token"}),
         (
             REST | {"rest.sigv4-enabled": "true", "rest.signing-name": "glue", "rest.signing-region": "eu-west-1"},
