@@ -17,10 +17,10 @@ from typing import Any
 
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from compactor.backoff import Backoff
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.other_compactors import DEPLOYMENT, RUN_ID
+from compactor.patience.backoff import Backoff
 from compactor.reasons import Reason
 from compactor.spark.java_table import COMMIT_FAILED, VALIDATION, JavaTable, delete_file, exception_class, first_line
 

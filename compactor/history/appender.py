@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from compactor.backoff import Backoff
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import Event, HistoryWritten, Listener
 from compactor.history.decisions import RECORDED, Decision, RepeatFilter, decisions_of
+from compactor.patience.backoff import Backoff
 from compactor.settings.history import HistorySettings
 from compactor.table_names import TableName
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
-from compactor.backoff import Backoff
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, LaterError, StoppedError
+from compactor.patience.backoff import Backoff
 from compactor.planning.budget import Grant, Spent
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.slots import SlotPool

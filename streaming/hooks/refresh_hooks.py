@@ -14,8 +14,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from compactor.backoff import Backoff
 from compactor.events import HookFinished, Listener, RunCommitted
+from compactor.patience.backoff import Backoff
 from compactor.redaction import hide
 from compactor.settings.hooks import HookSettings
 from compactor.table_queue import TableQueue

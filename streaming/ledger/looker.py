@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from compactor.backoff import Backoff
 from compactor.debt.board import DebtBoard
 from compactor.debt.ledger import advance
 from compactor.debt.manifest_debt import manifests_of
@@ -21,6 +20,7 @@ from compactor.events import LedgerUpdated, Listener, TableLooked, TableUnreadab
 from compactor.iceberg.other_compactors import other_firnlines
 from compactor.iceberg.tables import Catalogs, KnownVersion, TableMissingError, TableView, Unchanged, file_sizes
 from compactor.manifests.cache import ManifestCache
+from compactor.patience.backoff import Backoff
 from compactor.planning.tiered_policy import policy_of
 from compactor.reasons import Reason
 from compactor.settings.policy import refused_properties

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from compactor.breaker import DEFAULT_FAILURES, Breaker
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import CatalogAnswers, Listener
+from compactor.patience.breaker import DEFAULT_FAILURES, Breaker
 from compactor.reasons import Reason
 from compactor.table_names import TableName
 from streaming.ledger.look_queue import Asked, LookQueue

@@ -18,8 +18,8 @@ from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING, Shard
 from compactor.spark.cluster import ClusterWatch
 from metrics.debt_collector import DebtCollector
-from metrics.http_access import BasicAuth, Certificate
-from metrics.http_server import MetricsServer, Site
+from metrics.http.http_access import BasicAuth, Certificate
+from metrics.http.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
 from metrics.reserve_collector import ReserveCollector, StateSpace
 from metrics.slot_collector import SlotCollector, SlotUse

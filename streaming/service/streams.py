@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from compactor.backoff import Backoff
 from compactor.events import Listener
+from compactor.patience.backoff import Backoff
 from compactor.settings.tree import Settings
 from compactor.shards import Shard
 from streaming.kafka.oldest_offsets import oldest_offsets

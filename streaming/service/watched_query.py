@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
 
-from compactor.backoff import Backoff
 from compactor.errors import FirnlineError
 from compactor.events import BatchFinished, EventsLost, Listener, StreamEnded
+from compactor.patience.backoff import Backoff
 from streaming.kafka.clients import LATEST
 from streaming.ledger.dead_letter_query import DEAD_LETTERS_QUERY
 from streaming.ledger.event_reader import offsets_fixed

@@ -124,7 +124,7 @@ def test_the_wheel_alone_works(installed: Path, tmp_path: Path) -> None:
     for module in (
         "streaming.service.service",
         "streaming.hooks.kinds",
-        "metrics.http_server",
+        "metrics.http.http_server",
         "streaming.demo.acts",
     ):
         run(str(installed / "bin" / "python"), "-c", f"import {module}", cwd=tmp_path)

@@ -17,8 +17,8 @@ import pytest
 from kafka import KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewPartitions, NewTopic
 
-from compactor.backoff import Backoff
 from compactor.events import Event, EventsLost, StreamEnded
+from compactor.patience.backoff import Backoff
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING
 from streaming.commit_events import canonical

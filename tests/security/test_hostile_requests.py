@@ -20,7 +20,7 @@ from typing import Self
 import bcrypt
 import pytest
 
-from metrics.http_connections import MOST_CONNECTIONS
+from metrics.http.http_connections import MOST_CONNECTIONS
 from tests.integration.service_process import ServiceProcess, Site, site, wait_for
 from tests.security.hostile_requests import MARK, Target, hostile_request
 from tests.services.certificates import issue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from compactor.backoff import Backoff
+from compactor.patience.backoff import Backoff
 
 
 @pytest.mark.parametrize(

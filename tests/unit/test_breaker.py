@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.backoff import Backoff
-from compactor.breaker import Breaker, BreakerState
+from compactor.patience.backoff import Backoff
+from compactor.patience.breaker import Breaker, BreakerState
 
 BREAKER = Breaker(failures=3, backoff=Backoff(first_seconds=5.0, longest_seconds=60.0), trial_seconds=100.0)
 

@@ -18,9 +18,9 @@ from prometheus_client import CollectorRegistry
 from compactor.errors import InputError
 from compactor.settings.http import HttpSettings
 from compactor.settings.tree import load_settings
-from metrics.http_access import NOBODY, BasicAuth, Certificate
-from metrics.http_connections import MOST_CONNECTIONS
-from metrics.http_server import MetricsServer, Site
+from metrics.http.http_access import NOBODY, BasicAuth, Certificate
+from metrics.http.http_connections import MOST_CONNECTIONS
+from metrics.http.http_server import MetricsServer, Site
 from metrics.status_page import Health
 from tests.services.certificates import Certificates, issue
 

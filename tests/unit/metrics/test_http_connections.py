@@ -11,8 +11,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from metrics import http_connections
-from metrics.http_connections import HEAD_BYTES, MOST_CONNECTIONS, STUCK_SECONDS, Exchange, expendable
-from metrics.http_server import MetricsServer, Site
+from metrics.http.http_connections import HEAD_BYTES, MOST_CONNECTIONS, STUCK_SECONDS, Exchange, expendable
+from metrics.http.http_server import MetricsServer, Site
 from metrics.status_page import Counting, Health
 from tests.integration.service_process import wait_for
 

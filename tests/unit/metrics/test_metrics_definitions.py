@@ -25,7 +25,7 @@ from metrics import (
 from metrics.capacity_definitions import RESERVE_METRICS
 from metrics.debt_collector import COLLECTED, DebtCollector
 from metrics.definitions import CATALOGUE
-from metrics.http_server import Site
+from metrics.http.http_server import Site
 from metrics.metric_definition import OTHER, Kind, MetricDefinition, slug
 from metrics.recorder import RECORDED_GAUGES, Recorder
 from metrics.reserve_collector import ReserveCollector, StateSpace

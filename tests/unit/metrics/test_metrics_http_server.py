@@ -27,7 +27,7 @@ from compactor.runs.dispatcher import Work
 from compactor.runs.work_order import Budget
 from compactor.table_names import TableName
 from metrics.debt_collector import DebtCollector
-from metrics.http_server import MetricsServer, Site
+from metrics.http.http_server import MetricsServer, Site
 from metrics.recent_work import Finished, RecentWork, Running
 from metrics.recorder import Recorder
 from metrics.status_page import MOST_TABLES, SCRIPT, Counting, Health, status_document, status_page
@@ -515,7 +515,7 @@ def test_port_without_permission_names_the_setting(monkeypatch):
     def refuse(*_args):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("metrics.http_server.Server", refuse)
+    monkeypatch.setattr("metrics.http.http_server.Server", refuse)
     with pytest.raises(InputError, match=r"^http\.port: no permission to listen on port 80; set http\.port"):
         MetricsServer(Site(CollectorRegistry(), lambda: WELL), "127.0.0.1", 80).start()
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from metrics.http_server import Site
+from metrics.http.http_server import Site
 from metrics.slot_collector import OTHER_HOSTS, SlotCollector, SlotUse, bounded
 from metrics.status_page import Health, status_document, status_page
 

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.backoff import Backoff
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.errors import LaterError, RetryError, StoppedError
 from compactor.partitions import PartitionKey
+from compactor.patience.backoff import Backoff
 from compactor.planning.budget import Grant, Spent
 from compactor.runs.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
 from compactor.runs.lifelines import ABANDONED_SECONDS, Lifelines

@@ -16,8 +16,8 @@ import pytest
 from mysql_mimic import MysqlServer, Session
 from pydantic import ValidationError
 
-from compactor.backoff import Backoff
 from compactor.events import Event, HookFinished, RunCommitted
+from compactor.patience.backoff import Backoff
 from compactor.settings.hooks import HookSettings
 from compactor.table_names import TableName
 from streaming.hooks.kinds import Hook, compacted_event, mysql_hook, statement, trino_hook

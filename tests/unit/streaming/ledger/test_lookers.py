@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from compactor.breaker import DEFAULT_BACKOFF, DEFAULT_FAILURES
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import CatalogAnswers, Event, TableUnreadable
+from compactor.patience.breaker import DEFAULT_BACKOFF, DEFAULT_FAILURES
 from compactor.reasons import Reason
 from compactor.table_names import TableName
 from streaming.ledger import lookers as lookers_module

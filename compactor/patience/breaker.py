@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from compactor.backoff import Backoff
+from compactor.patience.backoff import Backoff
 
 DEFAULT_BACKOFF: Final = Backoff(first_seconds=5.0, longest_seconds=60.0)
 DEFAULT_FAILURES: Final = 3

@@ -21,8 +21,8 @@ from prometheus_client.registry import Collector
 from compactor.errors import InputError
 from compactor.runs.dispatcher import Work
 from metrics.debt_collector import TableSummary
-from metrics.http_access import BasicAuth, Certificate
-from metrics.http_connections import TEXT, Answer, Server
+from metrics.http.http_access import BasicAuth, Certificate
+from metrics.http.http_connections import TEXT, Answer, Server
 from metrics.recent_work import Finished, Running
 from metrics.slot_collector import SlotUse
 from metrics.status_page import Counting, Health, status_document, status_page

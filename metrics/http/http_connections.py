@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
 from typing import Any
 
-from metrics.http_access import Certificate
+from metrics.http.http_access import Certificate
 from metrics.status_page import CONTENT_SECURITY
 
 LOGGER = logging.getLogger(__name__)
