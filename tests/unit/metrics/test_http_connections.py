@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client import CollectorRegistry
 
-from metrics import http_connections
+from metrics.http import http_connections
 from metrics.http.http_connections import HEAD_BYTES, MOST_CONNECTIONS, STUCK_SECONDS, Exchange, expendable
 from metrics.http.http_server import MetricsServer, Site
 from metrics.status_page import Counting, Health
