@@ -34,7 +34,7 @@ def rewrite_manifests(
 
     Iceberg validates each commit: manifests that another commit added stay, and nothing is committed if another commit
     replaced the same manifests. `right` is confirmed before each commit's work, which Iceberg does not interrupt: a
-    JVM that is paused meanwhile commits late, against the same validation.
+    JVM that is paused in between commits late, against the same validation.
 
     Raises:
         StoppedError: another process has taken over; not everything was rewritten.

@@ -18,7 +18,7 @@ STALLED_SECONDS: Final = 1800.0
 """Without progress, after which a run is stopped: far longer than one output file or one commit takes, and longer than
 Iceberg's commit timeout."""
 ABANDONED_SECONDS: Final = STALLED_SECONDS + 300.0
-"""Without progress, after which nobody waits for a run any more."""
+"""Without progress, after which the dispatcher does not wait for a run any more."""
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Lookers:
 
     @property
     def hanging(self) -> tuple[TableName, ...]:
-        """Tables whose looks hang. Nobody waits for them."""
+        """Tables whose looks hang; another thread has taken over the work of each."""
         return tuple(sorted(self._hanging.values()))
 
     def check(self) -> None:

@@ -15,7 +15,7 @@ from kafka import TopicPartition
 from kafka.admin import KafkaAdminClient, NewPartitions, NewTopic
 
 from tests.faults.proxy import Mode, Trap
-from tests.faults.scene import COMMITS, PARTS, ROWS, Scene
+from tests.faults.scene import COMMITS, PARTS, ROWS, Scene, Server
 from tests.integration.service_process import wait_for
 
 LASTS_SECONDS = 8.0
@@ -24,6 +24,19 @@ FROZEN_SECONDS = 15.0
 HTTP = (Mode.STATUS_500, Mode.STATUS_503, Mode.STATUS_429)
 TCP = (Mode.REFUSE, Mode.HANG, Mode.CUT, Mode.SLOW)
 BEFORE, DURING = "before the run", "during the run"
+
+
+@dataclass(frozen=True)
+class Harm:
+    """What is done to the process of a server, for how long, and what ends it."""
+
+    begin: Callable[[Server], None]
+    seconds: float
+    end: Callable[[Server], None]
+
+
+KILLED = Harm(Server.kill, LASTS_SECONDS, Server.start)
+FROZEN = Harm(Server.freeze, FROZEN_SECONDS, Server.thaw)
 
 
 @dataclass(frozen=True)
@@ -57,6 +70,13 @@ def run_has_begun(scene: Scene, table: str) -> bool:
     return any(record.name == table for record in scene.records.all())
 
 
+def make_due(scene: Scene, table: str, when: str, *, announce: bool = True) -> None:
+    """Make all partitions due; `DURING` waits until the run has begun."""
+    commit(scene, table, announce=announce)
+    if when == DURING:
+        wait_for("the run", lambda: run_has_begun(scene, table), every=0.005)
+
+
 def proxied(component: str, mode: Mode, when: str, scene: Scene, table: str) -> None:
     """The network between the service and a component."""
     proxy = scene.servers[component].proxy
@@ -64,8 +84,7 @@ def proxied(component: str, mode: Mode, when: str, scene: Scene, table: str) -> 
         proxy.mode = mode
         commit(scene, table, announce=component != "broker")
     else:
-        commit(scene, table)
-        wait_for("the run", lambda: run_has_begun(scene, table), every=0.005)
+        make_due(scene, table, when)
         proxy.mode = mode
     time.sleep(LASTS_SECONDS)
     proxy.mode = Mode.PASS
@@ -73,27 +92,13 @@ def proxied(component: str, mode: Mode, when: str, scene: Scene, table: str) -> 
         announce_all(scene, table)
 
 
-def killed(component: str, when: str, scene: Scene, table: str) -> None:
-    """The process of a server is killed, and started again."""
+def process_broken(component: str, harm: Harm, when: str, scene: Scene, table: str) -> None:
+    """The process of a server is killed or stands still, and comes back."""
     server = scene.servers[component]
-    commit(scene, table, announce=when == DURING)
-    if when == DURING:
-        wait_for("the run", lambda: run_has_begun(scene, table), every=0.005)
-    server.kill()
-    time.sleep(LASTS_SECONDS)
-    server.start()
-    announce_all(scene, table)
-
-
-def frozen(component: str, when: str, scene: Scene, table: str) -> None:
-    """The process of a server stands still for a while."""
-    server = scene.servers[component]
-    commit(scene, table, announce=when == DURING)
-    if when == DURING:
-        wait_for("the run", lambda: run_has_begun(scene, table), every=0.005)
-    server.freeze()
-    time.sleep(FROZEN_SECONDS)
-    server.thaw()
+    make_due(scene, table, when, announce=when == DURING)
+    harm.begin(server)
+    time.sleep(harm.seconds)
+    harm.end(server)
     announce_all(scene, table)
 
 
@@ -132,9 +137,7 @@ def service_killed(step: str, scene: Scene, table: str) -> None:
 
 
 def service_frozen(when: str, scene: Scene, table: str) -> None:
-    commit(scene, table)
-    if when == DURING:
-        wait_for("the run", lambda: run_has_begun(scene, table), every=0.005)
+    make_due(scene, table, when)
     os.kill(scene.service.pid, signal.SIGSTOP)
     time.sleep(FROZEN_SECONDS)
     os.kill(scene.service.pid, signal.SIGCONT)
@@ -156,18 +159,14 @@ def jvm(scene: Scene) -> int:
 
 def jvm_killed(when: str, scene: Scene, table: str) -> None:
     """The service ends with its JVM; an orchestrator starts it again."""
-    commit(scene, table)
-    if when == DURING:
-        wait_for("the run", lambda: run_has_begun(scene, table), every=0.005)
+    make_due(scene, table, when)
     os.kill(jvm(scene), signal.SIGKILL)
     wait_for("the end of the service", lambda: scene.service._process.poll() is not None, seconds=90)
     scene.start_service()
 
 
 def jvm_frozen(when: str, scene: Scene, table: str) -> None:
-    commit(scene, table)
-    if when == DURING:
-        wait_for("the run", lambda: run_has_begun(scene, table), every=0.005)
+    make_due(scene, table, when)
     pid = jvm(scene)
     os.kill(pid, signal.SIGSTOP)
     time.sleep(FROZEN_SECONDS)
@@ -176,9 +175,7 @@ def jvm_frozen(when: str, scene: Scene, table: str) -> None:
 
 def workers_killed(when: str, scene: Scene, table: str) -> None:
     """All Python processes below the JVM are killed, as by the kernel."""
-    commit(scene, table)
-    if when == DURING:
-        wait_for("the run", lambda: run_has_begun(scene, table), every=0.005)
+    make_due(scene, table, when)
     for pid in descendants(jvm(scene)):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -186,9 +183,7 @@ def workers_killed(when: str, scene: Scene, table: str) -> None:
 
 def volume_full(when: str, scene: Scene, table: str) -> None:
     filler = scene.volume / "filler"
-    commit(scene, table, announce=when == DURING)
-    if when == DURING:
-        wait_for("the run", lambda: run_has_begun(scene, table), every=0.005)
+    make_due(scene, table, when, announce=when == DURING)
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
@@ -256,7 +251,7 @@ DAMAGED = (
     "events-v3/offsets/[0-9]*",
     "events-v3/commits/[0-9]*",
     "dead-letters-v1/offsets/[0-9]*",
-    "ledger-v3.sqlite*",
+    "ledger-v3*.sqlite*",
 )
 
 
@@ -270,8 +265,8 @@ def all_cells() -> list[Cell]:
     for component, modes in (("broker", TCP), ("catalog", TCP + HTTP), ("store", TCP + HTTP)):
         for mode in modes:
             add(component, f"network: {mode.value}", partial(proxied, component, mode))
-        add(component, "process killed, started again", partial(killed, component))
-        add(component, f"process {still}", partial(frozen, component))
+        add(component, "process killed, started again", partial(process_broken, component, KILLED))
+        add(component, f"process {still}", partial(process_broken, component, FROZEN))
     cells.extend(Cell("service", "kill -9", f"when {step}", partial(service_killed, step)) for step in STEPS)
     add("service", still, service_frozen)
     add("JVM", "killed", jvm_killed)

@@ -15,8 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.commit.in_flight import InFlightRecords
 from compactor.iceberg.tables import Catalogs
+from compactor.lease.owner import Owner
 from streaming.demo.broker import LocalBroker, new_broker
 from streaming.demo.object_store import ObjectStore, s3proxy
 from streaming.demo.rest_catalog import files_on, rest_catalog
