@@ -107,6 +107,7 @@ class InFlightRecords:
         self._lease = lease_seconds
         self._clock = clock
         self._lock = threading.RLock()  # both a run's watch and its commit renew the lease
+        self._unwritten: dict[str, Record] = {}  # ended runs whose end could not be written yet
 
     @property
     def location(self) -> str:
@@ -175,18 +176,36 @@ class InFlightRecords:
                 reason=Reason.STATE_UNWRITABLE,
             ) from error
 
-    def close(self, run_id: str) -> None:
+    def abandon(self, record: Record) -> None:
+        """Write that the owner has ended this run. If the folder cannot be written, `all` tries again."""
+        with self._lock:
+            self._unwritten[record.run_id] = replace(record, abandoned=True)
+        self._write_ends()
+
+    def close(self, record: Record) -> None:
         """Remove the record of a run that is committed or cleaned up. If that fails, a later sweep removes it."""
-        with suppress(OSError):
-            self._folder.remove(_name(run_id))
+        try:
+            self._folder.remove(_name(record.run_id))
+        except FileNotFoundError:
+            return
+        except OSError:
+            self.abandon(record)
 
     def all(self) -> list[Record]:
         """All records, oldest first."""
+        self._write_ends()
         records = []
         for name in self._folder.names():
             with suppress(RetryError):  # the next sweep reads it
                 records.append(self._read(name) if name.endswith(SUFFIX) else None)
         return sorted((record for record in records if record), key=lambda record: record.created)
+
+    def _write_ends(self) -> None:
+        with self._lock:
+            for run_id, record in list(self._unwritten.items()):
+                with suppress(RetryError):  # a full or unreachable folder: the next sweep writes it
+                    self.save(record)
+                    del self._unwritten[run_id]
 
     def _read(self, name: str) -> Record | None:
         try:
@@ -251,7 +270,7 @@ def _sweep_one(
         table = catalogs.load(record.table)
     except TableMissingError:
         if now - record.created > grace:
-            records.close(record.run_id)  # the table was dropped: the catalog owns its files
+            records.close(record)  # the table was dropped: the catalog owns its files
         return 0
     snapshot = head_of(table.metadata, record.ref)
     head = snapshot.snapshot_id if snapshot else None
@@ -266,7 +285,7 @@ def _sweep_one(
     confirm()
     deleted = delete_unreferenced(record, table, cache)
     if record.swept and not deleted:
-        records.close(record.run_id)
+        records.close(record)
     else:
         records.save(replace(record, swept=True))
     return deleted

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from compactor.commit.in_flight import InFlightRecords, Record, delete_unreferenced
-from compactor.errors import CommitUnknownError, FirnlineError
+from compactor.errors import CommitUnknownError
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.cache import ManifestCache
@@ -44,7 +44,7 @@ class OutputRecords:
         try:
             yield record
         except CommitUnknownError:
-            self.records.save(replace(record, abandoned=True))  # the sweep watches the head before it deletes
+            self.records.abandon(record)  # the sweep watches the head before it deletes
             raise
         except BaseException:
             self.abandon(record)
@@ -52,9 +52,8 @@ class OutputRecords:
 
     def abandon(self, record: Record) -> None:
         """Delete outputs that are certainly uncommitted; leave the record to the sweep, for what is written late."""
-        with suppress(FirnlineError):
-            # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
-            self.records.save(replace(record, abandoned=True, seen_at=0.0, seen_head=NO_HEAD))
+        # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
+        self.records.abandon(replace(record, seen_at=0.0, seen_head=NO_HEAD))
         self.delete_unreferenced(record)
 
     def delete_unreferenced(self, record: Record) -> None:

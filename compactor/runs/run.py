@@ -217,7 +217,7 @@ class Run:
             return
         if written_twice or any(group.rewritten.engine == Engine.SPARK.value for group in self._results):
             self._outputs.delete_unreferenced(record)  # a task that Spark ran twice may have left a file
-        self._tools.records.close(record.run_id)
+        self._tools.records.close(record)
 
     def _drop(self, dropped: Sequence[DroppedGroup]) -> None:
         self._dropped += dropped

@@ -77,8 +77,8 @@ def test_a_record_comes_back_as_it_was(tmp_path_factory: pytest.TempPathFactory,
     folder.save(record)
     folder.save(replace(record, swept=not record.swept))
     assert folder.all() == [replace(record, swept=not record.swept)]
-    folder.close(record.run_id)
-    folder.close(record.run_id)
+    folder.close(record)
+    folder.close(record)
     assert folder.all() == []
 
 
@@ -275,7 +275,7 @@ def test_a_run_that_a_sweep_has_taken_for_dead_keeps_no_lease(scene: Scene) -> N
     scene.sweep(kept)
     with pytest.raises(StoppedError, match="lost its lease"):
         kept.renew(record)
-    kept.close(record.run_id)
+    kept.close(record)
     with pytest.raises(StoppedError, match="lost its lease"):
         kept.renew(record)
 
@@ -284,6 +284,30 @@ def test_a_run_abandoned_by_its_living_owner_is_swept(scene: Scene) -> None:
     kept = scene.run(Owner.this_process())
     kept.save(replace(kept.all()[0], abandoned=True, seen_at=0.0, seen_head=-1))
     assert scene.sweep(kept) == 2
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_the_end_of_a_run_that_could_not_be_written_is_written_by_a_later_sweep(scene: Scene, committed: bool) -> None:
+    """As with a full volume: the owner lives on, so that nothing else would ever tell a sweep that this run is over."""
+    kept = scene.run(Owner.this_process())
+    record = kept.all()[0]
+    if committed:
+        for output in scene.outputs:
+            scene.commit(output)
+    folder, aside = Path(kept.location), Path(kept.location).with_name("aside")
+    folder.rename(aside)
+    folder.write_text("in the way")
+    if committed:
+        kept.close(record)
+    else:
+        kept.abandon(replace(record, seen_at=0.0, seen_head=-1))
+    folder.unlink()
+    aside.rename(folder)
+    for _ in range(3):
+        scene.sweep(kept)
+        scene.history.append_unreal("a", [1])
+    assert kept.all() == []
+    assert len(scene.left()) == (2 if committed else 0)
 
 
 def test_everything_below_a_runs_folder_goes_and_nothing_beside_it(scene: Scene) -> None:
