@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -68,9 +68,11 @@ class Server:
 
 @dataclass
 class Scene:
-    """Everything, started. `close` ends it."""
+    """Everything, started. `close` ends it. `sections`: more settings of the service; `port`: of its pages."""
 
     folder: Path
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    port: int | None = None
     volume: Path = field(init=False)
     servers: dict[str, Server] = field(default_factory=dict)
     site: Site = field(init=False)
@@ -108,6 +110,8 @@ class Scene:
             "kafka": {"options": {"default.api.timeout.ms": "8000", "request.timeout.ms": "6000"}},
             "service": {"retry_seconds": 2, "sweep_seconds": 5, "trigger_seconds": 1},
         }
+        for section, values in self.sections.items():
+            sections[section] = {**sections.get(section, {}), **values}
         self.site = Site(self.folder / "site", f"127.0.0.1:{proxy.port}", sections)
         self.use_directly()
         self.start_service()
@@ -155,7 +159,7 @@ class Scene:
         return S3Server(**{**vars(self.store), "endpoint": f"http://127.0.0.1:{port}"})
 
     def start_service(self) -> None:
-        self.service = self.site.start()
+        self.service = self.site.start(port=self.port)
         self.service.wait_ready()
 
     def objects(self, table: str) -> set[str]:

@@ -86,12 +86,21 @@ class Metrics:
 
 
 class ServiceProcess:
-    """One life of the service. `command` goes before the interpreter, e.g. to run it as somebody else."""
+    """One life of the service. `command` goes before the interpreter, e.g. to run it as somebody else. `port`: of its
+    HTTP pages; without one, a free port.
+    """
 
     def __init__(
-        self, config: Path, log: Path, *, observe: bool = False, command: Iterable[str] = (), **environment: str
+        self,
+        config: Path,
+        log: Path,
+        *,
+        observe: bool = False,
+        command: Iterable[str] = (),
+        port: int | None = None,
+        **environment: str,
     ) -> None:
-        self.port = free_port()
+        self.port = port or free_port()
         self.log = log
         kept = {key: value for key, value in os.environ.items() if not key.startswith(ENVIRONMENT_PREFIX)}
         with log.open("ab") as out:
@@ -374,6 +383,11 @@ class Site:
 
     def send(self, value: bytes | None, key: bytes | None = None, headers: Iterable[tuple[str, bytes]] = ()) -> None:
         self.producer.send(self.topic, key=key, value=value, headers=list(headers)).get(timeout=30)
+
+    def announce(self, event: TableChanged) -> None:
+        """Send an event without waiting for the broker's answer, as a writer does that must not be held up."""
+        key, value = canonical.encode(event)
+        self.producer.send(self.topic, key=key, value=value)
 
     def records(self, topic: str) -> list[Any]:
         """Everything on a topic, in order."""

@@ -74,17 +74,27 @@ class FaultyCatalog:
 @contextmanager
 def faulty_catalog(folder: Path) -> Iterator[FaultyCatalog]:
     """Start the catalog and its proxy."""
-    proxy_port, warehouse = free_port(), f"file://{folder}/warehouse"
+    warehouse = f"file://{folder}/warehouse"
     files = {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}
-    with quick_java(rest_catalog(folder, warehouse, files)) as upstream:
-        catalog = FaultyCatalog(f"http://127.0.0.1:{proxy_port}", warehouse, upstream)
-        server = ThreadingHTTPServer(("127.0.0.1", proxy_port), _handler(catalog))
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        try:
-            yield catalog
-        finally:
-            server.shutdown()
-            server.server_close()
+    with (
+        quick_java(rest_catalog(folder, warehouse, files)) as upstream,
+        in_front_of(upstream, warehouse) as catalog,
+    ):
+        yield catalog
+
+
+@contextmanager
+def in_front_of(upstream: str, warehouse: str) -> Iterator[FaultyCatalog]:
+    """Start the proxy of a catalog that runs already. `upstream` may be set to another address at any time."""
+    port = free_port()
+    catalog = FaultyCatalog(f"http://127.0.0.1:{port}", warehouse, upstream)
+    server = ThreadingHTTPServer(("127.0.0.1", port), _handler(catalog))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield catalog
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 @dataclass(frozen=True)

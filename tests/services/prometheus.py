@@ -56,13 +56,13 @@ def installed() -> bool:
 
 
 @contextmanager
-def prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
+def prometheus(folder: Path, target: str, every: str = "1s") -> Iterator[Prometheus]:
     """Scrape `target` (host:port) until the end of the block."""
     port = free_port()
     (folder / "prometheus.yaml").write_text(
         json.dumps(
             {
-                "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+                "global": {"scrape_interval": every, "evaluation_interval": every},
                 "rule_files": [str(RULES)],
                 "scrape_configs": [{"job_name": "firnline", "static_configs": [{"targets": [target]}]}],
             }

@@ -1,251 +1,238 @@
-"""The service beside writers that never stop: does it keep up, does it grow, is every row there at the end?
+"""The service beside four writers that never stop, with one random fault a minute. Does it keep up, does it grow, is
+every row there at the end?
 
-    python -m tests.soak [--minutes 30] [--tables 3] [--commits-per-minute 20] [--output json]
+    python -m tests.soak [--minutes 30] [--faults] [--seed 1] [--commits-per-minute 60] [--output json]
 
-A real broker, a catalog and `firnline run` as a process of its own; a writer per table appends with PyIceberg, tells
-Kafka, and expires old snapshots, as operations do. Each minute is a line: memory, threads and open files of the
-service, what is small, what waits. Afterwards the writers stop, and rows, debt, in-flight records and growth (from ten
-minutes on) are judged.
+A real broker, Iceberg's REST catalog and an S3 server, each behind a faulty proxy; `firnline run` as a process of its
+own; a real Prometheus with the shipped rules. Each minute is a line. At the end the writers stop, and rows, debt,
+in-flight records, alerts and growth (of one life, from ten minutes on) are judged.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
-import statistics
+import random
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
-from pyiceberg.exceptions import CommitFailedException
 from rich.console import Console
 from rich.table import Table
 
-from streaming.demo.broker import embedded_broker
+from compactor.iceberg.tables import Catalogs
+from compactor.settings.tree import Settings
+from compactor.spark.session import spark_session
 from tests.benchmarks.machine import description
-from tests.integration.service_process import ServiceProcess, Site, site, wait_for
+from tests.conftest import Lake
+from tests.faults.scene import Scene
+from tests.integration.service_process import free_port, wait_for
+from tests.services.faulty_catalog import FaultyCatalog, in_front_of
+from tests.services.prometheus import Prometheus, prometheus
+from tests.services.quick_java import SPARK_CONF
+from tests.soak.faults import Stage, broken, next_fault
+from tests.soak.looks import GROWING, Minute, growth, look, slope, warm
+from tests.soak.writers import PARTS, WRITERS, Writer, writing
 
-PARTS = 4
-ROWS = 300  # a partition and commit
-KEPT_SECONDS = 120  # of snapshots, before they expire
-EXPIRE_EVERY = 20  # commits
 MIN_INPUT_FILES = 5
-GROWTH = 1.1  # the service's Python process, last quarter against second quarter
-JUDGED_FROM_SECONDS = 550.0  # before, everything grows
-PATIENCE = 180.0  # for what is left of the debt
+GROWTH = 1.1
+PATIENCE = 180.0  # seconds, for the debt that is left
+SCRAPE = "5s"
+SETTINGS = {
+    "policy": {"min_input_files": MIN_INPUT_FILES},
+    "commit": {"polaris_rollback": "always"},
+    # A small cache is full in minutes: what grows then is no cache.
+    "service": {"manifest_cache_bytes": 8 * 2**20, "sweep_seconds": 30},
+}
 
 
 @dataclass(frozen=True)
-class Minute:
-    """What one look saw. Memory in MB; `waiting`: seconds that the oldest event has not been answered."""
+class Soaked:
+    """What came out. `figures`: numbers by name; `wrong`: what was seen, by the expectation that it breaks."""
 
-    at: float
-    commits: int
-    retried: int
-    replaces: int
-    small_files: int
-    most_small: int
-    waiting: float
-    lag: int
-    python_mb: float
-    java_mb: float
-    workers_mb: float
-    threads: int
-    open_files: int
-    checkpoint_mb: float
+    seed: int
+    minutes: list[Minute]
+    figures: dict[str, float]
+    alerts: list[str]
+    wrong: dict[str, str]
 
 
-@dataclass
-class Writer:
-    """Appends to one table until told to stop; what is lost is what `rows` says and the table does not have."""
+def writers_lake(scene: Scene, rollback: FaultyCatalog) -> Lake:
+    """The catalog as the writers see it: through the proxy that rolls back, and with the store's own address."""
+    properties = {
+        "type": "rest",
+        "uri": rollback.uri,
+        **scene.store.properties,
+        "spark.io-impl": "org.apache.iceberg.io.ResolvingFileIO",  # the Java writers' rows come from local files
+    }
+    conf = {**SPARK_CONF, "spark.sql.shuffle.partitions": "2"}
+    settings = Settings(catalogs={"lake": properties}, spark={"master": "local[1]", "conf": conf})
+    session = spark_session(settings, "firnline-soak-writers")
+    return Lake(scene.folder, settings, session, Catalogs(settings.catalogs))
 
-    site: Site
-    table: str
-    every: float
-    rows: int = 0
-    commits: int = 0
-    retried: int = 0
-    failures: list[str] = field(default_factory=list)
 
-    def write(self, stopped: threading.Event) -> None:
-        """Commit, tell Kafka, wait; a lost race is tried again, as every writer does."""
-        while not stopped.wait(self.every):
+@contextmanager
+def staged(folder: Path, seed: int) -> Iterator[tuple[Stage, Prometheus]]:
+    """Everything, started."""
+    port = free_port()
+    scene = Scene(folder, SETTINGS, port)
+    try:
+        with in_front_of(scene.catalog_uri, "") as rollback, prometheus(folder, f"127.0.0.1:{port}", SCRAPE) as rules:
+            rollback.honours_rollback = True
+            lake = writers_lake(scene, rollback)
             try:
-                self.site.publish(*self.site.append(self.table, commits=1, parts=PARTS, rows=ROWS))
-                self.rows += PARTS * ROWS
-                self.commits += 1
-                if self.commits % EXPIRE_EVERY == 0:
-                    self._expire()
-            except CommitFailedException:
-                self.retried += 1
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is told at the end
-                self.failures.append(f"{type(error).__name__}: {error}")
-
-    def _expire(self) -> None:
-        before = dt.datetime.now(dt.UTC).replace(tzinfo=None) - dt.timedelta(seconds=KEPT_SECONDS)
-        table = self.site.catalogs.catalog("lake").load_table(("db", self.table))
-        table.maintenance.expire_snapshots().older_than(before).commit()
+                yield Stage(scene, [kind(scene.site, lake, seed) for kind in WRITERS], rollback), rules
+            finally:
+                lake.session.stop()
+    finally:
+        scene.close()
 
 
-def look(site: Site, service: ServiceProcess, writers: list[Writer], started: float) -> Minute:
-    """One line."""
-    metrics = service.metrics()
-    small = [metrics.total("firnline_table_small_files", table=f"lake.db.{each.table}") for each in writers]
-    members = _below(service.pid)
-    java = [pid for pid in members if "java" in _text(pid, "comm")]
-    checkpoint = sum(path.stat().st_size for path in (site.folder / "checkpoint").rglob("*") if path.is_file())
-    return Minute(
-        at=time.monotonic() - started,
-        commits=sum(each.commits for each in writers),
-        retried=sum(each.retried for each in writers),
-        replaces=int(metrics.total("firnline_commits_total")),
-        small_files=int(sum(small)),
-        most_small=int(max(small)),
-        waiting=metrics.total("firnline_oldest_due_seconds"),
-        lag=int(metrics.total("firnline_event_lag_offsets", query="ledger")),
-        python_mb=_megabytes([service.pid]),
-        java_mb=_megabytes(java),
-        workers_mb=_megabytes([pid for pid in members if pid not in java]),
-        threads=len(list(Path(f"/proc/{service.pid}/task").iterdir())),
-        open_files=len(list(Path(f"/proc/{service.pid}/fd").iterdir())),
-        checkpoint_mb=checkpoint / 1e6,
-    )
+def firing(rules: Prometheus) -> set[str]:
+    """Alerts that fire, with their severity."""
+    found = rules.query('ALERTS{alertstate="firing"}')
+    return {f"{each['metric']['severity']}: {each['metric']['alertname']}" for each in found}
 
 
-def _below(pid: int) -> list[int]:
-    """All processes that a process has started, and those that these have."""
-    tasks = Path(f"/proc/{pid}/task").glob("*")
-    children = [int(child) for task in tasks for child in _text(pid, f"task/{task.name}/children").split()]
-    return [each for child in children for each in (child, *_below(child))]
+def soak(stage: Stage, rules: Prometheus, options: argparse.Namespace, console: Console) -> Soaked:
+    """Run it all."""
+    scene, rng = stage.scene, random.Random(options.seed)
+    minutes: list[Minute] = []
+    alerts: dict[str, int] = {}
+    started = life = time.monotonic()
+    total = options.minutes * 60
+    with writing(stage.writers, options.commits_per_minute):
+        while (passed := time.monotonic() - started) < total:
+            name, ends = "", time.monotonic() + 60
+            if options.faults:
+                fault, seconds = next_fault(rng, passed / total)
+                name = fault.name
+                broken(stage, fault, seconds)
+                life = time.monotonic() if fault.deadly else life
+            time.sleep(max(0.0, ends - time.monotonic()))
+            scene.service.must_run()
+            minutes.append(look(scene, stage.writers, started, life, name))
+            for alert in firing(rules):
+                alerts[alert] = alerts.get(alert, 0) + 1
+            console.print(shown(minutes[-1:]), *sorted(alerts), *(each.failures for each in stage.writers))
+    wrong = judged(stage, minutes, alerts)
+    return Soaked(options.seed, minutes, figures(stage, rules, minutes, time.monotonic() - started), sorted(
+        f"{name} ({count} looks)" for name, count in alerts.items()), wrong)  # fmt: skip
 
 
-def _text(pid: int, name: str) -> str:
-    """What Linux tells of a process; nothing once it has ended."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text()
-    except OSError:
-        return ""
-
-
-def _megabytes(pids: list[int]) -> float:
-    """Resident memory."""
-    lines = [line for pid in pids for line in _text(pid, "status").splitlines()]
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
-
-
-def growth(minutes: list[Minute], of: Callable[[Minute], float]) -> float:
-    """The last quarter against the second one: caches fill in the first."""
-    quarter = max(1, len(minutes) // 4)
-    early, late = minutes[quarter : 2 * quarter] or minutes[:1], minutes[-quarter:]
-    return statistics.mean(map(of, late)) / max(1.0, statistics.mean(map(of, early)))
-
-
-def judged(site: Site, service: ServiceProcess, writers: list[Writer], minutes: list[Minute]) -> dict[str, str]:
-    """What is wrong, by what was asked."""
-    wrong: dict[str, str] = {}
-    for writer in writers:
+def judged(stage: Stage, minutes: Sequence[Minute], alerts: dict[str, int]) -> dict[str, str]:
+    """What is wrong, by expectation."""
+    scene, wrong = stage.scene, dict[str, str]()
+    for writer in stage.writers:
         if writer.failures:
-            wrong[f"{writer.table}: the writer never fails"] = writer.failures[0]
-        rows = site.catalogs.catalog("lake").load_table(("db", writer.table)).scan(selected_fields=("id",)).to_arrow()
-        ids = rows.column("id").unique()
-        if (len(rows), len(ids)) != (writer.rows, writer.rows):
-            wrong[f"{writer.table}: every row once"] = f"{len(rows)} rows, {len(ids)} ids, {writer.rows} written"
-    try:
-        wait_for("the debt to be settled", lambda: settled(service, writers), PATIENCE)
-    except AssertionError as error:
-        wrong["no partition is due at the end"] = str(error)
-    if records := site.in_flight().all():
-        wrong["no in-flight record is left"] = f"{len(records)} left"
-    if service.metrics().total("firnline_run_failures_total"):
-        wrong["no run failed"] = str(service.metrics().total("firnline_run_failures_total"))
-    if minutes[-1].at >= JUDGED_FROM_SECONDS:
-        grown = {"memory": growth(minutes, lambda each: each.python_mb)}
-        grown["memory of the JVM"] = growth(minutes, lambda each: each.java_mb)
-        grown["memory of Python workers"] = growth(minutes, lambda each: each.workers_mb)
-        grown["threads"] = growth(minutes, lambda each: each.threads)
-        grown["open files"] = growth(minutes, lambda each: each.open_files)
-        wrong |= {f"{name} does not grow": f"{by:.2f} x" for name, by in grown.items() if by > GROWTH}
+            wrong[f"{writer.table}: the writer never fails"] = f"{len(writer.failures)} times: {writer.failures[0]}"
+        if writer.conflicts:
+            wrong[f"{writer.table}: no commit fails because of a rewrite"] = f"{writer.conflicts} of {writer.commits}"
+        found, count = writer.found()
+        if found != writer.rows or count != len(found):
+            wrong[f"{writer.table}: every row once"] = f"{count} rows, {len(found)} ids, {len(writer.rows)} written"
+    for what, is_so in {
+        "no partition is due at the end": lambda: scene.service.metrics().total("firnline_oldest_due_seconds") == 0,
+        "no in-flight record is left": lambda: not scene.records.all(),
+        "no upload is left": lambda: not scene.uploads(),
+    }.items():
+        try:
+            wait_for(what, is_so, PATIENCE)
+        except AssertionError as error:
+            wrong[what] = str(error)
+    wrong |= {f"no false page: {name}": f"{count} looks" for name, count in alerts.items() if "critical" in name}
+    judged_minutes = warm(minutes)
+    for name in GROWING if len(judged_minutes) > 1 else ():
+        by = growth(judged_minutes, attrgetter(name))
+        if by > GROWTH:
+            wrong[f"{name} does not grow"] = f"{by:.2f} x"
+    bound = small_bound(stage.writers, minutes)
+    if max(each.most_small for each in minutes) > bound:
+        wrong["small files stay within the bound"] = f"{max(each.most_small for each in minutes)}, bound {bound}"
     return wrong
 
 
-def settled(service: ServiceProcess, writers: list[Writer]) -> bool:
-    """No partition is due, by the service's own word."""
-    metrics = service.metrics()
-    return all(metrics.total("firnline_table_due_partitions", table=f"lake.db.{each.table}") == 0 for each in writers)
+def small_bound(writers: Sequence[Writer], minutes: Sequence[Minute]) -> int:
+    """Small files of one table: what makes its partitions due, and what a minute of faults may add."""
+    most = max(each.commits for each in writers) / (minutes[-1].at / 60)
+    return round(PARTS * (MIN_INPUT_FILES + most))
 
 
-def shown(minutes: list[Minute]) -> Table:
+def figures(stage: Stage, rules: Prometheus, minutes: Sequence[Minute], seconds: float) -> dict[str, float]:
+    """Latency, amplification and growth. Prometheus sums over the service's lives."""
+    past = f"{int(seconds)}s"
+
+    def value(expression: str) -> float:
+        found = rules.query(expression)
+        return float(found[0]["value"][1]) if found else float("nan")
+
+    def quantile(which: float, name: str) -> float:
+        return value(f"histogram_quantile({which}, sum by (le) (increase({name}_bucket[{past}])))")
+
+    rewritten = value(f"sum(increase(firnline_rewrite_output_bytes_total[{past}]))")
+    written = sum(each.written_bytes for each in stage.writers)
+    found: dict[str, float] = {
+        "commits": sum(each.commits for each in stage.writers),
+        "rows": sum(len(each.rows) for each in stage.writers),
+        "writer failures": sum(len(each.failures) for each in stage.writers),
+        "commits made twice because of a rewrite": sum(each.conflicts for each in stage.writers),
+        "rewrites rolled back for a writer": stage.rollback.rolled_back,
+        "small files, most in a table": max(each.most_small for each in minutes),
+        "small files, bound": small_bound(stage.writers, minutes),
+        "write amplification": rewritten / max(1, written),
+    }
+    for name in ("event_to_ledger", "event_to_compacted"):
+        for which in (0.5, 0.99):
+            found[f"{name} p{which * 100:.0f} seconds"] = quantile(which, f"firnline_{name}_seconds")
+    judged_minutes = warm(minutes)
+    for name in GROWING if len(judged_minutes) > 1 else ():
+        found[f"{name}, growth"] = growth(judged_minutes, attrgetter(name))
+        found[f"{name}, per hour"] = slope(judged_minutes, attrgetter(name))
+    return found
+
+
+def shown(minutes: Sequence[Minute]) -> Table:
     """A line a minute."""
-    names = list(asdict(minutes[0]))
-    table = Table(*(name.replace("_", " ") for name in names))
+    table = Table(*(name.replace("_", " ") for name in asdict(minutes[0])))
     for minute in minutes:
-        table.add_row(*(f"{value:.0f}" for value in asdict(minute).values()))
+        cells: list[Any] = list(asdict(minute).values())
+        table.add_row(*(cell if isinstance(cell, str) else f"{cell:.0f}" for cell in cells))
     return table
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=30)
-    parser.add_argument("--tables", type=int, default=3)
-    parser.add_argument("--commits-per-minute", type=float, default=20, help="of each table; 4 files each")
-    parser.add_argument("--look-seconds", type=float, default=60)
+    parser.add_argument("--faults", action="store_true", help="one random fault a minute")
+    parser.add_argument("--seed", type=int, default=1, help="of faults and writers")
+    parser.add_argument(
+        "--commits-per-minute", type=float, default=60, help="of all writers; PyIceberg and Flink 40%% each"
+    )
     parser.add_argument("--output", choices=["table", "json"], default="table")
     options = parser.parse_args()
-    console = Console(stderr=True, width=180)
-    with tempfile.TemporaryDirectory(prefix="soak-") as name, embedded_broker(Path(name) / "broker") as broker:
-        folder = Path(name) / "site"
-        sections = {
-            "policy": {"min_row_group_size": 0, "strategy": "threshold", "min_input_files": MIN_INPUT_FILES},
-            # A small cache is full in minutes: what grows then is no cache.
-            "service": {"trigger_seconds": 2, "sweep_seconds": 30, "manifest_cache_bytes": 8 * 2**20},
-        }
-        console.print(description(Path(name)))
-        with site(folder, broker, **sections) as made:
-            minutes, wrong = soak(made, options, console)
+    console = Console(stderr=True, width=200)
+    with tempfile.TemporaryDirectory(prefix="soak-") as name:
+        machine = description(Path(name))
+        console.print(machine)
+        with staged(Path(name), options.seed) as (stage, rules):
+            soaked = soak(stage, rules, options, console)
     if options.output == "json":
-        print(json.dumps({"minutes": [asdict(each) for each in minutes], "wrong": wrong}, indent=2))
+        print(json.dumps({**asdict(soaked), "machine": machine}, indent=1))
     else:
-        Console(width=180).print(shown(minutes))
-        for what, seen in wrong.items():
-            console.print(f"[red]wrong[/] {what}: {seen}", highlight=False)
-        last = minutes[-1]
-        python, java = growth(minutes, lambda each: each.python_mb), growth(minutes, lambda each: each.java_mb)
-        console.print(
-            f"{last.commits} commits, {last.replaces} rewrites, at most {max(each.most_small for each in minutes)} "
-            f"small files in a table; Python grew by {python:.2f}, the JVM by {java:.2f}"
-        )
-    return int(bool(wrong))
-
-
-def soak(site: Site, options: argparse.Namespace, console: Console) -> tuple[list[Minute], dict[str, str]]:
-    """Run it all; returns the lines and what is wrong."""
-    properties = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "20"}
-    writers = [Writer(site, f"soak_{number}", 60 / options.commits_per_minute) for number in range(options.tables)]
-    for writer in writers:
-        site.create(writer.table, **properties)
-    service = site.start()
-    service.wait_ready()
-    stopped = threading.Event()
-    threads = [threading.Thread(target=writer.write, args=(stopped,), daemon=True) for writer in writers]
-    for thread in threads:
-        thread.start()
-    started = time.monotonic()
-    minutes: list[Minute] = []
-    with console.status("soaking") as status:
-        while time.monotonic() - started < options.minutes * 60:
-            time.sleep(options.look_seconds)
-            service.must_run()
-            minutes.append(look(site, service, writers, started))
-            status.update(" ".join(f"{name} {value:.0f}" for name, value in asdict(minutes[-1]).items()))
-    stopped.set()
-    for thread in threads:
-        thread.join()
-    return minutes, judged(site, service, writers, minutes)
+        Console(width=200).print(shown(soaked.minutes))
+        for what, figure in soaked.figures.items():
+            console.print(f"{what}: {figure:.2f}", highlight=False)
+    for alert in soaked.alerts:
+        console.print(f"fired {alert}")
+    for what, seen in soaked.wrong.items():
+        console.print(f"[red]wrong[/] {what}: {seen}", highlight=False)
+    return int(bool(soaked.wrong))
 
 
 if __name__ == "__main__":
