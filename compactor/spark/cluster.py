@@ -57,12 +57,13 @@ def slots_of(cores: int, stream_cores: int, growth: DynamicAllocation | None, *,
     """Rewrite slots of a cluster. At least one, so that a rewrite can start on a single core, or request an executor.
 
     `grow`: runs wait for slots and Spark could add executors. Then as many tasks again may wait in Spark, which adds
-    executors only for pending tasks: the cluster doubles every few seconds up to its limit.
+    executors only for pending tasks: the cluster doubles every few seconds up to its limit. At least one task waits,
+    also where only the stream's core is left.
     """
     slots = cores - stream_cores
-    if growth is not None and grow:
+    if growth is not None and grow and cores < growth.most:
         more = max(cores, growth.cores_per_executor)
-        slots = min(cores + more, max(growth.most, cores)) - stream_cores
+        slots = max(cores + 1, min(cores + more, growth.most) - stream_cores)
     return max(1, slots)
 
 

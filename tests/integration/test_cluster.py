@@ -17,11 +17,28 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.integration.service_process import PATIENCE, ROOT, ROWS, Site, document, firnline, site, wait_for
+from tests.integration.service_process import (
+    PATIENCE,
+    ROOT,
+    ROWS,
+    ServiceProcess,
+    Site,
+    document,
+    firnline,
+    site,
+    wait_for,
+)
 from tests.services.quick_java import SPARK_CONF
 from tests.services.spark_cluster import SparkCluster, spark_cluster
 
 NOBODY = "127.0.0.1:1"
+ELASTIC = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "1",
+    "spark.dynamicAllocation.maxExecutors": "4",
+    "spark.dynamicAllocation.executorIdleTimeout": "10s",
+}
 
 
 @pytest.fixture(scope="module")
@@ -177,6 +194,43 @@ def test_the_service_compacts_on_a_cluster(cluster: SparkCluster, broker: str, t
             answer = service.get("/api/v1/status")
             assert answer is not None
             assert json.loads(answer[1])["slots"]["slots"] == 1
+
+
+@pytest.mark.slow
+def test_dynamic_allocation_adds_executors_while_runs_wait_and_removes_them_afterwards(
+    cluster: SparkCluster, broker: str, tmp_path: Path
+) -> None:
+    spark = {"master": cluster.master, "conf": {**SPARK_CONF, **cluster.conf, **ELASTIC}}
+    with (
+        site(tmp_path, broker, spark=spark, policy={"min_row_group_size": "16MB"}) as place,
+        workers(cluster, 1, 1, 1, 1),
+    ):
+        service = place.start()
+        service.wait_ready()
+        has_slots(service, executors=1, slots=1)
+        fill(place, "t", parts=64, commits=6, rows=6000)
+        rows = place.rows("t")
+        place.publish(place.event("t"))
+        service.wait_metric("firnline_executors", 3)
+        service.wait_metric("firnline_commits_total")
+        has_slots(service, executors=1, slots=1)
+        assert len(place.live_files("t")) <= 2 * 64  # the run may have begun before the last of six commits
+        assert place.rows("t") == rows
+
+
+def has_slots(service: ServiceProcess, *, executors: int, slots: int) -> None:
+    """Wait for so many executors and rewrite slots."""
+    wanted, seen = (executors, slots), set[tuple[float, float]]()
+
+    def reached() -> bool:
+        metrics = service.metrics()
+        seen.add((metrics.total("firnline_executors"), metrics.total("firnline_slots")))
+        return wanted in seen
+
+    try:
+        wait_for(f"{executors} executors, {slots} slots", reached, every=0.1)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; seen: {sorted(seen)}") from None
 
 
 @pytest.mark.slow
