@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-from kafka.admin import KafkaAdminClient, NewTopic
 
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
@@ -31,7 +30,6 @@ def flood(site: Site, sizes: Sizes, say: Callable[[str], None]) -> dict[str, Any
     """Seconds until the valid event is counted, the most memory on the way, and dead letters."""
     shown = [name for name in site.fleet.shape.names if name[0] == "db0"]
     topic = new_topic("flood")
-    _compressed_topic(site, f"{topic}-dead")
     with site.service("flood", topic=topic, tables={"exclude": [OTHERS]}) as (service, _):
         first_counts(service, {f"{CATALOG}.{'.'.join(name)}" for name in shown}, sizes.start_seconds)
         settle(service.tree, SETTLE_SECONDS)
@@ -74,7 +72,7 @@ def _publish(site: Site, topic: str, sizes: Sizes) -> float:
     producer = KafkaProducer(
         bootstrap_servers=site.broker.split(","),
         acks=1,
-        compression_type="gzip",
+        compression_type="zstd",
         max_request_size=REQUEST_BYTES,
     )
     started = time.monotonic()
@@ -104,15 +102,6 @@ def _event(size: int) -> bytes:
     return json.dumps(
         {**tree, "summary": {"note": (PADDING * (size // len(PADDING) + 1))[: size - bare - 30]}}
     ).encode()
-
-
-def _compressed_topic(site: Site, topic: str) -> None:
-    """Let the broker compress dead letters: they repeat the events, and would fill the disk."""
-    admin = KafkaAdminClient(bootstrap_servers=site.broker.split(","))
-    try:
-        admin.create_topics([NewTopic(topic, 1, 1, topic_configs={"compression.type": "gzip"})], wait_for_metadata=True)
-    finally:
-        admin.close()
 
 
 def _letters(site: Site, topic: str) -> int:
