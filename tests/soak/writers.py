@@ -110,9 +110,9 @@ class Writer(ABC):
             summary = snapshot.summary
             if (snapshot.sequence_number or 0) > self._seen and summary and summary.operation is not Operation.REPLACE:
                 self.written_bytes += int(summary.additional_properties.get("added-files-size", 0))
-        self._seen = view.metadata.last_sequence_number
         head = view.snapshot
         if head is not None:
+            self._seen = head.sequence_number or 0
             self.site.announce(
                 self.site.event(self.table, snapshot_id=head.snapshot_id, timestamp_ms=head.timestamp_ms)
             )
