@@ -202,7 +202,7 @@ MUTATIONS: Final = (
         "15",
         "outputs are deleted although it is unknown whether they were committed",
         "compactor/runs/output_record.py",
-        "self.records.save(replace(record, abandoned=True))  # the sweep",
+        "self.records.abandon(record)  # the sweep",
         "self.abandon(record)  # the sweep",
         f"{_STATE}::test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing",
     ),

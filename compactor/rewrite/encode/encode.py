@@ -33,8 +33,9 @@ from compactor.rewrite.deletes.position_deletes import (
     deleted_positions,
     kept_rows,
 )
-from compactor.rewrite.encode.options import BROTLI, CODEC_KEY, DEFAULT_CODEC, codec_of, writer_options
-from compactor.rewrite.encode.writer import EncodedFile, RowGroupWriter
+from compactor.rewrite.encode.memory import HostMemory, this_host
+from compactor.rewrite.encode.options import BROTLI, CODEC_KEY, DEFAULT_CODEC, WriterOptions, codec_of, writer_options
+from compactor.rewrite.encode.writer import EncodedFile, RowGroupWriter, most_memory, row_groups_within
 from compactor.rewrite.encode.written_metrics import metrics_modes
 from compactor.rewrite.reading.files import FileReader, data_bytes, open_parquet, tables
 from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused, written_schema
@@ -91,8 +92,8 @@ def encode_refusal(task: EncodeTask) -> Refusal | None:
     return delete_refusal(by_position) or equality_refusal(_schema(task), by_equality)
 
 
-def encode(task: EncodeTask) -> EncodedFile | Refusal:
-    """Write the task's output file.
+def encode(task: EncodeTask, host: HostMemory | None = None) -> EncodedFile | Refusal:
+    """Write the task's output file. Waits until `host` (by default this one) has the memory for it.
 
     Returns:
         The new file, or why none was written: the reasons of `encode_refusal`, and for files `no_field_ids`,
@@ -109,7 +110,7 @@ def encode(task: EncodeTask) -> EncodedFile | Refusal:
         return refusal
     store = byte_store_for(task.output, dict(task.storage))
     try:
-        return _Encoding(task, store, _deleted(task, store)).run()
+        return _Encoding(task, store, _deleted(task, store)).run(host or this_host())
     except RefusedError as error:
         return error.refusal
 
@@ -151,9 +152,14 @@ class _Encoding:
         self._rows_read = 0
         self._rows_deleted = 0
 
-    def run(self) -> EncodedFile:
+    def run(self, host: HostMemory) -> EncodedFile:
         properties = self._properties()
         options = writer_options(self._written, properties, sum(each.records for each in self._task.inputs))
+        wanted = most_memory(options, sum(each.size for each in self._task.inputs))
+        with host.reserved(wanted) as reserved:
+            return self._run(options if reserved >= wanted else row_groups_within(options, reserved), properties)
+
+    def _run(self, options: WriterOptions, properties: dict[str, str]) -> EncodedFile:
         modes = metrics_modes(_schema(self._task), self._written.leaves, properties, self._task.sorted_field_ids)
         output = self._store.create(self._task.output)
         try:

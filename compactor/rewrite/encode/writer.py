@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,7 +20,21 @@ from compactor.storage.byte_store import OutputFile
 
 SINK_BUFFER_BYTES: Final = 1024 * 1024
 IN_MEMORY_RATIO: Final = 3  # a row group is closed when its rows take this many times the target in memory
+PEAK_RATIO: Final = IN_MEMORY_RATIO + 1  # most memory of an encode by the target: rows, and the pages written from them
+LEAST_ROW_GROUP_BYTES: Final = 1024 * 1024
+UNPACKED_RATIO: Final = 8  # most memory of rows by their compressed bytes; text compresses well
 TAIL_SHARE: Final = 8  # the last row group may be larger than the target by one part in this many
+
+
+def most_memory(options: WriterOptions, input_bytes: int) -> int:
+    """Bytes of memory that writing takes at most. Small inputs do not fill a row group."""
+    return min(PEAK_RATIO * options.row_group_bytes, UNPACKED_RATIO * input_bytes)
+
+
+def row_groups_within(options: WriterOptions, memory: int) -> WriterOptions:
+    """Options whose row groups fit into so many bytes of memory. The file is the same otherwise."""
+    fitting = max(LEAST_ROW_GROUP_BYTES, memory // PEAK_RATIO)
+    return replace(options, row_group_bytes=min(options.row_group_bytes, fitting))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,132 @@
+"""Memory of the host, reserved by encodes in processes of their own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.reasons import Refusal
+from compactor.rewrite.encode.encode import encode
+from compactor.rewrite.encode.memory import LEAST_BYTES, MIB, HostMemory, Reservation, free_memory, granted
+from tests.unit.rewrite.encode_support import IDS, column, encode_task, write
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from compactor.rewrite.encode.memory import HostMemory
+with HostMemory(Path(sys.argv[1]), lambda: int(sys.argv[2])).reserved(int(sys.argv[3])) as found:
+    print(found, flush=True)
+    time.sleep(600)
+"""
+
+FREE = 1000 * MIB
+sizes = st.integers(0, 2**40)
+others = st.lists(st.builds(Reservation, sizes, sizes), max_size=5)
+
+
+@given(sizes, sizes, others)
+def test_an_encode_takes_what_is_free_and_not_promised_waits_for_others_or_makes_do(
+    wanted: int, free: int, held: list[Reservation]
+) -> None:
+    found = granted(wanted, free, held)
+    promised = sum(max(0, each.bytes - each.taken) for each in held)
+    if found == wanted:
+        assert wanted + promised <= free or (not held and wanted <= LEAST_BYTES)
+    elif found is None:
+        assert held
+        assert wanted > free * 0.9 - promised - 1
+    else:
+        assert not held
+        assert min(wanted, LEAST_BYTES) <= found < wanted
+
+
+def test_the_free_memory_is_that_of_the_host_or_of_the_container_if_that_is_less(tmp_path: Path) -> None:
+    assert free_memory(tmp_path) is None
+    put(tmp_path / "proc/meminfo", "MemTotal: 9000 kB\nMemAvailable: 5000 kB\n")
+    assert free_memory(tmp_path) == 5000 * 1024
+    put(tmp_path / "sys/fs/cgroup/memory.current", "3000000\n")
+    put(tmp_path / "sys/fs/cgroup/memory.stat", "anon 1\ninactive_file 500000\n")
+    put(tmp_path / "sys/fs/cgroup/memory.max", "max\n")
+    assert free_memory(tmp_path) == 5000 * 1024
+    put(tmp_path / "sys/fs/cgroup/memory.max", "4000000\n")
+    assert free_memory(tmp_path) == 4_000_000 - 3_000_000 + 500_000
+    put(tmp_path / "sys/fs/cgroup/memory/memory.limit_in_bytes", "1000\n")
+    put(tmp_path / "sys/fs/cgroup/memory/memory.usage_in_bytes", "900\n")
+    put(tmp_path / "sys/fs/cgroup/memory/memory.stat", "total_inactive_file 50\n")
+    assert free_memory(tmp_path) == 150
+
+
+def put(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that has reserved 700 of 1,000 MiB."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), str(FREE), str(700 * MIB)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) == 700 * MIB
+        yield process
+        process.kill()
+
+
+def test_an_encode_waits_for_another_process_and_a_killed_one_gives_its_memory_back(
+    tmp_path: Path, holder: subprocess.Popen[str]
+) -> None:
+    host, found = HostMemory(tmp_path, lambda: FREE), list[int]()
+    with host.reserved(150 * MIB) as beside:
+        assert beside == 150 * MIB
+
+    def wait() -> None:
+        with host.reserved(400 * MIB) as later:
+            found.append(later)
+
+    waiting = threading.Thread(target=wait, daemon=True)
+    waiting.start()
+    waiting.join(2)
+    assert found == []
+    holder.kill()
+    waiting.join(60)
+    assert found == [400 * MIB]
+    with host.reserved(1):
+        assert len([path for path in tmp_path.iterdir() if path.name != ".lock"]) == 1
+
+
+def test_where_memory_is_unknown_or_cannot_be_reserved_an_encode_goes_on(tmp_path: Path) -> None:
+    with HostMemory(tmp_path / "one", lambda: None).reserved(5) as found:
+        assert found == 5
+    (tmp_path / "file").write_text("in the way")
+    with HostMemory(tmp_path / "file" / "two", lambda: 1).reserved(5) as found:
+        assert found == 5
+
+
+def test_an_encode_that_does_not_fit_writes_smaller_row_groups(tmp_path: Path) -> None:
+    rows = 3_000_000
+    ids = np.random.default_rng(1).integers(0, 2**62, rows)
+    source = write(
+        tmp_path / "in.parquet", pa.table([ids], schema=pa.schema([column("id", pa.int64(), 1, nullable=False)]))
+    )
+    groups = {}
+    for name, free in (("much", 4096 * MIB), ("little", LEAST_BYTES)):
+        (tmp_path / name).mkdir()
+        task = encode_task(tmp_path / name, IDS, [source])
+        result = encode(task, HostMemory(tmp_path / "host", lambda free=free: free))
+        assert not isinstance(result, Refusal)
+        file = pq.ParquetFile(task.output)
+        assert file.read().column("id").to_numpy().tolist() == ids.tolist()
+        groups[name] = file.num_row_groups
+        assert result.row_groups == groups[name]
+    assert groups["much"] == 1
+    assert groups["little"] >= 2
