@@ -1,4 +1,4 @@
-"""Metrics of capacity: rewrite slots and executors, budgets of the hour, space for the ledger's state."""
+"""Metrics of capacity and of its control: rewrite slots, budgets of the hour, space for state, drain, settings."""
 
 from __future__ import annotations
 
@@ -51,9 +51,10 @@ QUIET = gauge(
 )
 LIMIT_REMAINING_RATIO = gauge(
     "firnline_limit_remaining_ratio",
-    "Part of a limit of the hour that further runs may use now, from 0 to 1. Only limits that are set have a series.",
+    "Part of a limit of the hour that further runs may use now, from 0 to 1. Only limits that are set have a series. "
+    "`tables` is `*`, or the glob of a budget in limits.namespaces.",
     "Low all the time, with limited tables: the limit is below what writers add. Raise it, or fix the writers.",
-    labels=("limit",),
+    labels=("limit", "tables"),
 )
 LIMITED_TABLES = gauge(
     "firnline_limited_tables",
@@ -75,6 +76,21 @@ STATE_VOLUME_BYTES = gauge(
     "Size of the volume with the ledger's state.",
     "Compare with the free bytes.",
 )
+DRAINING = gauge(
+    "firnline_draining",
+    "1 while the service drains: no run starts, and the service ends with the last running one. Else 0.",
+    "For hours: see the running rewrites on the status page. SIGTERM ends the service within 30 seconds.",
+)
+SETTINGS_REFUSED = gauge(
+    "firnline_settings_refused",
+    "1 if the settings file has changed and cannot be used, so that the old settings hold. Else 0.",
+    "The log names the key and the remedy; `firnline check-config` does too. Correct the file, it is read again.",
+)
+SETTINGS_NEED_RESTART = gauge(
+    "firnline_settings_need_restart",
+    "Keys whose values in the settings file differ from those in force, because they need a restart.",
+    "/readyz names the keys. Restart the service, or take the change back.",
+)
 
 SLOT_METRICS: Final[tuple[MetricDefinition, ...]] = (
     SLOTS,
@@ -92,4 +108,7 @@ RESERVE_METRICS: Final[tuple[MetricDefinition, ...]] = (
     STATE_UNSAVED,
     STATE_FREE_BYTES,
     STATE_VOLUME_BYTES,
+    DRAINING,
+    SETTINGS_REFUSED,
+    SETTINGS_NEED_RESTART,
 )

@@ -59,7 +59,8 @@ class DebtCollector(Collector):
     tables together. `waiting_looks` returns the length of the look queue; `shard_members` the number of services in the
     shard group (1 without a group, 0 while this service is not a member); `active` whether this service may commit;
     `uncounted` the number of tables that were found and not looked at yet; `open_seconds` the seconds between two
-    moments outside quiet hours; `clock` returns seconds since the epoch.
+    moments outside quiet hours; `paused` whether a table is paused, `held_until` when it was last; `clock` returns
+    seconds since the epoch.
     """
 
     def __init__(
@@ -76,6 +77,8 @@ class DebtCollector(Collector):
         active: Callable[[], bool] = lambda: True,
         uncounted: Callable[[], int] = lambda: 0,
         open_seconds: Callable[[float, float], float] = lambda since, now: now - since,
+        paused: Callable[[TableName], bool] = lambda _table: False,
+        held_until: Callable[[TableName], float] = lambda _table: 0.0,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._board = board
@@ -89,6 +92,8 @@ class DebtCollector(Collector):
         self._active = active
         self._uncounted = uncounted
         self._open_seconds = open_seconds
+        self._paused = paused
+        self._held_until = held_until
         self._clock = clock
         self._summaries: dict[TableName, TableSummary] = {}
 
@@ -138,11 +143,19 @@ class DebtCollector(Collector):
         labels = [(_escaped(_NAME_ESCAPES, one.table.catalog), table_label(one.table)) for one in summaries]
         for definition, value in _TABLE_VALUES.items():
             yield _family(definition, zip(labels, (value(one, now) for one in summaries), strict=True))
-        ages = (0.0 if one.table in working else self._due_seconds(one.debt, now) for one in summaries)
+        paused = [self._paused(one.table) for one in summaries]
+        acted_on = (one.debt.acted_on and not held for one, held in zip(summaries, paused, strict=True))
+        yield _family(d.TABLE_ACTED_ON, zip(labels, acted_on, strict=True))
+        ages = (
+            0.0 if held or one.table in working else self._due_seconds(one.debt, now)
+            for one, held in zip(summaries, paused, strict=True)
+        )
         yield _family(d.TABLE_DUE_SECONDS, zip(labels, ages, strict=True))
 
     def _due_seconds(self, debt: TableDebt, now: float) -> float:
-        return 0.0 if debt.due_since is None else max(0.0, self._open_seconds(debt.due_since, now))
+        if debt.due_since is None:
+            return 0.0
+        return max(0.0, self._open_seconds(max(debt.due_since, self._held_until(debt.table)), now))
 
     def _partitions(self, summaries: tuple[TableSummary, ...]) -> Iterator[GaugeMetricFamily]:
         # Lazy: reads one partition of each table, then only the worst.
@@ -162,7 +175,9 @@ class DebtCollector(Collector):
 
     def _service(self, summaries: tuple[TableSummary, ...], work: Work, now: float) -> Iterator[GaugeMetricFamily]:
         members = self._shard_members()
-        waiting = (_waiting_seconds(summary.debt, now) for summary in summaries if summary.debt.acted_on)
+        rewritten = [summary for summary in summaries if summary.debt.acted_on]
+        paused = {summary.table for summary in rewritten if self._paused(summary.table)}
+        waiting = (_waiting_seconds(summary.debt, now) for summary in rewritten if summary.table not in paused)
         values = (
             len(summaries),
             self._uncounted(),
@@ -176,6 +191,7 @@ class DebtCollector(Collector):
             work.oldest_run_seconds,
             work.silent_run_seconds,
             len(work.lost),
+            len(paused),
             self._waiting_looks(),
             self._ready(),
             members > 0,
@@ -263,7 +279,6 @@ _TABLE_VALUES: Final[Mapping[MetricDefinition, Callable[[TableSummary, float], f
     d.TABLE_DEBT_FILES: lambda summary, _: summary.debt_files,
     d.TABLE_WAITING_SECONDS: lambda summary, now: _waiting_seconds(summary.debt, now),
     d.TABLE_STALE: lambda summary, _: summary.debt.unreadable,
-    d.TABLE_ACTED_ON: lambda summary, _: summary.debt.acted_on,
     d.TABLE_MANIFESTS: lambda summary, _: _manifests(summary).manifests,
     d.TABLE_MANIFEST_BYTES: lambda summary, _: _manifests(summary).bytes,
     d.TABLE_MANIFEST_DEPTH: lambda summary, _: _manifests(summary).depth,
@@ -289,6 +304,7 @@ _SERVICE_METRICS = (
     d.OLDEST_RUN_SECONDS,
     d.SILENT_RUN_SECONDS,
     d.LOST_RUNS,
+    d.PAUSED_TABLES,
     d.WAITING_LOOKS,
     d.SERVICE_READY,
     d.SHARD_JOINED,
@@ -296,4 +312,4 @@ _SERVICE_METRICS = (
     d.ACTIVE,
     d.OTHER_FIRNLINE_TABLES,
 )
-COLLECTED = (*_TABLE_VALUES, d.TABLE_DUE_SECONDS, *_PARTITION_VALUES, *_SERVICE_METRICS, d.BUILD_INFO)
+COLLECTED = (*_TABLE_VALUES, d.TABLE_ACTED_ON, d.TABLE_DUE_SECONDS, *_PARTITION_VALUES, *_SERVICE_METRICS, d.BUILD_INFO)

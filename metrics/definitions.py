@@ -64,8 +64,8 @@ TABLE_DEBT_FILES = table_gauge(
 )
 TABLE_DUE_SECONDS = table_gauge(
     "firnline_table_due_seconds",
-    "Time that the table has been due, without quiet hours; 0 if it is not due, or while a run works on it whose "
-    "predecessor did not fail.",
+    "Time that the table has been due, without quiet hours and since its last pause; 0 if it is not due, if it is "
+    "paused, or while a run works on it whose predecessor did not fail.",
     "Hours: check queued runs, runs skipped and run failures.",
 )
 TABLE_WAITING_SECONDS = table_gauge(
@@ -81,8 +81,8 @@ TABLE_STALE = table_gauge(
 )
 TABLE_ACTED_ON = table_gauge(
     "firnline_table_acted_on",
-    "1 if due partitions of the table are rewritten, 0 if the table is only observed.",
-    "Add the table to tables.include once the figures of observe mode are convincing.",
+    "1 if due partitions of the table are rewritten, 0 if the table is only observed, or is paused.",
+    "Add the table to tables.include once the figures of observe mode are convincing. Paused: `firnline resume`.",
 )
 
 TABLE_MANIFESTS = table_gauge(
@@ -174,6 +174,11 @@ LOST_RUNS = gauge(
     "firnline_lost_runs",
     "Runs that hang, could not be stopped, and were given up. Their tables are not compacted until a restart.",
     "Restart firnline. Then find out what did not answer: the catalog, the store or Spark.",
+)
+PAUSED_TABLES = gauge(
+    "firnline_paused_tables",
+    "Tables that would be rewritten and are paused by `firnline pause`. They are counted, but no run of them starts.",
+    "Forgotten: the status page shows who paused them why and until when; `firnline resume` ends it.",
 )
 BUILD_INFO = gauge(
     "firnline_build_info",

@@ -1,4 +1,7 @@
-"""Gauges of what the service has left, read at scrape time: budgets of the hour, and space for its state."""
+"""Gauges of what the service has left and of what operators have changed, read at scrape time.
+
+Left: budgets of the hour, space for the service's state. Changed: a drain, settings that were read again.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,31 @@ class StateSpace:
     volume_bytes: int = 0
 
 
-class ReserveCollector(Collector):
-    """Prometheus collector of the budgets in `work`, and of `space`; None before the ledger has started."""
+@dataclass(frozen=True)
+class ControlState:
+    """What operators have changed at run time.
 
-    def __init__(self, work: Callable[[], Work], space: Callable[[], StateSpace | None]) -> None:
+    `settings_refused`: the settings file as it is now is not in force. `settings_kept`: keys that have another value in
+    the file, and hold until a restart.
+    """
+
+    draining: bool = False
+    settings_refused: bool = False
+    settings_kept: int = 0
+
+
+class ReserveCollector(Collector):
+    """Prometheus collector of the budgets in `work`, of `space` (None before the ledger has started) and `controls`."""
+
+    def __init__(
+        self,
+        work: Callable[[], Work],
+        space: Callable[[], StateSpace | None],
+        controls: Callable[[], ControlState] = ControlState,
+    ) -> None:
         self._work = work
         self._space = space
+        self._controls = controls
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Families without samples: registration must not ask anybody."""
@@ -35,14 +57,17 @@ class ReserveCollector(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """All gauge families with their current values."""
-        work, space = self._work(), self._space()
+        work, space, controls = self._work(), self._space(), self._controls()
         yield _family(r.QUIET, [((), work.quiet)])
-        ratios = [((each.limit,), each.left / each.cap) for each in work.budgets]
+        ratios = [((each.limit, each.tables), each.left / each.cap) for each in work.budgets]
         yield _family(r.LIMIT_REMAINING_RATIO, ratios)
         yield _family(r.LIMITED_TABLES, [((), work.limited)])
         values = () if space is None else (space.unsaved, space.free_bytes, space.volume_bytes)
         for definition, value in zip((r.STATE_UNSAVED, r.STATE_FREE_BYTES, r.STATE_VOLUME_BYTES), values, strict=False):
             yield _family(definition, [((), value)])
+        yield _family(r.DRAINING, [((), controls.draining)])
+        yield _family(r.SETTINGS_REFUSED, [((), controls.settings_refused)])
+        yield _family(r.SETTINGS_NEED_RESTART, [((), controls.settings_kept)])
 
 
 def _family(definition: MetricDefinition, samples: Iterable[tuple[tuple[str, ...], float]] = ()) -> GaugeMetricFamily:

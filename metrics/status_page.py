@@ -13,6 +13,8 @@ from typing import Any
 from compactor.debt.board import PartitionCounts
 from compactor.iceberg.other_compactors import DAY_SECONDS
 from compactor.runs.dispatcher import Work
+from compactor.runs.pauses import Pause, pause_of
+from compactor.runs.work_order import ALL_TABLES
 from metrics.debt_collector import TableSummary
 from metrics.recent_work import Finished, Running
 from metrics.slot_collector import SlotUse, bounded
@@ -95,6 +97,7 @@ def status_document(
     counting: Counting | None = None,
     slots: SlotUse | None = None,
     work: Work | None = None,
+    pauses: Sequence[Pause] = (),
 ) -> Document:
     """The content of the page as JSON: sizes in bytes, durations in seconds, times in seconds since the epoch."""
     moment = time.time() if now is None else now
@@ -121,19 +124,21 @@ def status_document(
             "debt_files": sum(one.debt_files for one in tables),
         },
         "slots": _slots(slots) if slots is not None else None,
+        "pauses": [asdict(pause) for pause in pauses],
         "limits": _limits(work) if work is not None else None,
-        "tables": [_table(one, moment) for one in tables[:MOST_TABLES]],
+        "tables": [_table(one, moment, pauses) for one in tables[:MOST_TABLES]],
         "running": [_running(one, moment) for one in running],
         "recent": [_finished(one) for one in finished[:MOST_RUNS]],
     }
 
 
-def _table(one: TableSummary, now: float) -> Document:
+def _table(one: TableSummary, now: float, pauses: Sequence[Pause]) -> Document:
     debt, total = one.debt, one.total
     waiting = debt.waiting_since
     return {
         "table": str(one.table),
         "rewritten": debt.acted_on,
+        "paused": pause_of(one.table, pauses, now) is not None,
         "data_files": total.data_files,
         "small_files": total.small_files,
         "mean_file_bytes": total.data_bytes // total.data_files if total.data_files else None,
@@ -152,7 +157,9 @@ def _limits(work: Work) -> Document:
     return {
         "quiet": work.quiet,
         "held_back_tables": work.limited,
-        "budgets": [{"limit": each.limit, "cap": each.cap, "left": each.left} for each in work.budgets],
+        "budgets": [
+            {"tables": each.tables, "limit": each.limit, "cap": each.cap, "left": each.left} for each in work.budgets
+        ],
     }
 
 
@@ -215,6 +222,7 @@ def status_page(document: Document) -> str:
 <main>
 <h1>firnline</h1>
 {_service_html(document["service"])}
+{_pauses_html(document["pauses"])}
 {_fleet_html(document["fleet"])}
 {_running_html(document["running"])}
 {_slots_html(document["slots"])}
@@ -236,6 +244,16 @@ def _service_html(service: Mapping[str, Any]) -> str:
     state = "ready" if well else "not ready"
     parts = "".join(f"<li>{escape(part)}: {escape(why)}</li>" for part, why in sorted(service["details"].items()))
     return f'<p id="state" class="{"well" if well else "ill"}">The service is {state}.</p>\n<ul>{parts}</ul>'
+
+
+def _pauses_html(pauses: Sequence[Mapping[str, Any]]) -> str:
+    lines = "".join(f"<li>{escape(_pause_line(pause))}</li>" for pause in pauses)
+    return f"<p>Paused tables are counted, not rewritten:</p>\n<ul>{lines}</ul>" if pauses else ""
+
+
+def _pause_line(pause: Mapping[str, Any]) -> str:
+    until = f"until {_moment(pause['until'])}" if pause["until"] is not None else "until `firnline resume`"
+    return f"{pause['glob']}, {until}{': ' if pause['reason'] else ''}{pause['reason']}"
 
 
 def _fleet_html(fleet: Mapping[str, Any]) -> str:
@@ -293,9 +311,14 @@ def _limits_html(limits: Mapping[str, Any] | None) -> str:
     if limits is None:
         return ""
     quiet = "<p>Quiet hours: no run starts.</p>" if limits["quiet"] else ""
-    left = [f"{each['limit']}: {each['left']:,} of {each['cap']:,}" for each in limits["budgets"]]
+    left = [f"{_budget_name(each)}: {each['left']:,} of {each['cap']:,}" for each in limits["budgets"]]
     held = f"; {limits['held_back_tables']:,} due tables wait" if limits["held_back_tables"] else ""
     return quiet + (f"<p>Left of the limits of the hour: {escape(', '.join(left))}{held}.</p>" if left else "")
+
+
+def _budget_name(budget: Mapping[str, Any]) -> str:
+    tables = budget["tables"]
+    return str(budget["limit"]) if tables == ALL_TABLES else f"{budget['limit']} of {tables}"
 
 
 def _counting_html(counting: Mapping[str, int] | None) -> str:
@@ -335,7 +358,9 @@ def _tables_html(tables: Sequence[Mapping[str, Any]], known: int) -> str:
 def _state(table: Mapping[str, Any]) -> _Trouble | str:
     trouble = [table["stale"]] if table["stale"] else []
     trouble += [*table["refused"], *(f"rewritten also by {name}" for name in table["other_firnlines"])]
-    return _Trouble("; ".join(trouble)) if trouble else "rewritten" if table["rewritten"] else "observed"
+    if trouble:
+        return _Trouble("; ".join(trouble))
+    return "observed" if not table["rewritten"] else "paused" if table["paused"] else "rewritten"
 
 
 def _recent_html(recent: Sequence[Mapping[str, Any]]) -> str:
@@ -343,7 +368,7 @@ def _recent_html(recent: Sequence[Mapping[str, Any]]) -> str:
         return ""
     rows = (
         (
-            time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(one["at"])),
+            _moment(one["at"]),
             one["table"],
             _Trouble(one["failed"]) if one["failed"] else f"{one['files_in']:,} → {one['files_out']:,} files",
             _size(one["bytes_in"]) if not one["failed"] else "",
@@ -390,6 +415,10 @@ def _cell(value: object) -> str:
             return f'<td class="number">{value:,}</td>'
         case _:
             return f"<td>{escape(str(value))}</td>"
+
+
+def _moment(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(at))
 
 
 def _size(size: int | None) -> str:

@@ -19,6 +19,7 @@ from streaming.commands.demo import demo
 from streaming.commands.history import history
 from streaming.commands.jars import jars
 from streaming.commands.options import exit_code, fail
+from streaming.commands.pause import pause, resume
 from streaming.commands.plan import plan
 from streaming.commands.request import request_rewrite
 from streaming.commands.run import run
@@ -85,6 +86,7 @@ def _log_settings(config: Path | None) -> LogSettings:
 
 for command in (
     run, plan, compact, debt, check_config, demo, assess_tables, jars, history, request_rewrite, simulate,
+    pause, resume,
 ):  # fmt: skip
     main.add_command(command)
 

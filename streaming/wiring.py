@@ -22,6 +22,7 @@ from compactor.manifests.disk import ManifestDisk
 from compactor.reasons import Reason
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
+from compactor.settings.current import WorkSettings
 from compactor.settings.tree import Settings
 from compactor.spark.cluster import STREAM_CORES, ClusterWatch, SparkExecutors
 from compactor.spark.shipped_modules import check_executors
@@ -161,7 +162,7 @@ def history_table(settings: Settings, catalogs: Catalogs) -> HistoryTable | None
     return None if name is None else HistoryTable(catalogs, name, VERSION)
 
 
-def manifest_disk(settings: Settings) -> ManifestDisk | None:
+def manifest_disk(settings: WorkSettings) -> ManifestDisk | None:
     """Where decoded manifests outlive the process; None if the settings say so."""
     service = settings.service
     if not service.manifest_disk_bytes:

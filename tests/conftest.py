@@ -54,7 +54,7 @@ def pytest_report_header() -> str:
 
 
 GROUPS = {
-    "services": ("cluster", "foreign_topics", "service"),
+    "services": ("cluster", "foreign_topics", "operations", "service"),
     "servers": (
         "commands",
         "conditional_load",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 PART_BYTES = 8 * 1024 * 1024
 """Bytes of one request of a multipart upload."""
 REQUESTS_PER_FILE = 2
 """The fewest requests per file: footer and data for reading, start and end for writing."""
-CATALOG_CALLS = 12
-"""Estimated catalog calls of a run with one commit: look, plan, load, switch, check, commit, look again."""
+PLAN_CALLS = 6
+"""Estimated catalog calls of a plan and what leads to it: look, load for the plan, load in Java, switches."""
+COMMIT_CALLS = 6
+"""Estimated catalog calls of one attempt to commit: refresh, switch, check, commit, look again."""
+CATALOG_CALLS = PLAN_CALLS + COMMIT_CALLS
+"""Estimated catalog calls of a run with one commit."""
 
 
 def requests_of(files_in: int, files_out: int, size: int) -> int:
@@ -19,11 +24,37 @@ def requests_of(files_in: int, files_out: int, size: int) -> int:
 
 @dataclass(frozen=True)
 class Spent:
-    """The estimated cost of a run: bytes read, requests to the store, catalog calls. All 0 without a commit."""
+    """An estimated cost: bytes read, requests to the store, catalog calls; and the commits that came of it."""
 
     bytes: int = 0
     requests: int = 0
     catalog_calls: int = 0
+    commits: int = 0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            self.bytes + other.bytes,
+            self.requests + other.requests,
+            self.catalog_calls + other.catalog_calls,
+            self.commits + other.commits,
+        )
+
+    def less(self, other: Spent) -> Spent:
+        """What is left of this after `other`; never below 0."""
+        return Spent(
+            max(0, self.bytes - other.bytes),
+            max(0, self.requests - other.requests),
+            max(0, self.catalog_calls - other.catalog_calls),
+            max(0, self.commits - other.commits),
+        )
+
+
+Charge = Callable[[Spent], None]
+"""Called with each cost when it arises, also of runs that fail."""
+
+
+def uncharged(_spent: Spent) -> None:
+    """A charge that nobody counts."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 A run starts when it will soon have a rewrite slot: with more runs beside each other, each would only be slower.
 
-`work` gets a grant, what it may cost, and returns what it did cost; the limits of work_order.py count with both.
+`work` gets a grant, what it may cost, and charges each cost when it arises; the limits of work_order.py count with
+both.
 `waiting` is pure; `Dispatcher` holds the threads. After a run, a table waits until the debt board has news of it (a
 newer snapshot, or other due partitions); after a failure it waits for its back-off.
 """
@@ -12,18 +13,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from queue import SimpleQueue
 
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, LaterError, StoppedError
 from compactor.patience.backoff import Backoff
-from compactor.planning.budget import Grant, Spent
+from compactor.planning.budget import Charge, Grant, Spent
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.slots import SlotPool
-from compactor.runs.work_order import HOUR, STARVING_SECONDS, Budget, Finished, Limits, Usage, rank, reserved
+from compactor.runs.usage import HourOfUsage
+from compactor.runs.work_order import STARVING_SECONDS, Budget, Limits, rank, reserved
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
@@ -51,7 +53,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Work:
-    """The dispatcher's queue. Times in seconds.
+    """The dispatcher's queue, without tables that are paused. Times in seconds.
 
     Attributes:
         oldest_due_seconds: How long the table that has waited longest is due, without quiet hours.
@@ -103,7 +105,7 @@ def after_failure(attempt: Attempt, now: float, backoff: Backoff) -> Attempt:
 
 
 class Dispatcher:
-    """Runs `work(debt, stopping, grant)` for due tables in a few threads; on failure it raises FirnlineError.
+    """Runs `work(debt, stopping, grant, charge)` for due tables in a few threads; on failure it raises FirnlineError.
 
     One thread chooses; others, started when they are needed, do the work. `slots`: without room in it no further run
     starts; None: only `concurrent_runs` counts.
@@ -112,26 +114,36 @@ class Dispatcher:
     def __init__(
         self,
         board: DebtBoard,
-        work: Callable[[TableDebt, Callable[[], bool], Grant], Spent],
+        work: Callable[[TableDebt, Callable[[], bool], Grant, Charge], object],
         *,
         concurrent_runs: int,
         first_backoff_seconds: float,
         limits: Limits = NO_LIMITS,
+        usage: HourOfUsage | None = None,
         slots: SlotPool | None = None,
         clock: Callable[[], float] = time.time,
         may_start: Callable[[TableName], bool] = lambda _table: True,
+        paused: Callable[[TableName], bool] = lambda _table: False,
+        held_until: Callable[[TableName], float] = lambda _table: 0.0,
         lifelines: Lifelines | None = None,
         ticks: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`may_start`: whether a run of this table may begin now: it is this service's, and its catalog answers."""
+        """`usage`: what the last hour cost; an empty hour if None. Runs are charged there.
+
+        `may_start`: whether a run of this table may begin now: it is this service's, and its catalog answers.
+
+        `paused`: whether a person has paused the table: no run of it begins, and a running one is asked to end.
+        `held_until`: when it was paused last (seconds since the epoch): until then it was not late.
+        """
         self._board = board
+        self._paused = paused
+        self._held_until = held_until
         self._may_start = may_start
         self._work = work
         self._limit = concurrent_runs
         self._backoff = Backoff(first_backoff_seconds, LONGEST_BACKOFF_SECONDS)
         self._limits = limits
-        self._finished: deque[Finished] = deque()
-        self._reserved: dict[TableName, Finished] = {}
+        self._usage = usage or HourOfUsage()
         self._clock = clock
         self._changed = threading.Condition()
         self._attempts: dict[TableName, Attempt] = {}
@@ -140,7 +152,7 @@ class Dispatcher:
         self._lifelines = lifelines or Lifelines()
         self._ticks = ticks
         self._beat = ticks()
-        self._stopping = False
+        self._stopping = self._draining = False
         self._chooser = threading.Thread(target=self._choose_all, name="dispatcher", daemon=True)
         self._workers: list[threading.Thread] = []
         self._chosen: SimpleQueue[tuple[TableDebt, Grant] | None] = SimpleQueue()
@@ -156,6 +168,23 @@ class Dispatcher:
         """The board has changed: look again."""
         with self._changed:
             self._changed.notify_all()
+
+    def limit(self, limits: Limits) -> None:
+        """Other limits hold from now on. What the last hour cost still counts."""
+        with self._changed:
+            self._limits = limits
+            self._changed.notify_all()
+
+    def drain(self) -> None:
+        """Start no more runs; running ones go on to their ends."""
+        with self._changed:
+            self._draining = True
+
+    @property
+    def drained(self) -> bool:
+        """Whether `drain` was called and no run is under way. A run that hangs and was given up is not waited for."""
+        with self._changed:
+            return self._draining and not self._running
 
     def stop(self, seconds: float) -> bool:
         """Take no more work, ask running work to end, and wait; False when something still runs after `seconds`."""
@@ -175,10 +204,9 @@ class Dispatcher:
     @property
     def status(self) -> Work:
         """The queue now. Tables that fail repeatedly count as due, although most of the time they back off or run."""
-        now, tables = self._clock(), self._board.with_work()
+        now, tables = self._clock(), self._open()
         with self._changed:
             ready = waiting(tables, self._attempts, frozenset(self._running), now)
-            usage = self._usage(now)
             working = frozenset(table for table in self._running if not self._attempts.get(table, Attempt()).failures)
             running, lost = len(self._running), tuple(sorted(self._lost))
             unsettled = [
@@ -187,7 +215,8 @@ class Dispatcher:
                 if debt.acted_on and debt.has_work and not self._attempts.get(debt.table, Attempt()).settles(debt)
             ]
         limits, lines = self._limits, self._lifelines
-        ages = {debt.table: limits.hours.seconds(debt.due_since or now, now) for debt in unsettled}
+        usage = limits.usage(self._usage.recent(now), now)
+        ages = {debt.table: limits.hours.seconds(self._late_from(debt, now), now) for debt in unsettled}
         budgets, quiet = limits.budgets(usage), limits.is_quiet(now)
         return Work(
             queued=len(ready),
@@ -221,11 +250,8 @@ class Dispatcher:
             debt, grant = chosen
             attempt = self._attempts.get(debt.table, Attempt())
             try:
-                spent = self._work(debt, lambda: self._stopping, grant)
+                self._work(debt, partial(self._must_stop, debt.table), grant, partial(self._charge, debt.table))
                 attempt = Attempt(settled=debt)
-                if spent.bytes:
-                    at = self._clock()
-                    self._note(Finished(debt.table, at, spent.bytes, spent.requests, spent.catalog_calls))
             except StoppedError:  # not settled: once the table is switched on again, the same snapshot is due
                 attempt = Attempt(not_before=self._clock() + self._backoff.seconds(1))
             except LaterError:
@@ -238,26 +264,29 @@ class Dispatcher:
             finally:
                 self._end(debt.table, attempt)
 
+    def _must_stop(self, table: TableName) -> bool:
+        return self._stopping or self._paused(table)
+
+    def _late_from(self, debt: TableDebt, now: float) -> float:
+        return max(debt.due_since or now, self._held_until(debt.table))
+
+    def _open(self) -> tuple[TableDebt, ...]:
+        """Tables with work that are not paused."""
+        return tuple(debt for debt in self._board.with_work() if not self._paused(debt.table))
+
     def _end(self, table: TableName, attempt: Attempt) -> None:
         with self._changed:
             self._attempts[table] = attempt
             self._running.discard(table)
             self._lost.discard(table)
-            self._reserved.pop(table, None)
+            self._usage.release(table)
             self._changed.notify_all()
         self._lifelines.ended(table)
         if self._slots is not None:
             self._slots.end(str(table))
 
-    def _note(self, run: Finished) -> None:
-        with self._changed:
-            self._reserved.pop(run.table, None)
-            self._finished.append(run)
-            while self._finished[0].at <= run.at - HOUR:
-                self._finished.popleft()
-
-    def _usage(self, now: float) -> Usage:
-        return Usage.of([*self._finished, *(replace(run, at=now) for run in self._reserved.values())], now)
+    def _charge(self, table: TableName, spent: Spent) -> None:
+        self._usage.charge(table, self._clock(), spent)
 
     def _next(self) -> tuple[TableDebt, Grant] | None:
         with self._changed:
@@ -279,16 +308,17 @@ class Dispatcher:
             )  # fmt: skip
             self._running.discard(table)
             self._lost.add(table)
-            self._reserved.pop(table, None)
+            self._usage.release(table)
             if self._slots is not None:
                 self._slots.evict(str(table))
 
     def _choose(self, now: float) -> tuple[TableDebt, Grant] | None:
         """The first waiting table that slots and limits let start, now marked as running, with its grant; else None."""
-        if len(self._running) >= self._limit or (self._slots is not None and not self._slots.has_room):
+        busy = len(self._running) >= self._limit or (self._slots is not None and not self._slots.has_room)
+        if self._draining or busy:
             return None
-        usage = self._usage(now)
-        tables = waiting(self._board.with_work(), self._attempts, frozenset(self._running | self._lost), now)
+        usage = self._limits.usage(self._usage.recent(now), now)
+        tables = waiting(self._open(), self._attempts, frozenset(self._running | self._lost), now)
         allowed = next(
             (debt for debt in tables if self._limits.allow(debt, usage, now) and self._may_start(debt.table)), None
         )
@@ -299,5 +329,5 @@ class Dispatcher:
         self._lifelines.moved(allowed.table)
         if self._slots is not None:
             self._slots.announce(str(allowed.table))
-        self._reserved[allowed.table] = reserved(allowed, grant, now)
+        self._usage.reserve(reserved(allowed, grant, now))
         return allowed, grant

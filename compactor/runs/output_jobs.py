@@ -55,6 +55,8 @@ class OutputJobs:
         cancel: Cancels the Spark jobs of the run.
         done: Called after each output task, from its thread.
         moved: Called while the run waits for a slot: waiting is no hang.
+        read: Called with the input files, outputs and input bytes of tasks that a Spark job has read, or may have read
+            before it failed.
     """
 
     runner: OutputTaskRunner
@@ -66,6 +68,7 @@ class OutputJobs:
     cancel: Callable[[], object]
     done: Callable[[WrittenOutput], None]
     moved: Callable[[], object]
+    read: Callable[[int, int, int], object]
     _queue: TaskQueue = field(default_factory=lambda: TaskQueue({}))
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _written: dict[TaskId, WrittenOutput] = field(default_factory=dict)
@@ -156,6 +159,7 @@ class OutputJobs:
         try:
             self.runner.write_ahead(tasks)
         except Exception as error:
+            self._count_read(tasks)
             if self.stopped.is_set() or not _costs_its_group(error):
                 raise
             self._died(tasks, error)
@@ -164,9 +168,14 @@ class OutputJobs:
         if refused and len(tasks) > 1:
             self._put_back(refused)
             tasks = [task for task in tasks if task not in refused]
+        self._count_read(tasks)
         if not refused or len(bundle) > 1:
             slot.close()
         return tasks
+
+    def _count_read(self, tasks: Sequence[TaskId]) -> None:
+        files = [file for task in tasks for file in self.plan.groups[task.group].file_group.tasks[task.position]]
+        self.read(len(files), len(tasks), sum(file.size for file in files))
 
     def _died(self, tasks: Sequence[TaskId], error: Exception) -> None:
         """The Spark job of these tasks failed as a whole, e.g. because its worker was killed.

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError
 from compactor.events import RunCommitted, RunFailed, RunPlanned, RunSkipped
+from compactor.planning.budget import Charge, uncharged
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
 from compactor.runs.results import RunResult
@@ -27,6 +28,7 @@ class Rewriter(RunTools):
         waiting_since: float | None = None,
         run_id: str | None = None,
         progress: Progress | None = None,
+        charge: Charge = uncharged,
     ) -> RunResult:
         """Carry out `plan`. The run can be stopped at any time except while it commits.
 
@@ -41,13 +43,14 @@ class Rewriter(RunTools):
             waiting_since: When the oldest event that the run answers was published (seconds since the epoch).
             run_id: A new one if None.
             progress: Called after each output task.
+            charge: Called with each cost of the run when it arises.
 
         Raises:
             FirnlineError: by class the reaction; nothing more was committed (unless it is a CommitUnknownError).
         """
         run_id, table = run_id or str(uuid.uuid4()), plan.table.name
         switches = Switches(enabled, lambda: stopping() or self.right.lost() is not None)
-        run = Run(self, plan, run_id, switches, progress)
+        run = Run(self, plan, run_id, switches, progress, charge)
         if not plan.has_work or plan.snapshot_id is None:
             return run.result
         self.lifelines.moved(table)

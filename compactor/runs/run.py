@@ -11,17 +11,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 
 from pyspark.sql import SparkSession
 
 from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.replace import CommitSummary
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import FirnlineError, GiveUpError, RetryError, StoppedError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
 from compactor.events import GroupCommitted, GroupDropped, Listener, RunMoved, ignore
 from compactor.iceberg.tables import Catalogs
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.cache import ManifestCache
+from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, uncharged
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
@@ -76,7 +78,13 @@ class Run:
     """One run while it is under way. `stage` and `commits` say how far it is; `result` what it did so far."""
 
     def __init__(
-        self, tools: RunTools, plan: TablePlan, run_id: str, switches: Switches, progress: Progress | None = None
+        self,
+        tools: RunTools,
+        plan: TablePlan,
+        run_id: str,
+        switches: Switches,
+        progress: Progress | None = None,
+        charge: Charge = uncharged,
     ) -> None:
         self.stage = "rewrite"
         self.commits = 0
@@ -85,6 +93,7 @@ class Run:
         self._run_id = run_id
         self._switches = switches
         self._progress = progress
+        self._charge = charge
         self._outputs = OutputRecords(tools.records, tools.catalogs, tools.cache, tools.right)
         self._snapshot_after: int | None = None
         self._delete_files_removed = 0
@@ -162,6 +171,7 @@ class Run:
             cancel=self._cancel,
             done=self._note,
             moved=self._moved,
+            read=self._charge_files,
         )
         finished, failed = jobs.rewrite(numbers)
         for group in finished:
@@ -180,12 +190,18 @@ class Run:
         self._tools.records.renew(record)
         self.stage = "commit"
         with watch.commit(self._plan.table.name, wanted=self._switches.on):
-            committed = self._send(table, finished, part, record)
+            self._charge(Spent(catalog_calls=COMMIT_CALLS))
+            try:
+                committed = self._send(table, finished, part, record)
+            except CommitUnknownError:
+                self._charge(Spent(commits=1))
+                raise
         self._drop(committed.dropped)
         self._results += [replace(group, parts=()) for group in committed.kept]
         self._commit_seconds += self._tools.clock() - started
         if committed.snapshot_id is None:
             return
+        self._charge(Spent(commits=1))
         self.commits += 1
         self._snapshot_after = committed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed
@@ -202,7 +218,11 @@ class Run:
             deployment=right.deployment,
         )
 
+        attempts = count()
+
         def about_to_send() -> None:
+            if next(attempts):  # the first one is charged before its preparation, which may find nothing to send
+                self._charge(Spent(catalog_calls=COMMIT_CALLS))
             self._tools.records.renew(record)
             right.confirm()  # last: it may take long, and nothing may come between it and the commit
 
@@ -233,6 +253,9 @@ class Run:
                     plan=as_planned(self._plan, drop.planned),
                 )
             )
+
+    def _charge_files(self, files: int, outputs: int, size: int) -> None:
+        self._charge(Spent(size, requests_of(files, outputs, size)))
 
     def _moved(self) -> None:
         self._tools.lifelines.moved(self._plan.table.name)

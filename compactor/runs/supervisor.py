@@ -15,7 +15,9 @@ from compactor.table_names import TableName
 
 @dataclass(frozen=True)
 class Switches:
-    """Whether a run may go on. `enabled`: the table's switch, one catalog call; `stopping`: the process is stopping."""
+    """Whether a run may go on. `enabled`: the table's switch, one catalog call; `stopping`: it must stop now, because
+    the process is stopping or the table is paused; costs nothing.
+    """
 
     enabled: Callable[[], bool]
     stopping: Callable[[], bool]
@@ -46,7 +48,7 @@ class RunWatch:
             StoppedError: the run was stopped, or its table was switched off.
         """
         if self.stopped.is_set() or not wanted:
-            raise StoppedError(f"{table} was switched off before the commit; it was not sent")
+            raise StoppedError(f"{table} was switched off or paused before the commit; it was not sent")
         self.committing.set()
         try:
             yield

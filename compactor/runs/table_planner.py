@@ -16,7 +16,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
-from compactor.settings.tree import Settings
+from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
 
 
@@ -27,7 +27,7 @@ class TablePlanner:
     `planned` is called with each table that was planned. `owns`: whether the table is this service's.
     """
 
-    settings: Settings
+    settings: WorkSettings
     catalogs: Catalogs
     cache: ManifestCache
     board: DebtBoard

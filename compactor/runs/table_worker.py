@@ -16,9 +16,9 @@ from compactor.debt.manifest_debt import manifests_of
 from compactor.errors import FirnlineError, GiveUpError
 from compactor.events import RunFailed, RunWouldRewrite
 from compactor.partitions import PartitionKey
-from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
+from compactor.planning.budget import COMMIT_CALLS, PLAN_CALLS, Charge, Grant, Spent, requests_of
 from compactor.planning.plan_table import TablePlan
-from compactor.runs.results import DroppedGroup, NoGroupLeftError, RunResult
+from compactor.runs.results import DroppedGroup, NoGroupLeftError
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.table_planner import TablePlanner, first_request
 from compactor.table_names import TableName
@@ -31,8 +31,8 @@ Stopping = Callable[[], bool]
 class TableWorker(Protocol):
     """Works on one due table at a time; several threads call it for several tables."""
 
-    def work(self, debt: TableDebt, stopping: Stopping, grant: Grant) -> Spent:
-        """Do what is due now, within `grant`; returns what it cost.
+    def work(self, debt: TableDebt, stopping: Stopping, grant: Grant, charge: Charge) -> None:
+        """Do what is due now, within `grant`; each cost is charged when it arises, whatever becomes of the run.
 
         Raises:
             FirnlineError: by class the reaction; already published.
@@ -48,24 +48,26 @@ class RewriteWorker:
     rewriter: Rewriter
     announce: Announce
 
-    def work(self, debt: TableDebt, stopping: Stopping, grant: Grant) -> Spent:
+    def work(self, debt: TableDebt, stopping: Stopping, grant: Grant, charge: Charge) -> None:
         """See `TableWorker`."""
-        spent = Spent()
         if debt.due or debt.requested:
+            charge(Spent(catalog_calls=PLAN_CALLS))
             plan = self.planner.plan(debt, grant)
-            spent = Spent() if plan is None else self._rewrite(debt, plan, stopping)
+            if plan is not None:
+                self._rewrite(debt, plan, stopping, charge)
         if debt.manifests is not None and debt.manifests.due and not stopping():
-            self._rewrite_manifests(debt.table)
-        return spent
+            self._rewrite_manifests(debt.table, charge)
 
-    def _rewrite(self, debt: TableDebt, plan: TablePlan, stopping: Stopping) -> Spent:
+    def _rewrite(self, debt: TableDebt, plan: TablePlan, stopping: Stopping, charge: Charge) -> None:
         planner = self.planner
 
         def enabled() -> bool:
             return planner.acts_on(planner.catalogs.load(debt.table))
 
         try:
-            result = self.rewriter.run(plan, enabled=enabled, stopping=stopping, waiting_since=debt.waiting_since)
+            result = self.rewriter.run(
+                plan, enabled=enabled, stopping=stopping, waiting_since=debt.waiting_since, charge=charge
+            )
         except GiveUpError as error:  # another attempt would fail too, and block the table's other work
             planner.served(debt)
             if isinstance(error, NoGroupLeftError):
@@ -76,7 +78,6 @@ class RewriteWorker:
         self._decline(debt, plan, result.dropped)
         if result.snapshot_after is not None:
             self.announce(debt.table)
-        return _spent(result)
 
     def _decline(self, debt: TableDebt, plan: TablePlan, dropped: Sequence[DroppedGroup]) -> None:
         """Partitions left alone or given up are not due again until they change."""
@@ -88,7 +89,7 @@ class RewriteWorker:
         left_alone = plan.left_alone(partition.key for partition in debt.due)
         self.planner.board.decline(debt, {**left_alone, **given_up})
 
-    def _rewrite_manifests(self, name: TableName) -> None:
+    def _rewrite_manifests(self, name: TableName, charge: Charge) -> None:
         """Merge manifests where that pays, from a fresh look. A failure is published and ends only this step."""
         planner, run_id = self.planner, str(uuid.uuid4())
         try:
@@ -96,6 +97,9 @@ class RewriteWorker:
             counts = manifests_of(table, planner.settings.manifests)
             if not counts.due or not planner.acts_on(table) or planner.is_left_to_another(table):
                 return
+            specs = len(counts.due_specs)  # one commit each at most; also charged if it fails half-way
+            requests = requests_of(counts.manifests, specs, counts.bytes)
+            charge(Spent(counts.bytes, requests, COMMIT_CALLS * specs, commits=specs))
             rewriter = self.rewriter
             done = rewrite_manifests(rewriter.session, table, counts.due_specs, run_id, right=rewriter.right)
             planner.listener(done)
@@ -111,11 +115,11 @@ class ObserveWorker:
 
     planner: TablePlanner
 
-    def work(self, debt: TableDebt, _stopping: Stopping, _grant: Grant) -> Spent:
+    def work(self, debt: TableDebt, _stopping: Stopping, _grant: Grant, _charge: Charge) -> None:
         """See `TableWorker`."""
         plan = self.planner.plan(debt)
         if plan is None:
-            return Spent()
+            return
         self.planner.served(debt)
         self.planner.listener(
             RunWouldRewrite(
@@ -126,11 +130,3 @@ class ObserveWorker:
                 bytes=plan.bytes,
             )
         )
-        return Spent()
-
-
-def _spent(result: RunResult) -> Spent:
-    size = sum(group.rewritten.bytes_in for group in result.groups)
-    files_in = sum(group.rewritten.files_in for group in result.groups)
-    files_out = sum(group.rewritten.files_out for group in result.groups)
-    return Spent(size, requests_of(files_in, files_out, size), CATALOG_CALLS * result.commits)

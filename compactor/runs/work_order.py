@@ -2,25 +2,26 @@
 
 Order: files removed per byte rewritten, weighted by how long the debt is due and how often the table commits. Tables
 that have been due for an hour go first, the oldest before the others, so that none starves.
-Limits: quiet hours; bytes, requests and catalog calls per hour over all tables; `replace` commits per table and hour.
-The hour slides, and a running run counts with its grant, so that no hour exceeds its cap.
+Limits: quiet hours; bytes, requests and catalog calls per hour, over all tables and over the tables of a namespace;
+`replace` commits per table and hour. The hour slides, and a running run counts with its grant, so that no hour exceeds
+its cap (usage.py).
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Final
 
 from compactor.debt.board import TableDebt
 from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
 from compactor.runs.open_hours import OpenHours
-from compactor.settings.tree import LimitSettings
+from compactor.runs.usage import HOUR, Cost, Usage
+from compactor.settings.limits import HourCaps, LimitSettings
 from compactor.table_names import TableName
 
-HOUR = 3600.0
 STARVING_SECONDS = HOUR
 MINUTE = 60.0
 LEAST_BYTES = 1024 * 1024
@@ -29,44 +30,26 @@ LEAST_BYTES = 1024 * 1024
 SHARE_OF_CAP = 0.1
 """The least that a run is granted, as a share of the cap: what is due is an estimate."""
 
-
-@dataclass(frozen=True)
-class Finished:
-    """A committed run: when (seconds since the epoch) and what it cost; or a running one, whose cost is its grant."""
-
-    table: TableName
-    at: float
-    bytes: int
-    requests: int = 0
-    catalog_calls: int = 0
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What the runs of the last hour cost together, and how many runs each table had."""
-
-    spent: Spent = field(default_factory=Spent)
-    commits: Counter[TableName] = field(default_factory=Counter)
-
-    @classmethod
-    def of(cls, runs: Iterable[Finished], now: float) -> Usage:
-        """The usage by those of `runs` that ended within the hour before `now`."""
-        recent = [run for run in runs if run.at > now - HOUR]
-        spent = Spent(
-            sum(run.bytes for run in recent),
-            sum(run.requests for run in recent),
-            sum(run.catalog_calls for run in recent),
-        )
-        return cls(spent, Counter(run.table for run in recent))
+ALL_TABLES: Final = "*"
+_COUNTED: Final[Mapping[str, Callable[[Spent], int]]] = {
+    "bytes_per_hour": lambda spent: spent.bytes,
+    "requests_per_hour": lambda spent: spent.requests,
+    "catalog_calls_per_hour": lambda spent: spent.catalog_calls,
+}
+"""What each cap of an hour counts."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A limit of the hour: its setting, its cap, and what the runs of the last hour used, running ones included."""
+    """A limit of the hour: its setting, its cap, and what the runs of the last hour used, running ones included.
+
+    `tables`: the glob of `limits.namespaces` whose tables share it, or `*`.
+    """
 
     limit: str
     cap: int
     used: int
+    tables: str = ALL_TABLES
 
     @property
     def left(self) -> int:
@@ -85,9 +68,18 @@ class Limits:
         """The hours in which runs may start."""
         return OpenHours.of(self.settings.quiet_spans)
 
+    @property
+    def cap_anything(self) -> bool:
+        """Whether any cap of an hour is set."""
+        return bool(self.settings.commits_per_table_and_hour or self.budgets(Usage()))
+
     def is_quiet(self, now: float) -> bool:
         """Whether no run may start at this moment."""
         return self.hours.is_quiet(now)
+
+    def usage(self, costs: Iterable[Cost], now: float) -> Usage:
+        """What these costs of the last hour come to, by the namespaces of the settings too."""
+        return Usage.of(costs, now, self._namespaces_of)
 
     def allow(self, debt: TableDebt, usage: Usage, now: float) -> bool:
         """Whether a run of this table may start now, given the usage of the last hour.
@@ -100,42 +92,58 @@ class Limits:
         return (most is None or usage.commits[debt.table] < most) and self.fits(debt, usage)
 
     def fits(self, debt: TableDebt, usage: Usage) -> bool:
-        """Whether the budgets of the hour have enough left for a run of this table."""
-        need, budgets = needed(debt), self.budgets(usage)
-        wanted = {
-            "bytes_per_hour": need.bytes,
-            "requests_per_hour": need.requests,
-            "catalog_calls_per_hour": need.catalog_calls,
-        }
-        return all(each.used == 0 or wanted[each.limit] <= each.cap - each.used for each in budgets)
+        """Whether every budget of the hour that the table shares has enough left for a run of it."""
+        need = needed(debt)
+        return all(
+            each.used == 0 or _COUNTED[each.limit](need) <= each.cap - each.used
+            for each in self._budgets_of(debt.table, usage)
+        )
 
     def budgets(self, usage: Usage) -> tuple[Budget, ...]:
         """The budgets of the hour that the settings limit, with what is used of each."""
-        caps, spent = self.settings, usage.spent
-        found = (
-            ("bytes_per_hour", caps.bytes_per_hour, spent.bytes),
-            ("requests_per_hour", caps.requests_per_hour, spent.requests),
-            ("catalog_calls_per_hour", caps.catalog_calls_per_hour, spent.catalog_calls),
-        )
-        return tuple(Budget(limit, cap, used) for limit, cap, used in found if cap is not None)
+        return tuple(self._budgets(usage, self.settings.namespaces))
 
     def grant(self, debt: TableDebt, usage: Usage) -> Grant:
-        """What a run may cost that `allow` lets start: about what it needs, at most the rest of the hour's cap."""
-        need = needed(debt)
-        return Grant(
-            _granted(self.settings.bytes_per_hour, usage.spent.bytes, need.bytes),
-            _granted(self.settings.requests_per_hour, usage.spent.requests, need.requests),
-        )
+        """What a run may cost that `allow` lets start: about what it needs, at most the rest of each budget."""
+        need, granted = needed(debt), dict[str, int]()
+        for each in self._budgets_of(debt.table, usage):
+            wanted = max(_COUNTED[each.limit](need), int(each.cap * SHARE_OF_CAP))
+            granted[each.limit] = min(each.left, wanted, granted.get(each.limit, wanted))
+        return Grant(granted.get("bytes_per_hour"), granted.get("requests_per_hour"))
+
+    def _budgets_of(self, table: TableName, usage: Usage) -> Iterator[Budget]:
+        return self._budgets(usage, self._namespaces_of(table))
+
+    def _budgets(self, usage: Usage, namespaces: Iterable[str]) -> Iterator[Budget]:
+        yield from _budgets(self.settings, usage.spent, ALL_TABLES)
+        for glob in namespaces:
+            yield from _budgets(self.settings.namespaces[glob], usage.by_namespace.get(glob, Spent()), glob)
+
+    def _namespaces_of(self, table: TableName) -> tuple[str, ...]:
+        """The namespaces of the settings to which the table belongs."""
+        if not self.settings.namespaces:
+            return ()
+        known = self._memory.get(table)
+        if known is None:
+            known = self._memory[table] = tuple(glob for glob in self.settings.namespaces if table.matches(glob))
+        return known
+
+    @cached_property
+    def _memory(self) -> dict[TableName, tuple[str, ...]]:
+        return {}
 
 
-def _granted(cap: int | None, spent: int, need: int) -> int | None:
-    return None if cap is None else max(0, min(cap - spent, max(need, int(cap * SHARE_OF_CAP))))
+def _budgets(caps: HourCaps, spent: Spent, tables: str) -> Iterator[Budget]:
+    for limit, counted in _COUNTED.items():
+        cap: int | None = getattr(caps, limit)
+        if cap is not None:
+            yield Budget(limit, cap, counted(spent), tables)
 
 
-def reserved(debt: TableDebt, grant: Grant, now: float) -> Finished:
-    """A running run, as `Usage` counts it."""
+def reserved(debt: TableDebt, grant: Grant, now: float) -> Cost:
+    """A running run, as `Usage` counts it: with its grant."""
     need = needed(debt)
-    return Finished(
+    return Cost(
         debt.table,
         now,
         need.bytes if grant.bytes is None else grant.bytes,

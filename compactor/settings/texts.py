@@ -127,8 +127,10 @@ def address_problem(text: str, schemes: tuple[str, ...], example: str) -> str | 
 
 FILTER: Final = Form("a filter (docs/where.md)", _filter)
 
+GLOB: Final = Form("a table name or glob", _glob)
+
 Topic = Annotated[str, Form("the name of a topic", _topic)]
-Glob = Annotated[str, Form("a table name or glob", _glob)]
+Glob = Annotated[str, GLOB]
 Brokers = Annotated[str, Form("addresses host:port, separated by commas", _brokers, may_be_empty=True)]
 Checkpoint = Annotated[str, Form("a URI or an absolute path", _checkpoint, may_be_empty=True)]
 AbsolutePath = Annotated[str, Form("an absolute path", _absolute_path, may_be_empty=True)]

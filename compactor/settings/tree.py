@@ -18,7 +18,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import time
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -32,6 +31,7 @@ from compactor.settings.environment import put_environment
 from compactor.settings.history import DAY_SECONDS, HistorySettings
 from compactor.settings.hooks import HookSettings
 from compactor.settings.http import HttpSettings
+from compactor.settings.limits import LimitSettings
 from compactor.settings.origins import Sources
 from compactor.settings.policy import PolicySettings
 from compactor.settings.problems import explained, hidden_secrets
@@ -189,61 +189,6 @@ class CommitSettings(Section):
 
     def rolls_back(self, *, is_polaris: bool) -> bool:
         return self.polaris_rollback == "always" or (self.polaris_rollback == "auto" and is_polaris)
-
-
-class LimitSettings(Section):
-    """Limits of the service. They delay the start of runs; they do not stop a running one."""
-
-    quiet_hours: tuple[str, ...] = Field(
-        default=(),
-        examples=['["22:00-06:00"]'],
-        description='Hours in UTC in which no run starts, e.g. ["22:00-06:00"].',
-    )
-    bytes_per_hour: Bytes | None = Field(
-        default=None,
-        ge=1,
-        description="Bytes that runs of all tables may read in any 60 minutes. A table with more bytes due starts "
-        "when nothing was read in the last 60 minutes, and rewrites that many bytes. Exceeded by one output file at "
-        "most. Unset: no limit.",
-    )
-    requests_per_hour: int | None = Field(
-        default=None,
-        ge=1,
-        description="Estimated requests to the store that runs of all tables may make in any 60 minutes: two for each "
-        "file read or written, one for each 8 MiB. Unset: no limit.",
-    )
-    catalog_calls_per_hour: int | None = Field(
-        default=None,
-        ge=12,
-        description="Estimated catalog calls that runs of all tables may make in any 60 minutes: 12 for each commit. "
-        "Calls of the ledger and of sweeps (one per table and look) are not counted. Unset: no limit.",
-    )
-    commits_per_table_and_hour: int | None = Field(
-        default=None, ge=1, description="`replace` commits that one table may have in any 60 minutes. Unset: no limit."
-    )
-
-    @field_validator("quiet_hours")
-    @classmethod
-    def _quiet_hours_are_spans(cls, spans: tuple[str, ...]) -> tuple[str, ...]:
-        for span in spans:
-            _span(span)
-        return spans
-
-    @property
-    def quiet_spans(self) -> tuple[tuple[time, time], ...]:
-        """`quiet_hours` as (from, until) in UTC."""
-        return tuple(_span(span) for span in self.quiet_hours)
-
-
-def _span(text: str) -> tuple[time, time]:
-    start, _, end = text.partition("-")
-    try:
-        found = time.fromisoformat(start.strip()), time.fromisoformat(end.strip())
-    except ValueError:
-        found = time.min, time.min
-    if found[0] == found[1] or any(each.tzinfo for each in found):
-        raise ValueError(f"{text!r} is not a span of hours; write two different times in UTC, e.g. 22:00-06:00")
-    return found
 
 
 class ManifestSettings(Section):

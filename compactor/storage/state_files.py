@@ -1,4 +1,4 @@
-"""Small files beside the checkpoint: in-flight records, pending requests. Each appears as a whole or not at all."""
+"""Small files beside the checkpoint: records, requests, pauses, usage. Each appears as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -46,6 +46,10 @@ class StateFolder:
     def remove(self, name: str) -> None:
         """Remove a file."""
         self._fs.delete_file(self.file(name))
+
+    def exists(self) -> bool:
+        """Whether the folder exists; on an object store: whether it has any object."""
+        return bool(self._fs.get_file_info(self.path).type == fs.FileType.Directory)
 
     def names(self) -> list[str]:
         """Names of all files, in no order; none if the folder does not exist."""

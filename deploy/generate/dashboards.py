@@ -258,6 +258,27 @@ COMPACTION = Dashboard(
             "No failures.",
             (("{{hook}} {{result}}", _increase("firnline_hook_calls_total", "hook, result")),),
         ),
+        Panel(
+            "Left of the limits of the hour",
+            "Above zero most of the time. One without limits.",
+            (
+                (
+                    "{{limit}} of {{tables}}",
+                    "(min by (limit, tables) (firnline_limit_remaining_ratio)) or on () vector(1)",
+                ),
+            ),
+            "percentunit",
+        ),
+        Panel(
+            "Held back on purpose",
+            "As intended by the people who paused tables, set limits or drain a service.",
+            (
+                ("paused tables", "sum(firnline_paused_tables)"),
+                ("tables that wait for limits", "sum(firnline_limited_tables)"),
+                ("services in quiet hours", "sum(firnline_quiet)"),
+                ("services that drain", "sum(firnline_draining)"),
+            ),
+        ),
     ),
 )
 

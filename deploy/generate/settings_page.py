@@ -7,6 +7,7 @@ import json
 from pydantic.fields import FieldInfo
 
 from compactor.settings.allowed import allowed
+from compactor.settings.current import CHANGING
 from compactor.settings.hooks import HookSettings
 from compactor.settings.section import Section
 from compactor.settings.tree import Settings
@@ -27,6 +28,9 @@ def settings_page() -> str:
         "**Check.** `firnline check-config` names wrong keys and values. It prints all settings, each with its origin:",
         "`default`, `file` or the environment variable. The output is a settings file again. Secrets in it are",
         "hidden as `********`, which a settings file refuses: write the secret, or set its environment variable.",
+        "",
+        f"**Reload.** {', '.join(f'`{name}`' for name in CHANGING)} and `logging.level` can change while the service",
+        "works: [operations](operations.md#change-settings). All others need a restart.",
         "",
         "| key | default | allowed | meaning and reason |",
         "|---|---|---|---|",

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from compactor.errors import InputError
 from compactor.runs.dispatcher import Work
+from compactor.runs.pauses import Pause
 from metrics.debt_collector import TableSummary
 from metrics.http.http_access import BasicAuth, Certificate
 from metrics.http.http_connections import TEXT, Answer, Server
@@ -50,6 +51,7 @@ class Site:
     counting: Callable[[], Counting | None] = lambda: None
     slots: Callable[[], SlotUse | None] = lambda: None
     work: Callable[[], Work | None] = lambda: None
+    pauses: Callable[[], Sequence[Pause]] = tuple
 
     def answer(self, path: str, headers: Mapping[str, str], auth: BasicAuth | None = None) -> Answer:
         """Build the response to GET `path`; if that fails, log the error and return status 500.
@@ -89,9 +91,15 @@ class Site:
 
     def _document(self) -> dict[str, Any]:
         health, counting = self._checked_health(), self.counting()
-        slots = self.slots()
         return status_document(
-            health, self.tables(), self.running(), self.finished(), counting=counting, slots=slots, work=self.work()
+            health,
+            self.tables(),
+            self.running(),
+            self.finished(),
+            counting=counting,
+            slots=self.slots(),
+            work=self.work(),
+            pauses=self.pauses(),
         )
 
     def _checked_health(self) -> Health:

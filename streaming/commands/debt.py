@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import click
 
+from compactor.errors import FirnlineError
 from compactor.iceberg.tables import Catalogs
-from compactor.settings.tree import load_settings
+from compactor.runs.pauses import Pause, PauseFolder
+from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from streaming.commands import reports
 from streaming.commands.options import OUTPUT, exit_code, print_error, print_json, result_console
+from streaming.commands.pause import pause_text
 from streaming.commands.progress import progress_display, reads_shown, shown
 from streaming.ledger.table_resolution import watched_tables
+from streaming.logs.events import LOG
 from streaming.wiring import manifest_cache
 
 
@@ -25,17 +30,31 @@ from streaming.wiring import manifest_cache
 def debt(config: Path | None, table: str | None, why: bool, output: str) -> None:
     """Count small files per partition and bucket of TABLE, or of all tables. Reads metadata only."""
     settings = load_settings(config)
+    pauses = _pauses(settings)
     catalogs = Catalogs(settings.catalogs)
     names = [TableName.parse(table, catalogs.names)] if table else watched_tables(settings, catalogs)
     with manifest_cache(settings) as cache, progress_display(output) as progress:
         counted = shown(progress, names, "counting tables")
         cache.use_reader(reads_shown(progress))
-        documents, failed = reports.debt_documents(settings, catalogs, cache, counted, why=why)
+        documents, failed = reports.debt_documents(settings, catalogs, cache, counted, why=why, pauses=pauses)
     if output == "json":
         print_json({"tables": documents, "errors": reports.error_documents(failed)})
     else:
         reports.print_debt(result_console(), documents)
+        for each in pauses:
+            click.echo(f"paused: {pause_text(each)}")
     for _, error in failed:
         print_error(error)
     if failed:
         sys.exit(exit_code(failed[0][1]))
+
+
+def _pauses(settings: Settings) -> tuple[Pause, ...]:
+    """Pauses that hold now. Beside a checkpoint that cannot be read here there are none: counting needs none."""
+    try:
+        known = PauseFolder(settings.state.checkpoint).load() if settings.state.checkpoint else ()
+    except (FirnlineError, OSError) as error:
+        LOG.warning("it is not known which tables are paused: %s", error)
+        return ()
+    now = time.time()
+    return tuple(each for each in known if each.holds(now))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from compactor.planning.engine import Engine
 from compactor.planning.plan_table import PlannedGroup, TablePlan, with_engine
 from compactor.planning.policy import Policy
 from compactor.planning.tiered_policy import policy_of
+from compactor.runs.pauses import Pause, pause_of
 from compactor.runs.results import GroupResult, RunResult
 from compactor.settings.tree import Settings
 from compactor.table_names import TableName
@@ -161,7 +162,13 @@ def _result_document(result: GroupResult) -> Document:
 
 
 def debt_documents(
-    settings: Settings, catalogs: Catalogs, cache: ManifestCache, names: Iterable[TableName], *, why: bool = False
+    settings: Settings,
+    catalogs: Catalogs,
+    cache: ManifestCache,
+    names: Iterable[TableName],
+    *,
+    why: bool = False,
+    pauses: Sequence[Pause] = (),
 ) -> tuple[list[Document], list[tuple[TableName, FirnlineError]]]:
     """`firnline debt`: counts per partition of each table; unreadable tables are returned with their errors.
 
@@ -177,6 +184,7 @@ def debt_documents(
             sizes = file_sizes(values, table.properties)
             counted = live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
             document = _debt_document(settings, table, counted, policy_of(values, sizes), sizes)
+            document["paused"] = pause_of(name, pauses, time.time()) is not None
             documents.append(document | (_causes(table, cache, counted, sizes, deployment) if why else NO_CAUSES))
         except FirnlineError as error:
             failed.append((name, error))

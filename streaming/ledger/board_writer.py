@@ -18,7 +18,7 @@ from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.planning.policy import Policy
 from compactor.runs.table_planner import skipped_partition
 from compactor.runs.work_order import commit_rate
-from compactor.settings.tree import Settings
+from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
 from streaming.logs.events import LOG
 
@@ -59,7 +59,7 @@ class _BySlot:
 class BoardWriter:
     """Puts counts on the board. `wake` notifies the dispatcher. One thread at a time writes one table."""
 
-    settings: Settings
+    settings: WorkSettings
     board: DebtBoard
     wake: Callable[[], None]
     listener: Listener

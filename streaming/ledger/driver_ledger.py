@@ -22,7 +22,7 @@ from compactor.iceberg.tables import Catalogs, TableMissingError
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
-from compactor.settings.tree import Settings
+from compactor.settings.current import WorkSettings
 from compactor.shards import Shard
 from compactor.storage.ledger_database import LedgerDatabase, own_file
 from compactor.table_names import TableName
@@ -68,7 +68,7 @@ class DriverLedger:
     the checkpoint; each holder has a state of its own. 0 without a lease.
     """
 
-    settings: Settings
+    settings: WorkSettings
     catalogs: Catalogs
     board: DebtBoard
     plans: ManifestCache
@@ -177,6 +177,13 @@ class DriverLedger:
             return
         for table in self.board.known():
             if not shard.owns(table):
+                self.looker.forget(table)
+        self.watcher.sweep_soon()
+
+    def settings_changed(self) -> None:
+        """Forget tables that are ignored now, and look at all others."""
+        for table in self.board.known():
+            if self.settings.tables.ignores(table):
                 self.looker.forget(table)
         self.watcher.sweep_soon()
 

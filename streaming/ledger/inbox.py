@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from compactor.debt.board import DebtBoard
 from compactor.events import EventsHeard, Listener
-from compactor.settings.tree import Settings
+from compactor.settings.current import WorkSettings
 from compactor.shards import Shard
 from compactor.table_names import TableName
 from streaming.ledger.heard import Heard
@@ -28,7 +28,7 @@ MOST_REQUESTS = 100
 class Inbox:
     """The callable that gets each batch's events. `found`: tables that the last sweep listed."""
 
-    settings: Settings
+    settings: WorkSettings
     board: DebtBoard
     queue: LookQueue
     looker: Looker

@@ -11,6 +11,7 @@ from array import array
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import is_not
 
 from compactor.debt.board import DebtBoard
 from compactor.debt.ledger import advance
@@ -23,8 +24,8 @@ from compactor.manifests.cache import ManifestCache
 from compactor.patience.backoff import Backoff
 from compactor.planning.tiered_policy import policy_of
 from compactor.reasons import Reason
+from compactor.settings.current import WorkSettings
 from compactor.settings.policy import refused_properties
-from compactor.settings.tree import Settings
 from compactor.storage.ledger_database import LedgerDatabase, TableState
 from compactor.table_names import TableName
 from streaming.ledger.board_writer import BoardWriter, Counted, TableFacts
@@ -61,11 +62,14 @@ class Looked:
 
 @dataclass
 class _Known:
-    """What is kept of a table between looks. `seen`: ids of the newest snapshots of its main branch."""
+    """What is kept of a table between looks. `seen`: ids of the newest snapshots of its main branch; `settings`: the
+    sections that `facts` were made with.
+    """
 
     version: KnownVersion
     facts: TableFacts
     seen: array[int]  # 8 bytes each
+    settings: tuple[object, ...]
 
 
 @dataclass(eq=False)
@@ -78,7 +82,7 @@ class Looker:
         deployment: The id that this deployment writes into its commits; empty if it makes none.
     """
 
-    settings: Settings
+    settings: WorkSettings
     catalogs: Catalogs
     database: LedgerDatabase
     counting: ManifestCache
@@ -141,6 +145,8 @@ class Looker:
 
     def _look(self, table: TableName, asked: Asked) -> Looked:
         known = self._known.get(table)
+        if known is not None and any(map(is_not, known.settings, self._sections)):
+            known = None  # load it anew: the settings decide what its counts mean
         loaded = self.catalogs.load_if_changed(table, known.version if known else None, self.clock())
         self._failures.pop(table, None)
         self._missing.pop(table, None)
@@ -153,6 +159,7 @@ class Looker:
         return self._count(table, loaded, asked)
 
     def _count(self, table: TableName, view: TableView, asked: Asked) -> Looked:
+        used = self._sections  # before the facts: what changes meanwhile makes them old
         state = self.database.state(table.key)
         facts = self._facts(table, view)
         budget = self.settings.service.manifests_per_batch
@@ -168,7 +175,7 @@ class Looker:
         if update.more or not saved:  # the next look must count, not compare
             self._known.pop(table, None)
         else:
-            self._known[table] = _Known(version, facts, seen)
+            self._known[table] = _Known(version, facts, seen, used)
         waited = None if asked.oldest_event is None else max(0.0, self.clock() - asked.oldest_event)
         self.listener(
             LedgerUpdated(
@@ -205,6 +212,11 @@ class Looker:
             self.plans.read(view, view.manifests(), prefetch=True)
         except FirnlineError as error:  # the next plan gets the same error and reports it
             LOG.debug("manifests of %s could not be read ahead: %s", view.name, error)
+
+    @property
+    def _sections(self) -> tuple[object, ...]:
+        """Sections that decide what a table's counts mean. One that did not change is the same object."""
+        return (self.settings.tables, self.settings.policy, self.settings.manifests)
 
     def _facts(self, table: TableName, view: TableView) -> TableFacts:
         values = self.settings.policy.for_table(table, view.properties)

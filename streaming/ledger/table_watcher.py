@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from compactor.errors import FirnlineError
 from compactor.events import Listener, TableUnreadable
 from compactor.iceberg.tables import Catalogs
-from compactor.settings.tree import Settings
+from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.lookers import Breakers
@@ -48,7 +48,7 @@ class Surroundings:
 class TableWatcher:
     """Sweeps each catalog in its own thread, so that one that does not answer holds up no other."""
 
-    settings: Settings
+    settings: WorkSettings
     catalogs: Catalogs
     queue: LookQueue
     breakers: Breakers

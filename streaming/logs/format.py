@@ -38,6 +38,13 @@ def set_up_logging(settings: LogSettings, *, verbose: bool = False, to: TextIO |
     sys.excepthook, threading.excepthook = _log_end, _log_thread_end
 
 
+def change_level(before: str, now: str) -> None:
+    """Change the level of firnline's lines; not if `--verbose` has set another than the settings said before."""
+    log = logging.getLogger("firnline")
+    if log.level == logging.getLevelName(before):
+        log.setLevel(now)
+
+
 def formatter(*, as_json: bool, colours: bool = False) -> structlog.stdlib.ProcessorFormatter:
     """A formatter for records of all libraries; the fields are their `extra`."""
     shared: list[Callable[..., Any]] = [

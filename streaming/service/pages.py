@@ -11,17 +11,19 @@ from prometheus_client import CollectorRegistry
 
 from compactor.debt.board import DebtBoard
 from compactor.redaction import hide
-from compactor.runs.dispatcher import Dispatcher, Work
+from compactor.runs.dispatcher import NO_LIMITS, Dispatcher, Work
+from compactor.runs.pauses import Pause, PauseWatch
 from compactor.runs.slots import SlotPool
 from compactor.runs.work_order import Limits
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING, Shard
 from compactor.spark.cluster import ClusterWatch
+from compactor.table_names import TableName
 from metrics.debt_collector import DebtCollector
 from metrics.http.http_access import BasicAuth, Certificate
 from metrics.http.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
-from metrics.reserve_collector import ReserveCollector, StateSpace
+from metrics.reserve_collector import ControlState, ReserveCollector, StateSpace
 from metrics.slot_collector import SlotCollector, SlotUse
 from metrics.status_page import Counting, Health
 from streaming.ledger.event_reader import EVENTS_QUERY
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from compactor.lease.holder import LeaseHolder
     from streaming.kafka.shard_group import ShardGroup
     from streaming.ledger.driver_ledger import DriverLedger
+    from streaming.service.settings_reload import SettingsReload
     from streaming.service.streams import Streams
 
 
@@ -47,7 +50,11 @@ class ServiceState:
 
     starting: bool = False
     ready: bool = False
+    draining: bool = False
+    reload: SettingsReload | None = None
     lease: LeaseHolder | None = None
+    pauses: PauseWatch | None = None
+    limits: Limits = NO_LIMITS
     dispatcher: Dispatcher | None = None
     ledger: DriverLedger | None = None
     group: ShardGroup | None = None
@@ -67,6 +74,23 @@ class ServiceState:
     def shard(self) -> Shard:
         """The part of the tables that is this service's now."""
         return EVERYTHING if self.group is None else self.group.current
+
+    @property
+    def current_pauses(self) -> tuple[Pause, ...]:
+        """Pauses that hold now."""
+        return () if self.pauses is None else self.pauses.current
+
+    def paused(self, table: TableName) -> bool:
+        """Whether the table is paused."""
+        return self.pauses is not None and self.pauses.paused(table)
+
+    def held_until(self, table: TableName) -> float:
+        """When the table was paused last, in seconds since the epoch; 0 if it was not within a day."""
+        return 0.0 if self.pauses is None else self.pauses.held_until(table)
+
+    def open_seconds(self, since: float, now: float) -> float:
+        """Seconds between two moments outside quiet hours, by the settings in force."""
+        return self.limits.hours.seconds(since, now)
 
     @property
     def work(self) -> Work:
@@ -101,6 +125,14 @@ class ServiceState:
         return None if self.ledger is None else self.ledger.space
 
     @property
+    def controls(self) -> ControlState:
+        """What operators have changed at run time."""
+        reload = self.reload
+        if reload is None:
+            return ControlState(self.draining)
+        return ControlState(self.draining, settings_refused=reload.refused, settings_kept=len(reload.kept))
+
+    @property
     def waiting_looks(self) -> int:
         """Tables that wait for a look."""
         return 0 if self.ledger is None else len(self.ledger.queue)
@@ -130,6 +162,13 @@ class ServiceState:
         if self.ledger is not None:
             details |= self.ledger.troubles
         work = self.work
+        if self.draining:
+            details["runs"] = "draining: none starts; the service ends with the last running one"
+        for part, trouble in (
+            ("settings", "" if self.reload is None else self.reload.trouble),
+            ("pauses", "" if self.pauses is None else self.pauses.trouble),
+        ):
+            details |= {part: trouble} if trouble else {}
         details |= {f"run of {table}": "hangs and was given up; restart firnline" for table in work.lost}
         hangs = self._hangs
         details |= hangs
@@ -169,11 +208,13 @@ def metrics_server(
         shard_members=lambda: len(state.group.members) if state.group is not None else alone,
         active=lambda: state.active,
         uncounted=lambda: state.counting.left if state.counting is not None else 0,
-        open_seconds=Limits(settings.limits).hours.seconds,
+        open_seconds=state.open_seconds,
+        paused=state.paused,
+        held_until=state.held_until,
     )
     registry.register(collector)
     registry.register(SlotCollector(lambda: state.rewriting))
-    registry.register(ReserveCollector(lambda: state.work, lambda: state.space))
+    registry.register(ReserveCollector(lambda: state.work, lambda: state.space, lambda: state.controls))
     site = Site(
         registry,
         lambda: state.health,
@@ -183,6 +224,7 @@ def metrics_server(
         lambda: state.counting,
         lambda: state.rewriting,
         lambda: state.work,
+        lambda: state.current_pauses,
     )
     http = settings.http
     if http.basic_auth and not http.tls_certificate and not http.local:

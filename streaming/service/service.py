@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -29,9 +30,9 @@ from compactor.manifests.executor_job import ReadOnExecutors
 from compactor.reasons import Reason
 from compactor.runs.dispatcher import Dispatcher
 from compactor.runs.open_requests import OpenRequests
+from compactor.runs.pauses import PauseFolder, PauseWatch
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import ObserveWorker, RewriteWorker
-from compactor.runs.work_order import Limits
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
@@ -45,6 +46,7 @@ from streaming.kafka.topic_watch import TopicWatch
 from streaming.ledger.driver_ledger import Around, DriverLedger
 from streaming.ledger.heard import Heard
 from streaming.logs.events import LOG, log_event
+from streaming.service.controls import Controls
 from streaming.service.event_bus import EventBus
 from streaming.service.pages import ServiceState, metrics_server
 from streaming.service.streams import Streams
@@ -62,13 +64,17 @@ IN_FLIGHT_SWEEP_SECONDS = 15.0
 
 
 class Service:
-    """The always-on compactor. `observe`: decide and report, write nothing to catalog, warehouse or Kafka."""
+    """The always-on compactor. `observe`: decide and report, write nothing to catalog, warehouse or Kafka.
+
+    `path`: the settings file, which is read again when it changes; None: never.
+    """
 
     def __init__(
         self,
         settings: Settings,
         *,
         observe: bool = False,
+        path: Path | None = None,
         listener: Callable[[Event], None] = lambda _event: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -78,6 +84,7 @@ class Service:
         self._board = DebtBoard()
         self._catalogs = Catalogs(settings.catalogs)
         self._state = ServiceState()
+        self._controls = Controls(settings, path, self._state, clock)
         self._stop_steps = ExitStack()
         self._stop_by = 0.0
         self._parts: Rewriting | None = None
@@ -115,6 +122,9 @@ class Service:
         self._http.start()
         LOG.info("http pages at %s", self.address)
         self._check_surroundings()
+        self._state.pauses = pauses = PauseWatch(PauseFolder(checkpoint), self._clock)
+        self._at_stop("pauses", pauses.stop)
+        pauses.start()
         right = self._become_active(checkpoint)
         requests = OpenRequests(checkpoint, right.confirm)
         self._board.restore_requests(requests.load(), requests.save)
@@ -138,7 +148,7 @@ class Service:
         LOG.info("ready: %d rewrite slots, checkpoint %s", parts.slots.book.capacity, checkpoint)
 
     def run_until(self, stop: threading.Event) -> None:
-        """Watch over the parts until `stop` is set.
+        """Watch over the parts until `stop` is set, or until the service is drained.
 
         Raises:
             FirnlineError: Spark's JVM has ended, or another service has taken over: only a new process can go on.
@@ -148,6 +158,8 @@ class Service:
             state.beat = state.ticks()
             if state.lease is not None:
                 state.lease.check()
+            if self._controls.check():
+                return
             if state.ledger is not None:
                 state.ledger.check()
             if state.streams is not None:
@@ -156,6 +168,14 @@ class Service:
             if time.monotonic() >= next_sweep:
                 self._sweep_in_flight()
                 next_sweep = time.monotonic() + IN_FLIGHT_SWEEP_SECONDS
+
+    def reload(self) -> None:
+        """Read the settings file within a second. Called by a signal handler."""
+        self._controls.reload()
+
+    def drain(self) -> None:
+        """Start no more runs, and end once the running ones have ended. Called by a signal handler."""
+        self._controls.drain()
 
     def stop(self) -> None:
         """Stop everything that was started; running rewrites end before their commit or finish it."""
@@ -233,9 +253,9 @@ class Service:
         if not session.sparkContext.master.startswith("local"):
             self._cache.use_reader(ReadOnExecutors(session, self._settings.service.manifest_job_bytes))
         self._start_hooks(session)
-        state = self._state
+        state, controls = self._state, self._controls
         ledger = DriverLedger(
-            settings=self._settings,
+            settings=controls.settings,
             catalogs=self._catalogs,
             board=self._board,
             plans=self._cache,
@@ -264,7 +284,7 @@ class Service:
             ledger.inbox(events)
 
         planner = TablePlanner(
-            settings=self._settings,
+            settings=controls.settings,
             catalogs=self._catalogs,
             cache=self._cache,
             board=self._board,
@@ -280,10 +300,13 @@ class Service:
             worker.work,
             concurrent_runs=self._settings.service.concurrent_runs,
             first_backoff_seconds=self._settings.service.retry_seconds,
-            limits=Limits(self._settings.limits),
+            limits=state.limits,
+            usage=controls.open_usage(checkpoint, parts.rewriter.right.confirm),
             slots=parts.slots,
             clock=self._clock,
             may_start=lambda table: owns(table) and ledger.breakers.available(table.catalog),
+            paused=state.paused,
+            held_until=state.held_until,
             lifelines=parts.rewriter.lifelines,
         )
         streams = Streams(
@@ -306,6 +329,7 @@ class Service:
         self._at_stop("streams", streams.stop)
         topics = TopicWatch(self._settings.kafka, streams.topics_recreated)
         self._at_stop("batches", lambda: streams.finish_batches(self._stop_by))
+        self._at_stop("usage", lambda: self._controls.save_usage(at_once=True))
         self._at_stop("dispatcher", self._stop_dispatcher)
         dispatcher.start()
         streams.start()

@@ -38,7 +38,7 @@ from compactor.iceberg.tables import Catalogs
 from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
-from compactor.planning.budget import Grant, Spent
+from compactor.planning.budget import Charge, Grant
 from compactor.planning.plan_table import Request, plan_table
 from compactor.runs.dispatcher import Dispatcher
 from compactor.runs.rewriter import Rewriter
@@ -184,9 +184,8 @@ class Bench:
         times, board, key = Times(), DebtBoard(), PartitionKey(0, "[0]")
         rewriter = self.rewriter(times)
 
-        def work(debt: TableDebt, _stopping: Any, _grant: Grant) -> Spent:
+        def work(debt: TableDebt, _stopping: Any, _grant: Grant, _charge: Charge) -> None:
             self.run(debt.table, rewriter)
-            return Spent()
 
         dispatcher = Dispatcher(board, work, concurrent_runs=16, first_backoff_seconds=600, slots=self.slots)
         for name in names:

@@ -26,7 +26,7 @@ from compactor.events import Event, RunCommitted
 from compactor.iceberg.manifest_entries import Status
 from compactor.iceberg.tables import file_sizes
 from compactor.locations import plain_path
-from compactor.planning.budget import Grant
+from compactor.planning.budget import Grant, uncharged
 from compactor.runs.dispatcher import waiting
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
@@ -182,7 +182,7 @@ class FollowedTable:
         assert looked.again_after is None, "a small local table is counted in one go"
         for debt in waiting(self.board.tables(), {}, frozenset(), self.now):
             runs = len(self.runs)
-            self.worker.work(debt, lambda: False, Grant())
+            self.worker.work(debt, lambda: False, Grant(), uncharged)
             if len(self.runs) > runs:
                 self.clocked.stamp(self.now)
                 self.look(Lane.EVENT)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from compactor.events import Listener, ignore
+from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
@@ -107,6 +108,7 @@ def run(
     slots: int = 2,
     commit: CommitSettings | None = None,
     listener: Listener = ignore,
+    right: CommitRight = UNLIMITED,
     **more: Any,
 ) -> RunResult:
     rewriter = Rewriter(
@@ -119,6 +121,7 @@ def run(
         check_seconds=60,
         commit=commit or CommitSettings(),
         listener=listener,
+        right=right,
     )
     result = rewriter.run(plan, **more)
     findings = check_run(lake, plan.table.name.short, result, whole_table=plan.selection is None).findings

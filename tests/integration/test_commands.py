@@ -10,6 +10,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from compactor.locations import plain_path
 from streaming.cli import main
 from tests.integration.service_process import (
     Site,
@@ -99,6 +100,17 @@ def test_debt_has_one_shape(shelf: Site) -> None:
     (error,) = found[3]["errors"]
     assert (error["table"], error["reason"]) == ("lake.db.nothing", "unknown_table")
     assert "does not exist" in error["message"]
+
+
+def test_debt_shows_what_is_paused(shelf: Site) -> None:
+    Path(plain_path(shelf.settings.state.checkpoint)).mkdir(exist_ok=True)
+    assert in_process(shelf.config, "pause", "db.sh*", "--reason", "audit").returncode == 0
+    paused = json.loads(in_process(shelf.config, "debt", "--output", "json").stdout)["tables"]
+    assert {one["table"].split(".")[-1] for one in paused if one["paused"]} == {"shown"}
+    shown = in_process(shelf.config, "debt", "db.shown").stdout
+    assert "paused: db.sh* until `firnline resume`: audit" in shown
+    assert in_process(shelf.config, "resume").returncode == 0
+    assert "paused" not in in_process(shelf.config, "debt", "db.shown").stdout
 
 
 def in_process(config: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,10 @@ import pytest
 
 from compactor.commit.replace import POLARIS_ROLLBACK, CommitSummary, Replacement, commit_replacements
 from compactor.errors import GiveUpError, InputError, ReplanError, StoppedError
+from compactor.lease.right import CommitRight
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
+from compactor.planning.budget import COMMIT_CALLS, Spent
 from compactor.planning.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.rewrite.tasks.runner import OutputTaskRunner
@@ -431,6 +435,54 @@ def test_a_run_that_a_sweep_has_taken_for_dead_does_not_commit(lake: Lake, table
 
     with pytest.raises(StoppedError, match="lost its lease"):
         run(lake, planned(lake, table_name), enabled=swept_meanwhile)
+    assert lake.view(table_name).snapshot.snapshot_id == head
+    assert unreferenced(lake, table_name) == set()
+
+
+def test_a_run_that_comes_too_late_is_charged_and_a_commit_only_when_it_is_made(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, 2, MERGE_ON_READ, "PARTITIONED BY (k)")
+    insert(lake, table_name, 3)
+    plan, costs = planned(lake, table_name), list[Spent]()
+    with pytest.raises(ReplanError):
+        run(lake, plan, enabled=before_commit(lambda: lake.sql(f"DELETE FROM lake.{table_name}")), charge=costs.append)
+    files = [file for planned_group in plan.groups for file in planned_group.file_group.files]
+    spent = sum(costs, Spent())
+    assert spent.bytes == sum(file.size for file in files)
+    assert spent.requests >= 2 * len(files)
+    assert (spent.catalog_calls, spent.commits) == (COMMIT_CALLS, 0)
+    insert(lake, table_name, 3)
+    costs.clear()
+    result = run(lake, planned(lake, table_name), commit=CommitSettings(groups=4), charge=costs.append)
+    assert sum(costs, Spent()).commits == result.commits == 3
+
+
+def test_each_attempt_to_commit_is_charged(lake: Lake, table_name: str) -> None:
+    """Another writer commits right before the first attempt is sent, so it is refused."""
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    plan, costs, confirmed = planned(lake, table_name), list[Spent](), count(1)
+
+    def confirm() -> None:
+        if next(confirmed) == 1:
+            insert(lake, table_name, 1)
+
+    result = run(lake, plan, right=CommitRight(confirm=confirm), charge=costs.append)
+    spent = sum(costs, Spent())
+    assert (spent.catalog_calls, spent.commits, result.commits) == (2 * COMMIT_CALLS, 1, 1)
+
+
+def test_a_run_whose_table_is_paused_stops_before_its_commit(lake: Lake, table_name: str) -> None:
+    """Asked while the run works, when its first file is written: it rewrites no more and leaves nothing."""
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    head, written, plan = lake.view(table_name).snapshot.snapshot_id, threading.Event(), planned(lake, table_name)
+
+    def note(_done: int, _tasks: int, _bytes: int) -> None:
+        written.set()
+
+    with pytest.raises(StoppedError):
+        run(lake, plan, slots=1, stopping=written.is_set, progress=note)
+    assert written.is_set()
     assert lake.view(table_name).snapshot.snapshot_id == head
     assert unreferenced(lake, table_name) == set()
 

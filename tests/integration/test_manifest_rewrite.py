@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import pytest
 
 from compactor.commit.manifest_rewrite import rewrite_manifests
-from compactor.debt.manifest_debt import count_manifests
-from compactor.errors import ReplanError
+from compactor.debt.board import DebtBoard, TableDebt
+from compactor.debt.manifest_debt import count_manifests, manifests_of
+from compactor.errors import ReplanError, StoppedError
+from compactor.events import ignore
 from compactor.iceberg.other_compactors import RUN_ID, other_compactors
 from compactor.iceberg.tables import TableView
-from compactor.settings.tree import ManifestSettings
+from compactor.lease.right import CommitRight
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.budget import COMMIT_CALLS, Grant, Spent
+from compactor.runs.rewriter import Rewriter
+from compactor.runs.slots import SlotPool
+from compactor.runs.table_planner import TablePlanner
+from compactor.runs.table_worker import RewriteWorker
+from compactor.settings.tree import ManifestSettings, Settings
 from compactor.table_names import TableName
 from tests.conftest import Lake
 from tests.slow import slow
@@ -111,3 +121,34 @@ def test_another_table_under_the_name_is_left_alone(lake: Lake, table_name: str)
     with pytest.raises(ReplanError) as caught:
         rewrite_manifests(lake.session, planned, (0,), str(uuid.uuid4()))
     assert caught.value.reason == "table_replaced"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_merge_is_charged_whatever_becomes_of_it(lake: Lake, table_name: str, lost: bool) -> None:
+    name = make(lake, table_name, 2)
+    view = lake.catalogs.load(name)
+    counts = manifests_of(view, SETTINGS)
+    settings = Settings.model_validate(
+        {"catalogs": {"lake": {}}, "tables": {"include": ["*"]}, "manifests": SETTINGS.model_dump()}
+    )
+
+    def confirm() -> None:
+        if lost:
+            raise StoppedError("this service lost its lease")
+
+    cache, board, costs = ManifestCache(1 << 24), DebtBoard(), list[Spent]()
+    rewriter = Rewriter(
+        lake.session, lake.catalogs, cache, lake.in_flight(), slots=SlotPool(1), lease_seconds=60, check_seconds=60,
+        right=CommitRight(confirm=confirm),
+    )  # fmt: skip
+    planner = TablePlanner(
+        settings=settings, catalogs=lake.catalogs, cache=cache, board=board, listener=ignore, clock=time.time,
+        planned=lambda _: None,
+    )  # fmt: skip
+    debt = TableDebt(name, 1, {}, acted_on=True, manifests=counts)
+    RewriteWorker(planner, rewriter, announce=lambda _: None).work(debt, lambda: False, Grant(), costs.append)
+    (cost,) = costs
+    assert cost.bytes == counts.bytes
+    assert cost.requests >= 2 * counts.manifests
+    assert (cost.catalog_calls, cost.commits) == (COMMIT_CALLS, 1)
+    assert (len(lake.catalogs.load(name).manifests()) < counts.manifests) != lost

@@ -13,8 +13,9 @@ from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, Tabl
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
 from compactor.runs.dispatcher import Attempt, Dispatcher
-from compactor.runs.work_order import HOUR, Finished, Limits
-from compactor.settings.tree import LimitSettings
+from compactor.runs.usage import HOUR, Cost
+from compactor.runs.work_order import Limits
+from compactor.settings.limits import LimitSettings
 from compactor.table_names import TableName
 from tests.slow import slow
 
@@ -58,8 +59,8 @@ class FirstDay:
     chance: random.Random
     tables: int = TABLES
     now: float = START
-    starts: list[tuple[float, Finished]] = field(default_factory=list)
-    ends: list[Finished] = field(default_factory=list)
+    starts: list[tuple[float, Cost]] = field(default_factory=list)
+    ends: list[Cost] = field(default_factory=list)
     first_served: dict[str, float] = field(default_factory=dict)
     running: list[tuple[float, int, TableDebt, Spent]] = field(default_factory=list)
     again: deque[tuple[float, TableDebt]] = field(default_factory=deque)
@@ -67,7 +68,7 @@ class FirstDay:
     def __post_init__(self) -> None:
         self.board = DebtBoard()
         self.dispatcher = Dispatcher(
-            self.board, lambda *_: Spent(), concurrent_runs=self.lanes, first_backoff_seconds=1.0, limits=self.limits,
+            self.board, lambda *_: None, concurrent_runs=self.lanes, first_backoff_seconds=1.0, limits=self.limits,
             clock=lambda: self.now,
         )  # fmt: skip
         for number in range(self.tables):
@@ -103,22 +104,22 @@ class FirstDay:
         if grant.requests is not None:
             requests = min(requests, grant.requests)
         spent = Spent(size, requests, CATALOG_CALLS)
-        self.starts.append((self.now, Finished(chosen.table, self.now, size, requests, CATALOG_CALLS)))
+        self.starts.append((self.now, Cost(chosen.table, self.now, size, requests, CATALOG_CALLS)))
         self.first_served.setdefault(chosen.table.name, self.now)
         return self.now + self.chance.uniform(1, 20), len(self.starts), chosen, spent
 
     def _ended(self, done: TableDebt, spent: Spent) -> None:
-        run = Finished(done.table, self.now, spent.bytes, spent.requests, spent.catalog_calls)
+        run = Cost(done.table, self.now, spent.bytes, spent.requests, spent.catalog_calls)
         self.ends.append(run)
-        self.dispatcher._note(run)
+        self.dispatcher._charge(run.table, run.spent)
         self.dispatcher._end(done.table, Attempt(settled=done))
         if int(done.table.name[1:]) < BUSY:
             self.again.append((self.now + 30, done))
 
 
-def most_in_an_hour(runs: list[Finished], resource: str) -> int:
+def most_in_an_hour(runs: list[Cost], resource: str) -> int:
     """The most of one resource in any hour, by a window that slides over the runs."""
-    window: deque[Finished] = deque()
+    window: deque[Cost] = deque()
     most = spent = 0
     for run in sorted(runs, key=lambda each: each.at):
         window.append(run)
@@ -155,7 +156,7 @@ def test_no_hour_has_more_than_its_caps_and_no_table_starves(which: str, lanes: 
     assert len(in_first_minutes) >= lanes
     most = day.limits.settings.commits_per_table_and_hour
     for number in range(BUSY if most is not None else 0):
-        mine = [Finished(run.table, run.at, 1) for run in day.ends if run.table.name == f"t{number:04d}"]
+        mine = [Cost(run.table, run.at, 1) for run in day.ends if run.table.name == f"t{number:04d}"]
         assert most_in_an_hour(mine, "bytes") <= (most or 0)
     hours = (max(day.first_served.values()) - START) / HOUR
     print(f"{which}, {lanes} lanes: all {TABLES} tables served in {hours:.1f} h, {len(day.ends)} runs")

@@ -221,6 +221,7 @@ def test_no_command_shows_a_secret(place: Place) -> None:
         ["plan", "db.t", "--force"], ["-v", "compact", "db.t", "--force", "--output", "json"],
         ["compact", "db.t", "--force", "--engine", "spark"], ["assess"], ["simulate", "db.t"],
         ["history", "db.t", "--output", "json"], ["request", "db.t"], ["jars", "--list"], ["--help"],
+        ["pause", "db.t", "--output", "json"], ["pause", "--list"], ["resume"],
     ]  # fmt: skip
     with searched(place) as (watch, search):
         for command in commands:

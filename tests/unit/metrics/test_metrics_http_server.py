@@ -24,6 +24,7 @@ from compactor.errors import InputError
 from compactor.events import GroupRewritten, RunCommitted, RunFailed, RunMoved, RunPlanned, RunSkipped
 from compactor.partitions import PartitionKey
 from compactor.runs.dispatcher import Work
+from compactor.runs.pauses import Pause
 from compactor.runs.work_order import Budget
 from compactor.table_names import TableName
 from metrics.debt_collector import DebtCollector
@@ -332,14 +333,20 @@ def test_a_run_shows_what_is_done_of_all_and_its_estimated_end():
 
 
 def test_quiet_hours_and_what_is_left_of_the_limits_are_shown(serve):
-    work = Work(quiet=True, limited=3, budgets=(Budget("bytes_per_hour", 1_000, 750),))
+    work = Work(
+        quiet=True, limited=3, budgets=(Budget("bytes_per_hour", 1_000, 750), Budget("bytes_per_hour", 90, 9, "<b>.*"))
+    )
     server = serve(work=lambda: work)
     assert json.loads(ask(server, "/api/v1/status")[2])["limits"] == {
-        "quiet": True, "held_back_tables": 3, "budgets": [{"limit": "bytes_per_hour", "cap": 1_000, "left": 250}],
+        "quiet": True, "held_back_tables": 3, "budgets": [
+            {"tables": "*", "limit": "bytes_per_hour", "cap": 1_000, "left": 250},
+            {"tables": "<b>.*", "limit": "bytes_per_hour", "cap": 90, "left": 81},
+        ],
     }  # fmt: skip
     page = ask(server, "/")[2].decode()
     assert "Quiet hours: no run starts." in page
-    assert "Left of the limits of the hour: bytes_per_hour: 250 of 1,000; 3 due tables wait." in page
+    assert "Left of the limits of the hour: bytes_per_hour: 250 of 1,000, " in page
+    assert "bytes_per_hour of &lt;b&gt;.*: 81 of 90; 3 due tables wait." in page
     assert "Quiet hours" not in status_page(status_document(WELL, (), (), (), work=Work()))
 
 
@@ -616,3 +623,17 @@ def tags_of(page: str) -> list[str]:
 @pytest.fixture(autouse=True)
 def _log_level(caplog):
     caplog.set_level(logging.INFO)
+
+
+def test_the_page_shows_what_is_paused_and_no_markup_of_its_reason(serve):
+    board = DebtBoard()
+    for name in ("held", "free"):
+        board.put(debt(name, partition({"a": 1}, small(3)), acted_on=True))
+    pauses = (Pause("db.he*", 0.0, 2_000_000_000.0, HOSTILE.replace("\ud800", "")),)
+    server = serve(tables=tables_of(board), pauses=lambda: pauses)
+    page = ask(server, "/")[2].decode()
+    assert "db.he*, until 2033-05-18 03:33:20Z" in page
+    assert "<script>alert" not in page
+    document = json.loads(ask(server, "/api/v1/status")[2])
+    assert document["pauses"][0]["glob"] == "db.he*"
+    assert {one["table"]: one["paused"] for one in document["tables"]} == {"lake.db.free": False, "lake.db.held": True}

@@ -15,12 +15,13 @@ from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, Tabl
 from compactor.errors import LaterError, RetryError, StoppedError
 from compactor.partitions import PartitionKey
 from compactor.patience.backoff import Backoff
-from compactor.planning.budget import Grant, Spent
+from compactor.planning.budget import Charge, Grant, Spent
 from compactor.runs.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
 from compactor.runs.lifelines import ABANDONED_SECONDS, Lifelines
 from compactor.runs.slots import SlotPool
-from compactor.runs.work_order import HOUR, STARVING_SECONDS, Budget, Limits
-from compactor.settings.tree import LimitSettings
+from compactor.runs.usage import HOUR, Cost, HourOfUsage
+from compactor.runs.work_order import STARVING_SECONDS, Budget, Limits
+from compactor.settings.limits import LimitSettings
 from compactor.table_names import TableName
 
 KEY = PartitionKey(0, "[1]")
@@ -113,6 +114,10 @@ class Bench:
     ) -> None:
         self.board = DebtBoard()
         self.refused: set[str] = set()
+        self.paused: set[str] = set()
+        self.held_until = 0.0
+        self.cost: Spent | None = None
+        self.usage = HourOfUsage()
         self.now = 100.0
         self.calls: list[str] = []
         self.running: list[str] = []
@@ -125,10 +130,11 @@ class Bench:
         self.dispatcher = Dispatcher(
             self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10, clock=lambda: self.now,
             slots=slots, may_start=lambda table: table.name not in self.refused,
-            lifelines=self.lifelines, limits=Limits(limits),
+            lifelines=self.lifelines, limits=Limits(limits), usage=self.usage,
+            paused=lambda table: table.name in self.paused, held_until=lambda _table: self.held_until,
         )  # fmt: skip
 
-    def _work(self, debt: TableDebt, stopping: Callable[[], bool], _grant: Grant) -> Spent:
+    def _work(self, debt: TableDebt, stopping: Callable[[], bool], _grant: Grant, charge: Charge) -> None:
         name = debt.table.name
         with self._changed:
             self.calls.append(name)
@@ -142,9 +148,10 @@ class Bench:
             self.running.remove(name)
             ending = self._endings.pop(name)
             self._changed.notify_all()
+        if self.cost is not None:
+            charge(self.cost)
         if ending is not None:
             raise ending
-        return Spent()
 
     def put(self, *debts: TableDebt) -> None:
         for one in debts:
@@ -380,6 +387,92 @@ def test_a_table_that_may_not_start_is_passed_over_until_it_may(bench: Bench) ->
     assert replace(bench.dispatcher.status, working=frozenset()) == Work(queued=1, running=2, oldest_due_seconds=99.0)
 
 
+@pytest.mark.parametrize("ending", [None, RetryError("no answer"), StoppedError("switched off"), ValueError("a bug")])
+def test_what_a_run_cost_counts_whatever_became_of_it(bench: Bench, ending: Exception | None) -> None:
+    bench.cost = Spent(70, 5, 6)
+    bench.put(debt("a"))
+    bench.called(1)
+    bench.end("a", ending)
+    (cost,) = bench.usage.recent(bench.now)
+    assert cost.spent == Spent(70, 5, 6)
+    bench.now += 3600
+    assert bench.usage.recent(bench.now) == []
+
+
+def test_a_restart_does_not_give_the_budget_anew() -> None:
+    limits = Limits(LimitSettings(bytes_per_hour=100))
+    board = DebtBoard()
+    board.put(debt("a"))
+    started = threading.Event()
+    hour = HourOfUsage([Cost(debt("b").table, 90.0, 99)])
+    dispatcher = Dispatcher(
+        board, lambda *_: started.set(), concurrent_runs=1, first_backoff_seconds=10, limits=limits, usage=hour,
+        clock=lambda: 100.0,
+    )  # fmt: skip
+    dispatcher.start()
+    assert not started.wait(0.1)
+    assert dispatcher.status.budgets == (Budget("bytes_per_hour", 100, 99),)
+    assert dispatcher.stop(PATIENCE)
+
+
+def test_a_drained_dispatcher_lets_the_running_end_and_starts_no_other(bench: Bench) -> None:
+    bench.put(debt("a", since=1))
+    bench.called(1)
+    assert not bench.dispatcher.drained
+    bench.dispatcher.drain()
+    bench.put(debt("b", since=2))
+    bench.nothing_more(1)
+    assert not bench.dispatcher.drained
+    assert not bench.stop_seen.is_set(), "it is not asked to end"
+    bench.end("a")
+    bench.nothing_more(1)
+    assert bench.dispatcher.drained
+
+
+def test_other_limits_hold_from_the_next_choice_on(bench: Bench) -> None:
+    bench.dispatcher.limit(Limits(LimitSettings(quiet_hours=("00:00-12:00",))))  # it is 00:01:40
+    bench.put(debt("a"))
+    bench.nothing_more(0)
+    assert bench.dispatcher.status.quiet
+    bench.dispatcher.limit(Limits())
+    bench.called(1)
+
+
+def test_a_paused_table_is_asked_to_end_and_does_not_start_until_it_is_resumed(bench: Bench) -> None:
+    """It is neither queued nor waiting: nobody is paged for what a person wanted."""
+    bench.put(debt("a", since=1))
+    bench.called(1)
+    assert not bench.stop_seen.is_set()
+    bench.paused = {"a", "b"}
+    assert bench.stop_seen.wait(PATIENCE)
+    bench.put(debt("b", since=2))
+    bench.end("a", StoppedError("paused before the commit"))
+    bench.now += 10
+    bench.nothing_more(1)
+    assert bench.dispatcher.status == Work(0, 0, 0.0)
+    bench.paused = {"b"}
+    bench.dispatcher.wake()
+    bench.called(2)
+    assert bench.calls == ["a", "a"]
+
+
+def test_a_resumed_table_is_late_from_its_resumption_on() -> None:
+    bench = Bench(lanes=1)
+    bench.put(debt("a", since=1))
+    bench.now = 5 * HOUR
+    assert (bench.dispatcher.status.oldest_due_seconds, bench.dispatcher.status.late) == (5 * HOUR - 1, 1)
+    bench.held_until = bench.now - 60
+    assert (bench.dispatcher.status.oldest_due_seconds, bench.dispatcher.status.late) == (60, 0)
+
+
+def test_a_pause_stops_no_other_table(bench: Bench) -> None:
+    bench.paused = {"a"}
+    bench.put(debt("a", since=1), debt("b", since=2))
+    bench.called(1)
+    assert bench.calls == ["b"]
+    assert not bench.stop_seen.wait(0.05)
+
+
 def test_the_queue_is_made_of_tables_with_work_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ten thousand idle tables cost the dispatcher nothing."""
     monkeypatch.setattr(bench.board, "tables", lambda: pytest.fail("all tables are looked at"))
@@ -474,11 +567,7 @@ def test_a_dispatcher_that_has_work_at_its_start_ends_at_once() -> None:
         board, done = DebtBoard(), threading.Event()
         board.put(debt("a"))
 
-        def work(_debt: TableDebt, _stopping: Callable[[], bool], _grant: Grant, done: threading.Event = done) -> Spent:
-            done.set()
-            return Spent()
-
-        dispatcher = Dispatcher(board, work, concurrent_runs=2, first_backoff_seconds=10)
+        dispatcher = Dispatcher(board, lambda *_, done=done: done.set(), concurrent_runs=2, first_backoff_seconds=10)
         dispatcher.start()
         assert done.wait(PATIENCE)
         assert dispatcher.stop(PATIENCE)

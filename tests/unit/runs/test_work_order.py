@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -12,17 +13,10 @@ from compactor.debt.board import PartitionCounts, PartitionDebt, TableDebt
 from compactor.errors import InputError
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
-from compactor.runs.work_order import (
-    HOUR,
-    STARVING_SECONDS,
-    Finished,
-    Limits,
-    Usage,
-    commit_rate,
-    rank,
-    reserved,
-)
-from compactor.settings.tree import LimitSettings, load_settings
+from compactor.runs.usage import HOUR, Cost, Usage
+from compactor.runs.work_order import STARVING_SECONDS, Budget, Limits, commit_rate, rank, reserved
+from compactor.settings.limits import HourCaps, LimitSettings
+from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 
 KEY = PartitionKey(0, "[1]")
@@ -41,8 +35,8 @@ def order(*tables: TableDebt) -> list[str]:
     return [table.table.name for table in sorted(tables, key=lambda one: rank(one, NOW))]
 
 
-def allow(limits: Limits, one: TableDebt, finished: list[Finished], now: float) -> bool:
-    return limits.allow(one, Usage.of(finished, now), now)
+def allow(limits: Limits, one: TableDebt, finished: list[Cost], now: float) -> bool:
+    return limits.allow(one, limits.usage(finished, now), now)
 
 
 def at(clock: str) -> float:
@@ -123,21 +117,21 @@ def test_bytes_of_the_last_hour_hold_back_what_does_not_fit() -> None:
     limits = Limits(LimitSettings(bytes_per_hour=250 * MEBIBYTE))
     one = debt("a")
     assert one.due_bytes == 100 * MEBIBYTE
-    spent = [Finished(debt("b").table, NOW - 10, 150 * MEBIBYTE)]
+    spent = [Cost(debt("b").table, NOW - 10, 150 * MEBIBYTE)]
     assert allow(limits, one, spent, NOW)
-    assert not allow(limits, one, [*spent, Finished(debt("c").table, NOW - 20, 1)], NOW)
-    assert allow(limits, one, [*spent, Finished(debt("c").table, NOW - HOUR, 1)], NOW)
+    assert not allow(limits, one, [*spent, Cost(debt("c").table, NOW - 20, 1)], NOW)
+    assert allow(limits, one, [*spent, Cost(debt("c").table, NOW - HOUR, 1)], NOW)
 
 
 def test_a_table_larger_than_the_cap_starts_in_an_empty_hour() -> None:
     limits = Limits(LimitSettings(bytes_per_hour=MEBIBYTE))
     assert allow(limits, debt("a"), [], NOW)
-    assert not allow(limits, debt("a"), [Finished(debt("b").table, NOW - 1, 1)], NOW)
+    assert not allow(limits, debt("a"), [Cost(debt("b").table, NOW - 1, 1)], NOW)
 
 
 def test_a_table_has_so_many_commits_an_hour_and_the_others_theirs() -> None:
     limits = Limits(LimitSettings(commits_per_table_and_hour=2))
-    twice = [Finished(debt("a").table, NOW - 1, 1), Finished(debt("a").table, NOW - 2, 1)]
+    twice = [Cost(debt("a").table, NOW - 1, 1), Cost(debt("a").table, NOW - 2, 1)]
     assert not allow(limits, debt("a"), twice, NOW)
     assert allow(limits, debt("b"), twice, NOW)
     assert allow(limits, debt("a"), twice, NOW + HOUR)
@@ -150,7 +144,7 @@ def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[int, int]]) -> 
         now += pause
         one = debt("a", files=files)
         if allow(limits, one, finished, now):
-            finished.append(Finished(one.table, now, one.due_bytes))
+            finished.append(Cost(one.table, now, one.due_bytes))
     for run in finished:
         hour = [other.bytes for other in finished if run.at - HOUR < other.at <= run.at]
         assert sum(hour) <= 1000 * MEBIBYTE
@@ -174,7 +168,7 @@ def test_a_run_is_granted_what_the_hour_has_left() -> None:
     assert limits.allow(large, Usage(), NOW)
     assert limits.grant(large, Usage()).bytes == 30 * MEBIBYTE
     small = debt("b", files=2, size=1000)
-    used = Usage.of([Finished(large.table, NOW, 29 * MEBIBYTE, 950)], NOW)
+    used = Usage.of([Cost(large.table, NOW, 29 * MEBIBYTE, 950)], NOW)
     assert limits.grant(small, used) == Grant(MEBIBYTE, 50)
     assert Limits().grant(large, used) == NO_GRANT
 
@@ -182,6 +176,78 @@ def test_a_run_is_granted_what_the_hour_has_left() -> None:
 @pytest.mark.parametrize("cap", [{"requests_per_hour": 100}, {"catalog_calls_per_hour": 30}])
 def test_requests_and_catalog_calls_have_caps_too(cap: dict[str, int]) -> None:
     limits = Limits(LimitSettings(**cap))  # type: ignore[arg-type]
-    once = [Finished(debt("b").table, NOW - 10, 1, 80, 24)]
+    once = [Cost(debt("b").table, NOW - 10, 1, 80, 24)]
     assert not allow(limits, debt("a"), once, NOW)
     assert allow(limits, debt("a"), once, NOW + HOUR)
+
+
+# --- budgets of namespaces --------------------------------------------------------------------------------------------
+
+
+def in_namespace(namespace: str, name: str = "t", files: int = 10) -> TableDebt:
+    return replace(debt(name, files=files), table=TableName("lake", (namespace,), name))
+
+
+SALES = LimitSettings(
+    bytes_per_hour=1000 * MEBIBYTE,
+    namespaces={"sales.*": HourCaps(bytes_per_hour=250 * MEBIBYTE, requests_per_hour=90)},
+)
+
+
+def test_a_namespace_that_has_used_its_budget_waits_and_the_others_go_on() -> None:
+    limits, used = Limits(SALES), [Cost(in_namespace("sales", "other").table, NOW - 10, 200 * MEBIBYTE, 10)]
+    assert not allow(limits, in_namespace("sales"), used, NOW)
+    assert allow(limits, in_namespace("sales", files=5), used, NOW)
+    assert allow(limits, in_namespace("web"), used, NOW)
+    assert allow(limits, in_namespace("sales"), used, NOW + HOUR)
+
+
+def test_the_limits_of_all_tables_hold_for_those_of_a_namespace_too() -> None:
+    limits, used = Limits(SALES), [Cost(in_namespace("web").table, NOW - 10, 950 * MEBIBYTE)]
+    assert not allow(limits, in_namespace("sales"), used, NOW)
+    assert limits.grant(in_namespace("sales"), limits.usage(used, NOW)) == Grant(50 * MEBIBYTE, 35)
+
+
+def test_a_run_is_granted_the_least_that_any_of_its_budgets_has_left() -> None:
+    namespaces = {"*.t": HourCaps(bytes_per_hour=20 * MEBIBYTE), "lake.sales.*": HourCaps(bytes_per_hour=70 * MEBIBYTE)}
+    limits = Limits(LimitSettings(namespaces=namespaces))
+    assert limits.grant(in_namespace("sales"), Usage()) == Grant(20 * MEBIBYTE)
+    assert limits.grant(in_namespace("sales", "u"), Usage()) == Grant(70 * MEBIBYTE)
+    assert limits.grant(in_namespace("web", "u"), Usage()) == NO_GRANT
+
+
+def test_the_budgets_name_the_tables_that_share_them() -> None:
+    limits = Limits(SALES)
+    used = [Cost(in_namespace("sales").table, NOW, 30, 9), Cost(in_namespace("web").table, NOW, 5, 1)]
+    assert limits.budgets(limits.usage(used, NOW)) == (
+        Budget("bytes_per_hour", 1000 * MEBIBYTE, 35),
+        Budget("bytes_per_hour", 250 * MEBIBYTE, 30, "sales.*"),
+        Budget("requests_per_hour", 90, 9, "sales.*"),
+    )
+    assert limits.cap_anything
+    assert Limits(LimitSettings(commits_per_table_and_hour=1)).cap_anything
+    assert not Limits(LimitSettings(quiet_hours=("00:00-23:59",))).cap_anything
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["sales", "web", "ops"]), st.integers(1, 80), st.integers(0, 600)), max_size=60)
+)
+def test_no_hour_of_a_namespace_sees_more_than_its_budget_and_none_takes_anothers(
+    wishes: list[tuple[str, int, int]],
+) -> None:
+    """Two budgets that leave the limit of all tables free: what a namespace may do depends on its own runs alone."""
+    caps = {"sales": 400 * MEBIBYTE, "web": 900 * MEBIBYTE}
+    limits = Limits(LimitSettings(namespaces={f"{name}.*": HourCaps(bytes_per_hour=cap) for name, cap in caps.items()}))
+    now, runs = NOW, list[Cost]()
+    for namespace, files, pause in wishes:
+        now += pause
+        one = in_namespace(namespace, files=files)
+        allowed = allow(limits, one, runs, now)
+        assert allowed == allow(limits, one, [run for run in runs if run.table.namespace == (namespace,)], now)
+        if allowed:
+            size = limits.grant(one, limits.usage(runs, now)).bytes
+            runs.append(Cost(one.table, now, min(one.due_bytes, one.due_bytes if size is None else size)))
+    for namespace, cap in caps.items():
+        mine = [run for run in runs if run.table.namespace == (namespace,)]
+        for run in mine:
+            assert sum(other.bytes for other in mine if run.at - HOUR < other.at <= run.at) <= cap

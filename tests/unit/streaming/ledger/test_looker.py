@@ -15,6 +15,8 @@ from compactor.events import LedgerUpdated, ManifestsRead, TableLooked, TableUnr
 from compactor.iceberg.tables import KnownVersion
 from compactor.locations import plain_path
 from compactor.reasons import Reason
+from compactor.settings.current import CurrentSettings
+from compactor.settings.tree import LimitSettings, Settings
 from compactor.storage.ledger_database import TableState
 from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.looker import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, REMEMBERED_SNAPSHOTS, Outcome
@@ -62,6 +64,31 @@ def test_the_tables_switch_and_refused_properties_reach_the_board(scene: Scene) 
         refused.append(len(scene.debt().refused))
     assert acted_on == [True, False, True]
     assert refused == [0, 0, 1]
+
+
+def test_settings_that_change_reach_a_table_that_has_not_changed(scene: Scene) -> None:
+    scene.history.append_unreal("a", [1, 2])
+    scene.look()
+    assert scene.look().outcome is Outcome.UNCHANGED
+    assert (scene.debt().acted_on, scene.debt().due_partitions) == (True, 0)
+    before = scene.looker.settings
+    changed = Settings.model_validate(
+        {
+            "catalogs": {NAME.catalog: {}},
+            "tables": {"include": []},
+            "policy": {"strategy": "threshold", "min_input_files": 2},
+        }
+    )
+    current = CurrentSettings(changed)
+    scene.looker.settings = current
+    assert scene.look().outcome is Outcome.COUNTED
+    assert (scene.debt().acted_on, scene.debt().due_partitions) == (False, 1)
+    assert scene.look().outcome is Outcome.UNCHANGED
+    current.take(changed.model_copy(update={"limits": LimitSettings(bytes_per_hour=1)}))
+    assert scene.look().outcome is Outcome.UNCHANGED, "limits do not decide what counts mean"
+    scene.looker.settings = before
+    scene.look()
+    assert (scene.debt().acted_on, scene.debt().due_partitions) == (True, 0)
 
 
 def test_listeners_hear_how_old_the_news_is(scene: Scene) -> None:

@@ -1,0 +1,119 @@
+"""What rewrites cost in the last hour: every cost when it arises, whatever becomes of the run. Pure.
+
+The hour outlives the process: see usage_file.py.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from compactor.planning.budget import Spent
+from compactor.table_names import TableName
+
+HOUR: Final = 3600.0
+_SLOT_SECONDS: Final = 60.0  # costs of a table within it are kept as one
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A cost of a table: when (seconds since the epoch) and what; or a running run, whose cost is its grant."""
+
+    table: TableName
+    at: float
+    bytes: int
+    requests: int = 0
+    catalog_calls: int = 0
+    commits: int = 1
+
+    @property
+    def spent(self) -> Spent:
+        """The cost without table and time."""
+        return Spent(self.bytes, self.requests, self.catalog_calls, self.commits)
+
+    @classmethod
+    def of(cls, table: TableName, at: float, spent: Spent) -> Cost:
+        """Inverse of `spent`."""
+        return cls(table, at, spent.bytes, spent.requests, spent.catalog_calls, spent.commits)
+
+
+def _none(_table: TableName) -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the last hour cost in all and by namespace (a glob of tables), and the commits of each table in it."""
+
+    spent: Spent = field(default_factory=Spent)
+    commits: Counter[TableName] = field(default_factory=Counter)
+    by_namespace: Mapping[str, Spent] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, costs: Iterable[Cost], now: float, namespaces_of: Callable[[TableName], Iterable[str]] = _none
+    ) -> Usage:
+        """The usage by those of `costs` that lie within the hour before `now`."""
+        recent = [cost for cost in costs if cost.at > now - HOUR]
+        commits: Counter[TableName] = Counter()
+        by_namespace: dict[str, list[Cost]] = {}
+        for cost in recent:
+            commits[cost.table] += cost.commits
+            for glob in namespaces_of(cost.table):
+                by_namespace.setdefault(glob, []).append(cost)
+        return cls(_sum(recent), commits, {glob: _sum(found) for glob, found in by_namespace.items()})
+
+
+def _sum(costs: Sequence[Cost]) -> Spent:
+    return Spent(
+        sum(cost.bytes for cost in costs),
+        sum(cost.requests for cost in costs),
+        sum(cost.catalog_calls for cost in costs),
+        sum(cost.commits for cost in costs),
+    )
+
+
+class HourOfUsage:
+    """The costs of the last hour, by table and minute, and the reservations of running runs. Thread-safe."""
+
+    def __init__(self, costs: Iterable[Cost] = ()) -> None:
+        """`costs`: those of an earlier process."""
+        self._lock = threading.Lock()
+        self._costs: dict[tuple[TableName, int], Cost] = {}
+        self._reserved: dict[TableName, Cost] = {}
+        for cost in costs:
+            self._add(cost)
+
+    def reserve(self, run: Cost) -> None:
+        """A run starts: its grant counts until it ends, less what was charged."""
+        with self._lock:
+            self._reserved[run.table] = run
+
+    def charge(self, table: TableName, at: float, spent: Spent) -> None:
+        """A cost has arisen at `at`."""
+        with self._lock:
+            self._add(Cost.of(table, at, spent))
+            reserved = self._reserved.get(table)
+            if reserved is not None:
+                self._reserved[table] = Cost.of(table, reserved.at, reserved.spent.less(spent))
+
+    def release(self, table: TableName) -> None:
+        """The run of the table has ended."""
+        with self._lock:
+            self._reserved.pop(table, None)
+
+    def recent(self, now: float) -> list[Cost]:
+        """Costs and reservations of the hour before `now`; older ones are forgotten."""
+        with self._lock:
+            self._costs = {key: cost for key, cost in self._costs.items() if cost.at > now - HOUR}
+            return [*self._costs.values(), *(replace(run, at=now) for run in self._reserved.values())]
+
+    def _add(self, cost: Cost) -> None:
+        key = (cost.table, int(cost.at // _SLOT_SECONDS))
+        known = self._costs.get(key)
+        if known is not None:
+            cost = Cost.of(cost.table, max(known.at, cost.at), known.spent + cost.spent)
+        self._costs[key] = cost

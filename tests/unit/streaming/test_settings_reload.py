@@ -1,0 +1,120 @@
+"""The settings file is read again when it changes or when somebody asks; what cannot be used changes nothing."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactor.settings.current import CurrentSettings
+from compactor.settings.tree import Settings, load_settings
+from streaming.logs.format import change_level
+from streaming.service.settings_reload import LOOK_SECONDS, SettingsReload
+
+START = 'catalogs: {lake: {type: sql, uri: "sqlite:///:memory:"}}\ntables: {include: [a.*]}\n'
+
+
+class Place:
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / "firnline.yaml"
+        self.file.write_text(START)
+        self.steady = 0.0
+        self.applied: list[tuple[Settings, Settings]] = []
+        self.current = CurrentSettings(load_settings(self.file, {}))
+        self.reload = SettingsReload(
+            self.file,
+            self.current,
+            lambda before, now: self.applied.append((before, now)),
+            lambda: self.steady,
+            lambda path: load_settings(path, {}),
+        )
+
+    def looks(self, number: int) -> None:
+        for _ in range(number):
+            self.steady += LOOK_SECONDS
+            self.reload.check()
+
+    @property
+    def include(self) -> tuple[str, ...]:
+        return self.current.tables.include
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def test_a_changed_file_is_in_force_once_it_has_stayed_the_same(place: Place) -> None:
+    place.file.write_text(START.replace("a.*", "b.*"))
+    place.reload.check()
+    place.looks(1)
+    assert place.include == ("a.*",), "an editor may still be writing it"
+    place.file.write_text(START.replace("a.*", "c.*"))
+    place.looks(1)
+    assert place.include == ("a.*",)
+    place.looks(1)
+    assert place.include == ("c.*",)
+    place.looks(3)
+    ((before, now),) = place.applied
+    assert (before.tables.include, now.tables.include) == (("a.*",), ("c.*",))
+
+
+def test_a_signal_reads_it_at_once(place: Place) -> None:
+    place.file.write_text(START.replace("a.*", "b.*"))
+    place.reload.ask()
+    place.reload.check()
+    assert place.include == ("b.*",)
+    place.looks(3)
+    assert len(place.applied) == 1
+
+
+@pytest.mark.parametrize("content", ["catalogs: {lake: rest}", "{", "", None])
+def test_a_file_that_cannot_be_used_changes_nothing_and_is_reported_once(
+    place: Place, caplog: pytest.LogCaptureFixture, content: str | None
+) -> None:
+    place.file.unlink() if content is None else place.file.write_text(content)
+    with caplog.at_level(logging.INFO, "firnline"):
+        place.looks(5)
+    assert place.include == ("a.*",)
+    assert caplog.text.count("settings not reloaded: the old ones hold") == 1
+    assert "not valid" in place.reload.trouble
+    place.file.write_text(START)
+    place.looks(2)
+    assert place.reload.trouble == ""
+    assert place.applied == []
+
+
+def test_what_needs_a_restart_is_named_without_its_value(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+    secret = START.replace('"}}', '", password: hunter2}}')
+    place.file.write_text(secret + "http: {port: 1}\n")
+    with caplog.at_level(logging.INFO, "firnline"):
+        place.looks(2)
+    assert place.reload.trouble == "need a restart: catalogs.lake.password, http.port"
+    assert place.applied == []
+    assert "hunter2" not in " ".join(str(record.__dict__) for record in caplog.records)
+
+
+def test_without_a_file_nothing_is_read(tmp_path: Path) -> None:
+    current = CurrentSettings(load_settings(None, {"FIRNLINE_CATALOGS": '{"lake": {}}'}))
+    steady: list[float] = [0.0]
+    loads: list[Any] = []
+    reload = SettingsReload(None, current, lambda *_: None, lambda: steady[0], loads.append)  # type: ignore[arg-type]
+    steady[0] = 100.0
+    reload.check()
+    assert loads == []
+
+
+def test_the_level_changes_unless_verbose_has_set_another() -> None:
+    log = logging.getLogger("firnline")
+    before = log.level
+    try:
+        log.setLevel("INFO")
+        change_level("INFO", "WARNING")
+        assert log.level == logging.WARNING
+        log.setLevel("DEBUG")
+        change_level("INFO", "ERROR")
+        assert log.level == logging.DEBUG
+    finally:
+        log.setLevel(before)
