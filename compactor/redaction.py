@@ -34,19 +34,22 @@ _IN_URL: Final = re.compile(r"(://[^/@:\s\"]*:)([^/@\s\"]+)(@)")
 _PARTS: Final = re.compile(r"""(?:passw(?:or)?d|secret|key|signature)\s*=\s*["']?([^"';,&\s]+)""", re.IGNORECASE)
 """Secrets inside of a value: of Kafka's JAAS configuration, of a connection string."""
 _PASSWORD_OPTION: Final = re.compile(r"(?:passw(?:or)?d|secret)\w*\s*=", re.IGNORECASE)
+_VALUE: Final = r"(?:\\[^\s\"']|[^\s\"',;&}\])\\]){4,}"
+"""A value without quotes, also inside of a string of JSON: never the backslash of a quote, or the line would break."""
+_QUOTE: Final = r"(?:\\?[\"'])?"
 _FORMS: Final = (
     (re.compile(r"\b(bearer|basic)(\s+)(?=\S*[\d=])[\w+/=.~-]{8,}", re.IGNORECASE), rf"\1\2{HIDDEN}"),
     (_IN_URL, rf"\1{HIDDEN}\3"),
-    (re.compile(r"([?&](?:X-(?:Amz|Goog)-\w[\w-]*|sig|signature)=)[^&\s\"']+", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (re.compile(r"([?&](?:X-(?:Amz|Goog)-\w[\w-]*|sig|signature)=)[^&\s\"'\\]+", re.IGNORECASE), rf"\1{HIDDEN}"),
     (
         re.compile(
             r"((?:access|refresh|session|id|sas|security)[._-]?token|client[._-]?secret|secret[._-]?(?:access[._-]?)?key"
-            r"|passw(?:or)?d)([\"']?\s*[=:]\s*[\"']?)(?!\*)[^\s\"',;&}\])]{4,}",
+            rf"|passw(?:or)?d)({_QUOTE}\s*[=:]\s*{_QUOTE})(?!\*){_VALUE}",
             re.IGNORECASE,
         ),
         rf"\1\2{HIDDEN}",
     ),
-    (re.compile(r"(token[\"']?\s*[=:]\s*[\"']?)(?=\S*\d)[\w+/=.~-]{16,}", re.IGNORECASE), rf"\1{HIDDEN}"),
+    (re.compile(rf"(token{_QUOTE}\s*[=:]\s*{_QUOTE})(?=\S*\d)[\w+/=.~-]{{16,}}", re.IGNORECASE), rf"\1{HIDDEN}"),
     (re.compile(r"\beyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*"), HIDDEN),  # a JSON web token
 )
 

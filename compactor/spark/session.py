@@ -9,14 +9,19 @@ from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from compactor.errors import RetryError
+from compactor.reasons import Reason
 from compactor.redaction import SECRET_NAMES, holds_secret, is_secret
 from compactor.settings.environment import ENVIRONMENT_PREFIX
 from compactor.settings.tree import Settings
 from compactor.spark.catalogs import aws_profile, bundles, spark_catalog_conf
 from compactor.spark.java import SPARK_JARS, JarSet, fetch_jars, java_home
+from compactor.spark.jvm_output import output_without_secrets
 from compactor.spark.shipped_modules import send_modules
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
@@ -42,7 +47,11 @@ SHUFFLE_PARTITIONS = 1  # no query of the service shuffles more than a few rows
 
 
 def spark_session(settings: Settings, application: str = "firnline") -> SparkSession:
-    """Start (or reuse) the session that runs the stream and the output tasks."""
+    """Start (or reuse) the session that runs the stream and the output tasks.
+
+    Raises:
+        RetryError: a cluster did not admit the application.
+    """
     os.environ["JAVA_HOME"] = str(java_home())
     # Local executors must use the interpreter of this environment. PySpark itself reads only the variable.
     os.environ.setdefault("PYSPARK_PYTHON", settings.spark.conf.get("spark.pyspark.python", sys.executable))
@@ -51,7 +60,17 @@ def spark_session(settings: Settings, application: str = "firnline") -> SparkSes
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except Py4JError as error:
+        if settings.spark.master.startswith("local"):
+            raise
+        cause = str(getattr(error, "java_exception", error)).splitlines()[0]
+        raise RetryError(
+            f"Spark's cluster {settings.spark.master} starts no application: {cause}; check spark.master, the network "
+            "between both, and that spark.authenticate and its secret are the cluster's",
+            reason=Reason.SPARK_LOST,
+        ) from error
     session.sparkContext.setLogLevel(settings.spark.conf.get("spark.log.level", "ERROR"))
     if not settings.spark.master.startswith("local"):
         send_modules(session.sparkContext)
@@ -79,8 +98,10 @@ def _launch_jvm(conf: Mapping[str, str], passwords: Container[str]) -> None:
             "set Java's options in the environment instead (JDK_JAVA_OPTIONS), and name no password in addresses",
             key,
         )
-    with _kept_out_of_environment(passwords):
-        SparkContext._ensure_initialized(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))  # noqa: SLF001
+    with _kept_out_of_environment(passwords), output_without_secrets() as output:
+        arguments = SparkConf(loadDefaults=False).setAll(list(conf.items()))
+        gateway = launch_gateway(arguments, {"stdout": output, "stderr": output})
+        SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
 
 @contextmanager
@@ -130,6 +151,9 @@ def session_conf(settings: Settings) -> dict[str, str]:
     }
     if not ({"spark.jars", "spark.jars.packages"} & set(settings.spark.conf)):
         conf["spark.jars"] = ",".join(str(jar) for jar_set in jar_sets(settings) for jar in fetch_jars(jar_set))
+    if settings.spark.master.startswith("local"):
+        # Its ports are open to all users of this host, who could send it code. Spark makes the secret itself.
+        conf["spark.authenticate"] = "true"
     profile = aws_profile(settings.catalogs)
     if profile:  # Iceberg's Java client has no property for the profile
         for side in ("driver", "executor"):

@@ -16,8 +16,10 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
+from compactor import redaction
+
 NEEDED_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE")
-PUMP = Path(__file__).with_name("pump.py")
+PUMP, REDACTION = Path(__file__).with_name("pump.py"), Path(str(redaction.__file__))
 DRAIN_SECONDS = 5.0  # for the pump to write the last lines; normally milliseconds
 NOT_FOR_THE_PUMP = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
 STDOUT, STDERR = 1, 2
@@ -58,7 +60,7 @@ def output_as_json() -> TextIO:
     )  # the pump inherits this mask and ends only with its pipes
     try:
         subprocess.Popen(
-            [sys.executable, "-I", "-S", str(PUMP), str(own), str(printed), str(done)],
+            [sys.executable, "-I", "-S", str(PUMP), str(own), str(printed), str(done), str(REDACTION)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             pass_fds=(own, printed, done),

@@ -2,9 +2,10 @@
 
 `streaming/logs/json_output.py` starts it by its path; it uses only the standard library. It outlives the service, so
 that the last lines of a killed service and of its JVM are JSON too, and ends when all writers have closed the pipes.
+What looks like a secret is hidden in what others print: of an executor nobody else does it.
 
-Arguments: the read ends of two pipes (firnline's log; the output of all processes) and a descriptor that it closes
-after writing everything that was printed before the end of firnline's log.
+Arguments: the read ends of two pipes (firnline's log; the output of all processes), a descriptor that it closes after
+writing everything that was printed before the end of firnline's log, and the path of compactor/redaction.py.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -163,19 +165,25 @@ class Source:
         return list(self.entries.flush()) if time.monotonic() - self._read_at >= QUIET_SECONDS else []
 
 
-def pump(own: int, printed: int, done: int, to: int = STDERR) -> None:
+def pump(own: int, printed: int, done: int, to: int = STDERR, hide: Callable[[str], str] = str) -> None:
     """Convert both pipes until all writers have closed them; close `done` once `own` has ended."""
     first, second = Source(own), Source(printed)
+
+    def write(source: Source, entries: list[bytes]) -> None:
+        if source is second:  # firnline's own are free of secrets
+            entries = [hide(each.decode("utf-8", "replace")).encode() for each in entries]
+        write_lines(to, entries)
+
     while first.open or second.open:
         wait = QUIET_SECONDS if first.entries.waiting or second.entries.waiting else None
         for source in readable([source for source in (first, second) if source.open], wait):
-            write(to, source.read())
+            write(source, source.read())
         for source in (first, second):
-            write(to, source.complete())
+            write(source, source.complete())
         if not first.open and done >= 0:
             while second.open and readable([second], 0):
-                write(to, second.read())
-            write(to, list(second.entries.flush()))
+                write(second, second.read())
+            write(second, list(second.entries.flush()))
             os.close(done)
             done = -1
 
@@ -186,7 +194,7 @@ def readable(sources: list[Source], wait: float | None) -> list[Source]:
     return [source for source in sources if source.descriptor in ready]
 
 
-def write(to: int, entries: list[bytes]) -> None:
+def write_lines(to: int, entries: list[bytes]) -> None:
     """Write whole lines. Drop them if the reader is gone: writers must not wait or fail because of it."""
     rest = b"".join(line + b"\n" for line in entries)
     while rest:
@@ -203,4 +211,5 @@ def _refuse(constant: str) -> None:
 
 
 if __name__ == "__main__":
-    pump(*map(int, sys.argv[1:]))
+    descriptors, redaction = [int(each) for each in sys.argv[1:4]], runpy.run_path(sys.argv[4])
+    pump(descriptors[0], descriptors[1], descriptors[2], hide=redaction["hide"])

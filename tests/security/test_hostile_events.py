@@ -1,4 +1,4 @@
-"""100,000 hostile events through the code that decodes them in Spark's Python workers."""
+"""100,000 hostile events through the code that decodes them in Spark's Python workers; a part through a service."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from kafka import KafkaProducer
+from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.shards import EVERYTHING
 from streaming.commit_events.decoder import BadEventReason
 from streaming.ledger.dead_letter_query import LetterDecoder, found
 from streaming.ledger.event_reader import EventDecoder, heard_of
 from streaming.ledger.records import ARROW_BATCH_RECORDS
+from tests.integration.service_process import site, wait_for
 from tests.security.hostile_events import hostile_events
 from tests.unit.streaming.test_event_decoding import records
 
 EVENTS = 100_000
+SENT = 10_000
 CATALOGS = ("lake",)
+LARGEST_RECORD = 4 * 1024 * 1024
 LETTER_BYTES = 1024 * 1024
 MEMORY_BYTES = 600 * 1024 * 1024
 
@@ -67,6 +73,55 @@ def test_every_other_event_becomes_one_dead_letter_of_bounded_size() -> None:
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
     assert grown < MEMORY_BYTES
     print(f"\ndead letters by reason: {dict(bad)}; memory grew by {grown / 1e6:.0f} MB")
+
+
+@pytest.mark.timeout(1800)
+def test_a_service_goes_on_and_writes_one_letter_for_each(broker: str, tmp_path: Path) -> None:
+    """Through a real broker and both queries. Its table is rewritten as before; no name of an event becomes known."""
+    events = [*hostile_events(2, SENT)]
+    decoder = LetterDecoder(CATALOGS, EVERYTHING)
+    bad, tables = found([_Row(row) for batch in decoder.found(iter([records(*events)])) for row in batch.to_pylist()])
+    letters = sum(bad.values()) + sum(tables.values())
+    with site(tmp_path, broker) as place:
+        place.create("t")
+        make_topic(broker, place.topic)
+        service = place.start()
+        service.wait_ready()
+        producer = KafkaProducer(bootstrap_servers=broker, max_request_size=LARGEST_RECORD)
+        sent = [producer.send(place.topic, value=value, key=b"k") for value in events]
+        producer.flush()
+        assert all(each.succeeded() for each in sent)
+        producer.close()
+        place.publish(*place.append("t", commits=6, parts=1, rows=50))
+        rows = place.rows("t")
+        service.wait_metric("firnline_commits_total")
+        metrics = service.wait_metric("firnline_dead_letters_total", letters)
+        wait_for("the letters", lambda: len(place.records(f"{place.topic}-dead")) >= letters)
+        by_reason = {reason: metrics.total("firnline_dead_letters_total", reason=reason) for reason in bad}
+        print(f"\n{SENT:,} hostile events through the service: {letters:,} dead letters; {by_reason}")
+        assert by_reason == bad
+        assert metrics.total("firnline_dead_letters_total") == letters
+        assert len(place.records(f"{place.topic}-dead")) == letters
+        assert place.rows("t") == rows
+        assert len(place.live_files("t")) == 1
+        known = {dict(labels).get("table", "lake.db.t") for _, labels in metrics.samples}
+        assert known == {"lake.db.t"}, "names of events are labels of metrics"
+        for path in ("/", "/api/v1/status", "/metrics"):
+            answer = service.get(path)
+            assert answer is not None
+            assert "<script>alert" not in answer[1]
+        assert all(printable(line) for line in service.log_text.splitlines())
+        assert "Traceback" not in service.log_text
+        assert service.terminate()[0] == 0
+
+
+def make_topic(broker: str, name: str) -> None:
+    """A topic that takes records larger than a decoder reads."""
+    admin = KafkaAdminClient(bootstrap_servers=broker)
+    try:
+        admin.create_topics([NewTopic(name, 1, 1, topic_configs={"max.message.bytes": str(LARGEST_RECORD)})])
+    finally:
+        admin.close()
 
 
 class _Row(dict[str, object]):

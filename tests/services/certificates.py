@@ -16,12 +16,15 @@ STORE_PASSWORD = "changeit"  # noqa: S105 - protects nothing; Java reads a trust
 
 @dataclass(frozen=True)
 class Certificates:
-    """PEM files: the authority's certificate; a server's certificate and key; both in one file, as Kafka wants them."""
+    """PEM files: the authority's certificate; a server's certificate and key; both in one file, as Kafka wants them; a
+    client's key and certificate in one file.
+    """
 
     authority: Path
     certificate: Path
     key: Path
     both: Path
+    client: Path
 
     def trust_store(self) -> Path:
         """The authority's certificate as a trust store of Java."""
@@ -44,12 +47,23 @@ def issue(folder: Path, *names: str) -> Certificates:
     folder.mkdir(parents=True, exist_ok=True)
     authority = trustme.CA()
     server = authority.issue_cert(*(names or ("127.0.0.1", "localhost")))
-    made = Certificates(folder / "ca.pem", folder / "server.pem", folder / "server.key", folder / "server-both.pem")
+    made = Certificates(
+        *(folder / name for name in ("ca.pem", "server.pem", "server.key", "server-both.pem", "client-both.pem"))
+    )
     authority.cert_pem.write_to_path(str(made.authority))
-    chain = b"".join(pem.bytes() for pem in server.cert_chain_pems)
-    made.certificate.write_bytes(chain)
-    key = serialization.load_pem_private_key(server.private_key_pem.bytes(), password=None)
-    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8  # the only form that Java reads
-    made.key.write_bytes(key.private_bytes(pem, form, serialization.NoEncryption()))
-    made.both.write_bytes(made.key.read_bytes() + chain)
+    made.certificate.write_bytes(_chain(server))
+    made.key.write_bytes(_key(server))
+    made.both.write_bytes(_key(server) + _chain(server))
+    client = authority.issue_cert("firnline@example.com")
+    made.client.write_bytes(_key(client) + _chain(client))
     return made
+
+
+def _chain(issued: trustme.LeafCert) -> bytes:
+    return b"".join(pem.bytes() for pem in issued.cert_chain_pems)
+
+
+def _key(issued: trustme.LeafCert) -> bytes:
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), password=None)
+    pem, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8  # the only form that Java reads
+    return key.private_bytes(pem, form, serialization.NoEncryption())

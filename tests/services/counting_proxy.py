@@ -1,4 +1,4 @@
-"""A TCP relay that counts the bytes it carries: an independent witness of what went over the wire."""
+"""A TCP relay that counts the bytes it carries and looks for a text: a witness of what went over the wire."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ _CHUNK = 256 * 1024
 
 @dataclass
 class Wire:
-    """The relay's address, and the bytes carried so far: `up` to the server, `down` from it."""
+    """The relay's address, and the bytes carried so far: `up` to the server, `down` from it. `sought` is a text, and
+    `seen` how often it went by.
+    """
 
     host: str
     port: int
     up: int = 0
     down: int = 0
     delay_seconds: float = 0.0
+    sought: bytes = b""
+    seen: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -31,17 +35,22 @@ class Wire:
     def total(self) -> int:
         return self.up + self.down
 
-    def count(self, *, up: int = 0, down: int = 0) -> None:
+    def count(self, *, up: int = 0, down: int = 0, seen: int = 0) -> None:
         with self._lock:
             self.up += up
             self.down += down
+            self.seen += seen
 
 
 @contextmanager
-def counting_proxy(host: str, port: int, delay_seconds: float = 0.0) -> Iterator[Wire]:
-    """Relay to a server until the end of the block; every request waits `delay_seconds`, as if the server were far."""
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        wire = Wire(*listener.getsockname()[:2], delay_seconds=delay_seconds)
+def counting_proxy(
+    host: str, port: int, delay_seconds: float = 0.0, *, sought: bytes = b"", at: tuple[str, int] = ("127.0.0.1", 0)
+) -> Iterator[Wire]:
+    """Relay from the address `at` to a server until the end of the block; every request waits `delay_seconds`, as if
+    the server were far.
+    """
+    with socket.create_server(at, backlog=128) as listener:
+        wire = Wire(*listener.getsockname()[:2], delay_seconds=delay_seconds, sought=sought)
         threading.Thread(target=_serve, args=(listener, (host, port), wire), daemon=True).start()
         yield wire
         with suppress(OSError):
@@ -62,9 +71,13 @@ def _serve(listener: socket.socket, target: tuple[str, int], wire: Wire) -> None
 
 
 def _relay(source: socket.socket, target: socket.socket, wire: Wire, direction: str) -> None:
+    end_of_last = b""
     with suppress(OSError):
         while data := source.recv(_CHUNK):
             wire.count(**{direction: len(data)})
+            if wire.sought:
+                wire.count(seen=(end_of_last + data).count(wire.sought))
+                end_of_last = (end_of_last + data)[-len(wire.sought) + 1 :]
             if direction == "up" and wire.delay_seconds:
                 time.sleep(wire.delay_seconds)
             target.sendall(data)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import subprocess
 import uuid
 from collections.abc import Iterator
@@ -32,9 +33,19 @@ def daemon_missing() -> str:
 @functools.cache
 def built_image() -> str:
     """Its name; layers that are there already are taken as they are."""
-    made = docker("build", "-f", "deploy/docker/Dockerfile", "-t", IMAGE, str(ROOT), timeout=1200)
+    made = docker("build", "-f", "deploy/docker/Dockerfile", *_base(), "-t", IMAGE, str(ROOT), timeout=1200)
     assert made.returncode == 0, (made.stdout + made.stderr)[-3000:]
     return IMAGE
+
+
+def _base() -> list[str]:
+    """Tests pull no image: where only an unpinned base of the same release is there, it is used instead."""
+    pinned = re.search(r"^ARG BASE=(\S+)$", (ROOT / "deploy/docker/Dockerfile").read_text(), re.MULTILINE)
+    assert pinned is not None
+    local = "debian:bookworm-slim"
+    if docker("image", "inspect", pinned[1]).returncode == 0 or docker("image", "inspect", local).returncode != 0:
+        return []
+    return ["--build-arg", f"BASE={local}"]
 
 
 def image_bytes() -> int:

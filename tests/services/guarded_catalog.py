@@ -11,6 +11,7 @@ import ssl
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ class GuardedCatalog:
         refuses: Whether the token endpoint refuses every client.
         clients: For each User-Agent, the number of requests with a valid token.
         expired: Requests with a token that was valid once.
+        grants: Requests to the token endpoint by their kind of grant.
     """
 
     uri: str
@@ -51,6 +53,7 @@ class GuardedCatalog:
     tokens: dict[str, float] = field(default_factory=dict)
     clients: dict[str, int] = field(default_factory=dict)
     expired: int = 0
+    grants: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -65,7 +68,14 @@ class GuardedCatalog:
         }
 
     def token(self, form: dict[str, list[str]]) -> dict[str, Any] | None:
-        """A new token for a client that gives the right secret; None for others."""
+        """A new token for a client that gives the right secret; None for others.
+
+        As most servers of companies, it exchanges no tokens.
+        """
+        grant = form.get("grant_type", [""])[0].rpartition(":")[2]
+        self.grants[grant] += 1
+        if grant != "client_credentials":
+            return None
         given = f"{form.get('client_id', [''])[0]}:{form.get('client_secret', [''])[0]}"
         if self.refuses or given != self.credential:
             return None

@@ -30,6 +30,15 @@ from streaming.demo.local_process import free_port
 from tests.services.quick_java import OPTIONS
 
 HOST = "127.0.0.1"
+SECURED_RPC = {
+    "spark.authenticate": "true",
+    "spark.network.crypto.enabled": "true",
+    "spark.network.crypto.authEngineVersion": "2",
+    "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+    "spark.network.crypto.saslFallback": "false",
+}
+"""Authentication and encryption of Spark's own connections, as docs/deployment.md recommends; also needs the secret."""
+SECRET = "spark.authenticate.secret"  # noqa: S105 - the name of a setting
 START_SECONDS = float(os.environ.get("TEST_PATIENCE", "120"))
 MEMORY = "512m"
 """Of an executor and of the daemons: outputs are written by Python, outside of the heap."""
@@ -64,18 +73,20 @@ class Worker:
 
 @dataclass
 class SparkCluster:
-    """A running master; workers are added and removed by the tests."""
+    """A running master; workers are added and removed by the tests. `secret`: of its connections; empty: no secret."""
 
     folder: Path
     master: str
     page: str
     python: Path
+    secret: str = ""
     workers: list[Worker] = field(default_factory=list)
 
     @property
     def conf(self) -> dict[str, str]:
-        """Spark configuration of a driver: one core and little memory for each executor."""
+        """Spark configuration of a driver: one core and little memory for each executor. The secret is not in it."""
         return {
+            **(SECURED_RPC if self.secret else {}),
             "spark.executor.cores": "1",
             "spark.executor.memory": MEMORY,
             "spark.executor.extraJavaOptions": OPTIONS,
@@ -96,7 +107,7 @@ class SparkCluster:
         folder.mkdir()
         command = _spark_class("worker.Worker", self.master, "--host", HOST, "-c", str(cores), "-m", f"{cores}g")
         command += ["--webui-port", str(free_port()), "--work-dir", str(folder / "work")]
-        self.workers.append(Worker(_start(command, folder), folder / "log"))
+        self.workers.append(Worker(_start(command, folder, self.secret), folder / "log"))
         return self.workers[-1]
 
     @property
@@ -112,8 +123,9 @@ class SparkCluster:
 
 
 @contextmanager
-def spark_cluster(folder: Path, *workers: int) -> Iterator[SparkCluster]:
-    """A cluster whose workers have these numbers of cores. Nothing is left running.
+def spark_cluster(folder: Path, *workers: int, secret: str = "") -> Iterator[SparkCluster]:
+    """A cluster whose workers have these numbers of cores. Nothing is left running. `secret`: who does not know it
+    takes no part, and connections are encrypted.
 
     Raises:
         GiveUpError: a process did not start; the message contains the end of its log.
@@ -122,8 +134,8 @@ def spark_cluster(folder: Path, *workers: int) -> Iterator[SparkCluster]:
     home = folder / "master"
     home.mkdir(parents=True)
     command = _spark_class("master.Master", "--host", HOST, "--port", str(port), "--webui-port", str(page))
-    master = Worker(_start(command, home), home / "log")
-    cluster = SparkCluster(folder, f"spark://{HOST}:{port}", f"http://{HOST}:{page}", _plain_python(folder))
+    master = Worker(_start(command, home, secret), home / "log")
+    cluster = SparkCluster(folder, f"spark://{HOST}:{port}", f"http://{HOST}:{page}", _plain_python(folder), secret)
     try:
         _wait("Spark's master", master, lambda: cluster.state["status"] == "ALIVE")
         if workers:
@@ -166,8 +178,16 @@ def _spark_class(name: str, *arguments: str) -> list[str]:
     return [str(home / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
 
 
-def _start(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
-    """Start a daemon in a session of its own, without the project in its environment."""
+def _start(command: list[str], folder: Path, secret: str) -> subprocess.Popen[bytes]:
+    """Start a daemon in a session of its own, without the project in its environment.
+
+    It reads the secret from its settings file: its command line can be read by everybody.
+    """
+    file = folder / "conf" / "spark-defaults.conf"
+    file.parent.mkdir()
+    file.touch(mode=0o600)
+    settings = {**SECURED_RPC, SECRET: secret} if secret else {}
+    file.write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONPATH" and not name.startswith("FIRN")}
     environment = {
         **kept,
@@ -177,6 +197,7 @@ def _start(command: list[str], folder: Path) -> subprocess.Popen[bytes]:
         "SPARK_DAEMON_MEMORY": MEMORY,
         "SPARK_DAEMON_JAVA_OPTS": OPTIONS,
         "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_CONF_DIR": str(file.parent),
     }
     with (folder / "log").open("wb") as out:
         return subprocess.Popen(

@@ -122,6 +122,24 @@ def test_forms_that_are_secret_wherever_they_appear(text: str, kept: str) -> Non
 @pytest.mark.parametrize(
     "text",
     [
+        'GET "https://b.s3/x?X-Amz-Signature=canary123"', 'password="canary123"', "password=abc\\canary123 and more",
+        'password="canary\\"', "password=\ncanary123", "{'sasl.password': 'canary123'}",
+        'token="4f126afc0dd543aa88canary"', 'Bearer "canary123"', 'postgresql://me:canary123@host/"db"',
+    ],
+)  # fmt: skip
+def test_a_line_of_json_stays_one(text: str) -> None:
+    """Lines are hidden after their text became JSON: a backslash belongs to the character behind it."""
+    line = hide(json.dumps({"message": text, "next": 1}))
+    assert json.loads(line)["next"] == 1
+
+
+def test_a_quoted_secret_is_hidden_in_json_too() -> None:
+    assert "canary" not in hide(json.dumps({"message": 'login with access_token="canary123" failed'}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
         "table lake.db.events: the catalog refused basic authentication",
         "s3://lake/db/t/data/sig=12/00000.parquet does not exist",
         "no Kafka broker answers at kafka:9092: NoBrokersAvailable; check kafka.bootstrap_servers",

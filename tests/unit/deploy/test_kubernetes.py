@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import ipaddress
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from click.testing import CliRunner
 from compactor.settings.tree import load_settings
 from streaming.cli import main
 from streaming.wiring import check_run_settings
+from tests.services.spark_cluster import SECURED_RPC
 from tests.unit.deploy.test_alerts import RULES
 
 ROOT = Path(__file__).parents[3]
@@ -251,6 +253,64 @@ def test_only_the_driver_of_executors_may_ask_the_api_server() -> None:
     bound = only("spark-on-kubernetes", "RoleBinding", "firnline-spark")["subjects"]
     assert [subject["name"] for subject in bound] == [pod("spark-on-kubernetes")["serviceAccountName"]]
     assert pod("local")["serviceAccountName"] not in {subject["name"] for subject in bound}
+
+
+OUTSIDE = {"0.0.0.0/0"}
+PRIVATE = ("10.0.0.1", "100.64.0.1", "127.0.0.1", "169.254.169.254", "172.16.0.1", "192.168.0.1")
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_pods_reach_names_broker_catalog_and_store_and_nothing_else(overlay: str) -> None:
+    """Every rule names places and ports; the ports are those of the settings."""
+    policy = only(overlay, "NetworkPolicy")["spec"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    names, broker, catalog, store, *more = policy["egress"]
+    (dns,) = names["to"]
+    assert dns["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "kube-system"}
+    assert dns["podSelector"]["matchLabels"] == {"k8s-app": "kube-dns"}
+    settings = yaml.safe_load(settings_files(overlay)["firnline.yaml"])
+    for rule, address in (
+        (broker, settings["kafka"]["bootstrap_servers"]), (catalog, settings["catalogs"]["lake"]["uri"]),
+    ):  # fmt: skip
+        host, port = re.sub(r"^\w+://", "", address).split(":")
+        assert rule["to"] == [{"podSelector": {"matchLabels": {"app.kubernetes.io/name": host}}}]
+        assert ports(rule) == {int(port)}
+    (outside,) = store["to"]
+    excepted = [ipaddress.ip_network(one) for one in outside["ipBlock"]["except"]]
+    assert ports(store) == {443}
+    assert all(any(ipaddress.ip_address(one) in network for network in excepted) for one in PRIVATE)
+    assert all(rule.get("to") for rule in policy["egress"])
+    assert [ports(rule) for rule in more] == ([{443, 6443}, set()] if overlay == "spark-on-kubernetes" else [])
+    for rule in more:
+        assert not OUTSIDE & {place.get("ipBlock", {}).get("cidr") for place in rule["to"]}
+
+
+def ports(rule: dict[str, Any]) -> set[int]:
+    return {port["port"] for port in rule.get("ports", ())}
+
+
+@needs_kubectl
+def test_executors_reach_what_their_driver_reaches_but_not_the_api_server() -> None:
+    driver = only("spark-on-kubernetes", "NetworkPolicy")["spec"]["egress"]
+    executor = only("spark-on-kubernetes", "NetworkPolicy", "firnline-executor")["spec"]["egress"]
+    assert executor[1:] == driver[:4]
+    selected = executor[0]["to"][0]["podSelector"]["matchExpressions"][0]
+    assert selected["values"] == ["firnline", "firnline-executor"]
+
+
+@needs_kubectl
+def test_connections_of_spark_are_secured_by_a_file_that_both_sides_mount() -> None:
+    overlay = "spark-on-kubernetes"
+    files = settings_files(overlay)
+    conf = yaml.safe_load(files["firnline.yaml"])["spark"]["conf"]
+    assert SECURED_RPC.items() <= conf.items()
+    assert "spark.authenticate.secret" not in conf
+    folder = str(Path(conf["spark.authenticate.secret.file"]).parent)
+    for spec in (pod(overlay), yaml.safe_load(files["executor.yaml"])["spec"]):
+        (name,) = [mount["name"] for mount in spec["containers"][0]["volumeMounts"] if mount["mountPath"] == folder]
+        (volume,) = [volume for volume in spec["volumes"] if volume["name"] == name]
+        assert volume["secret"] == {"secretName": "firnline-spark-rpc"}
 
 
 @needs_kubectl

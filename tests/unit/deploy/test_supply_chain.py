@@ -33,6 +33,15 @@ def test_the_image_takes_nothing_without_a_digest() -> None:
         assert " wheel " not in command or "--no-build-isolation" in command, command
 
 
+def test_every_stage_starts_from_the_pinned_base() -> None:
+    recipe = (DOCKER / "Dockerfile").read_text()
+    assert re.search(r"^ARG BASE=debian:bookworm-\d{8}-slim@sha256:[0-9a-f]{64}$", recipe, re.MULTILINE)
+    bases = set(re.findall(r"^FROM (\S+)", recipe, re.MULTILINE))
+    assert bases == {"${BASE}", "scratch"}
+    system = recipe.split("FROM ${BASE} AS system", 1)[1].split("\nFROM ")[0]
+    assert "apt-get upgrade" in system, "a pinned base brings the packages of its day"
+
+
 def test_vulnerabilities_and_unknown_packages_are_told_apart() -> None:
     document = {
         "dependencies": [

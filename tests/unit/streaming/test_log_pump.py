@@ -244,3 +244,16 @@ def test_another_program_keeps_its_exit_code_and_its_output() -> None:
     )  # fmt: skip
     assert done.returncode == 7
     assert [json.loads(line)["message"] for line in done.stderr.splitlines()] == ["one", "two"]
+
+
+def test_what_looks_like_a_secret_is_hidden() -> None:
+    """Of an executor in a pod; nobody else does it there."""
+    own = json.dumps({"message": "Bearer canary1234", "level": "error", "logger": "x"})
+    said = f"echo 'ERROR refused: password=canary123'; echo '{own}'"
+    done = subprocess.run(
+        [sys.executable, "-m", "streaming.logs.json_output", "sh", "-c", said],
+        capture_output=True, text=True, cwd=ROOT, timeout=120, check=False,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["level"] for line in lines] == ["error", "error"]
+    assert "canary" not in done.stderr

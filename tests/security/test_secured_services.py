@@ -1,0 +1,184 @@
+"""Servers that want TLS and a login: Kafka with SASL_SSL and with certificates of clients, a catalog with OAuth2.
+
+Spark's source and sink, the Python client, PyIceberg and Iceberg's Java client connect, with the same settings.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+
+from compactor.errors import RetryError
+from compactor.iceberg.tables import Catalogs
+from compactor.settings.tree import KafkaSettings
+from streaming.demo.rest_catalog import rest_catalog
+from streaming.kafka.clients import client_arguments, ensure_topics
+from tests.integration.service_process import Site, firnline, wait_for
+from tests.services.certificates import Certificates, issue
+from tests.services.guarded_catalog import GuardedCatalog, guarded_catalog
+from tests.services.quick_java import SPARK_CONF, quick_java
+from tests.services.secured_broker import MutualBroker, SecuredBroker, mutual_broker, secured_broker
+
+LIFETIME = 12.0  # seconds of a token
+
+
+@dataclass
+class SecuredSite(Site):
+    """A site with options for Kafka, properties of a catalog, and an authority that Java trusts."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    trust: Path | None = None
+
+    def _tree(self) -> dict[str, Any]:
+        tree = super()._tree()
+        if self.trust is not None:
+            java = f"{SPARK_CONF['spark.driver.extraJavaOptions']} -Djavax.net.ssl.trustStore={self.trust}"
+            tree["spark"]["conf"]["spark.driver.extraJavaOptions"] = java
+        if self.properties:
+            tree["catalogs"] = {"lake": dict(self.properties)}
+        return tree | {"kafka": {**tree["kafka"], "options": dict(self.options)}}
+
+    @property
+    def producer(self) -> KafkaProducer:  # type: ignore[override]
+        if "made" not in self.__dict__:
+            self.__dict__["made"] = KafkaProducer(acks="all", **client_arguments(self.settings.kafka, KafkaProducer))
+        made: KafkaProducer = self.__dict__["made"]
+        return made
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return issue(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[SecuredBroker]:
+    password = 'a "quoted" \\ password; with=signs'  # noqa: S105
+    with secured_broker(tmp_path_factory.mktemp("kafka"), certificates, "firnline", password) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def mutual(tmp_path_factory: pytest.TempPathFactory, certificates: Certificates) -> Iterator[MutualBroker]:
+    with mutual_broker(tmp_path_factory.mktemp("mutual"), certificates) as running:
+        yield running
+
+
+# Kafka
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
+def test_the_service_works_on_a_broker_that_wants_tls_and_a_password(
+    secured: SecuredBroker, tmp_path: Path, mechanism: str
+) -> None:
+    works_on(secured.address, secured.options(mechanism), tmp_path)
+
+
+@pytest.mark.timeout(600)
+def test_the_service_works_on_a_broker_that_wants_certificates_of_clients(mutual: MutualBroker, tmp_path: Path) -> None:
+    works_on(mutual.address, mutual.options(), tmp_path)
+
+
+def works_on(address: str, options: dict[str, str], folder: Path) -> None:
+    """Spark's source hears an event, its sink writes a dead letter, the Python client makes topics, joins a group."""
+    place = SecuredSite(folder, address, {"service": {"shard_group": "secured"}}, options=options)
+    try:
+        place.create("t")
+        done = firnline(place.config, "check-config", "--connect")
+        assert done.returncode == 0, done.stdout + done.stderr
+        service = place.start()
+        service.wait_ready()
+        place.publish(*place.append("t", commits=6, parts=1, rows=50))
+        service.wait_metric("firnline_commits_total")
+        place.send(b"not an event")
+        service.wait_metric("firnline_dead_letters_total")
+        assert firnline(place.config, "request", "db.t").returncode == 0
+        assert service.terminate()[0] == 0
+    finally:
+        place.close()
+
+
+@pytest.mark.parametrize("wrong", ["password", "authority"])
+def test_a_refused_login_names_the_settings(secured: SecuredBroker, tmp_path: Path, wrong: str) -> None:
+    options = secured.options("SCRAM-SHA-512", password="wrong" if wrong == "password" else None)
+    if wrong == "authority":
+        options["ssl.truststore.location"] = str(issue(tmp_path).authority)
+    refused(secured.address, options)
+
+
+@pytest.mark.parametrize("wrong", ["none", "authority"])
+def test_a_refused_certificate_names_the_settings(mutual: MutualBroker, tmp_path: Path, wrong: str) -> None:
+    options = mutual.options(issue(tmp_path).client)
+    if wrong == "none":
+        del options["ssl.keystore.location"]
+    refused(mutual.address, options)
+
+
+def refused(address: str, options: dict[str, str]) -> None:
+    kafka = KafkaSettings(bootstrap_servers=address, options=options)
+    with pytest.raises(RetryError, match=r"user, password and certificates in kafka\.options"):
+        ensure_topics(kafka, create=False)
+
+
+# The catalog
+
+
+@pytest.fixture
+def catalog(tmp_path: Path, certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Iterator[GuardedCatalog]:
+    """A catalog with tables on local files, whose tokens are short-lived."""
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificates.authority))
+    files = {"io-impl": "org.apache.iceberg.hadoop.HadoopFileIO"}
+    with (
+        quick_java(rest_catalog(tmp_path / "catalog", f"file://{tmp_path}/warehouse", files)) as upstream,
+        guarded_catalog(upstream, certificates, "client:secret of the client", lifetime=LIFETIME) as guarded,
+    ):
+        yield guarded
+
+
+@pytest.mark.timeout(600)
+def test_tokens_that_expire_are_renewed_in_python_and_java(
+    broker: str, catalog: GuardedCatalog, certificates: Certificates, tmp_path: Path
+) -> None:
+    """The service rewrites a table again and again, for four lifetimes of a token."""
+    place = SecuredSite(
+        tmp_path / "site", broker, properties={**catalog.properties, "warehouse": f"file://{tmp_path}/warehouse"},
+        trust=certificates.trust_store(),
+    )  # fmt: skip
+    try:
+        place.create("t")
+        service = place.start()
+        service.wait_ready()
+        started, commits = time.monotonic(), 0
+        while time.monotonic() < started + 4 * LIFETIME:
+            place.publish(*place.append("t", commits=6, parts=1, rows=20))
+            service.wait_metric("firnline_commits_total", commits + 1)
+            commits += 1
+        before = {client: catalog.seen(client) for client in ("PyIceberg", "Java")}
+        place.publish(*place.append("t", commits=6, parts=1, rows=20))
+        service.wait_metric("firnline_commits_total", commits + 1)
+        print(
+            f"\n{commits + 1} commits in {time.monotonic() - started:.0f} s; {dict(catalog.grants)}, "
+            f"{catalog.clients}, {catalog.expired} requests with an expired token"
+        )
+        assert all(catalog.seen(client) > count for client, count in before.items()), catalog.clients
+        assert len(catalog.tokens) > 4
+        assert "run failed" not in service.log_text
+        assert service.terminate()[0] == 0
+    finally:
+        place.close()
+
+
+def test_a_catalog_whose_certificate_nobody_signed_is_refused(
+    catalog: GuardedCatalog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(issue(tmp_path / "other").authority))
+    with pytest.raises(RetryError, match="certificate"):
+        wait_for("nothing", lambda: list(Catalogs({"lake": catalog.properties}).list_tables("lake")), seconds=1)
