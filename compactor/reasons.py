@@ -27,6 +27,7 @@ class Reason(StrEnum):
     # Services that firnline needs.
     UNAVAILABLE = "unavailable"
     ACCESS_DENIED = "access_denied"
+    CREDENTIALS_EXPIRED = "credentials_expired"
     CATALOG_UNAVAILABLE = "catalog_unavailable"
     KAFKA_UNAVAILABLE = "kafka_unavailable"
     JARS_UNAVAILABLE = "jars_unavailable"

@@ -11,6 +11,7 @@ import html
 import json
 import re
 import threading
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote, quote_plus, unquote
@@ -26,6 +27,8 @@ SECRET_NAMES: Final = "|".join(_SECRETS)
 be harmless."""
 SHORTEST: Final = 8
 """Characters. A shorter value is not searched for: it could be a part of any word."""
+MOST_PASSING: Final = 256
+"""Credentials that are known at a time: catalogs vend new ones all day."""
 
 _SECRET_NAME: Final = re.compile(SECRET_NAMES, re.IGNORECASE)
 _NAMES_A_PLACE: Final = re.compile(r"(_env|_credentials|-provider|[._-]file|[._-]path|[._-]location)$", re.IGNORECASE)
@@ -114,15 +117,19 @@ class _Known:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._spellings: frozenset[str] = frozenset()
+        self._passing: deque[frozenset[str]] = deque(maxlen=MOST_PASSING)
         self.pattern: re.Pattern[str] | None = None
 
-    def add(self, secrets: Iterable[str]) -> None:
-        found = {spelling for secret in secrets if len(secret) >= SHORTEST for spelling in _spellings(secret)}
+    def add(self, secrets: Iterable[str], *, passing: bool = False) -> None:
+        found = frozenset(spelling for secret in secrets if len(secret) >= SHORTEST for spelling in _spellings(secret))
         with self._lock:
-            if found <= self._spellings:
+            if found <= self._spellings or found in self._passing:
                 return
-            self._spellings |= found
-            longest_first = sorted(self._spellings, key=lambda each: (-len(each), each))
+            if passing:
+                self._passing.append(found)
+            else:
+                self._spellings |= found
+            longest_first = sorted(self._spellings.union(*self._passing), key=lambda each: (-len(each), each))
             self.pattern = re.compile("|".join(map(re.escape, longest_first)))
 
 
@@ -132,6 +139,11 @@ _known = _Known()
 def remember(secrets: Iterable[str]) -> None:
     """From now on, `hide` removes these from texts. A secret that was replaced stays known: old texts may hold it."""
     _known.add(secrets)
+
+
+def remember_for_now(secrets: Iterable[str]) -> None:
+    """As `remember`, for secrets that end by themselves: only the last `MOST_PASSING` of these calls count."""
+    _known.add(secrets, passing=True)
 
 
 def hide(text: str) -> str:

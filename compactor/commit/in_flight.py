@@ -17,12 +17,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from compactor.commit.replace import PART
+from compactor.credentials.renewing_file_io import repeated, vended_of
 from compactor.errors import RetryError, StoppedError
 from compactor.iceberg.other_compactors import RUN_ID
 from compactor.iceberg.tables import MAIN, Catalogs, TableMissingError, TableView, head_of
@@ -302,15 +304,15 @@ def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) 
     io = table.io
     candidates = set(record.outputs)
     for location in (*record.outputs, *(f"{prefix.rstrip('/')}/" for prefix in record.prefixes)):
-        abort_uploads(location, io.properties)
+        abort_uploads(location, io.properties, vended_of(io))
     for prefix in record.prefixes:
-        candidates.update(_files_below(io, prefix))
+        candidates.update(repeated(io, partial(_files_below, io, prefix)))
     if not candidates:
         return 0
     referenced = {plain_path(path) for path in referenced_paths(table, record, cache)}
     deleted = 0
     for path in sorted(candidates):
-        if plain_path(path) not in referenced and _delete(io, path):
+        if plain_path(path) not in referenced and repeated(io, partial(_delete, io, path)):
             deleted += 1
     return deleted
 

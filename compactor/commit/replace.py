@@ -22,7 +22,16 @@ from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.other_compactors import DEPLOYMENT, RUN_ID
 from compactor.patience.backoff import Backoff
 from compactor.reasons import Reason
-from compactor.spark.java_table import COMMIT_FAILED, VALIDATION, JavaTable, delete_file, exception_class, first_line
+from compactor.spark.java_table import (
+    COMMIT_FAILED,
+    NOT_AUTHORIZED,
+    VALIDATION,
+    JavaTable,
+    delete_file,
+    exception_class,
+    expired_in_java,
+    first_line,
+)
 
 LOG = logging.getLogger("firnline")
 ENGINES = "firnline.engines"
@@ -34,6 +43,9 @@ SETTLE_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=2.0)  # between loo
 FEWEST_ATTEMPTS = 10  # Iceberg's default (4 retries) is too few beside a writer that commits every second
 FIRST_LOGGED_ATTEMPT = 3  # one or two lost races are usual beside a writer
 CARRY_ATTEMPTS = 3
+RENEWALS = 4  # times that a credential may end while the commit is prepared; the next one ends the run
+REFUSALS = frozenset({COMMIT_FAILED, NOT_AUTHORIZED})
+"""Answers to a commit that the catalog did not carry out: another came first, or Java's login has expired."""
 RETRIES = "commit.retry.num-retries"
 
 
@@ -104,7 +116,13 @@ def commit_replacements(
     covered = table.delete_files([delete_file(entry) for entry in dangling])
     for attempt in range(attempts):
         table.refresh()
-        snapshot = _prepared(table, replacements, covered, summary)
+        try:
+            snapshot = _prepared(table, replacements, covered, summary)
+        except RetryError as error:
+            if error.reason != Reason.CREDENTIALS_EXPIRED or attempt >= RENEWALS:
+                raise
+            table.load_anew()
+            continue
         try:
             table.check_unchanged()  # `_prepared` has refreshed the table: check the metadata that is sent against
             _check_counts(snapshot, replacements, summary)
@@ -148,7 +166,7 @@ def _prepared(table: JavaTable, replacements: Sequence[Replacement], dangling: A
             snapshot = _rewrite_files(table, replacements, dangling, list(carried.values()), summary).apply()
             lost = _still_needed(table, snapshot, carried)
         except Py4JJavaError as error:
-            raise _not_sent(error, summary) from error
+            raise _not_sent(error, summary, table) from error
         if not lost:
             return snapshot
         _discard(table, snapshot)
@@ -156,14 +174,15 @@ def _prepared(table: JavaTable, replacements: Sequence[Replacement], dangling: A
     raise ReplanError(f"new deletes arrived in each attempt to commit run {summary.run_id}", reason=Reason.CONFLICT)
 
 
-def _not_sent(error: Py4JJavaError, summary: CommitSummary) -> FirnlineError:
+def _not_sent(error: Py4JJavaError, summary: CommitSummary, table: JavaTable) -> FirnlineError:
     kind, message = exception_class(error), first_line(error)
     if kind == VALIDATION:
         return ReplanError(
             f"another commit touched the files of run {summary.run_id}: {message}", reason=Reason.CONFLICT
         )
     return RetryError(
-        f"the commit of run {summary.run_id} could not be prepared: {message}", reason=Reason.COMMIT_FAILED
+        f"the commit of run {summary.run_id} could not be prepared: {message}",
+        reason=Reason.CREDENTIALS_EXPIRED if expired_in_java(error, table.view) else Reason.COMMIT_FAILED,
     )
 
 
@@ -271,11 +290,11 @@ def _landed(
         f"whether run {run_id} was committed is unknown ({message}); nothing is deleted until the sweep finds out"
     )
     try:
-        # A conflict may answer a retry of the HTTP client whose first request was committed: look once.
-        found = find_commit(table, summary, sleep, attempts=1 if kind == COMMIT_FAILED else SETTLE_ATTEMPTS)
+        # A refusal may answer a retry of the HTTP client whose first request was committed: look once.
+        found = find_commit(table, summary, sleep, attempts=1 if kind in REFUSALS else SETTLE_ATTEMPTS)
     except BaseException as second:
         raise unknown from second
-    if found is Search.UNANSWERED or (found is Search.MISSING and kind != COMMIT_FAILED):
+    if found is Search.UNANSWERED or (found is Search.MISSING and kind not in REFUSALS):
         raise unknown from error
     if found is Search.MISSING and table.handle.snapshot(snapshot.snapshotId()) is not None:
         raise ReplanError(  # the table retains the snapshot: its metadata files must stay

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Final
 
-from pyiceberg.catalog import Catalog, load_catalog
 from pyiceberg.catalog.rest import RestCatalog
 from pyiceberg.exceptions import (
     AuthorizationExpiredError,
@@ -26,7 +24,6 @@ from requests import RequestException, Response
 from requests.adapters import DEFAULT_POOLSIZE
 
 from compactor.iceberg.conditional_load import AlreadyKnownError, NoAnswerError, Question
-from compactor.iceberg.hive_catalog import open_hive_catalog
 
 CONNECT_SECONDS: Final = 10.0
 ANSWER_SECONDS: Final = 60.0
@@ -103,18 +100,11 @@ def metadata_location(answer: bytes) -> str | None:
     return found if isinstance(found, str) else None
 
 
+def refuses_login(error: Exception) -> bool:
+    """Whether the catalog or its login server does not accept who asks."""
+    return isinstance(error, (UnauthorizedError, AuthorizationExpiredError, OAuthError))
+
+
 def concerns_catalog(error: Exception) -> bool:
     """Whether an error of `load_table` is one of the whole catalog: no answer, refused, overloaded, 5xx, no login."""
     return isinstance(error, _OF_THE_CATALOG)
-
-
-def open_catalog(name: str, properties: Mapping[str, str]) -> Catalog:
-    """The catalog that the properties describe; raises the errors of PyIceberg's `load_catalog`."""
-    kind = "" if "py-catalog-impl" in properties else properties.get("type", "")
-    # PyIceberg refuses `type` beside `py-catalog-impl`.
-    others = {key: value for key, value in properties.items() if key != "type"}
-    if kind == "rest":
-        return load_catalog(name, **others, **{"py-catalog-impl": f"{__name__}.{RestCatalogWithTimeouts.__name__}"})
-    if kind == "hive" and find_spec("thrift") is not None:
-        return open_hive_catalog(name, others)
-    return load_catalog(name, **properties)  # without `thrift`, PyIceberg says what to install

@@ -22,7 +22,8 @@ from pyiceberg.table.snapshots import Snapshot
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, retried
 from compactor.iceberg.conditional_load import Loaded, TableLoader
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
-from compactor.iceberg.rest_catalog import concerns_catalog, open_catalog
+from compactor.iceberg.open_catalog import open_catalog
+from compactor.iceberg.rest_catalog import concerns_catalog, refuses_login
 from compactor.partitions import PartitionLayout
 from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
@@ -31,6 +32,10 @@ from compactor.table_names import TableName
 MAIN = "main"
 DEFAULT_TARGET_FILE_SIZE = 512 * 1024 * 1024  # write.target-file-size-bytes, Iceberg's table property default
 
+LOGIN_REMEDY = (
+    "; check credential, oauth2-server-uri and scope of catalogs.{catalog}. A token that is set there ends with its "
+    "lifetime; with a credential, firnline logs in again"
+)
 ETAG_TRUST_SECONDS = 3600.0  # Iceberg's own REST server sends tags of 32 bits
 
 
@@ -289,7 +294,8 @@ class Catalogs:
             raise
         except Exception as error:  # any driver's error: the caller marks the table and retries
             reason = Reason.CATALOG_UNAVAILABLE if concerns_catalog(error) else Reason.TABLE_UNREADABLE
-            raise RetryError(f"table {name} cannot be loaded: {_message(error)}", reason=reason) from error
+            remedy = LOGIN_REMEDY.format(catalog=name.catalog) if refuses_login(error) else ""
+            raise RetryError(f"table {name} cannot be loaded: {_message(error)}{remedy}", reason=reason) from error
 
     def list_tables(self, catalog_name: str) -> Iterator[TableName]:
         """Every table of a catalog, nested namespaces included.

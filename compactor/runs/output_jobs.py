@@ -5,6 +5,7 @@ Small output tasks are bundled (bundles.py): one Spark task writes them one afte
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -24,6 +25,7 @@ from compactor.runs.results import DroppedGroup, GroupResult, checked_result
 from compactor.runs.slots import SlotPool
 from compactor.spark.java_table import exception_class, first_line
 
+LOG = logging.getLogger("firnline")
 UNSUPPORTED = "java.lang.UnsupportedOperationException"
 KILLED = (
     "Python worker exited unexpectedly",
@@ -79,8 +81,8 @@ class OutputJobs:
     def rewrite(self, numbers: Sequence[int]) -> tuple[list[GroupResult], list[DroppedGroup]]:
         """Rewrite the file groups with these numbers of the plan; returns those whose rows add up, and the others.
 
-        An output task that fails by itself costs its file group; a failure of the catalog, the store or the machine
-        ends the run.
+        An output task that fails by itself costs its file group, one whose credential ended is tried once more; a
+        failure of the catalog, the store or the machine ends the run.
 
         Raises:
             StoppedError: `stopped` was set.
@@ -195,6 +197,8 @@ class OutputJobs:
         try:
             written = self.runner.rewrite(task)
         except Exception as error:
+            if self._is_worth_another_attempt(task, error):
+                return
             if self.stopped.is_set() or not _costs_its_group(error):
                 raise
             self._fail(task, error)
@@ -202,6 +206,16 @@ class OutputJobs:
         self._written[task] = written
         self.pace.learn(*self._work_of(task), written.seconds)
         self.done(written)
+
+    def _is_worth_another_attempt(self, task: TaskId, error: Exception) -> bool:
+        """Whether the task waits for a slot again: its credential has ended, and the next attempt gets a new one."""
+        ended = isinstance(error, FirnlineError) and error.reason == Reason.CREDENTIALS_EXPIRED
+        if not ended or task in self._tried or self.stopped.is_set():
+            return False
+        LOG.info("%s: an output task is tried again with a new credential: %s", self._name, error)
+        self._tried.add(task)
+        self._put_back([task])
+        return True
 
     def _put_back(self, tasks: Sequence[TaskId]) -> None:
         with self._lock:

@@ -75,6 +75,9 @@ def spark_catalog_conf(name: str, properties: Mapping[str, str]) -> dict[str, st
     conf = file_io_conf(properties) | conf
     if kind == "rest" and ACCESS_DELEGATION.lower() not in {key.lower() for key in conf}:
         conf[ACCESS_DELEGATION] = "vended-credentials"  # PyIceberg always requests them, Java only if configured
+    if kind == "rest":
+        # For five minutes Java would load an unchanged table with the credential of the store that it had before.
+        conf.setdefault("rest-table-cache.max-entries", "0")
     if kind == "rest" and properties.get("credential"):
         # Else Java exchanges its old token for a new one. Most login servers refuse that, and commits would fail from
         # the end of the first token on. PyIceberg, too, logs in again with the credential.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from compactor.credentials.credential import Credential, means_expired
+from compactor.credentials.renewing_file_io import vended_of
 from compactor.errors import GiveUpError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
@@ -18,19 +21,37 @@ from compactor.reasons import Reason
 
 COMMIT_STATE_UNKNOWN = "org.apache.iceberg.exceptions.CommitStateUnknownException"
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
+NOT_AUTHORIZED = "org.apache.iceberg.exceptions.NotAuthorizedException"
 NO_SUCH_TABLE = "org.apache.iceberg.exceptions.NoSuchTableException"
 VALIDATION = "org.apache.iceberg.exceptions.ValidationException"
+SILENCE = (
+    "software.amazon.awssdk.core.exception.SdkClientException",
+    "java.net.ConnectException",
+    "java.net.SocketException",
+    "java.net.SocketTimeoutException",
+    "java.net.UnknownHostException",
+    "Status Code: 500",
+    "Status Code: 503",
+)
+REFRESH_ENDPOINT = "client.refresh-credentials-endpoint"
+EXPIRES_AT = "s3.session-token-expires-at-ms"
+RENEWING_IN_JAVA = ("org.apache.iceberg.aws.s3.S3FileIO", "org.apache.iceberg.io.ResolvingFileIO")
 TABLE_DATA_LOCATIONS = ("write.data.path", "write.folder-storage.path")
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class JavaTable:
-    """A loaded `org.apache.iceberg.Table`; `load` has checked that it is the table of the PyIceberg view."""
+    """A loaded `org.apache.iceberg.Table`; `load` has checked that it is the table of the PyIceberg view.
+
+    Java keeps the credential of the store that the catalog vended with the table, and a login that it could not renew.
+    Then the table is loaded anew: `handle` changes. `credential`: the vended one, as old as the handle's or older.
+    """
 
     session: SparkSession
     handle: Any
     view: TableView
     snapshot_id: int
+    credential: Credential | None = None
 
     @classmethod
     def load(cls, session: SparkSession, view: TableView, snapshot_id: int) -> JavaTable:
@@ -40,20 +61,10 @@ class JavaTable:
             RetryError: Spark's catalog cannot load it.
             ReplanError: the table was replaced, its format version changed, or the planned snapshot expired.
         """
-        spark3_util = session._jvm.org.apache.iceberg.spark.Spark3Util  # noqa: SLF001 - PySpark's documented gateway
-        try:
-            activate(session)
-            # Spark3Util treats a catalog that fails to load as a namespace. Load it first, for an error with the cause.
-            session._jsparkSession.sessionState().catalogManager().catalog(view.name.catalog)  # noqa: SLF001
-            handle = spark3_util.loadIcebergTable(session._jsparkSession, view.name.spark)  # noqa: SLF001
-        except Py4JJavaError as error:
-            raise RetryError(
-                f"Spark cannot load {view.name}: {first_line(error)}; check the catalog's properties",
-                reason=Reason.TABLE_UNREADABLE,
-            ) from error
-        table = cls(session, handle, view, snapshot_id)
+        table = cls(session, None, view, snapshot_id)
+        table.load_anew()
         table.check_unchanged()
-        if handle.snapshot(snapshot_id) is None:
+        if table.handle.snapshot(snapshot_id) is None:
             raise ReplanError(
                 f"snapshot {snapshot_id} of {view.name} expired since planning", reason=Reason.SNAPSHOT_EXPIRED
             )
@@ -86,6 +97,30 @@ class JavaTable:
                 f"{name} changed to format version {version} since planning", reason=Reason.FORMAT_CHANGED
             )
 
+    def renew(self) -> None:
+        """Load the table anew if its credential is due; a long piece of work begins. Raises as `load_anew`."""
+        if self.credential is not None and self.credential.is_due(time.time()):
+            self.load_anew()
+
+    def load_anew(self) -> None:
+        """Load the table with a new credential and, if the catalog refuses Java's login, with a new login.
+
+        Raises:
+            RetryError: Spark's catalog cannot load it.
+        """
+        vended = vended_of(self.view.io)
+        credential = vended.current() if vended is not None else None
+        try:
+            self.handle = _loaded(self.session, self.view)
+            if vended is not None and vended.endpoint is not None:
+                _let_java_renew(self.handle.io(), vended.endpoint, self.jvm)
+        except Py4JJavaError as error:
+            raise RetryError(
+                f"Spark cannot load {self.view.name}: {first_line(error)}; check the catalog's properties",
+                reason=Reason.CREDENTIALS_EXPIRED if _refuses_login(error) else Reason.TABLE_UNREADABLE,
+            ) from error
+        self.credential = credential
+
     def refresh(self) -> None:
         """Read the table's newest metadata.
 
@@ -93,9 +128,15 @@ class JavaTable:
             ReplanError: the table was dropped, or replaced by another table of the same name.
             RetryError: the catalog or the store does not answer.
         """
+        if self.credential is not None and self.credential.is_due(time.time()):
+            self.load_anew()
+            return
         try:
             self.handle.refresh()
         except Py4JJavaError as error:
+            if means_expired(str(error), vended=False):
+                self.load_anew()
+                return
             message = f"{self.view.name} cannot be read again: {first_line(error)}"
             if exception_class(error) == NO_SUCH_TABLE or "UUID does not match" in message:
                 raise ReplanError(message, reason=Reason.TABLE_REPLACED) from error
@@ -175,6 +216,53 @@ class JavaTable:
             missing = next(iter(wanted - set(found)))
             raise GiveUpError(f"Iceberg's scan of {self.view.name} does not list {missing}", reason=Reason.PLANS_DIFFER)
         return found
+
+
+def _loaded(session: SparkSession, view: TableView) -> Any:
+    spark3_util = session._jvm.org.apache.iceberg.spark.Spark3Util  # noqa: SLF001 - PySpark's documented gateway
+    activate(session)
+    catalogs = session._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
+    for attempt in range(2):
+        try:
+            # Spark3Util treats a catalog that fails to load as a namespace. Load it first, for an error with the cause.
+            catalogs.catalog(view.name.catalog)
+            return spark3_util.loadIcebergTable(session._jsparkSession, view.name.spark)  # noqa: SLF001
+        except Py4JJavaError as error:
+            if attempt or not _refuses_login(error):
+                raise
+            # Iceberg's client gives up to renew its login once the login server has refused. Spark has no public way to
+            # open a catalog again. Tables that other runs have loaded keep working.
+            catalogs.reset()
+    raise AssertionError("unreachable: the second attempt returns or raises")
+
+
+def _let_java_renew(io: Any, endpoint: str, jvm: Any) -> None:
+    """Tell Iceberg's FileIO of S3, here and on executors, where to ask for new credentials, if the catalog has not."""
+    if io.getClass().getName() not in RENEWING_IN_JAVA or io.properties().get(REFRESH_ENDPOINT) is not None:
+        return
+    known = [(each.prefix(), dict(each.config())) for each in io.credentials()] or [("s3://", {})]
+    told = jvm.java.util.ArrayList()
+    for prefix, config in known:
+        properties = jvm.java.util.HashMap()
+        for name, value in (config | {REFRESH_ENDPOINT: endpoint}).items():
+            if name != EXPIRES_AT:  # else it schedules renewals by itself, without this endpoint
+                properties.put(name, value)
+        told.add(jvm.org.apache.iceberg.io.StorageCredential.create(prefix, properties))
+    io.setCredentials(told)
+
+
+def _refuses_login(error: Py4JJavaError) -> bool:
+    return NOT_AUTHORIZED in str(error)
+
+
+def expired_in_java(error: Exception, view: TableView) -> bool:
+    """Whether an error of Java may come from a credential that has ended, in the driver or on an executor."""
+    return isinstance(error, Py4JJavaError) and means_expired(str(error), vended=vended_of(view.io) is not None)
+
+
+def store_is_silent(error: Py4JJavaError) -> bool:
+    """Whether Iceberg's reader or writer did not get an answer of the store, in the driver or on an executor."""
+    return any(sign in str(error) for sign in SILENCE)
 
 
 def data_folder(view: TableView) -> str:

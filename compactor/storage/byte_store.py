@@ -6,8 +6,9 @@ Spark tasks. `opening.byte_store_for` chooses a store.
 
 Errors: GiveUpError with reason `input_missing` (no such file), `input_truncated` (the file ends before
 the range does), `output_exists`, `output_closed`, `access_denied`, `unsupported_location`; RetryError with reason
-`no_space`, or `unavailable` for every other failure of the store. S3 adds GiveUpError `store_refuses` (it never
-accepts the request), `unsupported_encryption`, `too_many_parts`, and RetryError `input_changed` (a file was replaced).
+`no_space`, `credentials_expired`, or `unavailable` for every other failure of the store. S3 adds GiveUpError
+`store_refuses` (it never accepts the request), `unsupported_encryption`, `too_many_parts`, and RetryError
+`input_changed` (a file was replaced).
 """
 
 from __future__ import annotations
@@ -18,10 +19,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from compactor.credentials.credential import means_expired
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.reasons import Reason
 
 BUFFER_BYTES: Final = 8 * 1024 * 1024
+RENEWING: Final = (
+    "a credential that is written in the settings ends with its lifetime: let the catalog vend credentials, or leave "
+    "them out of the settings, so that the environment's are used (IRSA, instance profile), which are renewed"
+)
+"""The remedy where a credential has expired."""
 
 _READ_GAP: Final = 64 * 1024  # reading this many bytes is cheaper than a second request
 _NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -131,6 +138,11 @@ def translated(error: Exception, location: str, action: str) -> FirnlineError:
     if number in _NO_SPACE:
         return RetryError(
             f"No space left while {action} {location}: free some space; the run is tried again.", reason=Reason.NO_SPACE
+        )
+    if means_expired(str(error), vended=False):
+        return RetryError(
+            f"The store refuses the credential while {action} {location}: {error}; {RENEWING}",
+            reason=Reason.CREDENTIALS_EXPIRED,
         )
     if isinstance(error, PermissionError) or number in _DENIED:
         return GiveUpError(f"Access denied while {action} {location}: {error}", reason=Reason.ACCESS_DENIED)

@@ -9,6 +9,8 @@ from urllib.parse import urlparse
 from pyiceberg.io import FileIO, InputStream, OutputStream, load_file_io
 from pyspark import TaskContext
 
+from compactor.credentials.renewing_file_io import renewing
+from compactor.credentials.vended import VendedCredential
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
 from compactor.storage.byte_store import BUFFER_BYTES, OutputFile, check_range, errors_named, read_exactly, truncated
@@ -17,26 +19,26 @@ from compactor.storage.byte_store import BUFFER_BYTES, OutputFile, check_range, 
 class FileIOByteStore:
     """Files behind PyIceberg's FileIO, configured by the table's or catalog's properties.
 
-    Connections open on first use and stay in this process: pickling keeps the properties only.
+    Connections open on first use and stay in this process: pickling keeps the properties and the credential only.
     """
 
-    def __init__(self, properties: dict[str, str]) -> None:
+    def __init__(self, properties: dict[str, str], vended: VendedCredential | None = None) -> None:
         self.properties = properties
+        self.vended = vended
         self._file_ios: dict[str, FileIO] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"properties": self.properties}
+        return {"properties": self.properties, "vended": self.vended}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.properties = state["properties"]
-        self._file_ios = {}
+        FileIOByteStore.__init__(self, state["properties"], state["vended"])
 
     def file_io(self, location: str) -> FileIO:
         """The FileIO for this location's scheme."""
         _check_parsable(location)
         scheme = location.partition(":")[0] if ":" in location else ""
         if scheme not in self._file_ios:
-            self._file_ios[scheme] = load_file_io(self.properties, location)
+            self._file_ios[scheme] = renewing(load_file_io(self.properties, location), self.vended)
         return self._file_ios[scheme]
 
     def size(self, location: str) -> int:

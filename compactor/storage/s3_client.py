@@ -11,15 +11,16 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
+from compactor.credentials.vended import VendedCredential
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
 
 S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
-CLIENTS_KEPT: Final = 16  # vended credentials need a new client whenever they change
+CLIENTS_KEPT: Final = 16  # each table with a vended credential has its own
 THREADS_MAX: Final = 16
 _THREADS: Final = 8
 _TAGS: Final = "s3.write.tags."
@@ -188,6 +189,11 @@ class ClientSettings:
     read_timeout: float | None
     attempts: int
 
+    @property
+    def without_keys(self) -> ClientSettings:
+        """The same store and way to it, with whatever credential."""
+        return replace(self, access_key=None, secret_key=None, session_token=None)
+
 
 def client_settings(properties: Mapping[str, str]) -> ClientSettings:
     """The client settings in a table's or catalog's properties. Pure.
@@ -238,20 +244,27 @@ class S3Connections:
 
     def __init__(self, clients_kept: int = CLIENTS_KEPT) -> None:
         self._clients_kept = clients_kept
-        self._clients: OrderedDict[tuple[int, ClientSettings], Any] = OrderedDict()
+        self._clients: OrderedDict[tuple[int, ClientSettings, VendedCredential | None], Any] = OrderedDict()
         self._copies: dict[ClientSettings, bool] = {}
         self._lock = threading.Lock()
 
-    def client(self, properties: Mapping[str, str]) -> Any:
+    def client(self, properties: Mapping[str, str], vended: VendedCredential | None = None) -> Any:
         """The boto3 client for these properties.
+
+        Args:
+            properties: A table's or catalog's.
+            vended: Signs the requests instead of a credential in the properties: the client stays when it changes.
 
         Raises:
             GiveUpError: reason `access_denied`; the profile does not exist.
         """
-        key = (os.getpid(), client_settings(properties))  # a forked child must not share its parent's connections
+        settings = client_settings(properties)
+        if vended is not None:
+            settings = settings.without_keys
+        key = (os.getpid(), settings, vended)  # a forked child must not share its parent's connections
         with self._lock:
             if key not in self._clients:
-                self._clients[key] = _new_client(key[1])
+                self._clients[key] = _new_client(settings, vended)
             self._clients.move_to_end(key)
             while len(self._clients) > self._clients_kept:
                 self._clients.popitem(last=False)
@@ -259,18 +272,18 @@ class S3Connections:
 
     def can_copy(self, properties: Mapping[str, str]) -> bool | None:
         """Whether this store can copy ranges; None before the first attempt."""
-        return self._copies.get(client_settings(properties))
+        return self._copies.get(client_settings(properties).without_keys)
 
     def note_copying(self, properties: Mapping[str, str], *, possible: bool) -> None:
         """Remember whether this store can copy ranges."""
-        self._copies[client_settings(properties)] = possible
+        self._copies[client_settings(properties).without_keys] = possible
 
 
 PROCESS_CONNECTIONS: Final = S3Connections()
 """Shared by all stores of this process that are not given their own: Spark runs many tasks in one Python worker."""
 
 
-def _new_client(settings: ClientSettings) -> Any:
+def _new_client(settings: ClientSettings, vended: VendedCredential | None = None) -> Any:
     import boto3  # noqa: PLC0415 - takes 0.3 s, and only tables on S3 need it
     from botocore import UNSIGNED  # noqa: PLC0415
     from botocore.config import Config  # noqa: PLC0415
@@ -305,7 +318,9 @@ def _new_client(settings: ClientSettings) -> Any:
         "aws_secret_access_key": settings.secret_key,
         "aws_session_token": settings.session_token,
     }
-    if settings.role and not settings.anonymous:
+    if vended is not None:
+        session = _session_with(VendedKeys(vended), settings.region or session.region_name)
+    elif settings.role and not settings.anonymous:
         session, keys = _assumed(session, keys, settings), {}
     return session.client("s3", endpoint_url=settings.endpoint, config=config, **keys)
 
@@ -314,7 +329,6 @@ def _assumed(session: Any, keys: dict[str, str | None], settings: ClientSettings
     """A session with the role's credentials, which are requested when needed and renewed before they expire."""
     import boto3  # noqa: PLC0415
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials  # noqa: PLC0415
-    from botocore.session import get_session  # noqa: PLC0415
 
     source = (
         boto3.Session(profile_name=settings.profile, region_name=settings.region, **keys)
@@ -327,11 +341,40 @@ def _assumed(session: Any, keys: dict[str, str | None], settings: ClientSettings
         role_arn=settings.role,
         extra_args={"RoleSessionName": settings.role_session} if settings.role_session else None,
     )
+    credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, method="assume-role")
+    return _session_with(credentials, settings.region or session.region_name)
+
+
+def _session_with(credentials: Any, region: str | None) -> Any:
+    import boto3  # noqa: PLC0415
+    from botocore.session import get_session  # noqa: PLC0415
+
     inner = get_session()
-    inner._credentials = DeferredRefreshableCredentials(  # noqa: SLF001 - botocore has no public way to set them
-        fetcher.fetch_credentials, method="assume-role"
-    )
-    return boto3.Session(botocore_session=inner, region_name=settings.region or session.region_name)
+    inner._credentials = credentials  # noqa: SLF001 - botocore has no public way to set them
+    return boto3.Session(botocore_session=inner, region_name=region)
+
+
+class VendedKeys:
+    """What botocore signs requests with: the present credential. It asks before each request.
+
+    botocore's own `RefreshableCredentials` cannot be renewed after a refusal, and needs an end.
+    """
+
+    method = "vended"
+    account_id = None
+
+    def __init__(self, vended: VendedCredential) -> None:
+        self._vended = vended
+
+    def get_frozen_credentials(self) -> Any:
+        from botocore.credentials import ReadOnlyCredentials  # noqa: PLC0415
+
+        settings = client_settings(dict(self._vended.current().properties))
+        return ReadOnlyCredentials(settings.access_key, settings.secret_key, settings.session_token)
+
+    def get_deferred_property(self, property_name: str) -> Any:
+        """As botocore's class: for endpoints that contain the account."""
+        return lambda: getattr(self.get_frozen_credentials(), property_name)
 
 
 def _first(properties: Mapping[str, str], *names: str) -> str | None:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, IncompleteReadError
 
-from compactor.errors import GiveUpError
+from compactor.credentials.vended import VendedCredential
+from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
 from compactor.storage.byte_store import check_range, truncated
 from compactor.storage.s3_client import (
@@ -24,7 +25,14 @@ from compactor.storage.s3_client import (
     request_payer,
     s3_object,
 )
-from compactor.storage.s3_errors import NOT_FOUND, error_code, errors_named, translated
+from compactor.storage.s3_errors import (
+    NOT_FOUND,
+    error_code,
+    errors_named,
+    is_expired,
+    may_be_expired,
+    translated,
+)
 
 _READ_ATTEMPTS: Final = 3  # boto repeats requests, but not bodies that end early
 
@@ -60,26 +68,34 @@ class OpenUpload:
 class S3Objects:
     """Objects of S3 and of S3-compatible stores.
 
-    Pickling keeps the properties only. An unpickled store uses the connections of its process.
+    Pickling keeps the properties and the credential only. An unpickled store uses the connections of its process.
+
+    `vended`: the credential, if a catalog vends it.
     """
 
-    def __init__(self, properties: dict[str, str], connections: S3Connections = PROCESS_CONNECTIONS) -> None:
+    def __init__(
+        self,
+        properties: dict[str, str],
+        connections: S3Connections = PROCESS_CONNECTIONS,
+        vended: VendedCredential | None = None,
+    ) -> None:
         self.properties = properties
+        self.vended = vended
         self._connections = connections
         self._known: dict[str, ObjectState] = {}
         self._transferred = Transferred()
         self._lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"properties": self.properties}
+        return {"properties": self.properties, "vended": self.vended}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        S3Objects.__init__(self, state["properties"])
+        S3Objects.__init__(self, state["properties"], vended=state["vended"])
 
     @property
     def client(self) -> Any:
         """The boto3 client."""
-        return self._connections.client(self.properties)
+        return self._connections.client(self.properties, self.vended)
 
     @property
     def can_copy(self) -> bool | None:
@@ -113,7 +129,24 @@ class S3Objects:
         """Send one request; raises boto's own errors."""
         place = self.object(location)
         payer = request_payer(self.properties)
-        return getattr(self.client, operation)(Bucket=place.bucket, Key=place.key, **payer, **parameters)
+        return self.send(operation, Bucket=place.bucket, Key=place.key, **payer, **parameters)
+
+    def send(self, operation: str, **parameters: Any) -> Any:
+        """Send one request; one that the store refuses is sent once more with another credential, if one is vended."""
+        request = getattr(self.client, operation)
+        used = self.vended.current() if self.vended else None
+        try:
+            return request(**parameters)
+        except ClientError as error:
+            if self.vended is None or used is None or not may_be_expired(error):
+                raise
+            try:
+                self.vended.replaced(used)
+            except RetryError as none_other:
+                if is_expired(error):
+                    raise
+                raise error from none_other  # more likely, the permission is missing
+        return request(**parameters)
 
     def state(self, location: str) -> ObjectState:
         """Size and ETag at the first request; S3 is asked only once."""

@@ -356,7 +356,7 @@ class S3ByteStore(S3Objects):
         while True:
             try:
                 with errors_named(prefix, "listing uploads of"):
-                    answer = self.client.list_multipart_uploads(Bucket=place.bucket, Prefix=place.key, **markers)
+                    answer = self.send("list_multipart_uploads", Bucket=place.bucket, Prefix=place.key, **markers)
             except GiveUpError as error:
                 if error.reason in {Reason.STORE_REFUSES, Reason.INPUT_MISSING}:
                     return found

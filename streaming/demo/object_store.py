@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from compactor.spark.java import S3PROXY_JARS, fetch_jars, java_home
 from streaming.demo.local_process import free_port, local_process
@@ -36,8 +37,14 @@ class ObjectStore:
 
 
 @contextmanager
-def s3proxy(folder: Path, secret_key: str = "test-secret") -> Iterator[ObjectStore]:  # noqa: S107 - of a test server
+def s3proxy(
+    folder: Path,
+    secret_key: str = "test-secret",  # noqa: S107 - of a test server
+    options: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[ObjectStore]:
     """Run s3proxy over a folder. It checks signatures, preconditions, ranges and part sizes as S3 does.
+
+    `options`: more settings of s3proxy.
 
     Raises:
         GiveUpError: the process did not start; the message contains the end of its log.
@@ -53,6 +60,7 @@ def s3proxy(folder: Path, secret_key: str = "test-secret") -> Iterator[ObjectSto
         "jclouds.identity=unused\n"
         "jclouds.credential=unused\n"
         f"jclouds.filesystem.basedir={folder / 'objects'}\n"
+        + "".join(f"{name}={value}\n" for name, value in options.items())
     )
     java, jar = java_home() / "bin" / "java", fetch_jars(S3PROXY_JARS)[0]
     command = [str(java), "-Xmx512m", "-jar", str(jar), "--properties", str(folder / "s3proxy.conf")]

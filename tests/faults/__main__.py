@@ -24,6 +24,7 @@ from rich.table import Table
 
 from tests.benchmarks.machine import description
 from tests.faults.cells import Cell, all_cells
+from tests.faults.credential_cells import credential_cells
 from tests.faults.scene import Scene
 from tests.integration.service_process import files_of
 
@@ -69,6 +70,7 @@ def tried(scene: Scene, cell: Cell) -> Outcome:
     """Run one cell."""
     scene.tables += 1
     table, outcome = f"t{scene.tables:03d}", Outcome(cell.name)
+    cell.prepare(scene)
     scene.site.create(table)
     before, lives = counters(scene), len(scene.site.services)
     expected = None
@@ -130,7 +132,11 @@ def main() -> None:
     parser.add_argument("--output", choices=["text", "json"], default="text")
     parser.add_argument("--folder", type=Path, help="Folder for everything; else a temporary one.")
     options = parser.parse_args()
-    cells = [cell for cell in all_cells() if not options.only or any(text in cell.name for text in options.only)]
+    cells = [
+        cell
+        for cell in (*all_cells(), *credential_cells())
+        if not options.only or any(text in cell.name for text in options.only)
+    ]
     if options.list:
         print("\n".join(cell.name for cell in cells))
         return

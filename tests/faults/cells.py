@@ -41,12 +41,13 @@ FROZEN = Harm(Server.freeze, FROZEN_SECONDS, Server.thaw)
 
 @dataclass(frozen=True)
 class Cell:
-    """`act` breaks the component beside the commits of `table`, and repairs it."""
+    """`act` breaks the component beside the commits of `table`, and repairs it; `prepare` comes first."""
 
     component: str
     fault: str
     when: str
     act: Callable[[Scene, str], None]
+    prepare: Callable[[Scene], object] = lambda _scene: None
 
     @property
     def name(self) -> str:

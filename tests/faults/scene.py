@@ -25,6 +25,7 @@ from tests.faults.proxy import FaultyProxy, Mode
 from tests.integration.service_process import ServiceProcess, Site
 from tests.services.quick_java import quick_java
 from tests.services.s3_server import S3Server
+from tests.services.short_credentials import TAKES_TOKENS
 
 COMMITS, PARTS, ROWS = 6, 4, 3000
 VOLUME_BYTES = "16m"
@@ -82,6 +83,8 @@ class Scene:
     door: FaultyProxy = field(init=False)
     catalog_uri: str = ""
     tables: int = 0
+    doors: object = None
+    more: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
         self.volume = self.folder / "volume"
@@ -134,7 +137,7 @@ class Scene:
         self.servers[name] = Server(name, folder, start)
 
     def _start_store(self, running: ExitStack) -> tuple[str, int]:
-        started = running.enter_context(quick_java(s3proxy(self.folder / "s3")))
+        started = running.enter_context(quick_java(s3proxy(self.folder / "s3", options=TAKES_TOKENS)))
         address = S3Server(**vars(started)).address
         if not hasattr(self, "door"):
             self.door = FaultyProxy(address)  # the way of the writer and of the catalog's server
@@ -162,6 +165,13 @@ class Scene:
         self.service = self.site.start(port=self.port)
         self.service.wait_ready()
 
+    def use_catalog(self, properties: dict[str, str]) -> None:
+        """Start the service again, with another way to the same catalog and store."""
+        self.service.terminate()
+        self.site.sections = {**self.site.sections, "catalogs": {"lake": properties}}
+        self.site.write_config()
+        self.start_service()
+
     def objects(self, table: str) -> set[str]:
         """Locations of all objects in the table's data folder."""
         location = self.site.view(table).metadata.location
@@ -183,6 +193,7 @@ class Scene:
         self.well()
         with suppress(AssertionError):
             self.site.close()
+        self.more.close()
         for server in self.servers.values():
             server.proxy.close()
             server.running.close()

@@ -268,9 +268,13 @@ class Site:
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.config.write_text(yaml.safe_dump(self._tree()))
+        self.write_config()
         self.catalogs = Catalogs(self.settings.catalogs)
         self.catalogs.catalog("lake").create_namespace_if_not_exists("db")
+
+    def write_config(self) -> None:
+        """The settings file for services that are started from now on."""
+        self.config.write_text(yaml.safe_dump(self._tree()))
 
     def _tree(self) -> dict[str, Any]:
         tree: dict[str, Any] = {

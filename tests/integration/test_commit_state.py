@@ -69,6 +69,22 @@ def test_a_commit_that_landed_although_an_error_was_answered_is_found(
     assert unreferenced(rest_lake, table_name) == set()
 
 
+@pytest.mark.parametrize("fault", [Fault.NOT_SENT, *slow(Fault.ANSWER_LOST)])
+def test_a_commit_whose_login_has_ended_is_sent_again_unless_it_had_landed(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, fault: Fault
+) -> None:
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
+    with faulty.failing(fault, 401):
+        result = run(rest_lake, plan)
+    assert replaces(rest_lake, table_name) == 1
+    assert rest_lake.view(table_name).snapshot.snapshot_id == result.snapshot_after
+    assert rest_lake.rows(table_name) == rows
+    sweep_until_settled(rest_lake, table_name)
+    assert unreferenced(rest_lake, table_name) == set()
+
+
 def test_a_commit_that_was_rolled_back_before_its_answer_keeps_its_metadata(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ MUTATIONS: Final = (
         "1",
         "a planned snapshot that has expired is read all the same",
         "compactor/spark/java_table.py",
-        "        if handle.snapshot(snapshot_id) is None:",
+        "        if table.handle.snapshot(snapshot_id) is None:",
         "        if False:",
         f"{_KINDS}::test_a_planned_snapshot_that_expires_before_the_run_is_planned_anew",
     ),

@@ -56,6 +56,11 @@ class GuardedCatalog:
     grants: Counter[str] = field(default_factory=Counter)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+    def end_all(self) -> None:
+        """All tokens that were issued so far have ended."""
+        with self.lock:
+            self.tokens = dict.fromkeys(self.tokens, 0.0)
+
     @property
     def properties(self) -> dict[str, str]:
         """PyIceberg properties of a client."""
@@ -105,14 +110,15 @@ class GuardedCatalog:
 
 @contextmanager
 def guarded_catalog(
-    upstream: str, certificates: Certificates, credential: str, **switches: Any
+    upstream: str, certificates: Certificates | None, credential: str, **switches: Any
 ) -> Iterator[GuardedCatalog]:
-    """Run the proxy before the catalog at `upstream`."""
+    """Run the proxy before the catalog at `upstream`; without certificates, it speaks plain HTTP."""
     server = _Server(("127.0.0.1", 0), _Handler)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificates.certificate, certificates.key)
-    server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-    uri = f"https://127.0.0.1:{server.server_address[1]}"
+    if certificates is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificates.certificate, certificates.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    uri = f"http{'s' if certificates else ''}://127.0.0.1:{server.server_address[1]}"
     catalog = GuardedCatalog(uri, upstream, credential, **switches)
     server.catalog = catalog  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, daemon=True).start()

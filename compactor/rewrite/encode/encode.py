@@ -8,7 +8,7 @@ without changing a row is refused, with a reason. After a failure no file is lef
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 
+from compactor.credentials.vended import VendedCredential
 from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.reasons import Reason, Refusal
@@ -55,6 +56,7 @@ class EncodeTask:
         name_mapping_json: The table's `schema.name-mapping.default`, for files without field ids.
         properties: The table's properties.
         storage: FileIO properties.
+        vended: The credential, if the catalog vends it.
         format_version: The table's.
         keep_row_lineage: Write `_row_id` and `_last_updated_sequence_number` (V3).
         sorted_field_ids: Columns of the table's sort order whose transforms keep order: they get bounds in every
@@ -67,7 +69,8 @@ class EncodeTask:
     partition_constants: tuple[tuple[int, object], ...] = ()
     name_mapping_json: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
-    storage: tuple[tuple[str, str], ...] = ()
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    vended: VendedCredential | None = None
     format_version: int = 2
     keep_row_lineage: bool = False
     sorted_field_ids: tuple[int, ...] = ()
@@ -108,7 +111,7 @@ def encode(task: EncodeTask, host: HostMemory | None = None) -> EncodedFile | Re
     refusal = encode_refusal(task)
     if refusal is not None:
         return refusal
-    store = byte_store_for(task.output, dict(task.storage))
+    store = byte_store_for(task.output, dict(task.storage), task.vended)
     try:
         return _Encoding(task, store, _deleted(task, store)).run(host or this_host())
     except RefusedError as error:

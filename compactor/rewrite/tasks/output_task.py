@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 from pyspark import TaskContext
 
+from compactor.credentials.vended import VendedCredential
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.locations import attempt_location
 from compactor.reasons import Reason, Refusal
@@ -49,12 +50,21 @@ ENCODED_BY = f"parquet-cpp-arrow version {pa.__version__}".encode()  # `created_
 
 @dataclass(frozen=True)
 class SpliceTask:
-    """Splice `inputs` (in arrival order) into the file `output`; `storage` holds the FileIO properties."""
+    """Splice `inputs` (in arrival order) into the file `output`.
+
+    `storage`: FileIO properties. `vended`: the credential, if the catalog vends it.
+    """
 
     inputs: tuple[SpliceInput, ...]
     output: str
     limits: SpliceLimits
-    storage: tuple[tuple[str, str], ...]
+    storage: tuple[tuple[str, str], ...] = field(repr=False)
+    vended: VendedCredential | None = None
+
+    @property
+    def store(self) -> ByteStore:
+        """The store of the output and of the inputs."""
+        return byte_store_for(self.output, dict(self.storage), self.vended)
 
 
 @dataclass(frozen=True)
@@ -175,7 +185,7 @@ def _spliced(task: SpliceTask) -> SplicedFile | Refusal:
     footers = _judged(task)
     if isinstance(footers, Refusal):
         return footers
-    store = byte_store_for(task.output, dict(task.storage))
+    store = task.store
     try:
         spliced = splice(store, task.inputs, task.output, task.limits, footers=footers)
     except GiveUpError as error:
@@ -193,7 +203,7 @@ def _judged(task: SpliceTask) -> list[Footer] | Refusal:
     if refused is not None:
         return refused
     try:
-        footers = _footers(byte_store_for(task.output, dict(task.storage)), task.inputs)
+        footers = _footers(task.store, task.inputs)
     except GiveUpError as error:
         if error.reason not in FOREIGN_FOOTER:
             raise
@@ -212,7 +222,7 @@ def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None) -> 
     """
     if work.splice is None or work.aside is None or encode_refusal(everything) is not None:
         return None
-    task, store = work.splice, byte_store_for(work.splice.output, dict(work.splice.storage))
+    task, store = work.splice, work.splice.store
     kept = _worth_keeping(store, task, work.may_keep)
     rest = tuple(index for index in range(len(task.inputs)) if index not in kept)
     lineage = _lineage_of([task.inputs[index] for index in rest])
@@ -300,6 +310,8 @@ def attempt_task(run: RunTask, work: TaskInput) -> TaskAttempt:
             outcome = RetryError(f"Spark lost the task and started it again: {error}", reason=Reason.TASK_LOST)
     except MemoryError as error:
         outcome = RetryError(f"a rewrite task ran out of memory: {error}", reason=Reason.OUT_OF_MEMORY)
+    except (ConnectionError, TimeoutError) as error:
+        outcome = RetryError(f"the store does not answer a rewrite task: {type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - an exception would fail the output tasks of other file groups too
         outcome = GiveUpError(f"a rewrite task failed: {type(error).__name__}: {error}", reason=Reason.UNEXPECTED)
     reduce_task_overhead()

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from compactor.errors import FirnlineError, GiveUpError, InputError
+from compactor.credentials.renewing_file_io import vended_of
+from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError
 from compactor.locations import attempt_location
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
@@ -26,14 +28,15 @@ from compactor.rewrite.splice.splice import SplicedFile
 from compactor.rewrite.tasks.input_metrics import InputMetrics, TaskId
 from compactor.rewrite.tasks.output_task import MixedFile, TaskAttempt, TaskInput, TaskResult, attempt_tasks, run_task
 from compactor.rewrite.tasks.spark_checks import misread_units
-from compactor.rewrite.tasks.spark_scan import frozen_copy, rewrite_with_spark, run_folder
+from compactor.rewrite.tasks.spark_scan import frozen_copy, frozen_metadata, rewrite_with_spark, run_folder
 from compactor.rewrite.tasks.task_input import aside, build_task_input, storage_of
-from compactor.spark.java_table import JavaTable, activate, content_file
+from compactor.spark.java_table import JavaTable, activate, content_file, expired_in_java, first_line, store_is_silent
+from compactor.storage.byte_store import RENEWING
 from compactor.storage.opening import byte_store_for
 
 UNSORTED = 0
 SCHEDULER_POOL = "rewrite"
-JOBS_OF_A_TASK = 2  # a bundle whose job failed is tried once more, each output task alone
+JOBS_OF_A_TASK = 2  # a bundle whose job failed, and a task whose credential ended, are tried once more, each task alone
 
 
 @dataclass(frozen=True)
@@ -114,7 +117,9 @@ class OutputTaskRunner:
         return (run_folder(self._table, self._run_id),)
 
     def rewrite(self, task: TaskId) -> WrittenOutput:
-        """Write one task's output, unless `write_ahead` has. Called once per task; several threads call it.
+        """Write one task's output, unless `write_ahead` has. Several threads call it.
+
+        Called once per task, and once more after a RetryError `credentials_expired`.
 
         Raises:
             FirnlineError: by class the reaction.
@@ -125,6 +130,8 @@ class OutputTaskRunner:
             if task not in self._attempts:
                 self.write_ahead([task])
             attempt = self._attempts.pop(task)
+            if isinstance(attempt.outcome, FirnlineError) and attempt.outcome.reason == Reason.CREDENTIALS_EXPIRED:
+                raise attempt.outcome  # the next attempt needs the metrics
             try:
                 if isinstance(attempt.outcome, FirnlineError):
                     raise attempt.outcome
@@ -263,7 +270,18 @@ class OutputTaskRunner:
         for file in files:
             scan_tasks.add(planned_tasks[file.entry.path])
         scan_id, ordered = f"{self._run_id}-{task.group}-{task.position}", is_sorted(self._plan.table)
-        written = rewrite_with_spark(self._table, self._frozen_copy, scan_tasks, scan_id, ordered=ordered)
+        try:
+            written = rewrite_with_spark(self._table, self._frozen_copy(), scan_tasks, scan_id, ordered=ordered)
+        except Py4JJavaError as error:
+            if store_is_silent(error):
+                raise RetryError(f"the store does not answer Spark: {first_line(error)}") from error
+            if not expired_in_java(error, self._plan.table):
+                raise
+            self._table.load_anew()
+            raise RetryError(
+                f"the store refuses Spark's credential of {self._plan.table.name}: {first_line(error)}; {RENEWING}",
+                reason=Reason.CREDENTIALS_EXPIRED,
+            ) from error
         return WrittenOutput(
             engine=engine,
             scan_tasks=scan_tasks,
@@ -285,7 +303,7 @@ class OutputTaskRunner:
             RetryError: the store does not answer.
         """
         table = self._plan.table
-        store = byte_store_for(files[0].entry.path, storage_of(table))
+        store = byte_store_for(files[0].entry.path, storage_of(table), vended_of(table.io))
         found = misread(table, key, files) or misread_units(store, table.metadata.schema(), files)
         if found is not None:
             raise GiveUpError(
@@ -294,13 +312,20 @@ class OutputTaskRunner:
             )
 
     @cached_property
+    def _frozen_metadata(self) -> Any:
+        return frozen_metadata(self._table, run_folder(self._table, self._run_id))
+
     def _frozen_copy(self) -> Any:
-        return frozen_copy(self._table, run_folder(self._table, self._run_id))
+        """The table for Spark as it was when the first task needed it, with a credential that is not due."""
+        self._table.renew()
+        with self._lock:
+            return frozen_copy(self._table, self._frozen_metadata)
 
     def _planned_tasks(self) -> dict[str, Any]:
         """Java's scan tasks of all input files of the run, planned once, when the first task needs them."""
         with self._lock:
             if self._spark_tasks is None:
+                self._table.renew()
                 paths = [file.entry.path for planned in self._plan.groups for file in planned.file_group.files]
                 self._spark_tasks = self._table.planned_scan_tasks(paths)
             return self._spark_tasks

@@ -43,20 +43,25 @@ def run_folder(table: JavaTable, run_id: str) -> str:
     return f"{data_folder(table.view)}/firnline-{run_id}"
 
 
-def frozen_copy(table: JavaTable, folder: str) -> Any:
-    """A copy of the Java table at its current metadata. It never refreshes and writes data files below `folder`."""
+def frozen_metadata(table: JavaTable, folder: str) -> Any:
+    """The Java table's current metadata, with `folder` as the place of its data files."""
     iceberg = table.jvm.org.apache.iceberg
     current = table.handle.operations().current()
     moved = table.jvm.java.util.HashMap()
     moved.put("write.data.path", folder)
     location = current.metadataFileLocation()
-    metadata = (
+    return (
         iceberg.TableMetadata.buildFrom(current)
         .setProperties(moved)
         .discardChanges()
         .withMetadataLocation(location)
         .build()
     )
+
+
+def frozen_copy(table: JavaTable, metadata: Any) -> Any:
+    """A copy of the Java table with this metadata and the table's present credential. It never refreshes."""
+    iceberg = table.jvm.org.apache.iceberg
     locations = iceberg.LocationProviders.locationsFor(metadata.location(), metadata.properties())
     operations = iceberg.StaticTableOperations(metadata, table.handle.io(), locations)
     return iceberg.BaseTable(operations, table.handle.name())

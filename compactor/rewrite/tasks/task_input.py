@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pyiceberg.transforms import BucketTransform, IdentityTransform, UnknownTransform, VoidTransform
 
+from compactor.credentials.renewing_file_io import vended_of
 from compactor.iceberg.manifest_entries import Content
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile, deletes_of
@@ -53,6 +54,7 @@ def splice_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> Sp
         output=output,
         limits=SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size),
         storage=_storage(plan.table),
+        vended=vended_of(plan.table.io),
     )
 
 
@@ -83,6 +85,7 @@ def encode_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> En
         name_mapping_json=table.properties.get(NAME_MAPPING),
         properties=tuple(sorted(table.properties.items())),
         storage=_storage(table),
+        vended=vended_of(table.io),
         format_version=table.metadata.format_version,
         keep_row_lineage=table.keeps_row_lineage,
         sorted_field_ids=_sorted_field_ids(table),

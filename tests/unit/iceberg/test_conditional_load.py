@@ -17,7 +17,7 @@ from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from sqlalchemy import event
 
 from compactor.errors import FirnlineError, RetryError
-from compactor.iceberg import rest_catalog
+from compactor.iceberg import open_catalog, rest_catalog
 from compactor.iceberg.conditional_load import Same, TableLoader
 from compactor.iceberg.tables import (
     ETAG_TRUST_SECONDS,
@@ -210,7 +210,7 @@ def test_threads_that_wait_for_a_silent_catalog_wait_for_one_attempt(
     silent: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     attempts: list[str] = []
-    opened = rest_catalog.open_catalog
+    opened = open_catalog.open_catalog
 
     def open_noted(name: str, values: dict[str, str]) -> Catalog:
         attempts.append(name)
@@ -234,7 +234,7 @@ def test_threads_that_wait_for_a_silent_catalog_wait_for_one_attempt(
 
 def test_a_catalog_that_hangs_while_it_opens_delays_no_other(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     known = lake.create()
-    opened, opening, go_on = rest_catalog.open_catalog, threading.Event(), threading.Event()
+    opened, opening, go_on = open_catalog.open_catalog, threading.Event(), threading.Event()
 
     def open_slowly(name: str, values: dict[str, str]) -> Any:
         if name == "slow":

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from compactor.commit.in_flight import InFlightRecords
+from compactor.errors import RetryError
 from compactor.lease.owner import Owner
 from compactor.locations import attempt_location
-from compactor.rewrite.tasks.output_task import TaskInput, attempt_tasks
+from compactor.rewrite.tasks.output_task import TaskInput, TaskResult, attempt_tasks
 from tests.properties.table_history import TableHistory
 from tests.unit.rewrite.test_input_metrics import Stage, TaskId
 
@@ -39,6 +40,15 @@ def test_a_task_reports_which_attempt_wrote_its_file() -> None:
     done = attempt_tasks(lambda work: seen.append(work) or None, 4, [TaskInput(None, None, OUTPUT)] * 2)  # type: ignore[func-returns-value, arg-type, return-value]
     assert [attempt.number for attempt in done] == [4, 4]
     assert [work.aside for work in seen] == [attempt_location(OUTPUT, 4)] * 2
+
+
+def test_a_store_that_drops_the_connection_is_asked_again() -> None:
+    def reset(_work: TaskInput) -> TaskResult:
+        raise ConnectionResetError("Connection reset by peer")
+
+    (attempt,) = attempt_tasks(reset, 0, [TaskInput(None, None, OUTPUT)])
+    assert isinstance(attempt.outcome, RetryError)
+    assert attempt.outcome.reason == "unavailable"
 
 
 def test_a_record_lists_the_files_of_all_attempts(tmp_path: Path) -> None:

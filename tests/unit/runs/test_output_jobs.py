@@ -1,0 +1,83 @@
+"""Output tasks whose credential has ended: tried once more, alone; the others go on. The runner here writes nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from compactor.errors import FirnlineError, RetryError
+from compactor.planning.engine import Engine
+from compactor.reasons import Reason
+from compactor.rewrite.tasks.input_metrics import TaskId
+from compactor.runs.bundles import Pace
+from compactor.runs.output_jobs import OutputJobs
+from compactor.runs.slots import SlotPool
+
+TASKS = [TaskId(number, 0) for number in range(3)]
+
+
+@dataclass
+class Runner:
+    """`failing`: how often each task fails."""
+
+    failing: dict[TaskId, int]
+    reason: Reason = Reason.CREDENTIALS_EXPIRED
+    attempts: Counter[TaskId] = field(default_factory=Counter)
+    bundles: list[tuple[TaskId, ...]] = field(default_factory=list)
+
+    def expect(self, _tasks: Sequence[TaskId]) -> None: ...
+
+    def prepare(self, _tasks: Sequence[TaskId]) -> None: ...
+
+    def needs_spark(self, _task: TaskId) -> bool:
+        return False
+
+    def write_ahead(self, tasks: Sequence[TaskId]) -> None:
+        self.bundles.append(tuple(tasks))
+
+    def rewrite(self, task: TaskId) -> Any:
+        self.attempts[task] += 1
+        if self.attempts[task] <= self.failing.get(task, 0):
+            raise RetryError("the store's credential is over", reason=self.reason)
+        return SimpleNamespace(seconds=1.0)
+
+
+def jobs(runner: Runner) -> OutputJobs:
+    file = SimpleNamespace(size=1000)
+    group = SimpleNamespace(engine=SimpleNamespace(kind=Engine.ENCODE), file_group=SimpleNamespace(tasks=[[file]]))
+    plan = SimpleNamespace(groups=[group] * len(TASKS), table=SimpleNamespace(name="lake.db.t"))
+    return OutputJobs(
+        runner=cast("Any", runner), plan=cast("Any", plan), run_id="run", slots=SlotPool(2), pace=Pace(),
+        stopped=threading.Event(), cancel=lambda: None, done=lambda _written: None, moved=lambda: None,
+        read=lambda *_counts: None,
+    )  # fmt: skip
+
+
+def test_a_task_whose_credential_ended_is_tried_once_more_and_no_other_is() -> None:
+    runner = Runner({TASKS[1]: 1})
+    made = jobs(runner)
+    made._run_all(TASKS)
+    assert set(made._written) == set(TASKS)
+    assert runner.attempts == {TASKS[0]: 1, TASKS[1]: 2, TASKS[2]: 1}
+    assert runner.bundles[-1] == (TASKS[1],)
+
+
+def test_it_is_not_tried_for_ever() -> None:
+    runner = Runner({TASKS[1]: 9})
+    with pytest.raises(FirnlineError) as error:
+        jobs(runner)._run_all(TASKS)
+    assert error.value.reason == Reason.CREDENTIALS_EXPIRED
+    assert runner.attempts[TASKS[1]] == 2
+
+
+def test_another_failure_of_the_store_ends_the_run_at_once() -> None:
+    runner = Runner({TASKS[1]: 1}, Reason.NO_SPACE)
+    with pytest.raises(FirnlineError):
+        jobs(runner)._run_all(TASKS)
+    assert runner.attempts[TASKS[1]] == 1
