@@ -18,7 +18,7 @@ Found = TypeVar("Found")
 
 
 class RenewingFileIO(PyArrowFileIO):
-    """Makes its file systems anew when the credential has changed. `properties` has the present credential in it."""
+    """Makes its file systems again when the credential has changed. `properties` has the present credential in it."""
 
     def __init__(self, properties: Properties, vended: VendedCredential) -> None:
         self.vended = vended

@@ -99,7 +99,7 @@ class VendedCredential:
             return self._held if self._held != refused else self._asked_patiently()
 
     def offer(self, other: Credential) -> None:
-        """Hold `other` if it is newer: it came with a table that was loaded meanwhile, or with an output task."""
+        """Hold `other` if it is newer: it came with a table that was loaded in between, or with an output task."""
         with self._lock:
             if other.is_newer(self._held):
                 self._hold(other)

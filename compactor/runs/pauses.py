@@ -1,4 +1,4 @@
-"""Pauses: tables that nobody may rewrite for now. One small document for each beside the checkpoint, not on Kafka.
+"""Pauses: tables that must not be rewritten for now. One small document for each beside the checkpoint, not on Kafka.
 
 `firnline pause` writes a document and the service reads them every few seconds, so a pause also works while the broker
 is down. Each document has a file of its own, whose name says which tables: two people who pause at the same moment do
@@ -148,7 +148,7 @@ def _unreadable(path: str, error: OSError) -> RetryError:
 
 
 class PauseWatch:
-    """Reads the pauses every few seconds in a thread of its own: a store that hangs holds up nobody.
+    """Reads the pauses every few seconds in a thread of its own: a store that hangs holds up no run.
 
     Pauses that were read last hold while the store does not answer. Clocks in seconds.
     """

@@ -41,7 +41,7 @@ class UsageFile:
         self._next_save = ticks()
 
     def load(self, now: float) -> list[Cost]:
-        """The usage of the hour before `now`. A damaged file is moved aside and logged; the hour then begins anew.
+        """The usage of the hour before `now`. A damaged file is moved aside and logged; the hour then starts from zero.
 
         Raises:
             RetryError: the store does not answer.
@@ -78,7 +78,7 @@ class UsageFile:
             self._confirm()
             self._folder.write(NAME, json.dumps({"version": VERSION, "runs": rows}).encode())
         except Exception as error:  # noqa: BLE001 - stores raise errors of their own
-            LOG.warning("%s cannot be written; after a restart limits.* would begin anew: %s", self._path, error)
+            LOG.warning("%s cannot be written; after a restart limits.* would start from zero: %s", self._path, error)
             return
         self._saved = current
 

@@ -44,7 +44,7 @@ class JavaTable:
     """A loaded `org.apache.iceberg.Table`; `load` has checked that it is the table of the PyIceberg view.
 
     Java keeps the credential of the store that the catalog vended with the table, and a login that it could not renew.
-    Then the table is loaded anew: `handle` changes. `credential`: the vended one, as old as the handle's or older.
+    Then the table is loaded again: `handle` changes. `credential`: the vended one, as old as the handle's or older.
     """
 
     session: SparkSession
@@ -98,7 +98,7 @@ class JavaTable:
             )
 
     def renew(self) -> None:
-        """Load the table anew if its credential is due; a long piece of work begins. Raises as `load_anew`."""
+        """Load the table again if its credential is due; a long piece of work begins. Raises as `load_anew`."""
         if self.credential is not None and self.credential.is_due(time.time()):
             self.load_anew()
 

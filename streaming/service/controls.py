@@ -56,7 +56,7 @@ class Controls:
         self._drain_requested = True
 
     def check(self) -> bool:
-        """Do what was asked for; True: the service is drained and may end."""
+        """Do what the operator requested; True: the service is drained and may end."""
         self.save_usage()
         self._reload.check()
         dispatcher = self._state.dispatcher

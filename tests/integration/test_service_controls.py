@@ -158,7 +158,7 @@ def usage(shared: Site) -> list[dict[str, Any]]:
 def test_a_drained_service_ends_after_its_run_starts_no_other_and_leaves_nothing(
     shared: Site, running: ServiceProcess
 ) -> None:
-    """Last of the first life. A table that becomes due meanwhile is counted and waits for the next life."""
+    """Last of the first life. A table that becomes due in between is counted and waits for the next life."""
     shared.create("in_drained")
     events = shared.append("in_drained", **LARGE)
     rows = shared.rows("in_drained")

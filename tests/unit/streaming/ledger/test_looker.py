@@ -331,7 +331,7 @@ def test_a_full_disk_costs_no_count(scene: Scene, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would begin anew with each look."""
+    """It would start from zero with each look."""
     for _ in range(3):
         scene.history.append_unreal("a", [1])
     monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
