@@ -15,6 +15,7 @@ from compactor.errors import InputError
 from compactor.events import RunCommitted
 from compactor.reasons import Reason
 from compactor.settings.hooks import HookSettings
+from streaming.hooks.spark_hook import SparkStatements
 
 Hook = Callable[[RunCommitted], None]
 MYSQL_PORT = 9030  # of StarRocks and Doris front ends
@@ -68,10 +69,11 @@ def compacted_event(committed: RunCommitted) -> tuple[bytes, bytes]:
 
 
 def spark_hook(settings: HookSettings, session: SparkSession) -> Hook:
-    """Run a statement in the service's own Spark session, to refresh its caches; Spark has no timeout for it."""
+    """Run a statement in the service's own Spark session, to refresh its caches."""
+    statements = SparkStatements(session, settings.timeout_seconds)
 
     def run(committed: RunCommitted) -> None:
-        session.sql(statement(settings, committed, "`")).collect()
+        statements.run(statement(settings, committed, "`"))
 
     return run
 
