@@ -4,17 +4,23 @@ It reads the topics with a checkpoint of its own, so that a topic that refuses l
 takes two passes. The first counts bad events and collects the names of tables; the driver finds out which of them are
 missing. The second, only if there is something to write, writes the letters from executors. A crash between the
 writing and the end of a batch repeats its letters.
+
+The value of a letter never leaves the JVM in the second pass: its Python worker returns headers only. With large values
+in both directions of their connection, Linux 6.18 was seen to stop both for minutes (each side's buffers full, and
+acknowledgements dropped with the segments that carry them).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
 from compactor.events import DeadLettered, Listener
@@ -24,8 +30,8 @@ from compactor.spark.python_worker import reduce_task_overhead
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import BadEvent, BadEventReason
 from streaming.kafka.clients import LATEST, sink_options
-from streaming.ledger.dead_letters import dead_letter
-from streaming.ledger.records import Named, Record, named, read_records, records
+from streaming.ledger.dead_letters import MAX_KEY_BYTES, MAX_VALUE_BYTES, letter_headers
+from streaming.ledger.records import Named, Record, named, read_records, record_of, records
 
 DEAD_LETTERS_QUERY = "dead-letters"
 TRIGGER_SECONDS = 10.0  # a batch costs 0.3 s of processor time, and a dead letter is not urgent
@@ -42,14 +48,8 @@ FOUND_TYPES = pa.schema(
         ("events", pa.int64()),
     ]
 )
-LETTER_SCHEMA = "key binary, value binary, headers array<struct<key: string, value: binary>>"
-LETTER_TYPES = pa.schema(
-    [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
-    ]
-)
+RECORD_COLUMNS = ("key", "value", "bytes", "headers", "timestamp_ms", "topic", "partition", "offset")
+HEADERS_TYPE = "array<struct<key: string, value: binary>>"
 
 Missing = Callable[[Collection[TableName]], frozenset[TableName]]
 
@@ -81,15 +81,16 @@ class LetterDecoder:
         if rows:
             yield pa.RecordBatch.from_pylist(rows, FOUND_TYPES)
 
-    def letters(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Second pass: one dead letter for each bad event and for each event of a missing table."""
-        reduce_task_overhead()
-        for batch in batches:
-            letters = [letter for record in read_records(batch) if (letter := self._letter(record)) is not None]
-            if letters:
-                yield pa.RecordBatch.from_pylist(letters, LETTER_TYPES)
+    def headers(self, *columns: Sequence[Any]) -> list[list[dict[str, Any]] | None]:
+        """Second pass: the headers of a dead letter for each bad event and each event of a missing table, else None.
 
-    def _letter(self, record: Record) -> dict[str, Any] | None:
+        `columns`: of records, those of `RECORD_COLUMNS` in their order.
+        """
+        reduce_task_overhead()
+        rows = (dict(zip(RECORD_COLUMNS, row, strict=True)) for row in zip(*columns, strict=True))
+        return [self._headers(record_of(row)) for row in rows]
+
+    def _headers(self, record: Record) -> list[dict[str, Any]] | None:
         bad = self._judged(record)
         if isinstance(bad, TableName):
             if bad not in self.missing:
@@ -99,9 +100,10 @@ class LetterDecoder:
             bad = BadEvent(BadEventReason.UNKNOWN_TABLE, detail)
         if bad is None:
             return None
-        letter = dead_letter(record.event, bad, topic=record.topic, partition=record.partition, offset=record.offset)
-        headers = [{"key": name, "value": value} for name, value in letter.headers]
-        return {"key": letter.key, "value": letter.value, "headers": headers}
+        headers = letter_headers(
+            record.event, bad, topic=record.topic, partition=record.partition, offset=record.offset
+        )
+        return [{"key": name, "value": value} for name, value in headers]
 
     def _judged(self, record: Record) -> TableName | BadEvent | None:
         """Why the record is bad, or the table that must exist; None: another service's, or no letter in any case."""
@@ -146,10 +148,24 @@ class LetterWriter:
         if not bad:
             return
         if self.write:
-            letters = frame.mapInArrow(replace(decoder, missing=missing).letters, LETTER_SCHEMA)
+            letters = letters_of(frame, replace(decoder, missing=missing))
             letters.write.format("kafka").options(**sink_options(self.kafka)).save()
         for reason, count in bad.items():
             self.listener(DeadLettered(reason=reason, count=count))
+
+
+def letters_of(frame: DataFrame, decoder: LetterDecoder) -> DataFrame:
+    """Key, value and headers of the dead letters among the records."""
+
+    def headers(*columns: pd.Series) -> pd.Series:
+        return pd.Series(decoder.headers(*columns), dtype=object)
+
+    of_letter = F.pandas_udf(headers, HEADERS_TYPE)
+    return frame.select(
+        F.substring("key", 1, MAX_KEY_BYTES).alias("key"),
+        F.substring("value", 1, MAX_VALUE_BYTES).alias("value"),
+        of_letter(*RECORD_COLUMNS).alias("headers"),
+    ).where(F.col("headers").isNotNull())
 
 
 def found(rows: Collection[Any]) -> tuple[Counter[str], Counter[TableName]]:

@@ -1,13 +1,13 @@
 """Dead letters: the bytes of an unusable event, its place in the topic, and the reason. Pure.
 
 A dead letter must fit into a record of Kafka's default size (1 MiB with headers and key), because a record that the
-broker rejects would stop the query. So value, key and original headers each have a limit.
+broker rejects would stop the query. So value, key and original headers each have a limit. Value and key are cut in the
+JVM (dead_letter_query.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from streaming.commit_events.decoder import BadEvent, RawEvent
 
@@ -17,18 +17,14 @@ MAX_ORIGINAL_HEADERS_BYTES = 64 * 1024
 MAX_DETAIL_BYTES = 1000
 HEADER_OVERHEAD_BYTES = 10  # two lengths of at most five bytes each; so many empty headers count too
 
-
-@dataclass(frozen=True)
-class DeadLetter:
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
+Headers = tuple[tuple[str, bytes], ...]
 
 
-def dead_letter(event: RawEvent, bad: BadEvent, *, topic: str, partition: int, offset: int) -> DeadLetter:
+def letter_headers(event: RawEvent, bad: BadEvent, *, topic: str, partition: int, offset: int) -> Headers:
     """The original headers, then firnline's: Kafka clients use the last header of a name.
 
-    Original headers are kept in order while they fit; `firnline.headers-dropped` counts the rest.
+    Original headers are kept in order while they fit; `firnline.headers-dropped` counts the rest. Others say whether
+    value and key are longer than a letter keeps.
     """
     kept = _fitting(event.headers)
     headers = [
@@ -45,7 +41,7 @@ def dead_letter(event: RawEvent, bad: BadEvent, *, topic: str, partition: int, o
         headers.append(("firnline.truncated", b"true"))
     if event.key is not None and len(event.key) > MAX_KEY_BYTES:
         headers.append(("firnline.key-truncated", b"true"))
-    return DeadLetter(_cut(event.key, MAX_KEY_BYTES), _cut(event.value, MAX_VALUE_BYTES), tuple(headers))
+    return tuple(headers)
 
 
 def _fitting(headers: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
@@ -66,7 +62,3 @@ def _shortened(detail: str) -> bytes:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "backslashreplace")
-
-
-def _cut(content: bytes | None, limit: int) -> bytes | None:
-    return None if content is None else content[:limit]

@@ -6,7 +6,7 @@ cut in the JVM. So memory depends neither on the size of a batch nor on the numb
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,7 +64,7 @@ def records(session: SparkSession, kafka: KafkaSettings, most_events: int, start
     return source.select(
         F.substring("key", 1, MAX_KEY_BYTES + 1).alias("key"),
         F.substring("value", 1, MAX_EVENT_BYTES + 1).alias("value"),
-        F.octet_length("value").alias("bytes"),
+        F.coalesce(F.octet_length("value"), F.lit(0)).alias("bytes"),
         "headers",
         # Milliseconds as a number: Arrow's timestamps end in 2262, and a producer can write any timestamp.
         F.unix_millis("timestamp").alias("timestamp_ms"),
@@ -86,20 +86,25 @@ def read_records(batch: pa.RecordBatch) -> Iterator[Record]:
     """The records of one Arrow batch, one at a time: their values are copied, and can be large."""
     columns = [batch.column(name) for name in batch.schema.names]
     for row in range(batch.num_rows):
-        fields: dict[str, Any] = dict(zip(batch.schema.names, (each[row].as_py() for each in columns), strict=True))
-        event = RawEvent(
-            key=fields.get("key"),
-            value=fields["value"],
-            headers=tuple((each["key"], each["value"] or b"") for each in fields.get("headers") or ()),
-            timestamp_ms=min(max(0, fields["timestamp_ms"]), TIMESTAMP_MS_MAX),
-        )
-        yield Record(
-            event,
-            fields["bytes"] or 0,
-            fields.get("topic", ""),
-            fields.get("partition", 0),
-            fields.get("offset", 0),
-        )
+        yield record_of(dict(zip(batch.schema.names, (each[row].as_py() for each in columns), strict=True)))
+
+
+def record_of(fields: Mapping[str, Any]) -> Record:
+    """The record with these columns of `records`; those about its place may be missing."""
+    headers = fields.get("headers")
+    event = RawEvent(
+        key=fields.get("key"),
+        value=fields["value"],
+        headers=() if headers is None else tuple((each["key"], each["value"] or b"") for each in headers),
+        timestamp_ms=min(max(0, int(fields["timestamp_ms"])), TIMESTAMP_MS_MAX),
+    )
+    return Record(
+        event,
+        int(fields["bytes"] or 0),
+        fields.get("topic", ""),
+        int(fields.get("partition", 0)),
+        int(fields.get("offset", 0)),
+    )
 
 
 def named(record: Record, catalogs: Collection[str]) -> Named | BadEvent | None:

@@ -17,11 +17,12 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from compactor.shards import EVERYTHING
 from streaming.commit_events.decoder import BadEventReason
 from streaming.ledger.dead_letter_query import LetterDecoder, found
+from streaming.ledger.dead_letters import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from streaming.ledger.event_reader import EventDecoder, heard_of
 from streaming.ledger.records import ARROW_BATCH_RECORDS
 from tests.integration.service_process import site, wait_for
 from tests.security.hostile_events import hostile_events
-from tests.unit.streaming.test_event_decoding import records
+from tests.unit.streaming.test_event_decoding import headers_of_batch, records
 
 EVENTS = 100_000
 SENT = 10_000
@@ -61,11 +62,11 @@ def test_every_other_event_becomes_one_dead_letter_of_bounded_size() -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     bad, tables = found([_Row(row) for batch in decoder.found(batches(1)) for row in batch.to_pylist()])
     letters: Counter[str] = Counter()
-    for batch in decoder.letters(batches(1)):
-        for letter in batch.to_pylist():
-            headers = {header["key"]: header["value"] for header in letter["headers"]}
+    for batch in batches(1):
+        for event in filter(None, headers_of_batch(decoder, batch)):
+            headers = {header["key"]: header["value"] for header in event}
             letters[headers["firnline.reason"].decode()] += 1
-            assert len(letter["value"] or b"") + sum(map(len, headers.values())) < LETTER_BYTES
+            assert sum(map(len, headers.values())) < LETTER_BYTES - MAX_VALUE_BYTES - MAX_KEY_BYTES
     assert letters == bad
     assert set(bad) <= {reason.value for reason in BadEventReason}
     assert BadEventReason.DECODER_FAILED.value not in bad, "a decoder raised an error of its own"
