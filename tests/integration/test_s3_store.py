@@ -411,7 +411,7 @@ def test_an_upload_aborted_by_a_sweep_is_an_error_for_its_writer(
         (403, "AccessDenied", GiveUpError, "access_denied"),
         (403, "InvalidAccessKeyId", GiveUpError, "access_denied"),
         (403, "RequestTimeTooSkewed", RetryError, "unavailable"),
-        (400, "ExpiredToken", RetryError, "unavailable"),
+        (400, "ExpiredToken", RetryError, "credentials_expired"),
         (400, "KMS.DisabledException", GiveUpError, "access_denied"),
         (400, "InvalidRequest", GiveUpError, "store_refuses"),
         (404, "NoSuchKey", GiveUpError, "input_missing"),
