@@ -19,6 +19,7 @@ from hypothesis import settings as hypothesis_settings
 from pyiceberg.catalog import Catalog
 from xdist.scheduler import LoadScopeScheduling
 
+from compactor import redaction
 from compactor.commit.in_flight import InFlightRecords
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.owner import Owner
@@ -87,6 +88,14 @@ class _FourProcesses(LoadScopeScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     return _FourProcesses(config, log)
+
+
+@pytest.fixture(autouse=True)
+def _secrets_of_this_test() -> Iterator[None]:
+    """A process hides every secret it has seen. Secrets of one test must not hide texts of the next."""
+    before, redaction._known = redaction._known, redaction._Known()
+    yield
+    redaction._known = before
 
 
 @dataclass
