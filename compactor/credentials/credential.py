@@ -28,7 +28,8 @@ _EXPIRES_AT: Final = ("s3.session-token-expires-at-ms", "gcs.oauth2.token-expire
 class Credential:
     """Properties of a FileIO that grant access. Times are seconds since the epoch.
 
-    `valid_until`: None if nobody says; then the store's refusal tells. `received`: when it was vended.
+    `valid_until`: None if the catalog does not say; then only the store's refusal shows the end. `received`: when the
+    catalog vended it.
     """
 
     properties: tuple[tuple[str, str], ...] = field(repr=False)
@@ -79,7 +80,7 @@ _SIGNS: Final = (
     "NotAuthorizedException", "Status Code: 401", "status 401", "invalid_token", "Invalid Credentials",
     "not valid in the specified time frame", "InvalidAccessKeyId", "InvalidToken", "InvalidClientTokenId",
 )  # fmt: skip
-"""In errors of S3, of GCS, of Azure, of REST catalogs, by whatever client."""
+"""In errors of S3, of GCS, of Azure, of REST catalogs, by any client."""
 _WITHOUT_BODY: Final = ("HTTP status 400", "Status Code: 400", "HTTP status 403", "Status Code: 403")
 """Answers to HEAD have no body, so they do not say what is wrong."""
 

@@ -1,4 +1,4 @@
-"""A credential that its catalog vends: asked for when it is needed, renewed in good time, and after a refusal."""
+"""A credential that its catalog vends: requested when it is needed, renewed in good time, and after a refusal."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _TIMEOUTS: Final[Mapping[str, Mapping[str, str]]] = {
 
 
 def with_timeouts(uri: str) -> str:
-    """The address of a database with timeouts, where its driver is known; those that are set there stay."""
+    """The address of a database with timeouts, where its driver is known; timeouts that are set there stay."""
     url = make_url(uri)
     missing = {name: value for name, value in _TIMEOUTS.get(url.drivername, {}).items() if name not in url.query}
     return url.update_query_dict(missing).render_as_string(hide_password=False) if missing else uri

@@ -40,7 +40,7 @@ class Spent:
         )
 
     def less(self, other: Spent) -> Spent:
-        """What is left of this after `other`; never below 0."""
+        """The remainder of this after `other`; never below 0."""
         return Spent(
             max(0, self.bytes - other.bytes),
             max(0, self.requests - other.requests),
@@ -54,7 +54,7 @@ Charge = Callable[[Spent], None]
 
 
 def uncharged(_spent: Spent) -> None:
-    """A charge that nobody counts."""
+    """A charge that is not counted."""
 
 
 @dataclass(frozen=True)

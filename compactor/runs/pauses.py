@@ -175,7 +175,7 @@ class PauseWatch:
         """Read the pauses, then go on reading them.
 
         Raises:
-            RetryError: the store does not answer: nobody knows what is paused.
+            RetryError: the store does not answer: it is not known what is paused.
         """
         self._take(self._folder.load())
         self._thread.start()
@@ -205,7 +205,7 @@ class PauseWatch:
         silent = self._ticks() - self._read_at
         if silent <= SILENT_SECONDS:
             return ""
-        return f"not readable beside state.checkpoint for {silent / 60:.0f} min; those that were read last hold"
+        return f"not readable beside state.checkpoint for {silent / 60:.0f} min; the pauses that were read last hold"
 
     def read(self) -> None:
         """Read the pauses once; a failure is logged, and the last ones hold."""

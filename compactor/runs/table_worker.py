@@ -32,7 +32,7 @@ class TableWorker(Protocol):
     """Works on one due table at a time; several threads call it for several tables."""
 
     def work(self, debt: TableDebt, stopping: Stopping, grant: Grant, charge: Charge) -> None:
-        """Do what is due now, within `grant`; each cost is charged when it arises, whatever becomes of the run.
+        """Do what is due now, within `grant`; each cost is charged when it arises, also of runs that fail.
 
         Raises:
             FirnlineError: by class the reaction; already published.

@@ -1,4 +1,4 @@
-"""What rewrites cost in the last hour: every cost when it arises, whatever becomes of the run. Pure.
+"""What rewrites cost in the last hour: every cost when it arises, also of runs that fail. Pure.
 
 The hour outlives the process: see usage_file.py.
 """

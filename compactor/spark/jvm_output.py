@@ -26,7 +26,7 @@ STDERR = 2
 class Passage:
     """A pipe whose lines appear in another descriptor without secrets, until all writers have closed it.
 
-    Lines are dropped if nobody reads `to` any more: a writer must not wait or fail because of it.
+    Lines are dropped if the reader of `to` is gone: a writer must not wait or fail because of it.
     """
 
     def __init__(self, to: int) -> None:

@@ -191,7 +191,7 @@ class ClientSettings:
 
     @property
     def without_keys(self) -> ClientSettings:
-        """The same store and way to it, with whatever credential."""
+        """The same store and way to it, without a credential."""
         return replace(self, access_key=None, secret_key=None, session_token=None)
 
 

@@ -146,7 +146,7 @@ class Looker:
     def _look(self, table: TableName, asked: Asked) -> Looked:
         known = self._known.get(table)
         if known is not None and any(map(is_not, known.settings, self._sections)):
-            known = None  # load it anew: the settings decide what its counts mean
+            known = None  # load it again: the settings decide what its counts mean
         loaded = self.catalogs.load_if_changed(table, known.version if known else None, self.clock())
         self._failures.pop(table, None)
         self._missing.pop(table, None)
@@ -159,7 +159,7 @@ class Looker:
         return self._count(table, loaded, asked)
 
     def _count(self, table: TableName, view: TableView, asked: Asked) -> Looked:
-        used = self._sections  # before the facts: what changes meanwhile makes them old
+        used = self._sections  # before the facts: what changes in between makes them old
         state = self.database.state(table.key)
         facts = self._facts(table, view)
         budget = self.settings.service.manifests_per_batch

@@ -2,7 +2,7 @@
 
 `streaming/logs/json_output.py` starts it by its path; it uses only the standard library. It outlives the service, so
 that the last lines of a killed service and of its JVM are JSON too, and ends when all writers have closed the pipes.
-What looks like a secret is hidden in what others print: of an executor nobody else does it.
+What looks like a secret is hidden in what others print: for executors, only here.
 
 Arguments: the read ends of two pipes (firnline's log; the output of all processes), a descriptor that it closes after
 writing everything that was printed before the end of firnline's log, and the path of compactor/redaction.py.

@@ -61,7 +61,7 @@ class SettingsReload:
         self._asked = True
 
     def check(self) -> None:
-        """Reload if somebody asked for it, or if the file has changed and stayed the same since the last look."""
+        """Reload if it was requested, or if the file has changed and stayed the same since the last look."""
         if self._asked:
             self._asked = False
             self._read = self._seen = self._digest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +17,7 @@ from kafka.admin import KafkaAdminClient, NewPartitions, NewTopic
 from tests.faults.proxy import Mode, Trap
 from tests.faults.scene import COMMITS, PARTS, ROWS, Scene, Server
 from tests.integration.service_process import wait_for
+from tests.services.processes import descendants, kill, told
 
 LASTS_SECONDS = 8.0
 """Of a fault that ends by itself."""
@@ -139,23 +140,18 @@ def service_killed(step: str, scene: Scene, table: str) -> None:
 
 def service_frozen(when: str, scene: Scene, table: str) -> None:
     make_due(scene, table, when)
-    os.kill(scene.service.pid, signal.SIGSTOP)
-    time.sleep(FROZEN_SECONDS)
-    os.kill(scene.service.pid, signal.SIGCONT)
+    freeze(scene.service.pid, FROZEN_SECONDS)
 
 
-def descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in map(int, task.read_text().split()):
-                yield child
-                yield from descendants(child)
+def freeze(pid: int, seconds: float) -> None:
+    """A process stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(seconds)
+    os.kill(pid, signal.SIGCONT)
 
 
 def jvm(scene: Scene) -> int:
-    return next(
-        pid for pid in descendants(scene.service.pid) if Path(f"/proc/{pid}/comm").read_text().strip() == "java"
-    )
+    return next(pid for pid in descendants(scene.service.pid) if told(pid, "comm").strip() == b"java")
 
 
 def jvm_killed(when: str, scene: Scene, table: str) -> None:
@@ -168,29 +164,30 @@ def jvm_killed(when: str, scene: Scene, table: str) -> None:
 
 def jvm_frozen(when: str, scene: Scene, table: str) -> None:
     make_due(scene, table, when)
-    pid = jvm(scene)
-    os.kill(pid, signal.SIGSTOP)
-    time.sleep(FROZEN_SECONDS)
-    os.kill(pid, signal.SIGCONT)
+    freeze(jvm(scene), FROZEN_SECONDS)
 
 
 def workers_killed(when: str, scene: Scene, table: str) -> None:
     """All Python processes below the JVM are killed, as by the kernel."""
     make_due(scene, table, when)
-    for pid in descendants(jvm(scene)):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill(descendants(jvm(scene)))
 
 
 def volume_full(when: str, scene: Scene, table: str) -> None:
-    filler = scene.volume / "filler"
     make_due(scene, table, when, announce=when == DURING)
-    with suppress(OSError), filler.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+    filler = fill(scene.volume)
     announce_all(scene, table)
     time.sleep(LASTS_SECONDS)
     filler.unlink()
+
+
+def fill(volume: Path) -> Path:
+    """Fill a volume; removing the file makes room again."""
+    filler = volume / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return filler
 
 
 def admin(scene: Scene) -> KafkaAdminClient:

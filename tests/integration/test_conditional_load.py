@@ -30,6 +30,7 @@ from compactor.table_names import TableName
 from tests.benchmarks.fleet.catalog_calls import LOADS, Call, CallLog, catalog_proxy
 from tests.services.counting_proxy import Wire, counting_proxy
 from tests.services.rest_catalog import RestCatalog
+from tests.services.serving import serving
 
 NOW = 1_000_000.0
 THREADS = 8
@@ -196,10 +197,8 @@ def failing(site: Site) -> Iterator[tuple[Catalogs, dict[str, Any]]]:
         def log_message(self, *_arguments: object) -> None:
             """Quiet."""
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield Catalogs({"rest": {"type": "rest", "uri": f"http://127.0.0.1:{server.server_port}"}}), answer
-        server.shutdown()
+    with serving(http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)) as address:
+        yield Catalogs({"rest": {"type": "rest", "uri": address}}), answer
 
 
 @pytest.mark.parametrize(

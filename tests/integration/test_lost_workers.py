@@ -22,30 +22,18 @@ from compactor.events import Event, GroupDropped
 from compactor.locations import plain_path
 from tests.conftest import Lake
 from tests.integration.table_kit import planned, run
+from tests.services.processes import python_workers, told
 
 pytestmark = pytest.mark.spark
 ROW_BYTES = 1 << 14
 SCHEMA = pa.schema([pa.field("part", pa.int64(), nullable=False), ("id", pa.int64()), ("payload", pa.binary())])
 
 
-def children(pid: int) -> Iterator[int]:
-    """All descendants of a process."""
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            yield child
-            yield from children(child)
-
-
-def python_workers() -> list[int]:
-    """Spark's Python workers of this process: the children of its daemon."""
-    found = []
-    for pid in children(os.getpid()):
-        with suppress(OSError):
-            if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-                if b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes():
-                    found.append(pid)
-    return found
+def forked_workers() -> list[int]:
+    """Spark's Python workers of this process, without their daemons."""
+    found = python_workers(os.getpid())
+    parents = {pid: int((told(pid, "stat").rpartition(b")")[2].split() or [b"", b"0"])[1]) for pid in found}
+    return [pid for pid in found if parents[pid] in found]
 
 
 @contextmanager
@@ -56,7 +44,7 @@ def killing(wanted: Callable[[], bool]) -> Iterator[list[int]]:
     def watch() -> None:
         while not over.wait(0.001):
             if wanted():
-                for pid in python_workers():
+                for pid in forked_workers():
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                         killed.append(pid)

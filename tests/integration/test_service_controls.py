@@ -17,6 +17,7 @@ from compactor.locations import plain_path
 from compactor.runs.usage_file import NAME
 from tests.integration.service_process import ServiceProcess, Site, firnline, label, log_lines, site, wait_for
 from tests.integration.test_service_ends import wait_until_mid_rewrite
+from tests.services.processes import python_workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -57,21 +58,11 @@ def status(service: ServiceProcess) -> dict[str, Any]:
     return found
 
 
-def descendants(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            for child in map(int, task.read_text().split()):
-                yield child
-                yield from descendants(child)
-
-
 @contextmanager
 def held_in_mid_rewrite(shared: Site, running: ServiceProcess) -> Iterator[None]:
     """Spark's Python workers stand still while the block runs, so the run that they work for cannot end."""
     wait_until_mid_rewrite(shared, running)
-    workers = [
-        pid for pid in descendants(running.pid) if b"pyspark.daemon" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    workers = python_workers(running.pid)
     assert workers
     for pid in workers:
         os.kill(pid, signal.SIGSTOP)
@@ -142,8 +133,14 @@ def test_what_was_spent_is_on_the_status_page_and_beside_the_checkpoint(shared: 
     (budget,) = status(running)["limits"]["budgets"]
     assert (budget["limit"], budget["tables"], budget["cap"]) == ("bytes_per_hour", "*", 10_000_000_000)
     assert 0 < budget["left"] < budget["cap"]
-    saved = wait_for("the file", lambda: usage(shared))
-    assert {json.loads(cost["table"])[-1] for cost in saved} >= {"late", "in_paused", "in_meanwhile"}
+
+    def saved_for_all() -> list[dict[str, Any]] | None:
+        """The file is written every few seconds."""
+        found = usage(shared)
+        tables = {json.loads(cost["table"])[-1] for cost in found}
+        return found if tables >= {"late", "in_paused", "in_meanwhile"} else None
+
+    saved = wait_for("the costs of all three tables in the file", saved_for_all)
     paused = sum(cost["bytes"] for cost in saved if json.loads(cost["table"])[-1] == "in_paused")
     size = sum(Path(file).stat().st_size for file in shared.live_files("in_paused"))
     assert paused > size, "what the paused run read before it ended counts too"

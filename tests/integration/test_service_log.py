@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from tests.integration.service_process import (
     site,
     wait_for,
 )
+from tests.services.processes import kill, python_workers
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -26,31 +24,10 @@ NO_JVM = {"FIRNLINE_SPARK__CONF": '{"spark.driver.memory": "99999999g"}'}
 JAVA_FRAME = "\tat org.apache.spark."
 
 
-def descendants(pid: int) -> list[int]:
-    """The processes below one; those that have left its process group too."""
-    children = [int(each) for file in Path(f"/proc/{pid}/task").glob("*/children") for each in told(file).split()]
-    return [each for child in children for each in (child, *descendants(child))]
-
-
-def python_workers(service: ServiceProcess) -> list[int]:
-    """Spark's daemon and what it has forked."""
-    return [pid for pid in descendants(service.pid) if b"pyspark.daemon" in told(Path(f"/proc/{pid}/cmdline"))]
-
-
-def told(file: Path) -> bytes:
-    """What the kernel tells about a process; nothing where it has ended since it was listed."""
-    try:
-        return file.read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
-
-
 def kill_workers(service: ServiceProcess) -> bool:
     """Kill those that hold tasks; False where there is none yet."""
-    workers = python_workers(service)[1:]
-    for pid in workers:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    workers = python_workers(service.pid)[1:]
+    kill(workers)
     return bool(workers)
 
 

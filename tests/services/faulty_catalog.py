@@ -19,6 +19,7 @@ from compactor.commit.replace import POLARIS_ROLLBACK
 from streaming.demo.local_process import free_port
 from streaming.demo.rest_catalog import rest_catalog
 from tests.services.quick_java import quick_java
+from tests.services.serving import serving
 
 CONFLICT = 409
 
@@ -88,13 +89,8 @@ def in_front_of(upstream: str, warehouse: str) -> Iterator[FaultyCatalog]:
     """Start the proxy of a catalog that runs already. `upstream` may be set to another address at any time."""
     port = free_port()
     catalog = FaultyCatalog(f"http://127.0.0.1:{port}", warehouse, upstream)
-    server = ThreadingHTTPServer(("127.0.0.1", port), _handler(catalog))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving(ThreadingHTTPServer(("127.0.0.1", port), _handler(catalog))):
         yield catalog
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 @dataclass(frozen=True)

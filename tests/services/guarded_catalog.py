@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from tests.services.certificates import Certificates
+from tests.services.serving import serving
 
 TOKEN_PATH = "/token"  # noqa: S105 - a path
 FORWARDED = ("Content-Type", "If-None-Match", "X-Iceberg-Access-Delegation", "Accept")
@@ -121,12 +122,8 @@ def guarded_catalog(
     uri = f"http{'s' if certificates else ''}://127.0.0.1:{server.server_address[1]}"
     catalog = GuardedCatalog(uri, upstream, credential, **switches)
     server.catalog = catalog  # type: ignore[attr-defined]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    with serving(server):
         yield catalog
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def without_keys(answer: bytes) -> bytes:

@@ -20,6 +20,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tests.services.s3_server import S3Server
+from tests.services.serving import serving
 
 TAKES_TOKENS = {"s3proxy.ignore-unknown-headers": "true"}
 """Option of s3proxy: else it refuses requests with a session token."""
@@ -208,12 +209,8 @@ class _Server(ThreadingHTTPServer):
 def _serving(handler: type[BaseHTTPRequestHandler], state: object) -> Iterator[str]:
     server = _Server(("127.0.0.1", 0), handler)
     server.state = state  # type: ignore[attr-defined]
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with serving(server) as address:
+        yield address
 
 
 class _StoreHandler(_Proxy):

@@ -5,21 +5,18 @@ Faults that end the service come in the first third only: growth is judged in on
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
-from tests.faults.cells import FROZEN, HTTP, KILLED, TCP, Harm, descendants, jvm
+from tests.faults.cells import FROZEN, HTTP, KILLED, TCP, Harm, fill, freeze, jvm
 from tests.faults.proxy import Mode
 from tests.faults.scene import Scene
 from tests.integration.service_process import wait_for
 from tests.services.faulty_catalog import FaultyCatalog
+from tests.services.processes import descendants, kill
 from tests.soak.writers import Writer, held
 
 SHORTEST, LONGEST = 3.0, 20.0  # seconds
@@ -61,10 +58,7 @@ def server(component: str, harm: Harm, stage: Stage, seconds: float) -> None:
 
 
 def process_frozen(pid: Callable[[Scene], int], stage: Stage, seconds: float) -> None:
-    number = pid(stage.scene)
-    os.kill(number, signal.SIGSTOP)
-    time.sleep(seconds)
-    os.kill(number, signal.SIGCONT)
+    freeze(pid(stage.scene), seconds)
 
 
 def service_killed(stage: Stage, _seconds: float) -> None:
@@ -73,22 +67,17 @@ def service_killed(stage: Stage, _seconds: float) -> None:
 
 
 def jvm_killed(stage: Stage, _seconds: float) -> None:
-    os.kill(jvm(stage.scene), signal.SIGKILL)
+    kill([jvm(stage.scene)])
     stage.scene.service.ended()
     stage.scene.start_service()
 
 
 def workers_killed(stage: Stage, _seconds: float) -> None:
-    for pid in list(descendants(jvm(stage.scene))):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    kill(descendants(jvm(stage.scene)))
 
 
 def volume_full(stage: Stage, seconds: float) -> None:
-    filler = Path(stage.scene.volume) / "filler"
-    with suppress(OSError), filler.open("wb", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+    filler = fill(stage.scene.volume)
     time.sleep(seconds)
     filler.unlink()
 

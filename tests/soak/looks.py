@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.cells import descendants
 from tests.faults.scene import Scene
+from tests.services.processes import descendants, told
 from tests.soak.writers import Writer
 
 WARM_SECONDS = 600.0
@@ -46,8 +46,8 @@ def look(scene: Scene, writers: Sequence[Writer], started: float, life: float, f
     service, now = scene.service, time.monotonic()
     metrics = service.metrics()
     small = [metrics.total("firnline_table_small_files", table=f"lake.db.{each.table}") for each in writers]
-    members = list(descendants(service.pid))
-    java = [pid for pid in members if "java" in _text(pid, "comm")]
+    members = descendants(service.pid)
+    java = [pid for pid in members if b"java" in told(pid, "comm")]
     files = (path for path in (scene.volume / "checkpoint").rglob("*") if path.is_file())
     return Minute(
         at=now - started,
@@ -67,17 +67,9 @@ def look(scene: Scene, writers: Sequence[Writer], started: float, life: float, f
     )
 
 
-def _text(pid: int, name: str) -> str:
-    """A file of Linux about a process; empty once the process has ended."""
-    try:
-        return Path(f"/proc/{pid}/{name}").read_text()
-    except OSError:
-        return ""
-
-
 def _megabytes(pids: Sequence[int]) -> float:
-    lines = [line for pid in pids for line in _text(pid, "status").splitlines()]
-    return sum(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1000
+    lines = [line for pid in pids for line in told(pid, "status").splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith(b"VmRSS")) / 1000
 
 
 def warm(minutes: Sequence[Minute]) -> list[Minute]:

@@ -151,7 +151,7 @@ class HostMemory:
 
 
 def _held(path: Path) -> str | None:
-    """The content of a locked file. A file that nobody has locked is of an encode that has ended: it is removed."""
+    """The content of a locked file. A file without a lock is of an encode that has ended: it is removed."""
     file = os.open(path, os.O_RDWR)
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -22,6 +22,7 @@ from compactor.settings.hooks import HookSettings
 from compactor.table_names import TableName
 from streaming.hooks.kinds import Hook, compacted_event, mysql_hook, statement, trino_hook
 from streaming.hooks.refresh_hooks import ATTEMPTS, NamedHook, RefreshHooks
+from tests.services.serving import serving
 
 TABLE = TableName("lake", ("db", "in`ner"), "it's")
 OTHER = TableName("lake", ("db",), "other")
@@ -108,10 +109,9 @@ def trino(answer: Callable[[str], dict[str, Any]]) -> Iterator[tuple[str, list[s
         def log_message(self, *_: Any) -> None:
             """Silence."""
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}", heard
-        server.shutdown()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    with serving(server) as address:
+        yield address, heard
 
 
 CALL = "CALL {catalog}.system.flush_metadata_cache(schema_name => '{namespace}', table_name => '{name}')"
