@@ -1,7 +1,7 @@
-"""The interface of commit-event decoders: the raw event, the three possible results, and the choice of a decoder.
+"""The interface of commit-event decoders: the raw event, the possible results, and the choice of a decoder.
 
-Events come from other systems. For any bytes, decoding returns one of three values and never raises, so that a bad
-event becomes one dead letter and does not stop the stream.
+Events come from other systems. For any bytes, decoding returns a result and never raises, so that a bad event becomes
+one dead letter and does not stop the stream.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class TableChanged:
 
     `report`: the ledger must report all counts of the table. `continues`: continue a long recount. `request`: a person
     requests a rewrite of the partitions of this filter, or of all (empty).
+
+    `catalog`: as the source calls it: a catalog, warehouse, account or repository. `realm`: what the source calls the
+    owner of that catalog, if one source serves several (a realm of Polaris). Settings translate both to a configured
+    catalog.
     """
 
     source: str
@@ -74,6 +78,28 @@ class TableChanged:
     report: bool = False
     continues: bool = False
     request: str | None = None
+    realm: str | None = None
+
+
+@dataclass(frozen=True)
+class LocationChanged:
+    """A table wrote a metadata file. The event does not name the table: its location does.
+
+    `metadata_location`: URI of the metadata file, as in `s3://bucket/db/events/metadata/00003-….metadata.json`.
+    """
+
+    source: str
+    event_id: str
+    metadata_location: str
+    timestamp_ms: int
+
+
+@dataclass(frozen=True)
+class Several:
+    """One event about several tables, each once."""
+
+    source: str
+    changes: tuple[TableChanged | LocationChanged, ...]
 
 
 @dataclass(frozen=True)
@@ -92,7 +118,15 @@ class BadEvent:
     detail: str
 
 
-Decoded = TableChanged | NotACommit | BadEvent
+Change = TableChanged | LocationChanged
+Decoded = Change | Several | NotACommit | BadEvent
+
+
+def changes_of(decoded: Decoded) -> tuple[Change, ...]:
+    """What the event announces; nothing for an event that is bad or not about a commit."""
+    if isinstance(decoded, Several):
+        return decoded.changes
+    return (decoded,) if isinstance(decoded, TableChanged | LocationChanged) else ()
 
 
 class Decoder(Protocol):
