@@ -2,8 +2,8 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-soak test-faults test-security test-monitoring test-deploy test-mutations lint audit sbom requirements jar-digests bench-rewrite bench-s3 bench-width bench-memory \
-	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet bench-cluster bench-unit-costs \
+.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-ledger test-writers test-soak test-faults test-security test-monitoring test-deploy test-mutations lint audit sbom requirements jar-digests reporter bench-reporter bench-rewrite bench-s3 bench-width bench-memory \
+	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet bench-cluster bench-unit-costs bench-events \
 	scale-model clean
 
 help: ## List the targets
@@ -54,11 +54,21 @@ test-correctness: setup ## Every kind of table, writer and engine, then 300 gene
 test-chaos: setup ## Rewrites interleaved at random with other writers, against a serial model (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.chaos $(ARGS)
 
+test-ledger: setup ## The ledger against a recount after each step of 500 random histories, PyIceberg and Spark (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.ledger $(ARGS)
+
 test-soak: setup ## Half an hour beside writers that never stop: rows, debt, memory, threads, open files (ARGS="--help")
+	@deploy/setup.sh rest-s3
+	@deploy/setup.sh prometheus
 	@$(PYTHON_IN_VENV) -m tests.soak $(ARGS)
 
 test-faults: setup ## Break the broker, catalog, store, disk and processes beside the service; half an hour (ARGS="--help")
+	@deploy/setup.sh rest-s3
 	@$(PYTHON_IN_VENV) -m tests.faults $(ARGS)
+
+test-writers: setup ## Kafka Connect, Flink, Spark and PyIceberg beside the service: each commit heard in 3 s, every row (ARGS="--help")
+	@deploy/setup.sh rest-s3
+	@$(PYTHON_IN_VENV) -m tests.writers $(ARGS)
 
 test-security: setup ## Planted secrets, hostile events and requests, TLS, SASL, OAuth2, tampered jars and wheels (ARGS="-k tls")
 	@deploy/setup.sh rest-s3
@@ -110,8 +120,14 @@ bench-fleet: setup ## The service on 1,000 tables: latency, catalog calls, proce
 	@deploy/setup.sh rest-s3
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_fleet $(ARGS)
 
+bench-reporter: setup ## What the metrics reporter adds to a commit of Spark (ARGS="--help"; needs a JDK)
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_reporter $(ARGS)
+
 bench-cluster: setup ## Slots of a real Spark cluster that grows: how soon they follow, how much of their time is used (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_cluster $(ARGS)
+
+bench-events: setup ## How many commit events of each format one core decodes in a second (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_events $(ARGS)
 
 bench-unit-costs: setup ## What one event, look, count, run and table costs; inputs of scale-model (ARGS="--help")
 	@deploy/setup.sh rest-s3
@@ -128,7 +144,10 @@ generate: setup ## Write the generated pages under docs/ and the Grafana dashboa
 update-messages: setup ## Write the messages for invalid input anew (tests/contracts/invalid_input.yaml); read the difference
 	@$(PYTHON_IN_VENV) -m tests.contracts.invalid_input
 
-package: setup ## Build wheel and sdist into dist/
+reporter: setup ## Build dist/firnline-iceberg-reporter-VERSION.jar: with it Java writers announce their commits (needs a JDK)
+	@$(PYTHON_IN_VENV) -m deploy.reporter.build
+
+package: setup reporter ## Build wheel, sdist and the reporter's jar into dist/ (needs a JDK)
 	@$(PYTHON_IN_VENV) -m build --no-isolation
 
 clean: ## Remove .venv and everything that was built

@@ -222,9 +222,26 @@ class LedgerUpdated:
 
 @dataclass(frozen=True)
 class EventsHeard:
-    """Usable events of one micro-batch, by decoder."""
+    """Usable events of one micro-batch, by decoder. `oldest_ms`: timestamp of the oldest, since the epoch."""
 
     by_source: Mapping[str, int]
+    oldest_ms: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CommitUnannounced:
+    """A look found a commit more than a minute old, of which no event told. `source`: of the table's last event."""
+
+    table: TableName
+    source: str
+
+
+@dataclass(frozen=True)
+class LocationUnresolved:
+    """Events told of metadata files in a folder that belongs to no table of the catalogs. `source`: their decoder."""
+
+    source: str
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -340,6 +357,8 @@ Event = (
     | RunWouldRewrite
     | ManifestsRead
     | EventsHeard
+    | CommitUnannounced
+    | LocationUnresolved
     | TableLooked
     | LedgerUpdated
     | TableUnreadable

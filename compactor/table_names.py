@@ -9,6 +9,9 @@ from fnmatch import fnmatchcase
 
 from compactor.errors import InputError
 
+MAIN = "main"
+"""A table's branch that everybody reads who names none."""
+
 
 @dataclass(frozen=True, order=True)
 class TableName:

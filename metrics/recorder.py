@@ -21,6 +21,7 @@ _Metric = TypeVar("_Metric", Counter, Gauge, Histogram)
 
 RECORDED_GAUGES = (
     s.EVENT_LAG_OFFSETS,
+    s.LAST_EVENT_TIMESTAMP_SECONDS,
     s.LAST_BATCH_TIMESTAMP_SECONDS,
     d.CATALOG_AVAILABLE,
     d.LAST_COMMIT_TIMESTAMP_SECONDS,
@@ -56,7 +57,7 @@ class Recorder:
         """The query runs and has nothing to do, or was just started: the alert on old batches counts from now."""
         self._set(s.LAST_BATCH_TIMESTAMP_SECONDS, self._clock(), query)
 
-    def __call__(self, event: events.Event) -> None:  # noqa: C901, PLR0912 - one case per event type, checked for completeness
+    def __call__(self, event: events.Event) -> None:  # noqa: C901, PLR0912, PLR0915 - one case per event type, checked for completeness
         match event:
             case events.RunPlanned():
                 self._planned(event)
@@ -81,8 +82,11 @@ class Recorder:
             case events.LedgerUpdated():
                 self._ledger_updated(event)
             case events.EventsHeard():
-                for source, count in event.by_source.items():
-                    self._count(s.EVENTS, count, source)
+                self._heard(event)
+            case events.CommitUnannounced():
+                self._count(s.UNANNOUNCED_COMMITS, 1, event.source)
+            case events.LocationUnresolved():
+                self._count(s.UNRESOLVED_LOCATIONS, 1, event.source)
             case events.TableLooked():
                 self._count(d.LOOKS, 1, event.outcome)
             case events.CatalogAnswers():
@@ -108,6 +112,14 @@ class Recorder:
                 pass  # for the log, the history and the status page; RunCommitted and RunSkipped count the run
             case _:
                 assert_never(event)
+
+    def _heard(self, event: events.EventsHeard) -> None:
+        now = self._clock()
+        for source, count in event.by_source.items():
+            self._count(s.EVENTS, count, source)
+            self._set(s.LAST_EVENT_TIMESTAMP_SECONDS, now, source)
+        for source, oldest_ms in event.oldest_ms.items():
+            self._observe(s.EVENT_AGE_SECONDS, max(0.0, now - oldest_ms / 1000), source)
 
     def _planned(self, event: events.RunPlanned) -> None:
         self._count(d.RUNS_PLANNED, 1)

@@ -12,6 +12,32 @@ EVENTS = counter(
     "Flat while writers commit: check the delivery of events. Sweeps find the missed commits.",
     labels=("source",),
 )
+EVENT_AGE_SECONDS = histogram(
+    "firnline_event_age_seconds",
+    "Age of the oldest event of a micro-batch when it was received, by source: from the event's own timestamp.",
+    "High with a small lag: the source sends its events late, or its clock is wrong.",
+    labels=("source",),
+)
+LAST_EVENT_TIMESTAMP_SECONDS = gauge(
+    "firnline_last_event_timestamp_seconds",
+    "Time at which the last event of a source was received, since the epoch.",
+    "Old while its tables are written to: the source has fallen silent. See unannounced commits.",
+    labels=("source",),
+)
+UNANNOUNCED_COMMITS = counter(
+    "firnline_unannounced_commits_total",
+    "Commits that a look without an event found more than a minute later, though events of this source announced "
+    "earlier commits of the table.",
+    "Grows: the source has fallen silent. Check its listener or reporter, its topic and its permissions.",
+    labels=("source",),
+)
+UNRESOLVED_LOCATIONS = counter(
+    "firnline_unresolved_locations_total",
+    "Folders of metadata files named by events, in which no table of the catalogs keeps its metadata; each counts once "
+    "in ten minutes.",
+    "Expected if the bucket holds tables of other catalogs. Otherwise add their catalog to `catalogs`.",
+    labels=("source",),
+)
 EVENT_LAG_OFFSETS = gauge(
     "firnline_event_lag_offsets",
     "Offsets on the event topic that the query's last batch did not read.",
@@ -60,6 +86,10 @@ EVENTS_LOST = counter(
 
 STREAM_METRICS: Final[tuple[MetricDefinition, ...]] = (
     EVENTS,
+    EVENT_AGE_SECONDS,
+    LAST_EVENT_TIMESTAMP_SECONDS,
+    UNANNOUNCED_COMMITS,
+    UNRESOLVED_LOCATIONS,
     EVENT_LAG_OFFSETS,
     DEAD_LETTERS,
     BATCH_SECONDS,

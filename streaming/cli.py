@@ -3,35 +3,57 @@
 from __future__ import annotations
 
 import sys
+from collections import UserDict
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from compactor.errors import FirnlineError, InputError
 from compactor.settings.environment import CONFIG_FILE_VARIABLE
 from compactor.settings.tree import LogSettings, load_settings
-from streaming.commands.assess import assess_tables
-from streaming.commands.check_config import check_config
-from streaming.commands.compact import compact
-from streaming.commands.debt import debt
-from streaming.commands.demo import demo
-from streaming.commands.history import history
-from streaming.commands.jars import jars
 from streaming.commands.options import exit_code, fail
-from streaming.commands.pause import pause, resume
-from streaming.commands.plan import plan
-from streaming.commands.request import request_rewrite
-from streaming.commands.run import run
-from streaming.commands.simulate import simulate
 from streaming.garbage_collection import collect_rarely
-from streaming.logs.events import LOG
 from streaming.logs.format import set_up_logging
 from streaming.logs.json_output import output_as_json
 from streaming.version import VERSION
 
 HELP = ["-h", "--help"]
 CONTEXT = {"help_option_names": HELP, "max_content_width": 110}
+RUN: Final = "run"
+
+
+class CommandsByName(UserDict[str, Any]):
+    """Each command's module in streaming/commands, and its function there. A command is imported when it is called.
+
+    All together take two seconds, and jobs that call `emit` after each commit wait for it.
+    """
+
+    def __getitem__(self, name: str) -> click.Command:
+        module, _, function = self.data[name].partition(":")
+        command: click.Command = getattr(import_module(f"streaming.commands.{module}"), function)
+        return command
+
+
+COMMANDS: Final = CommandsByName(
+    {
+        "run": "run:run",
+        "plan": "plan:plan",
+        "compact": "compact:compact",
+        "debt": "debt:debt",
+        "check-config": "check_config:check_config",
+        "demo": "demo:demo",
+        "assess": "assess:assess_tables",
+        "jars": "jars:jars",
+        "history": "history:history",
+        "request": "request:request_rewrite",
+        "emit": "emit:emit",
+        "simulate": "simulate:simulate",
+        "pause": "pause:pause",
+        "resume": "pause:resume",
+    }
+)
 
 
 class Commands(click.Group):
@@ -41,13 +63,15 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except FirnlineError as error:
-            if ctx.invoked_subcommand == run.name:  # the service reports its end as a log line
+            if ctx.invoked_subcommand == RUN:  # the service reports its end as a log line
+                from streaming.logs.events import LOG  # noqa: PLC0415 - slow to import, and the service has done so
+
                 LOG.error("ended", reason=error.reason, error=str(error))
                 sys.exit(exit_code(error))
             fail(error)
 
 
-@click.group(cls=Commands, context_settings=CONTEXT)
+@click.group(cls=Commands, commands=COMMANDS, context_settings=CONTEXT)
 @click.version_option(VERSION, prog_name="firnline")
 @click.option(
     "-c",
@@ -70,7 +94,7 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
     """  # noqa: D301 - \b keeps click from re-wrapping
     context.obj = config
     log = _log_settings(config)
-    is_service = context.invoked_subcommand == run.name and not set(HELP) & set(sys.argv)
+    is_service = context.invoked_subcommand == RUN and not set(HELP) & set(sys.argv)
     to = output_as_json() if is_service and log.as_json(terminal=sys.stderr.isatty()) else None
     set_up_logging(log, verbose=verbose, to=to)
     collect_rarely()
@@ -83,12 +107,6 @@ def _log_settings(config: Path | None) -> LogSettings:
     except InputError:
         return LogSettings()
 
-
-for command in (
-    run, plan, compact, debt, check_config, demo, assess_tables, jars, history, request_rewrite, simulate,
-    pause, resume,
-):  # fmt: skip
-    main.add_command(command)
 
 if __name__ == "__main__":
     main()

@@ -61,6 +61,7 @@ GROUPS = {
         "conditional_load",
         "connection_checks",
         "packaging",
+        "reporter",
         "s3_store",
         "shard_group",
         "unreadable_tables",

@@ -27,14 +27,14 @@ from compactor.commit.replace import PART
 from compactor.credentials.renewing_file_io import repeated, vended_of
 from compactor.errors import RetryError, StoppedError
 from compactor.iceberg.other_compactors import RUN_ID
-from compactor.iceberg.tables import MAIN, Catalogs, TableMissingError, TableView, head_of
+from compactor.iceberg.tables import Catalogs, TableMissingError, TableView, head_of
 from compactor.lease.owner import Owner
 from compactor.locations import attempt_location, is_local, plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
 from compactor.storage.opening import abort_uploads
 from compactor.storage.state_files import StateFolder
-from compactor.table_names import TableName
+from compactor.table_names import MAIN, TableName
 
 LOG = logging.getLogger("firnline")
 SUFFIX = ".json"

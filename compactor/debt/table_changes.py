@@ -17,11 +17,12 @@ from pyiceberg.table.snapshots import Operation, Snapshot
 from compactor.debt.board import PartitionCounts, SizeLadder
 from compactor.debt.tiers import step_edges, step_of
 from compactor.iceberg.manifest_entries import CONTENT, Content, FileEntry, Status
-from compactor.iceberg.tables import MAIN, FileSizes, TableView, head_of
+from compactor.iceberg.tables import FileSizes, TableView, head_of
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.columns import EntryColumns
 from compactor.manifests.rows import ManifestRows, Numbers
 from compactor.partitions import PartitionKey
+from compactor.table_names import MAIN
 
 Deltas = dict[PartitionKey, PartitionCounts]
 _POSITION_DELETES = CONTENT.index(Content.POSITION_DELETES)

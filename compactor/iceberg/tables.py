@@ -27,9 +27,8 @@ from compactor.iceberg.rest_catalog import concerns_catalog, refuses_login
 from compactor.partitions import PartitionLayout
 from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
-from compactor.table_names import TableName
+from compactor.table_names import MAIN, TableName
 
-MAIN = "main"
 DEFAULT_TARGET_FILE_SIZE = 512 * 1024 * 1024  # write.target-file-size-bytes, Iceberg's table property default
 
 LOGIN_REMEDY = (

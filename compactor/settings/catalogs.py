@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator
 
 from compactor.redaction import without_password
 from compactor.settings.section import KeyProblemError
@@ -79,6 +81,10 @@ def texts(given: Any) -> Any:
         KeyProblemError: a key is not text, or a value is null, a list or a map.
     """
     return {_key(key): _text(key, value) for key, value in given.items()} if isinstance(given, dict) else given
+
+
+Properties = Annotated[dict[str, str], BeforeValidator(texts)]
+"""Names and values of a client; numbers and booleans become text."""
 
 
 def _key(key: Any) -> str:

@@ -6,7 +6,7 @@ import re
 
 from pydantic import Field, field_validator, model_validator
 
-from compactor.settings.section import Section
+from compactor.settings.section import KeyProblemError, Section
 from compactor.settings.texts import Host
 
 BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|1[0-4])\$[./A-Za-z0-9]{53}")
@@ -35,6 +35,12 @@ class HttpSettings(Section):
         "`http.tls_certificate` as well, or passwords can be read on the way. Empty: everybody may read.",
     )
 
+    accept_events: bool = Field(
+        default=False,
+        description="Whether POST /v1/events takes commit events, and /v1/…/metrics reports of Iceberg's REST clients, "
+        "and writes them to the commit topic. Needs `http.basic_auth`.",
+    )
+
     @field_validator("basic_auth")
     @classmethod
     def _passwords_are_hashed(cls, hashes: dict[str, str]) -> dict[str, str]:
@@ -51,6 +57,12 @@ class HttpSettings(Section):
     def _certificate_has_a_key(self) -> HttpSettings:
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise ValueError("tls_certificate and tls_key must be set together")
+        return self
+
+    @model_validator(mode="after")
+    def _senders_of_events_log_in(self) -> HttpSettings:
+        if self.accept_events and not self.basic_auth:
+            raise KeyProblemError(("accept_events",), "events are taken from known senders only: set http.basic_auth")
         return self
 
     @property

@@ -67,6 +67,14 @@ def _topic(text: str) -> str | None:
     return "is not the name of a topic: use 1 to 249 letters, digits, '.', '_' and '-'"
 
 
+def _topic_pattern(text: str) -> str | None:
+    try:
+        re.compile(text)
+    except re.error as error:
+        return f"is not a regular expression: {error}; write e.g. lake-.* for all topics that begin with lake-"
+    return None
+
+
 def _glob(text: str) -> str | None:
     if text != text.strip() or not text:
         return "matches no table: remove the spaces; write e.g. db.events or db.*"
@@ -130,6 +138,7 @@ FILTER: Final = Form("a filter (docs/where.md)", _filter)
 GLOB: Final = Form("a table name or glob", _glob)
 
 Topic = Annotated[str, Form("the name of a topic", _topic)]
+TopicPattern = Annotated[str, Form("a regular expression", _topic_pattern, may_be_empty=True)]
 Glob = Annotated[str, GLOB]
 Brokers = Annotated[str, Form("addresses host:port, separated by commas", _brokers, may_be_empty=True)]
 Checkpoint = Annotated[str, Form("a URI or an absolute path", _checkpoint, may_be_empty=True)]

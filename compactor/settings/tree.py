@@ -19,32 +19,30 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.redaction import remember, secrets_in
-from compactor.settings.catalogs import EXAMPLE, checked_catalogs, texts
+from compactor.settings.catalogs import EXAMPLE, Properties, checked_catalogs
 from compactor.settings.environment import put_environment
 from compactor.settings.history import DAY_SECONDS, HistorySettings
 from compactor.settings.hooks import HookSettings
 from compactor.settings.http import HttpSettings
+from compactor.settings.kafka import KafkaSettings
 from compactor.settings.limits import LimitSettings
 from compactor.settings.origins import Sources
 from compactor.settings.policy import PolicySettings
 from compactor.settings.problems import explained, hidden_secrets
 from compactor.settings.section import MEBIBYTE, KeyProblemError, Section
-from compactor.settings.texts import AbsolutePath, Brokers, Checkpoint, Glob, Master, Topic
+from compactor.settings.texts import AbsolutePath, Checkpoint, Glob, Master
 from compactor.settings.units import Bytes, Seconds
 from compactor.settings.yaml_file import read_file
 from compactor.table_names import TableName
 
-Properties = Annotated[dict[str, str], BeforeValidator(texts)]
-"""Names and values of a client; numbers and booleans become text."""
 GLOBS = ['["db.*"]']
-PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def table_switch(properties: Mapping[str, str]) -> bool | None:
@@ -84,66 +82,6 @@ class TableRules(Section):
         if switch is not None:
             return switch
         return any(table.matches(glob) for glob in self.include)
-
-
-class KafkaSettings(Section):
-    """Where commit events arrive, and where unusable events go."""
-
-    bootstrap_servers: Brokers = Field(default="", description="Brokers, as a host:port list. Required by `run`.")
-    commit_topic: Topic = Field(
-        default="iceberg-commits",
-        description="Topic of commit events. It must belong to firnline: `firnline request` writes to it. A topic with "
-        "records of another system is refused.",
-    )
-    control_topics: tuple[Topic, ...] = Field(
-        default=(),
-        examples=['["control-iceberg"]'],
-        description="Control topics of Iceberg's Kafka Connect sinks (`iceberg.control.topic`). They are read like the "
-        "commit topic and never written to, because a sink fails on a foreign record. firnline waits for a topic that "
-        "does not exist yet.",
-    )
-    dead_letter_topic: Topic = Field(
-        default="iceberg-commits-dead-letter", description="Topic for events that cannot be used, each with the reason."
-    )
-    options: Properties = Field(
-        default_factory=dict,
-        examples=["{security.protocol: SASL_SSL}"],
-        description="Kafka client options by Kafka's names (security.protocol, sasl.mechanism, …), for Spark's source "
-        "and for the Python client. `sasl.username` and `sasl.password` serve both, for PLAIN and SCRAM. Give "
-        "certificates as PEM files: `ssl.truststore.location` with `ssl.truststore.type: PEM`.",
-    )
-    max_events_per_batch: int = Field(
-        default=2_000,
-        ge=1,
-        description="Most events of a micro-batch. Limits how long an event waits for the batch before it: 2,000 "
-        "events take 0.3 s of processor time, if each has 1 MB about 10 s. Memory does not depend on it. Raise it if "
-        "more events arrive in `service.trigger_seconds`. Batches of the dead-letter query have ten times as many.",
-    )
-
-    @model_validator(mode="after")
-    def _control_topics_are_only_read(self) -> KafkaSettings:
-        written = {self.commit_topic, self.dead_letter_topic} & {*self.control_topics}
-        if written:
-            found = f"firnline writes to {written.pop()}; a sink fails on records of others: name other topics"
-            raise KeyProblemError(("control_topics",), found)
-        if self.commit_topic == self.dead_letter_topic:
-            found = f"{self.commit_topic} is the commit_topic; name another topic"
-            raise KeyProblemError(("dead_letter_topic",), found)
-        return self
-
-    @field_validator("options")
-    @classmethod
-    def _options_are_kafkas_own(cls, options: dict[str, str]) -> dict[str, str]:
-        for name, value in options.items():
-            if name == "bootstrap.servers":
-                raise KeyProblemError((name,), "use kafka.bootstrap_servers instead")
-            if name.startswith("kafka."):
-                raise KeyProblemError(
-                    (name,), f"write the option without Spark's prefix: {name.removeprefix('kafka.')}"
-                )
-            if name == "security.protocol" and value not in PROTOCOLS:
-                raise KeyProblemError((name,), f"{value!r} is not allowed; allowed: {', '.join(PROTOCOLS)}")
-        return options
 
 
 class SparkSettings(Section):
@@ -239,7 +177,17 @@ class ServiceSettings(Section):
         default=300.0,
         gt=0,
         le=DAY_SECONDS,
-        description="Interval of sweeps, which list the catalogs and find commits without events.",
+        description="Interval of sweeps, which list the catalogs. Between them a table is looked at as often as its "
+        "commits suggest: without events twice per commit, at least every 4 intervals and at most every 15 seconds; "
+        "with events every 12 intervals.",
+    )
+    sweep_calls_per_second: float = Field(
+        default=200.0,
+        gt=0,
+        le=10_000,
+        description="Budget of each catalog: most calls for looks that no event asks for; if more are needed, all come "
+        "later. 200: such a call costs a catalog few milliseconds, and 10,000 tables are looked at in 50 s. A start "
+        "looks at all tables at once.",
     )
     switch_check_seconds: Seconds = Field(
         default=15.0, gt=0, le=60, description="Interval of checks of `firnline.enabled` during a rewrite."
@@ -355,6 +303,14 @@ class Settings(Section):
     _catalogs_are_usable = field_validator("catalogs", mode="before")(checked_catalogs)
 
     @model_validator(mode="after")
+    def _event_sources_mean_catalogs(self) -> Settings:
+        for name, catalog in self.kafka.catalog_names.items():
+            if catalog and catalog not in self.catalogs:
+                found = f"{catalog!r} is not one of catalogs ({', '.join(self.catalogs)}); empty: ignore its events"
+                raise KeyProblemError(("kafka", "catalog_names", name), found)
+        return self
+
+    @model_validator(mode="after")
     def _history_has_a_catalog(self) -> Settings:
         try:
             self.history.table_name(self.catalogs)
@@ -364,9 +320,8 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _hook_topics_are_their_own(self) -> Settings:
-        taken = {self.kafka.commit_topic, self.kafka.dead_letter_topic, *self.kafka.control_topics}
         for hook in self.hooks:
-            if hook.kind == "kafka" and hook.topic in taken:
+            if hook.kind == "kafka" and (self.kafka.reads(hook.topic) or hook.topic == self.kafka.dead_letter_topic):
                 found = f"topic {hook.topic} is one of kafka.*; give the hook a topic of its own"
                 raise KeyProblemError(("hooks",), found)
         return self

@@ -294,6 +294,17 @@ STREAMING = Dashboard(
             "ops",
         ),
         Panel(
+            "Since the last event",
+            "Below the pause between two commits of the source's tables.",
+            (("{{source}}", "time() - max by (source) (firnline_last_event_timestamp_seconds)"),),
+            "s",
+        ),
+        Panel(
+            "Commits without an event",
+            "None: a source that announced earlier commits of the table has fallen silent.",
+            (("{{source}}", _increase("firnline_unannounced_commits_total", "source")),),
+        ),
+        Panel(
             "Events behind",
             "Zero after each batch.",
             (("{{query}}", _or_zero("max by (query) (firnline_event_lag_offsets)")),),

@@ -18,7 +18,7 @@ from http import HTTPStatus
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
-from typing import Any
+from typing import Any, Protocol
 
 from metrics.http.http_access import Certificate
 from metrics.status_page import CONTENT_SECURITY
@@ -67,8 +67,19 @@ def expendable(exchanges: Mapping[Any, Exchange], now: float) -> Any | None:
     return min(candidates, key=lambda key: candidates[key].since) if candidates else None
 
 
+class BodyTaker(Protocol):
+    """Takes requests with a body."""
+
+    def refusal(self, path: str, headers: Mapping[str, str]) -> Answer | None:
+        """Why a request is refused before its body is read; None: its body is small enough, read it."""
+
+    @property
+    def take(self) -> Callable[[str, Mapping[str, str], bytes], Answer]:
+        """The response to a request with this body."""
+
+
 class Server(ThreadingHTTPServer):
-    """Serves what `answer` returns for a path and headers.
+    """Serves what `answer` returns for a path and headers; `taker` gets requests with a body.
 
     Raises:
         OSError: the address cannot be bound.
@@ -83,8 +94,10 @@ class Server(ThreadingHTTPServer):
         address: tuple[str, int],
         family: socket.AddressFamily,
         certificate: Certificate | None = None,
+        taker: BodyTaker | None = None,
     ) -> None:
         self.answer = answer
+        self.taker = taker
         self.address_family = family
         self._certificate = certificate
         self._exchanges: dict[socket.socket, Exchange] = {}
@@ -161,7 +174,7 @@ class Server(ThreadingHTTPServer):
 
 
 class _Head:
-    """Reads the head of one request after the other, each of bounded size."""
+    """Reads the head of one request after the other, each of bounded size, and bodies of a given size."""
 
     def __init__(self, stream: BufferedIOBase) -> None:
         self._stream = stream
@@ -179,9 +192,13 @@ class _Head:
             raise HTTPException("the head of the request is too large")
         return line
 
+    def read(self, size: int) -> bytes:
+        """A body; shorter if the client ends it early."""
+        return self._stream.read(size)
+
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers GET and HEAD. No response repeats a part of the request."""
+    """Answers GET, HEAD, and POST if there is somebody who takes bodies. No page repeats a part of the request."""
 
     protocol_version = "HTTP/1.1"
     default_request_version = "HTTP/1.1"  # of requests without one: they get a status and headers too
@@ -193,7 +210,7 @@ class Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self._head = _Head(self.rfile)
-        self.rfile = self._head  # type: ignore[assignment]  # only lines are read
+        self.rfile = self._head  # type: ignore[assignment]  # only lines and bodies are read
 
     def handle_one_request(self) -> None:
         self.server.waits(self.request, answering=False)
@@ -213,8 +230,28 @@ class Handler(BaseHTTPRequestHandler):
 
     do_HEAD = do_GET  # noqa: N815 - the base class names it so
 
+    def do_POST(self) -> None:
+        taker, headers = self.server.taker, dict(self.headers.items())
+        if taker is None:
+            self.send_error(HTTPStatus.NOT_IMPLEMENTED)
+            return
+        refusal = taker.refusal(self.path, headers)
+        if refusal is not None:
+            self.close_connection = True  # its body is not read, and must not be taken for the next request
+            self._send(refusal)
+            return
+        if headers.get("Expect", "").lower() == "100-continue":
+            super().handle_expect_100()
+        size = int(headers["Content-Length"])
+        body = self._head.read(size)
+        if len(body) < size:  # the client has gone, or was too slow
+            self.close_connection = True
+            return
+        self.server.waits(self.request, answering=True)
+        self._send(taker.take(self.path, headers, body))
+
     def handle_expect_100(self) -> bool:
-        """No body is read: the response follows at once."""
+        """The response follows at once, or a POST request asks for its body itself."""
         return True
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so

@@ -24,6 +24,7 @@ from compactor.runs.pauses import Pause
 from metrics.debt_collector import TableSummary
 from metrics.http.http_access import BasicAuth, Certificate
 from metrics.http.http_connections import TEXT, Answer, Server
+from metrics.http.http_intake import Intake
 from metrics.recent_work import Finished, Running
 from metrics.slot_collector import SlotUse
 from metrics.status_page import Counting, Health, status_document, status_page
@@ -116,6 +117,7 @@ class MetricsServer:
     """Serve one site from background threads. `port` 0 takes any free port; `address` returns it.
 
     `certificate`: serve HTTPS with it. `auth`: who may read the pages; None: everybody who reaches the port.
+    `intake`: takes requests with a body; None: there are none.
     """
 
     def __init__(
@@ -126,7 +128,9 @@ class MetricsServer:
         *,
         certificate: Certificate | None = None,
         auth: BasicAuth | None = None,
+        intake: Intake | None = None,
     ) -> None:
+        self._intake = intake
         self._answer = partial(site.answer, auth=auth)
         self._host = host
         self._port = port
@@ -152,7 +156,7 @@ class MetricsServer:
             return
         # Process-wide: `_created` series would double every counter.
         disable_created_metrics()  # type: ignore[no-untyped-call]
-        self._server = _bind(self._answer, self._host, self._port, self._certificate)
+        self._server = _bind(self._answer, self._host, self._port, self._certificate, self._intake)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_SECONDS,), name="firnline-http", daemon=True
         )
@@ -166,10 +170,16 @@ class MetricsServer:
         self._server.server_close()
         self._thread.join()
         self._server = self._thread = None
+        if self._intake is not None:
+            self._intake.close()
 
 
 def _bind(
-    answer: Callable[[str, Mapping[str, str]], Answer], host: str, port: int, certificate: Certificate | None
+    answer: Callable[[str, Mapping[str, str]], Answer],
+    host: str,
+    port: int,
+    certificate: Certificate | None,
+    intake: Intake | None,
 ) -> Server:
     if port not in range(_PORTS):  # getaddrinfo would take the port modulo 65536
         raise InputError(f"http.port: {port} is not a port; set http.port to a number from 0 to {_PORTS - 1}")
@@ -177,7 +187,7 @@ def _bind(
         family, _, _, _, address = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        return Server(answer, (str(address[0]), int(address[1])), family, certificate)
+        return Server(answer, (str(address[0]), int(address[1])), family, certificate, intake)
     except OSError as error:
         raise _bind_error(host, port, error) from error
 

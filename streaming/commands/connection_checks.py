@@ -22,7 +22,8 @@ from compactor.history.table import HistoryTable
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.locations import plain_path
 from compactor.redaction import hide
-from compactor.settings.tree import KafkaSettings, Settings
+from compactor.settings.kafka import KafkaSettings
+from compactor.settings.tree import Settings
 from compactor.spark.catalogs import spark_catalog_conf
 from compactor.spark.java import jars_folder, java_home
 from compactor.spark.java_table import data_folder
@@ -231,9 +232,9 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
         needed = ("READ",) if observe else ("READ", "WRITE")  # the table watcher publishes events
         remedy = _topic_remedy(kafka.commit_topic, needed)
         yield _tried(f"commit topic {kafka.commit_topic}", remedy, _commit_topic, access[0], kafka, needed, observe)
-        for topic in kafka.control_topics:
+        for topic in kafka.named_topics[1:]:
             remedy = f"allow this principal to READ topic {topic}"
-            yield _tried(f"control topic {topic}", remedy, _control_topic, access[0], kafka, topic)
+            yield _tried(f"events topic {topic}", remedy, _read_topic, access[0], kafka, topic)
         if settings.service.shard_group:
             group = group_id(settings.service.shard_group)
             yield _tried(
@@ -263,7 +264,7 @@ def _commit_topic(access: KafkaAccess, kafka: KafkaSettings, operations: tuple[s
     raise ForeignTopicError(topic, sample.refusal)
 
 
-def _control_topic(access: KafkaAccess, kafka: KafkaSettings, topic: str) -> str:
+def _read_topic(access: KafkaAccess, kafka: KafkaSettings, topic: str) -> str:
     if not access.topic(topic).exists:
         return "it does not exist yet; the service waits for it"
     return f"{_allowed(access, topic, ('READ',))}; {sample_topic(kafka, topic).text}"

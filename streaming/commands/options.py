@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from compactor.errors import FirnlineError, InputError
-from compactor.iceberg.tables import MAIN
 from compactor.settings.spark_options import run_options
+from compactor.table_names import MAIN
 
 PIPED_WIDTH = 160
 BAD_INPUT, FAILED_SAFELY = 2, 3

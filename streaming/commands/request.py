@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from compactor.errors import InputError, RetryError
+from compactor.errors import InputError
 from compactor.filters.where import bind_where
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
@@ -16,11 +16,10 @@ from compactor.table_names import TableName
 from streaming.commands.options import OUTPUT, print_json
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
-from streaming.kafka.clients import producer
+from streaming.kafka.clients import publish
 from streaming.kafka.topic_sample import check_commit_topic
 
 SENDER = "firnline-request"
-SEND_SECONDS = 30
 
 
 @click.command("request")
@@ -59,13 +58,7 @@ def request_rewrite(config: Path | None, /, table: str, where: str, output: str)
     )
     check_commit_topic(settings.kafka)
     key, value = canonical.encode(changed, sender=SENDER)
-    client = producer(settings.kafka)
-    try:
-        client.send(settings.kafka.commit_topic, key=key, value=value).get(timeout=SEND_SECONDS)
-    except Exception as error:
-        raise RetryError(f"cannot send the request to topic {settings.kafka.commit_topic}: {error}") from error
-    finally:
-        client.close(timeout=SEND_SECONDS)
+    publish(settings.kafka, key, value, what="the request")
     if output == "json":
         print_json({"table": str(view.name), "where": where or None, "event_id": changed.event_id})
     else:

@@ -7,22 +7,17 @@ firnline does not read.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from streaming.commit_events.decoder import (
     TIMESTAMP_MS_MAX,
-    BadEvent,
-    BadEventReason,
     Decoded,
-    Fields,
-    MalformedError,
+    LocationChanged,
     NotACommit,
-    RawEvent,
     TableChanged,
-    parse_object,
     shown,
 )
+from streaming.commit_events.strict_json import Fields, JsonDecoder, mark
 
 SOURCE = "canonical"
 UPDATE = "update-table"
@@ -34,41 +29,26 @@ REQUEST, EVERYTHING = "firnline.request", "*"
 _BRINGS_FILES = frozenset({UPDATE, "create-table", "register-table"})
 
 
-@dataclass(frozen=True)
-class CanonicalDecoder:
-    source: str = SOURCE
-
-    def recognises(self, event: RawEvent) -> bool:
-        # Compare bytes: this also recognises a truncated event, and `decode` is the only place that parses.
-        return event.value is not None and event.value.lstrip()[:1] == b"{" and b'"event-id"' in event.value
-
-    def decode(self, event: RawEvent) -> Decoded:
-        try:
-            return _read(Fields(parse_object(event.value or b"")), event.timestamp_ms)
-        except MalformedError as malformed:
-            return malformed.bad
-
-
 def _read(fields: Fields, arrived_ms: int) -> Decoded:
     event_id = fields.text("event-id")
     operation_type = fields.optional_text("operation-type")
     if operation_type is not None and operation_type not in _BRINGS_FILES:
         return NotACommit(SOURCE, shown(operation_type))
     metadata_location = fields.optional_text("metadata-location")
-    if metadata_location is not None and not fields.has("identifier"):
-        detail = f"event {shown(event_id)} names {shown(metadata_location)} but no table; the next sweep finds it"
-        return BadEvent(BadEventReason.NO_IDENTIFIER, detail)
-    table = fields.record("identifier")
-    summary = fields.record("summary") if fields.has("summary") else Fields({})
-    request = summary.optional_text(REQUEST)
     timestamp_ms = fields.optional_integer("timestamp-ms", 0, TIMESTAMP_MS_MAX)
+    timestamp_ms = arrived_ms if timestamp_ms is None else timestamp_ms
+    if metadata_location is not None and not fields.has("identifier"):
+        return LocationChanged(SOURCE, event_id, metadata_location, timestamp_ms)
+    table = fields.record("identifier")
+    summary = fields.optional_record("summary")
+    request = summary.optional_text(REQUEST)
     return TableChanged(
         source=SOURCE,
         event_id=event_id,
         catalog=fields.optional_text("catalog"),
         namespace=table.namespace("namespace"),
         name=table.text("name"),
-        timestamp_ms=arrived_ms if timestamp_ms is None else timestamp_ms,
+        timestamp_ms=timestamp_ms,
         table_uuid=fields.optional_uuid("table-uuid"),
         snapshot_id=fields.optional_integer("snapshot-id"),
         ref_name=fields.optional_text("ref-name"),
@@ -78,6 +58,9 @@ def _read(fields: Fields, arrived_ms: int) -> Decoded:
         continues=summary.optional_text(CONTINUES) == TRUE,
         request="" if request == EVERYTHING else request,
     )
+
+
+DECODER = JsonDecoder(SOURCE, ((mark("event-id"),),), _read)
 
 
 def encode(changed: TableChanged, *, sender: str = "firnline") -> tuple[bytes, bytes]:

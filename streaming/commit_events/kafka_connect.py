@@ -17,15 +17,14 @@ from streaming.commit_events.decoder import (
     TIMESTAMP_MS_MAX,
     BadEventReason,
     Decoded,
-    Fields,
     MalformedError,
     NotACommit,
     RawEvent,
     TableChanged,
     explained,
-    parse_object,
     shown,
 )
+from streaming.commit_events.strict_json import Fields, parse_object
 
 SOURCE = "kafka_connect"
 MAGIC = b"\xc2\x01"

@@ -11,7 +11,7 @@ from kafka.errors import GroupAuthorizationFailedError, KafkaError, RetriableErr
 
 from compactor.errors import InputError, RetryError
 from compactor.reasons import Reason
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from streaming.kafka.clients import NOT_ALLOWED, client_arguments, no_broker
 
 UNKNOWN_TOPIC = 3

@@ -14,7 +14,7 @@ from kafka.errors import TopicAlreadyExistsError
 
 from compactor.errors import InputError, RetryError
 from compactor.reasons import Reason
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 
 LOG = logging.getLogger("firnline")
 # kafka-python uses snake_case names. These differ in more than spelling.
@@ -27,6 +27,7 @@ PYTHON_NAMES = {
     "sasl.password": "sasl_plain_password",
 }
 NOT_ALLOWED = 29  # error code of the broker
+SEND_SECONDS = 30
 BOOTSTRAP_MS = 10_000  # instead of kafka-python's 30 s for a missing broker; `bootstrap.timeout.ms` overrides it
 POLL_RECORDS = 8
 """Records that a poll of Spark's consumer returns; Kafka's default is 500. Each can have a megabyte or more, and the
@@ -51,21 +52,20 @@ LOGIN_MODULES = {
 def source_options(kafka: KafkaSettings, most_events: int, starting: str = LATEST) -> dict[str, str]:
     """Options of Spark's Kafka source, for batches of at most `most_events`.
 
-    Control topics are transactional: read only committed records.
+    Control topics of sinks are transactional: read only committed records.
 
     With a list of topics, a missing topic ends the query. A pattern finds a topic in the first batch after its creation
-    and reads it from its beginning, but lists all topics of the cluster. So use a pattern only with control topics,
-    which other systems create. Checkpoints store offsets by topic in both cases.
+    and reads it from its beginning, but lists all topics of the cluster. So use a pattern only with topics that other
+    systems create. Checkpoints store offsets by topic in both cases.
 
     Without a checkpoint a query starts at the end: the sweep finds earlier commits. A topic that appears later is read
     from its beginning.
     """
-    topics = dict.fromkeys((kafka.commit_topic, *kafka.control_topics))
-    pattern = {"subscribePattern": f"^(?:{'|'.join(map(re.escape, topics))})$"}
+    alone = kafka.named_topics == (kafka.commit_topic,) and not kafka.patterns
     return {
         "kafka.bootstrap.servers": kafka.bootstrap_servers,
         "kafka.isolation.level": "read_committed",
-        **(pattern if kafka.control_topics else {"subscribe": kafka.commit_topic}),
+        **({"subscribe": kafka.commit_topic} if alone else {"subscribePattern": _pattern(kafka)}),
         "startingOffsets": starting,
         "failOnDataLoss": "false",  # the sweep finds commits whose events retention has removed
         "includeHeaders": "true",
@@ -74,6 +74,12 @@ def source_options(kafka: KafkaSettings, most_events: int, starting: str = LATES
         "maxOffsetsPerTrigger": str(most_events),
         **{f"kafka.{key}": value for key, value in java_options(kafka).items()},
     }
+
+
+def _pattern(kafka: KafkaSettings) -> str:
+    """One regular expression for all topics that are read; never the topic of dead letters."""
+    read = [*map(re.escape, kafka.named_topics), *kafka.patterns]
+    return f"^(?!{re.escape(kafka.dead_letter_topic)}$)(?:{'|'.join(f'(?:{each})' for each in read)})$"
 
 
 def java_options(kafka: KafkaSettings) -> dict[str, str]:
@@ -113,10 +119,25 @@ def producer(kafka: KafkaSettings) -> KafkaProducer:
         raise no_broker(kafka, error) from error
 
 
+def publish(kafka: KafkaSettings, key: bytes, value: bytes, *, what: str) -> None:
+    """Write one record to the commit topic, and wait until the brokers have it. `what`: its name in the error.
+
+    Raises:
+        RetryError: no broker answers, or the record was not written.
+    """
+    client = producer(kafka)
+    try:
+        client.send(kafka.commit_topic, key=key, value=value).get(timeout=SEND_SECONDS)
+    except Exception as error:
+        raise RetryError(f"cannot send {what} to topic {kafka.commit_topic}: {error}") from error
+    finally:
+        client.close(timeout=SEND_SECONDS)
+
+
 def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[str] = ()) -> None:
     """Check that the topics exist; create missing ones if `create` allows it.
 
-    Never creates control topics: their sinks do, and firnline then reads them.
+    Never creates topics of other systems: those do, and firnline then reads them.
 
     Raises:
         RetryError: no broker answers.
@@ -132,8 +153,8 @@ def ensure_topics(kafka: KafkaSettings, *, create: bool, hook_topics: Iterable[s
         wanted["kafka.dead_letter_topic"] = kafka.dead_letter_topic
         wanted |= {f"hooks: topic {topic}": topic for topic in hook_topics}
     try:
-        for topic in kafka.control_topics:
-            if topic not in existing:
+        for topic in kafka.named_topics:
+            if topic not in existing and topic != kafka.commit_topic:
                 _wait_for(admin, topic)
         for key, topic in wanted.items():
             if topic not in existing:
@@ -156,17 +177,15 @@ def cluster_id(kafka: KafkaSettings) -> str:
 
 
 def _wait_for(admin: KafkaAdminClient, topic: str) -> None:
-    """Log that a control topic is missing. Raise if this principal may not see it: it would seem missing forever."""
+    """Log that a topic of another system is missing. Raise if this principal may not see it: that would never end."""
     (found,) = admin.describe_topics([topic])
     if found["error_code"] == NOT_ALLOWED:
         raise InputError(
-            f"kafka.control_topics: the broker does not allow this principal to DESCRIBE topic {topic!r}; allow READ "
-            "on it",
+            f"kafka.commit_topics, kafka.control_topics: the broker does not allow this principal to DESCRIBE topic "
+            f"{topic!r}; allow READ on it",
             reason=Reason.NOT_ALLOWED,
         )
-    LOG.warning(
-        "kafka.control_topics: topic %s does not exist yet; firnline reads it from its beginning once it exists", topic
-    )
+    LOG.warning("kafka: topic %s does not exist yet; firnline reads it from its beginning once it exists", topic)
 
 
 def _create(admin: KafkaAdminClient, key: str, topic: str, *, create: bool) -> None:

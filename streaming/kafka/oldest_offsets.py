@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kafka import KafkaConsumer, TopicPartition
 
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from streaming.kafka.clients import client_arguments, no_broker
 
 

@@ -29,7 +29,7 @@ from kafka.errors import (
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from kafka.structs import MemberState
 
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from compactor.shards import Shard
 from streaming.kafka.clients import client_arguments, cluster_id
 from streaming.kafka.membership import HEARTBEAT_SECONDS, NO_GENERATION, SESSION_SECONDS, Membership

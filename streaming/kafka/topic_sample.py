@@ -16,7 +16,7 @@ from kafka.errors import TopicAuthorizationFailedError
 
 from compactor.errors import InputError, RetryError
 from compactor.reasons import Reason
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events.decoder import TIMESTAMP_MS_MAX, RawEvent
 from streaming.kafka.clients import client_arguments, no_broker
 from streaming.kafka.commit_topic import ForeignTopicError, RecordKind, Refusal, kind_of, refusal

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from kafka.admin import KafkaAdminClient
 
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from streaming.kafka.clients import client_arguments
 from streaming.logs.events import LOG
 
@@ -70,7 +70,9 @@ class TopicWatch:
         """Look once."""
         if self._client is None:
             self._client = KafkaAdminClient(**client_arguments(self.kafka, KafkaAdminClient))
-        names = list(dict.fromkeys((self.kafka.commit_topic, *self.kafka.control_topics)))
+        names = list(self.kafka.named_topics)
+        if self.kafka.patterns:
+            names = list(dict.fromkeys([*names, *filter(self.kafka.reads, self._client.list_topics())]))
         described = [each for each in self._client.describe_topics(names) if not each["error_code"]]
         now = Topics(
             {each["name"]: str(each["topic_id"]) for each in described},

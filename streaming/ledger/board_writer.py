@@ -49,9 +49,12 @@ class Counted:
 
 @dataclass(frozen=True)
 class _BySlot:
-    """Shortlists of a table's slots. `judged_at`: when all were judged, seconds since the epoch."""
+    """Shortlists of a table's slots. `judged_at`: when all were judged, seconds since the epoch; `by`: the policy and
+    the layouts that they were judged with.
+    """
 
     judged_at: float
+    by: tuple[Policy, Mapping[int, PartitionLayout]]
     lists: dict[int, Shortlist]
 
 
@@ -102,8 +105,11 @@ class BoardWriter:
         self._publish(self._timed(debt, known))
         self._report_skipped(debt, None if update.whole else update.partitions)
 
-    def judge_again(self, table: TableName, facts: TableFacts, state: LedgerStore) -> None:
-        """The table is unchanged: judge its partitions again, since some become due by time, and clear `stale`."""
+    def judge_again(self, table: TableName, facts: TableFacts, state: LedgerStore, *, is_current: bool = True) -> None:
+        """Judge the table's partitions again, since some become due by time.
+
+        `is_current`: the catalog said that the table is unchanged, so its counts are not stale.
+        """
         known = self.board.get(table)
         self._answered.add(table)
         if not facts.acted_on:
@@ -111,7 +117,7 @@ class BoardWriter:
             known = self.board.get(table)
         if known is None:
             return
-        debt = replace(known, stale=None, recounting=False)
+        debt = replace(known, stale=None, recounting=False) if is_current else known
         if known.others.partitions:
             shortlist = self._shortlist(table, facts, state, None)
             debt = replace(debt, partitions=shortlist.kept, others=shortlist.others)
@@ -182,9 +188,11 @@ class BoardWriter:
     ) -> Shortlist:
         """The table's partitions with debt, judged now. `changed`: slots with new counts; None: judge all again.
 
-        Once per sweep interval all are judged again: partitions of a table that always changes become due by time too.
+        All are judged again with another policy, and once per sweep interval: partitions of a table that always changes
+        become due by time too.
         """
         now, declined = self.clock(), self.board.declined(table)
+        by = (facts.policy, facts.layouts)
 
         def judged(key: PartitionKey, counts: PartitionCounts) -> PartitionDebt:
             found = _judged(facts, key, counts, now)
@@ -192,8 +200,7 @@ class BoardWriter:
             return found if known is None else known.applied(found)
 
         kept = self._by_slot.get(table)
-        is_fresh = kept is not None and 0 <= now - kept.judged_at < self.settings.service.sweep_seconds
-        if kept is not None and is_fresh and changed is not None:
+        if kept is not None and changed is not None and self._is_fresh(kept, now) and kept.by == by:
             for number in changed:
                 packed = state.slot(number)
                 kept.lists[number] = Shortlist.of(unpack(packed) if packed else (), judged, KEPT_OF_A_SLOT)
@@ -201,10 +208,13 @@ class BoardWriter:
         lists = {number: Shortlist.of(unpack(packed), judged, KEPT_OF_A_SLOT) for number, packed in state.slots()}
         shortlist = Shortlist.joined(lists.values())
         if len(shortlist.kept) + shortlist.others.partitions >= CACHED_FROM:
-            self._by_slot[table] = _BySlot(now, lists)
+            self._by_slot[table] = _BySlot(now, by, lists)
         else:
             self._by_slot.pop(table, None)
         return shortlist
+
+    def _is_fresh(self, kept: _BySlot, now: float) -> bool:
+        return 0 <= now - kept.judged_at < self.settings.service.sweep_seconds
 
     def _report_skipped(self, debt: TableDebt, changed: Iterable[PartitionKey] | None) -> None:
         """Publish the changed partitions (None: all) that have debt and are not due."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import pandas as pd
@@ -24,13 +25,15 @@ from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 from pyspark.sql.streaming.query import StreamingQuery
 
 from compactor.events import DeadLettered, Listener
-from compactor.settings.tree import KafkaSettings, Settings
+from compactor.settings.kafka import KafkaSettings
+from compactor.settings.tree import Settings
 from compactor.shards import Shard
 from compactor.spark.python_worker import reduce_task_overhead
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import BadEvent, BadEventReason
 from streaming.kafka.clients import LATEST, sink_options
 from streaming.ledger.dead_letters import MAX_KEY_BYTES, MAX_VALUE_BYTES, letter_headers
+from streaming.ledger.event_sources import EventSources
 from streaming.ledger.records import Named, Record, named, read_records, record_of, records
 
 DEAD_LETTERS_QUERY = "dead-letters"
@@ -38,46 +41,40 @@ TRIGGER_SECONDS = 10.0  # a batch costs 0.3 s of processor time, and a dead lett
 BATCHES = 10  # times as many events as a batch of commit events, because batches are so much rarer
 FOLDER = "dead-letters-v1"
 
-FOUND_SCHEMA = "reason string, catalog string, namespace array<string>, name string, events long"
-FOUND_TYPES = pa.schema(
-    [
-        ("reason", pa.string()),
-        ("catalog", pa.string()),
-        ("namespace", pa.list_(pa.string())),
-        ("name", pa.string()),
-        ("events", pa.int64()),
-    ]
+FOUND_SCHEMA = (
+    "reason string, tables array<struct<catalog: string, namespace: array<string>, name: string>>, events long"
 )
+TABLE_TYPE = pa.struct([("catalog", pa.string()), ("namespace", pa.list_(pa.string())), ("name", pa.string())])
+FOUND_TYPES = pa.schema([("reason", pa.string()), ("tables", pa.list_(TABLE_TYPE)), ("events", pa.int64())])
 RECORD_COLUMNS = ("key", "value", "bytes", "headers", "timestamp_ms", "topic", "partition", "offset")
 HEADERS_TYPE = "array<struct<key: string, value: binary>>"
 
 Missing = Callable[[Collection[TableName]], frozenset[TableName]]
+Tables = tuple[TableName, ...]
+"""Tables that one event names."""
 
 
 @dataclass(frozen=True)
 class LetterDecoder:
     """Decodes records in a Python worker. `shard`: whose letters this service writes."""
 
-    catalogs: tuple[str, ...]
+    sources: EventSources
     shard: Shard
     missing: frozenset[TableName] = frozenset()
 
     def found(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """First pass: numbers of bad events by reason, and of events by table."""
+        """First pass: numbers of bad events by reason, and of events by the tables that they name."""
         reduce_task_overhead()
         bad: Counter[str] = Counter()
-        tables: Counter[TableName] = Counter()
+        tables: Counter[Tables] = Counter()
         for record in _each(batches):
             result = self._judged(record)
             if isinstance(result, BadEvent):
                 bad[result.reason.value] += 1
-            elif result is not None:
+            elif result:
                 tables[result] += 1
         rows: list[dict[str, Any]] = [{"reason": reason, "events": events} for reason, events in bad.items()]
-        rows += [
-            {"catalog": table.catalog, "namespace": table.namespace, "name": table.name, "events": events}
-            for table, events in tables.items()
-        ]
+        rows += [{"tables": [*map(_struct, names)], "events": events} for names, events in tables.items()]
         if rows:
             yield pa.RecordBatch.from_pylist(rows, FOUND_TYPES)
 
@@ -92,29 +89,32 @@ class LetterDecoder:
 
     def _headers(self, record: Record) -> list[dict[str, Any]] | None:
         bad = self._judged(record)
-        if isinstance(bad, TableName):
-            if bad not in self.missing:
+        if not isinstance(bad, BadEvent):
+            unknown = next((each for each in bad if each in self.missing), None)
+            if unknown is None:
                 return None
-            known = ", ".join(self.catalogs)
-            detail = f"table {bad} does not exist (catalogs configured: {known})"
+            known = ", ".join(self.sources.catalogs)
+            detail = f"table {unknown} does not exist (catalogs configured: {known})"
             bad = BadEvent(BadEventReason.UNKNOWN_TABLE, detail)
-        if bad is None:
-            return None
         headers = letter_headers(
             record.event, bad, topic=record.topic, partition=record.partition, offset=record.offset
         )
         return [{"key": name, "value": value} for name, value in headers]
 
-    def _judged(self, record: Record) -> TableName | BadEvent | None:
-        """Why the record is bad, or the table that must exist; None: another service's, or no letter in any case."""
-        result = named(record, self.catalogs)
-        if isinstance(result, Named):
+    def _judged(self, record: Record) -> Tables | BadEvent:
+        """Why the record is bad, or the tables that must exist. An event of another service's is neither."""
+        parts = named(record, self.sources)
+        bad = next((each for each in parts if isinstance(each, BadEvent)), None)
+        if bad is not None:
+            return bad if self.shard.owns_record(record.topic, record.partition, record.offset) else ()
+        return tuple(
+            each.table
+            for each in parts
             # Events of older versions to themselves: a table that was dropped since then is no news.
-            own = result.event.report or result.event.continues
-            return None if own or not self.shard.owns(result.table) else result.table
-        if result is None or not self.shard.owns_record(record.topic, record.partition, record.offset):
-            return None
-        return result
+            if isinstance(each, Named)
+            and not (each.event.report or each.event.continues)
+            and self.shard.owns(each.table)
+        )
 
 
 def _each(batches: Iterator[pa.RecordBatch]) -> Iterator[Record]:
@@ -139,10 +139,11 @@ class LetterWriter:
         Raises:
             FirnlineError: a catalog does not answer; the batch must be tried again.
         """
-        decoder = LetterDecoder(self.catalogs, lasting(self.shard()))
+        decoder = LetterDecoder(EventSources.of(self.kafka, self.catalogs), lasting(self.shard()))
         bad, tables = found(frame.mapInArrow(decoder.found, FOUND_SCHEMA).collect())
-        missing = self.missing(tables.keys()) & tables.keys() if tables else frozenset[TableName]()
-        unknown = sum(tables[table] for table in missing)
+        names = frozenset(chain.from_iterable(tables))
+        missing = self.missing(names) & names if names else names
+        unknown = sum(events for group, events in tables.items() if not missing.isdisjoint(group))
         if unknown:
             bad[BadEventReason.UNKNOWN_TABLE.value] += unknown
         if not bad:
@@ -168,16 +169,21 @@ def letters_of(frame: DataFrame, decoder: LetterDecoder) -> DataFrame:
     ).where(F.col("headers").isNotNull())
 
 
-def found(rows: Collection[Any]) -> tuple[Counter[str], Counter[TableName]]:
-    """Bad events by reason and events by table, from the rows of the first pass."""
+def found(rows: Collection[Any]) -> tuple[Counter[str], Counter[Tables]]:
+    """Bad events by reason and events by the tables that they name, from the rows of the first pass."""
     bad: Counter[str] = Counter()
-    tables: Counter[TableName] = Counter()
+    tables: Counter[Tables] = Counter()
     for row in rows:
         if row["reason"] is not None:
             bad[row["reason"]] += row["events"]
         else:
-            tables[TableName(row["catalog"], tuple(row["namespace"]), row["name"])] += row["events"]
+            names = ((each["catalog"], tuple(each["namespace"]), each["name"]) for each in row["tables"])
+            tables[tuple(TableName(*each) for each in names)] += row["events"]
     return bad, tables
+
+
+def _struct(table: TableName) -> dict[str, Any]:
+    return {"catalog": table.catalog, "namespace": table.namespace, "name": table.name}
 
 
 def lasting(shard: Shard) -> Shard:

@@ -17,7 +17,7 @@ from pathlib import Path
 from compactor.debt.board import DebtBoard
 from compactor.debt.ledger import STATE_VERSION
 from compactor.errors import RetryError
-from compactor.events import Listener
+from compactor.events import Listener, LocationUnresolved
 from compactor.iceberg.tables import Catalogs, TableMissingError
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
@@ -32,7 +32,10 @@ from streaming.ledger.inbox import Inbox
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Looker
 from streaming.ledger.lookers import Breakers, Lookers
+from streaming.ledger.table_locations import TableLocations
+from streaming.ledger.table_rhythms import TableRhythms
 from streaming.ledger.table_watcher import Surroundings, TableWatcher
+from streaming.logs.events import LOG
 from streaming.wiring import manifest_disk
 
 COUNTING_CACHE_BYTES = 16 * 1024 * 1024
@@ -94,6 +97,7 @@ class DriverLedger:
         )
         file = state_file(self.checkpoint)
         self._database = LedgerDatabase(own_file(file, self.token) if self.token else file)
+        self._locations = TableLocations(self._list_soon, self._unresolved)
         self.looker = Looker(
             settings=settings,
             catalogs=self.catalogs,
@@ -105,6 +109,8 @@ class DriverLedger:
             listener=self.listener,
             clock=self.clock,
             deployment=self.deployment,
+            rhythms=TableRhythms(self.listener, self.clock),
+            locations=self._locations,
         )
         self._lookers = Lookers(
             catalogs=names,
@@ -115,10 +121,14 @@ class DriverLedger:
             wanted=self._owns,
         )
         around = self.around
-        surroundings = Surroundings(self.board.known, self._owns, around.may_sweep, around.behind)
-        self.watcher = TableWatcher(settings, self.catalogs, self.queue, self.breakers, surroundings, self.listener)
+        surroundings = Surroundings(
+            self.board.known, self._owns, around.may_sweep, around.behind, self.looker.rhythms.of
+        )
+        self.watcher = TableWatcher(
+            settings, self.catalogs, self.queue, self.breakers, surroundings, self.listener, clock=self.clock
+        )
         self.inbox = Inbox(
-            settings, self.board, self.queue, self.looker, around.shard, self.watcher.is_found, self.listener
+            settings, self.board, self.queue, self.looker, names, around.shard, self.watcher.is_found, self.listener
         )
 
     def start(self) -> None:
@@ -135,8 +145,9 @@ class DriverLedger:
         self._database.close()
 
     def check(self) -> None:
-        """Replace threads whose look hangs. Called every second."""
+        """Replace threads whose look hangs; search tables by location. Called every second."""
         self._lookers.check()
+        self._locations.check()
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -215,6 +226,13 @@ class DriverLedger:
             return False
         self.queue.put(table, Asked(Lane.EVENT))  # its event may have been dropped among many unknown names
         return True
+
+    def _list_soon(self) -> None:
+        self.watcher.list_soon()
+
+    def _unresolved(self, source: str, folder: str) -> None:
+        LOG.info("events of %s: no table of the catalogs has its metadata in %s", source, folder)
+        self.listener(LocationUnresolved(source=source, folder=folder))
 
     def _owns(self, table: TableName) -> bool:
         return self.around.shard().owns(table)

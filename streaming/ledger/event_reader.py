@@ -16,9 +16,10 @@ from compactor.locations import plain_path
 from compactor.settings.tree import Settings
 from compactor.spark.python_worker import reduce_task_overhead
 from compactor.table_names import TableName
-from streaming.commit_events.decoder import MAX_EVENT_BYTES
+from streaming.commit_events.decoder import MAX_EVENT_BYTES, BadEvent, LocationChanged
 from streaming.kafka.clients import LATEST
-from streaming.ledger.heard import Heard
+from streaming.ledger.event_sources import EventSources
+from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
 from streaming.ledger.records import Named, named, read_records, records
 
 EVENTS_QUERY = "ledger"
@@ -29,7 +30,7 @@ TAKEN_OVER = ("metadata", "offsets", "commits", "sources")  # the rest is the op
 
 HEARD_SCHEMA = (
     "catalog string, namespace array<string>, name string, source string, timestamp_ms long, writes boolean, "
-    "request string, snapshot_id long"
+    "request string, snapshot_id long, metadata_location string"
 )
 HEARD_TYPES = pa.schema(
     [
@@ -41,27 +42,34 @@ HEARD_TYPES = pa.schema(
         ("writes", pa.bool_()),
         ("request", pa.string()),
         ("snapshot_id", pa.int64()),
+        ("metadata_location", pa.string()),
     ]
 )
 
 
 @dataclass(frozen=True)
 class EventDecoder:
-    """Decodes records in a Python worker. Pickled, with the catalog names that table names are resolved with."""
+    """Decodes records in a Python worker."""
 
-    catalogs: tuple[str, ...]
+    sources: EventSources
 
     def heard(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Kafka records in, one row per usable event out."""
+        """Kafka records in, one row per table of each usable event out."""
         reduce_task_overhead()
         for batch in batches:
-            found = (named(record, self.catalogs) for record in read_records(batch))
-            rows = [_row(each) for each in found if isinstance(each, Named)]
+            found = (part for record in read_records(batch) for part in named(record, self.sources))
+            rows = [_row(each) for each in found if not isinstance(each, BadEvent)]
             if rows:
                 yield pa.RecordBatch.from_pylist(rows, HEARD_TYPES)
 
 
-def _row(found: Named) -> dict[str, Any]:
+def _row(found: Named | LocationChanged) -> dict[str, Any]:
+    if isinstance(found, LocationChanged):
+        return {
+            "source": found.source,
+            "timestamp_ms": found.timestamp_ms,
+            "metadata_location": found.metadata_location,
+        }
     event, table = found.event, found.table
     requests = event.report or event.continues or event.request is not None
     return {
@@ -72,12 +80,16 @@ def _row(found: Named) -> dict[str, Any]:
         "timestamp_ms": event.timestamp_ms,
         "writes": not requests and event.operation != "replace",
         "request": event.request,
-        "snapshot_id": event.snapshot_id,
+        # A snapshot of another branch is no news of this one: nobody waits for it.
+        "snapshot_id": event.snapshot_id if event.ref_name in (None, "main") else None,
+        "metadata_location": None,
     }
 
 
-def heard_of(row: Any) -> Heard:
+def heard_of(row: Any) -> AnyHeard:
     """Inverse of the worker's row."""
+    if row["metadata_location"] is not None:
+        return HeardLocation(row["metadata_location"], row["source"], row["timestamp_ms"])
     return Heard(
         table=TableName(row["catalog"], tuple(row["namespace"]), row["name"]),
         source=row["source"],
@@ -93,7 +105,7 @@ def start_events(
     settings: Settings,
     catalogs: tuple[str, ...],
     checkpoint: str,
-    handle: Callable[[Sequence[Heard]], None],
+    handle: Callable[[Sequence[AnyHeard]], None],
     *,
     starting: str = LATEST,
 ) -> StreamingQuery:
@@ -106,8 +118,8 @@ def start_events(
     usable = (
         records(session, settings.kafka, settings.kafka.max_events_per_batch, starting)
         .where(f"bytes <= {MAX_EVENT_BYTES}")  # neither tombstones nor what is too large: both are dead letters
-        .select("value", "bytes", "timestamp_ms")
-        .mapInArrow(EventDecoder(catalogs).heard, HEARD_SCHEMA)
+        .select("key", "value", "bytes", "headers", "timestamp_ms", "topic")
+        .mapInArrow(EventDecoder(EventSources.of(settings.kafka, catalogs)).heard, HEARD_SCHEMA)
     )
 
     def batch(frame: DataFrame, _batch_id: int) -> None:

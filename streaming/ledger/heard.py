@@ -14,7 +14,7 @@ class Heard:
     `source`: name of the decoder. `timestamp_ms`: of the event, milliseconds since the epoch. `writes`: the event
     announces a writer's commit; it is no rewrite, no requested rewrite and no event of an older firnline to itself.
     `request`: filter of a requested rewrite, empty for all partitions, else None. `snapshot_id`: the snapshot that the
-    event announces, if it says so.
+    event announces, if it says so; `metadata_location`: the metadata file, of an event that named no table.
     """
 
     table: TableName
@@ -23,3 +23,16 @@ class Heard:
     writes: bool
     request: str | None = None
     snapshot_id: int | None = None
+    metadata_location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeardLocation:
+    """One usable event about a metadata file. `source`, `timestamp_ms`: as of `Heard`."""
+
+    metadata_location: str
+    source: str
+    timestamp_ms: int
+
+
+AnyHeard = Heard | HeardLocation

@@ -1,7 +1,11 @@
 """The inbox: what the driver does with the events of a micro-batch. It asks for looks and never waits for one.
 
-An event is a hint. It is dropped if its table is ignored or belongs to another service, and if it announces a snapshot
-that is counted already (a duplicate or late event). Requested rewrites are saved before the batch ends.
+An event that names a metadata file and no table is of the table that keeps its metadata there; if no look has told of
+such a table yet, it is searched.
+
+An event is a hint. It is dropped if its table is ignored or belongs to another service, and if it is older than the
+table's last look and announces a snapshot that is counted (a duplicate or late event). Requested rewrites are saved
+before the batch ends.
 """
 
 from __future__ import annotations
@@ -15,9 +19,10 @@ from compactor.events import EventsHeard, Listener
 from compactor.settings.current import WorkSettings
 from compactor.shards import Shard
 from compactor.table_names import TableName
-from streaming.ledger.heard import Heard
+from streaming.ledger.heard import AnyHeard, Heard
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Looker
+from streaming.ledger.table_locations import guesses
 from streaming.logs.events import LOG
 
 MOST_REQUESTS = 100
@@ -32,27 +37,57 @@ class Inbox:
     board: DebtBoard
     queue: LookQueue
     looker: Looker
+    catalogs: Sequence[str]
     shard: Callable[[], Shard]
     is_found: Callable[[TableName], bool]
     listener: Listener
 
-    def __call__(self, events: Sequence[Heard]) -> None:
+    def __call__(self, events: Sequence[AnyHeard]) -> None:
         shard, asked = self.shard(), dict[TableName, Asked]()
-        for event in events:
-            table = event.table
-            if not shard.owns(table) or self.settings.tables.ignores(table):
+        for event in map(self._with_table, events):
+            if event is None or not shard.owns(event.table) or self.settings.tables.ignores(event.table):
                 continue
-            if event.request is not None:
-                self._request(table, event.request)
-            elif event.snapshot_id is not None and self.looker.has_seen(table, event.snapshot_id):
-                continue
-            one = Asked(self._lane(table), event.timestamp_ms / 1000 if event.writes else None)
-            asked[table] = one.joined(asked[table]) if table in asked else one
+            one = self._asks(event)
+            if one is not None:
+                asked[event.table] = one.joined(asked[event.table]) if event.table in asked else one
         for table, one in asked.items():
             if one.lane is not Lane.UNKNOWN or not self.looker.is_missing(table):
                 self.queue.put(table, one)
         if events:
-            self.listener(EventsHeard(by_source=Counter(event.source for event in events)))
+            self._publish(events)
+
+    def _asks(self, event: Heard) -> Asked | None:
+        """The look that the event asks for; None: it is no news."""
+        table, lane, happened_at = event.table, self._lane(event.table), event.timestamp_ms / 1000
+        if event.writes and lane is Lane.EVENT:
+            self.looker.rhythms.heard(table, event.source)
+        if event.request is not None:
+            self._request(table, event.request)
+        elif event.snapshot_id is not None and self.looker.has_seen(table, event.snapshot_id, happened_at):
+            return None
+        announced = frozenset(each for each in (event.snapshot_id, event.metadata_location) if each is not None)
+        return Asked(lane, happened_at if event.writes else None, announced=announced if event.writes else frozenset())
+
+    def _publish(self, events: Sequence[AnyHeard]) -> None:
+        oldest: dict[str, int] = {}
+        for event in events:
+            oldest[event.source] = min(event.timestamp_ms, oldest.get(event.source, event.timestamp_ms))
+        self.listener(EventsHeard(by_source=Counter(event.source for event in events), oldest_ms=oldest))
+
+    def _with_table(self, event: AnyHeard) -> Heard | None:
+        """The event with its table; None: the table of its metadata file is not known, and is searched."""
+        if isinstance(event, Heard):
+            return event
+        locations, at = self.looker.locations, event.timestamp_ms / 1000
+        table = locations.find(event.metadata_location)
+        if table is not None:
+            written = event.metadata_location
+            return Heard(table, event.source, event.timestamp_ms, writes=True, metadata_location=written)
+        folder = locations.search(event.metadata_location, event.source, at)
+        for guess in guesses(folder, self.catalogs) if folder is not None else ():
+            if not self.settings.tables.ignores(guess) and not self.looker.is_missing(guess):
+                self.queue.put(guess, Asked(self._lane(guess), at))
+        return None
 
     def _lane(self, table: TableName) -> Lane:
         known = self.looker.is_known(table) or self.board.get(table) is not None or self.is_found(table)

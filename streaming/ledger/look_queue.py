@@ -20,6 +20,8 @@ from compactor.table_names import TableName
 
 PAUSE_SECONDS = 0.5
 """Least time between two looks at one table: a table with a hundred commits per second costs two looks per second."""
+MOST_ANNOUNCED = 16
+"""Announcements that one look checks."""
 MOST_UNKNOWN = 1_000
 """Unknown names that wait at a time. Sweeps, and the check before an event is called unusable, find what is dropped."""
 
@@ -34,14 +36,27 @@ class Lane(IntEnum):
 
 @dataclass(frozen=True)
 class Asked:
-    """What a look has to answer: the time of the oldest announced commit (seconds since the epoch), if any."""
+    """What a look has to answer.
+
+    `oldest_event`: time of the oldest announced commit, seconds since the epoch. `calls`: whether to ask the catalog;
+    False: judge again what was counted, because partitions become due by time too. `announced`: snapshots and metadata
+    files that events told of. `tries`: looks that did not find them, because events can come before their commit.
+    """
 
     lane: Lane = Lane.SWEEP
     oldest_event: float | None = None
+    calls: bool = True
+    announced: frozenset[int | str] = frozenset()
+    tries: int = 0
 
     def joined(self, other: Asked) -> Asked:
         """One look for both."""
-        return Asked(min(self.lane, other.lane), earliest(self.oldest_event, other.oldest_event))
+        oldest = earliest(self.oldest_event, other.oldest_event)
+        announced = self.announced | other.announced
+        if len(announced) > MOST_ANNOUNCED:
+            announced = frozenset()  # so many commits: the next one asks for a look too
+        tries = min(self.tries, other.tries)
+        return Asked(min(self.lane, other.lane), oldest, self.calls or other.calls, announced, tries)
 
 
 @dataclass
@@ -98,6 +113,12 @@ class LookQueue:
                 heapq.heappush(self._later, (at, next(self._numbers), table, asked))
             else:
                 self._add(table, asked)
+            self._changed.notify_all()
+
+    def put_later(self, table: TableName, asked: Asked, seconds: float) -> None:
+        """Ask for a look at the table in so many seconds. Other requests do not wait for it."""
+        with self._changed:
+            heapq.heappush(self._later, (self._ticks() + seconds, next(self._numbers), table, asked))
             self._changed.notify_all()
 
     def take(self, catalog: str, timeout: float = 1.0) -> tuple[TableName, Asked] | None:

@@ -30,6 +30,8 @@ from compactor.storage.ledger_database import LedgerDatabase, TableState
 from compactor.table_names import TableName
 from streaming.ledger.board_writer import BoardWriter, Counted, TableFacts
 from streaming.ledger.look_queue import Asked
+from streaming.ledger.table_locations import TableLocations, metadata_version
+from streaming.ledger.table_rhythms import TableRhythms
 from streaming.logs.events import LOG
 
 FIRST_RETRY_SECONDS = 15.0
@@ -63,13 +65,14 @@ class Looked:
 @dataclass
 class _Known:
     """What is kept of a table between looks. `seen`: ids of the newest snapshots of its main branch; `settings`: the
-    sections that `facts` were made with.
+    sections that `facts` were made with; `loaded_at`: when the last look began, in seconds since the epoch.
     """
 
     version: KnownVersion
     facts: TableFacts
     seen: array[int]  # 8 bytes each
     settings: tuple[object, ...]
+    loaded_at: float
 
 
 @dataclass(eq=False)
@@ -80,6 +83,8 @@ class Looker:
         counting: Cache of the manifests that are counted. Small, because a count reads each manifest once.
         plans: Cache of the planner: it gets the new manifests of tables that were planned before.
         deployment: The id that this deployment writes into its commits; empty if it makes none.
+        rhythms: Learns when tables are committed to.
+        locations: Learns where tables keep their metadata.
     """
 
     settings: WorkSettings
@@ -92,6 +97,8 @@ class Looker:
     listener: Listener
     clock: Callable[[], float] = time.time
     deployment: str = ""
+    rhythms: TableRhythms = field(default_factory=TableRhythms)
+    locations: TableLocations = field(default_factory=TableLocations)
     unsaved: str = field(default="", init=False)
     """Why the state of the last look could not be saved; empty if it was."""
     _known: dict[TableName, _Known] = field(default_factory=dict, init=False)
@@ -115,10 +122,41 @@ class Looker:
         self.listener(TableLooked(table=table, outcome=looked.outcome))
         return looked
 
-    def has_seen(self, table: TableName, snapshot_id: int) -> bool:
-        """Whether the newest count of the table covers this snapshot, so that its announcement is no news."""
+    def judge(self, table: TableName) -> bool:
+        """Judge the partitions of a counted table again, without a call. False: it must be looked at instead."""
         known = self._known.get(table)
-        return known is not None and snapshot_id in known.seen
+        if known is None or any(map(is_not, known.settings, self._sections)):
+            return False
+        try:
+            self.writer.judge_again(table, known.facts, self.database.state(table.key), is_current=False)
+        except FirnlineError as error:
+            LOG.debug("%s could not be judged again: %s", table, error)
+            return False
+        return True
+
+    def has_seen(self, table: TableName, snapshot_id: int, announced_at: float) -> bool:
+        """Whether the newest count of the table covers this snapshot, so that its announcement is no news.
+
+        `announced_at`: seconds since the epoch. An announcement after the last look is news: it can tell of a rollback
+        to this snapshot, or of a change of the table's properties.
+        """
+        known = self._known.get(table)
+        return known is not None and announced_at <= known.loaded_at and snapshot_id in known.seen
+
+    def not_found(self, table: TableName, announced: frozenset[int | str]) -> frozenset[int | str]:
+        """Which of these snapshots and metadata files the last look did not find, nor any later file."""
+        known = self._known.get(table)
+        if known is None:
+            return frozenset()  # it is counted anew, or does not exist
+        version = metadata_version(known.version.metadata_location)
+
+        def is_there(each: int | str) -> bool:
+            if isinstance(each, int):
+                return each in known.seen
+            announced_version = metadata_version(each)
+            return version is None or announced_version is None or announced_version <= version
+
+        return frozenset(each for each in announced if not is_there(each))
 
     def is_known(self, table: TableName) -> bool:
         """Whether the table was there at the last look."""
@@ -142,23 +180,26 @@ class Looker:
         self._known.pop(table, None)
         self.board.forget(table)
         self.writer.forget(table)
+        self.rhythms.forget(table)
+        self.locations.forget(table)
 
     def _look(self, table: TableName, asked: Asked) -> Looked:
-        known = self._known.get(table)
+        known, started = self._known.get(table), self.clock()
         if known is not None and any(map(is_not, known.settings, self._sections)):
             known = None  # load it again: the settings decide what its counts mean
-        loaded = self.catalogs.load_if_changed(table, known.version if known else None, self.clock())
+        loaded = self.catalogs.load_if_changed(table, known.version if known else None, started)
         self._failures.pop(table, None)
         self._missing.pop(table, None)
         if known is not None and isinstance(loaded, Unchanged):
-            known.version = loaded.known
+            known.version, known.loaded_at = loaded.known, started
             self.writer.judge_again(table, known.facts, self.database.state(table.key))
             return Looked(Outcome.UNCHANGED)
         if isinstance(loaded, Unchanged):  # never without a known version
             raise TypeError(f"{table} was never loaded, and is called unchanged")
-        return self._count(table, loaded, asked)
+        return self._count(table, loaded, asked, started)
 
-    def _count(self, table: TableName, view: TableView, asked: Asked) -> Looked:
+    def _count(self, table: TableName, view: TableView, asked: Asked, started: float) -> Looked:
+        self.locations.put(table, view.metadata_location)
         used = self._sections  # before the facts: what changes in between makes them old
         state = self.database.state(table.key)
         facts = self._facts(table, view)
@@ -175,7 +216,8 @@ class Looker:
         if update.more or not saved:  # the next look must count, not compare
             self._known.pop(table, None)
         else:
-            self._known[table] = _Known(version, facts, seen, used)
+            self._known[table] = _Known(version, facts, seen, used, started)
+        self.rhythms.counted(table, view, asked)
         waited = None if asked.oldest_event is None else max(0.0, self.clock() - asked.oldest_event)
         self.listener(
             LedgerUpdated(
@@ -239,6 +281,8 @@ class Looker:
                 self._missing[table] = now + MISSING_SECONDS
         was_known = self._known.pop(table, None) is not None or self.board.get(table) is not None
         self._failures.pop(table, None)
+        self.rhythms.forget(table)
+        self.locations.forget(table)
         self.board.forget(table)
         if was_known:
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import CatalogAnswers, Listener
@@ -24,6 +24,8 @@ WAIT_SECONDS = 1.0
 LOOK_SECONDS = 600.0
 """After which a look hangs: clients of catalogs and stores give up after a minute, and one look reads a limited number
 of manifests."""
+TRY_AGAIN_SECONDS = (1.0, 5.0, 30.0)
+"""After looks that did not find what an event told of: it is on another branch, rolled back, or not committed yet."""
 MOST_HANGING = 8
 """Threads of a catalog that hang and were replaced. With more, the catalog gets no further threads."""
 
@@ -155,16 +157,20 @@ class Lookers:
             taken = self.queue.take(catalog, WAIT_SECONDS)
             if taken is None:
                 continue
-            if not self.wanted(taken[0]):
-                self.queue.done(taken[0])
+            table, asked = taken
+            if not self.wanted(table):
+                self.queue.done(table)
+                continue
+            if not asked.calls and self.looker.judge(table):
+                self.queue.done(table)
                 continue
             seconds = self.breakers.start(catalog)
             if seconds > 0:
-                self.queue.give_back(*taken)
+                self.queue.give_back(table, asked)
                 self._stop.wait(min(seconds, WAIT_SECONDS))
             else:
-                self._busy[name] = (taken[0], self.ticks())
-                self._look(*taken)
+                self._busy[name] = (table, self.ticks())
+                self._look(table, asked)
                 del self._busy[name]
             if self._hanging.pop(name, None) is not None:
                 return  # another thread has replaced this one
@@ -182,3 +188,12 @@ class Lookers:
             self.queue.done(table)
             if looked is not None and looked.again_after is not None:
                 self.queue.put(table, asked, after_seconds=looked.again_after)
+            elif looked is not None and looked.error is None:
+                self._look_for_announced(table, asked)
+
+    def _look_for_announced(self, table: TableName, asked: Asked) -> None:
+        """Look again later if what was announced is not there: an event can come shortly before its commit."""
+        missing = self.looker.not_found(table, asked.announced)
+        if missing and asked.tries < len(TRY_AGAIN_SECONDS):
+            again = replace(asked, announced=missing, tries=asked.tries + 1)
+            self.queue.put_later(table, again, TRY_AGAIN_SECONDS[asked.tries])

@@ -6,7 +6,7 @@ cut in the JVM. So memory depends neither on the size of a batch nor on the numb
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,21 +14,21 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - PySpark's own convention
 
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import (
     MAX_EVENT_BYTES,
     TIMESTAMP_MS_MAX,
     BadEvent,
+    LocationChanged,
     RawEvent,
     TableChanged,
-    decode,
+    changes_of,
     oversize,
 )
-from streaming.commit_events.formats import DECODERS
 from streaming.kafka.clients import LATEST, source_options
 from streaming.ledger.dead_letters import MAX_KEY_BYTES
-from streaming.ledger.table_resolution import resolve
+from streaming.ledger.event_sources import EventSources
 
 ARROW_BATCH_RECORDS = 1024
 ARROW_BATCH_BYTES = 4 * 1024 * 1024  # Spark 4.0.1 and later; a batch exceeds it by one record at most
@@ -107,12 +107,19 @@ def record_of(fields: Mapping[str, Any]) -> Record:
     )
 
 
-def named(record: Record, catalogs: Collection[str]) -> Named | BadEvent | None:
-    """The record's event with its table; None: a valid event that is not about a commit."""
+def named(record: Record, sources: EventSources) -> tuple[Named | LocationChanged | BadEvent, ...]:
+    """What the record's event announces, each part with its table; empty: a valid event that is not about a commit."""
     if record.bytes > MAX_EVENT_BYTES:
-        return oversize(record.bytes)
-    decoded = decode(record.event, DECODERS)
-    if not isinstance(decoded, TableChanged):
-        return decoded if isinstance(decoded, BadEvent) else None
-    table = resolve(decoded, catalogs)
-    return table if isinstance(table, BadEvent) else Named(decoded, table)
+        return (oversize(record.bytes),)
+    decoded = sources.decoded(record.event, record.topic)
+    if isinstance(decoded, BadEvent):
+        return (decoded,)
+    parts = (_named(change, sources) for change in changes_of(decoded))
+    return tuple(each for each in parts if each is not None)
+
+
+def _named(change: TableChanged | LocationChanged, sources: EventSources) -> Named | LocationChanged | BadEvent | None:
+    if isinstance(change, LocationChanged):
+        return change
+    table = sources.table(change)
+    return Named(change, table) if isinstance(table, TableName) else table

@@ -1,6 +1,7 @@
-"""The table watcher: sweeps list the catalogs and ask for a look at every table, so that commits without events count.
+"""The table watcher: lists the catalogs, and asks for looks at tables without an event, so that all commits count.
 
-It also asks for looks after our own commits. A sweep publishes nothing: an unchanged table costs one catalog call.
+How often a table is looked at follows from its commits (sweep_schedule.py). It also asks for looks after our own
+commits. An unchanged table costs one catalog call.
 """
 
 from __future__ import annotations
@@ -17,14 +18,19 @@ from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.lookers import Breakers
+from streaming.ledger.sweep_schedule import BEHIND_SECONDS, UNKNOWN, Rhythm, due, wanted_seconds
 from streaming.logs.events import LOG
 
 SWEEP_AGAIN_SECONDS = 15.0
 """After a sweep that could not list a catalog."""
 LISTING_SECONDS = 900.0
 """Of one listing, after which it hangs: a namespace is one call, and each call has a time limit."""
-BEHIND_SECONDS = 20.0
-"""While the stream is behind: commits whose events wait in the topic are found by sweeps."""
+
+
+ROUND_SECONDS = 5.0
+"""At most between two rounds, each of which asks for the looks that are due: 10,000 tables cost it 50 ms."""
+ROUNDS_PER_SWEEP = 20.0
+WAIT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -35,13 +41,29 @@ class Surroundings:
         known: Tables on the debt board; those that are not listed any more are looked at too.
         owns: Whether the table is this service's.
         may_start: Whether the stream has fixed its first offsets: only then can no commit fall between the two.
-        behind: Whether the stream is behind.
+        behind: Whether the stream is behind: then commits whose events wait in the topic are found by looks.
+        rhythm: What is known of the commits of a table.
     """
 
     known: Callable[[], Iterable[TableName]]
     owns: Callable[[TableName], bool] = lambda _table: True
     may_start: Callable[[], bool] = lambda: True
     behind: Callable[[], bool] = lambda: False
+    rhythm: Callable[[TableName], Rhythm] = lambda _table: UNKNOWN
+
+
+@dataclass
+class _Round:
+    """What was asked for in one catalog, in seconds of the ticks. `asked_at`: each table; `judged_at`: all of them.
+
+    `round_at`: the last round of looks. `listed_at`, `list_again_at`: the last listing and the next.
+    """
+
+    asked_at: dict[TableName, float] = field(default_factory=dict)
+    judged_at: float = float("-inf")
+    round_at: float | None = None
+    listed_at: float = float("-inf")
+    list_again_at: float = float("-inf")
 
 
 @dataclass(eq=False)
@@ -55,8 +77,9 @@ class TableWatcher:
     surroundings: Surroundings
     listener: Listener
     ticks: Callable[[], float] = time.monotonic
+    clock: Callable[[], float] = time.time
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
-    _wake: threading.Event = field(default_factory=threading.Event, init=False)
+    _rounds: dict[str, _Round] = field(default_factory=dict, init=False)
     _listing: dict[str, float] = field(default_factory=dict, init=False)
     _found: dict[str, frozenset[TableName]] = field(default_factory=dict, init=False)
     _troubles: dict[str, str] = field(default_factory=dict, init=False)
@@ -80,8 +103,14 @@ class TableWatcher:
         self.queue.put(table, Asked(Lane.EVENT))
 
     def sweep_soon(self) -> None:
-        """Sweep all catalogs now: other tables are ours."""
-        self._wake.set()
+        """List all catalogs and look at all tables now: other tables are ours, or events were missed."""
+        for catalog in self.catalogs.names:
+            self._rounds[catalog] = _Round()
+
+    def list_soon(self) -> None:
+        """List all catalogs now, and look at the tables that are new."""
+        for catalog in self.catalogs.names:
+            self._round(catalog).list_again_at = float("-inf")
 
     @property
     def found(self) -> frozenset[TableName] | None:
@@ -106,28 +135,70 @@ class TableWatcher:
         return {catalog: seconds for catalog, seconds in ages.items() if seconds > LISTING_SECONDS}
 
     def sweep(self, catalog: str) -> int:
-        """List one catalog and ask for a look at each table that is ours and not ignored; return their number.
+        """List one catalog and ask for looks at tables that are new or due; return the number of tables that are ours.
 
         Raises:
             FirnlineError: it cannot be listed; the tables that were listed before are asked for.
         """
         listed: set[TableName] = set()
+        asked_at = self._round(catalog).asked_at
         try:
             for table in self.catalogs.list_tables(catalog):
                 if self._stop.is_set():
                     return len(listed)
                 if self._watches(table):
                     listed.add(table)
-                    self.queue.put(table, Asked(Lane.SWEEP))
+                    if table not in asked_at:
+                        self._ask(table, asked_at)
         except FirnlineError:
             if listed:
                 self._keep(catalog, self._found.get(catalog, frozenset()) | listed)
             raise
         self._keep(catalog, frozenset(listed))
-        for table in self.surroundings.known():
-            if table.catalog == catalog and table not in listed and self._watches(table):
-                self.queue.put(table, Asked(Lane.SWEEP))
+        for table in self._not_listed(catalog):
+            self._ask(table, asked_at)
+        self.ask_due(catalog)
         return len(listed)
+
+    def ask_due(self, catalog: str) -> int:
+        """Ask for a look at each table of the catalog that is due, and that all are judged again; return their number.
+
+        The tables of the last listing, and those on the board.
+        """
+        this, now, service = self._round(catalog), self.ticks(), self.settings.service
+        tables = self._found.get(catalog, frozenset()).union(self._not_listed(catalog))
+        behind, epoch = self.surroundings.behind(), self.clock()
+        intervals = {
+            table: wanted_seconds(self.surroundings.rhythm(table), epoch, service.sweep_seconds, behind=behind)
+            for table in tables  # as they were filtered by the last listing: globs and hashes would cost a core
+        }
+        passed = 0.0 if this.round_at is None else now - this.round_at
+        this.round_at = now
+        asked = due(intervals, this.asked_at, now, service.sweep_calls_per_second, passed)
+        for table in asked:
+            self._ask(table, this.asked_at)
+        if now - this.judged_at >= service.sweep_seconds:
+            this.judged_at = now
+            for table in intervals.keys() - asked:
+                self.queue.put(table, Asked(Lane.SWEEP, calls=False))
+            this.asked_at = {table: at for table, at in this.asked_at.items() if table in intervals}
+        return len(asked)
+
+    def _not_listed(self, catalog: str) -> set[TableName]:
+        """Tables on the board that the last listing has not: dropped, or in a namespace that cannot be listed."""
+        found = self._found.get(catalog, frozenset())
+        return {
+            table
+            for table in self.surroundings.known()
+            if table.catalog == catalog and table not in found and self._watches(table)
+        }
+
+    def _ask(self, table: TableName, asked_at: dict[TableName, float]) -> None:
+        asked_at[table] = self.ticks()
+        self.queue.put(table, Asked(Lane.SWEEP))
+
+    def _round(self, catalog: str) -> _Round:
+        return self._rounds.setdefault(catalog, _Round())
 
     def _watches(self, table: TableName) -> bool:
         return not self.settings.tables.ignores(table) and self.surroundings.owns(table)
@@ -140,18 +211,26 @@ class TableWatcher:
             if self._stop.wait(0.1):
                 return
         while not self._stop.is_set():
-            started = self.ticks()
-            pause = self._swept(catalog)
-            while not self._stop.is_set() and self.ticks() < started + pause:
-                if self._wake.wait(0.5):
-                    break
-                if self.surroundings.behind():
-                    pause = min(pause, BEHIND_SECONDS)
-            self._stop.wait(0.5)  # every catalog's thread sees the wake-up
-            self._wake.clear()
+            this = self._round(catalog)
+            if self._must_list(this):
+                this.listed_at = self.ticks()
+                this.list_again_at = float("inf")  # set anew by whoever wants a listing meanwhile
+                pause = self._swept(catalog)
+                this.list_again_at = min(this.list_again_at, self.ticks() + pause)
+            elif self._round_is_due(this) and self.breakers.available(catalog):
+                self.ask_due(catalog)
+            self._stop.wait(WAIT_SECONDS)
+
+    def _round_is_due(self, this: _Round) -> bool:
+        pause = min(ROUND_SECONDS, self.settings.service.sweep_seconds / ROUNDS_PER_SWEEP)
+        return this.round_at is None or self.ticks() - this.round_at >= pause
+
+    def _must_list(self, this: _Round) -> bool:
+        now = self.ticks()
+        return now >= this.list_again_at or (now >= this.listed_at + BEHIND_SECONDS and self.surroundings.behind())
 
     def _swept(self, catalog: str) -> float:
-        """Sweep once; returns the seconds until the next sweep. Nothing ends the thread."""
+        """Sweep once; returns the seconds until the next listing. Nothing ends the thread."""
         pause = self.settings.service.sweep_seconds
         seconds = self.breakers.start(catalog)
         if seconds > 0:

@@ -21,13 +21,18 @@ from compactor.spark.cluster import ClusterWatch
 from compactor.table_names import TableName
 from metrics.debt_collector import DebtCollector
 from metrics.http.http_access import BasicAuth, Certificate
+from metrics.http.http_intake import Intake
 from metrics.http.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
 from metrics.reserve_collector import ControlState, ReserveCollector, StateSpace
 from metrics.slot_collector import SlotCollector, SlotUse
 from metrics.status_page import Counting, Health
+from streaming.commit_events.decoder import MAX_EVENT_BYTES
+from streaming.kafka.clients import producer
 from streaming.ledger.event_reader import EVENTS_QUERY
+from streaming.ledger.event_sources import EventSources
 from streaming.logs.events import LOG
+from streaming.service.event_intake import EventIntake, is_events_path
 from streaming.version import VERSION
 
 if TYPE_CHECKING:
@@ -227,6 +232,7 @@ def metrics_server(
         lambda: state.current_pauses,
     )
     http = settings.http
+    auth = BasicAuth(http.basic_auth) if http.basic_auth else None
     if http.basic_auth and not http.tls_certificate and not http.local:
         LOG.warning(
             "http.basic_auth: passwords are sent without encryption; set http.tls_certificate, or put a proxy before"
@@ -236,5 +242,12 @@ def metrics_server(
         http.host,
         http.port,
         certificate=Certificate(http.tls_certificate, http.tls_key) if http.tls_certificate else None,
-        auth=BasicAuth(http.basic_auth) if http.basic_auth else None,
+        auth=auth,
+        intake=_intake(settings, auth) if auth is not None and http.accept_events else None,
     )
+
+
+def _intake(settings: Settings, auth: BasicAuth) -> Intake:
+    sources = EventSources.of(settings.kafka, tuple(settings.catalogs))
+    events = EventIntake(settings.kafka.commit_topic, sources, lambda: producer(settings.kafka), time.time)
+    return Intake(auth, is_events_path, events, MAX_EVENT_BYTES, events.close)

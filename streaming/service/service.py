@@ -40,11 +40,12 @@ from metrics.recent_work import RecentWork
 from metrics.recorder import Recorder
 from streaming.hooks.refresh_hooks import RefreshHooks, named_hooks
 from streaming.kafka.clients import ensure_topics, producer
+from streaming.kafka.group_offsets import GroupOffsets, Offsets
 from streaming.kafka.shard_group import ShardGroup, group_deployment, member_name
 from streaming.kafka.topic_sample import check_commit_topic
 from streaming.kafka.topic_watch import TopicWatch
 from streaming.ledger.driver_ledger import Around, DriverLedger
-from streaming.ledger.heard import Heard
+from streaming.ledger.heard import AnyHeard
 from streaming.logs.events import LOG, log_event
 from streaming.service.controls import Controls
 from streaming.service.event_bus import EventBus
@@ -278,7 +279,7 @@ class Service:
         def owns(table: TableName) -> bool:
             return state.shard.owns(table)
 
-        def handle(events: Sequence[Heard]) -> None:
+        def handle(events: Sequence[AnyHeard]) -> None:
             if state.lease is not None and not state.lease.active:
                 state.lease.confirm()  # raises if another service took over: the batch is that one's
             ledger.inbox(events)
@@ -321,8 +322,17 @@ class Service:
             write=not self._observe,
             alive=self._recorder.stream_alive,
             skipped=ledger.watcher.sweep_soon,
+            read=self._start_group_offsets(),
         )
         self._start_in_order(dispatcher, streams, ledger)
+
+    def _start_group_offsets(self) -> Callable[[Offsets], None]:
+        """For lag monitors. Observe mode leaves no trace in a group."""
+        offsets = GroupOffsets(self._settings.kafka)
+        if not self._observe:
+            self._at_stop("group offsets", offsets.stop)
+            offsets.start()
+        return offsets.read
 
     def _start_in_order(self, dispatcher: Dispatcher, streams: Streams, ledger: DriverLedger) -> None:
         self._state.dispatcher, self._state.streams = dispatcher, streams

@@ -22,7 +22,9 @@ MOST_KEYS: Final = 10  # named on the health page
 
 
 class SettingsReload:
-    """Puts changes of the file into force. `check` is called every second by the main loop; `applied` after a change.
+    """Puts changes of the file into force. `check` is called every second by the main loop.
+
+    `applied`: called with the settings before and after a change, and after a signal: it looks at all tables.
 
     `path` None: there is no file, only the environment, which cannot change. `ticks`: a steady clock in seconds.
     """
@@ -65,15 +67,15 @@ class SettingsReload:
         if self._asked:
             self._asked = False
             self._read = self._seen = self._digest()
-            self._reload()
+            self._reload(requested=True)
         elif self._ticks() >= self._next_look:
             self._next_look = self._ticks() + LOOK_SECONDS
             before, self._seen = self._seen, self._digest()
             if self._seen == before != self._read:
                 self._read = self._seen
-                self._reload()
+                self._reload(requested=False)
 
-    def _reload(self) -> None:
+    def _reload(self, *, requested: bool) -> None:
         before = self._current.now
         try:
             found = self._current.take(self._load(self._path))
@@ -82,7 +84,7 @@ class SettingsReload:
             LOG.error("settings not reloaded: the old ones hold", error=str(error))
             return
         self._report(found)
-        if found.changed:
+        if found.changed or requested:
             self._applied(before, found.settings)
 
     def _report(self, found: Reloaded) -> None:

@@ -22,7 +22,7 @@ from streaming.ledger.dead_letter_query import DEAD_LETTERS_QUERY, Missing, star
 from streaming.ledger.dead_letter_query import FOLDER as LETTERS_FOLDER
 from streaming.ledger.event_reader import EVENTS_QUERY, start_events
 from streaming.ledger.event_reader import FOLDER as EVENTS_FOLDER
-from streaming.ledger.heard import Heard
+from streaming.ledger.heard import AnyHeard
 from streaming.service.stream_failures import Cause, Offsets
 from streaming.service.watched_query import WatchedQuery, set_aside
 
@@ -43,19 +43,21 @@ class Streams:
     `handle`: gets the usable events of each batch. `missing`: which of these tables do not exist. `shard`: whose dead
     letters are written. `write`: whether they are written, False to observe. `alive`: called with the name of a query
     that waits for events, at each check. `skipped`: called when commit events may not have been read.
+    `read`: called with the offsets up to which commit events were read, at each check.
     """
 
     session: SparkSession
     settings: Settings
     catalogs: tuple[str, ...]
     checkpoint: str
-    handle: Callable[[Sequence[Heard]], None]
+    handle: Callable[[Sequence[AnyHeard]], None]
     missing: Missing
     shard: Callable[[], Shard]
     listener: Listener
     write: bool
     alive: Callable[[str], None] = lambda _query: None
     skipped: Callable[[], None] = lambda: None
+    read: Callable[[Offsets], None] = lambda _offsets: None
     ticks: Callable[[], float] = time.monotonic
     _watched: list[WatchedQuery] = field(default_factory=list, init=False)
 
@@ -122,6 +124,8 @@ class Streams:
             each.check()
             if each.waits:
                 self.alive(each.name)
+            if each.name == EVENTS_QUERY:
+                self.read(each.read_to)
             if each.take_skipped() and each.name == EVENTS_QUERY:
                 self.skipped()
 

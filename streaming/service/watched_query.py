@@ -79,6 +79,11 @@ class WatchedQuery:
         return self.query is not None and offsets_fixed(self.query)
 
     @property
+    def read_to(self) -> Offsets:
+        """The next offset to read of each partition; empty before the first batch."""
+        return self._ends
+
+    @property
     def trouble(self) -> str:
         """Why the query does not run, with the remedy; empty if it does."""
         if self.runs and not self.failures.in_a_row:

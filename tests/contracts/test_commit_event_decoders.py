@@ -1,146 +1,55 @@
-"""One contract for all decoders of commit events, over fixtures of each wire format."""
+"""One contract for the decoders of all formats: each event has exactly one result, and no bytes cause an exception."""
 
-import dataclasses
+from __future__ import annotations
+
 import json
 import pickle
 import random
-from dataclasses import dataclass, replace
-from pathlib import Path
+import sys
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from compactor.table_names import TableName
-from streaming.commit_events import canonical
-from streaming.commit_events.canonical import CanonicalDecoder
 from streaming.commit_events.decoder import (
     MAX_EVENT_BYTES,
     BadEvent,
-    BadEventReason,
     Decoded,
+    LocationChanged,
     NotACommit,
     RawEvent,
+    Several,
     TableChanged,
+    changes_of,
     decode,
+    together,
 )
+from streaming.commit_events.formats import BY_NAME as DECODER_BY_NAME
 from streaming.commit_events.formats import DECODERS
-from streaming.commit_events.kafka_connect import MAX_DATUM_BYTES
-from streaming.ledger.table_resolution import resolve
+from streaming.commit_events.lakekeeper import LakekeeperDecoder
+from tests.contracts.commit_event_fixtures import (
+    BY_NAME,
+    FIXTURES,
+    LEAST,
+    Fixture,
+    ask,
+    assert_usable,
+    changed,
+    each_fixture,
+    raw,
+    reason_of,
+    same,
+    written,
+)
 
-ARRIVED_MS = 1_700_000_000_123
-UUID = "7ab1e000-5555-4666-8777-888888888888"
-KAFKA_CONNECT = Path(__file__).parent / "fixtures" / "kafka_connect"
-
-FULL = {
-    "event-id": "e-1",
-    "source": "a writer",
-    "timestamp-ms": 1_700_000_000_000,
-    "operation-type": "update-table",
-    "catalog": "lake",
-    "identifier": {"namespace": ["db", "über"], "name": "orders"},
-    "table-uuid": UUID,
-    "ref-name": "main",
-    "snapshot-id": 8744736658442914487,
-    "sequence-number": 7,
-    "operation": "append",
-    "metadata-location": "s3://lake/db/orders/metadata/7.metadata.json",
-    "summary": {"firnline.report": "full", "firnline.continues": "true", "added-files": "3"},
-    "of-a-later-version": [{"x": None}],
-}
-LEAST = {"event-id": "e-2", "identifier": {"namespace": ["db"], "name": "orders"}}
-
-
-@dataclass(frozen=True)
-class Fixture:
-    name: str
-    source: str
-    event: RawEvent
-    answer: Decoded
-
-
-def raw(value: bytes | None) -> RawEvent:
-    return RawEvent(None, value, (), ARRIVED_MS)
-
-
-def written(event: Any) -> RawEvent:
-    return raw(json.dumps(event).encode())
-
-
-def changed(**fields: Any) -> TableChanged:
-    least = TableChanged("canonical", "e-2", None, ("db",), "orders", ARRIVED_MS)
-    return replace(least, **fields)
-
-
-def kafka_connect_answer(read: dict[str, Any]) -> Decoded:
-    """The answer that what Iceberg's own decoder read asks for."""
-    if read["type"] != "COMMIT_TO_TABLE":
-        return NotACommit("kafka_connect", read["type"])
-    if not read["namespace"]:
-        return BadEvent("no_namespace", "")
-    return TableChanged(
-        source="kafka_connect",
-        namespace=tuple(read["namespace"]),
-        **{name: read[name] for name in ("event_id", "catalog", "name", "timestamp_ms", "table_uuid", "snapshot_id")},
-    )
-
-
-def fixtures() -> list[Fixture]:
-    read = json.loads((KAFKA_CONNECT / "expected.json").read_text("utf-8"))
-    full = TableChanged(
-        "canonical", "e-1", "lake", ("db", "über"), "orders", 1_700_000_000_000, UUID, 8744736658442914487,
-        "main", "append", "s3://lake/db/orders/metadata/7.metadata.json", report=True, continues=True,
-    )  # fmt: skip
-    drop = {"event-id": "e-3", "operation-type": "drop-table"}
-    return [
-        *(
-            Fixture(
-                name, "kafka_connect", raw((KAFKA_CONNECT / f"{name}.bin").read_bytes()), kafka_connect_answer(event)
-            )
-            for name, event in read.items()
-        ),
-        Fixture("canonical_full", "canonical", written(FULL), full),
-        Fixture("canonical_least", "canonical", written(LEAST), changed()),
-        Fixture("canonical_drop", "canonical", written(drop), NotACommit("canonical", "'drop-table'")),
-    ]
-
-
-FIXTURES = fixtures()
-BY_NAME = {fixture.name: fixture for fixture in FIXTURES}
-each_fixture = pytest.mark.parametrize("fixture", FIXTURES, ids=lambda fixture: fixture.name)
-
-
-def assert_usable(answer: Decoded) -> None:
-    """The answer is one of the three, and every value in it can become a Spark row and a metric label."""
-    assert isinstance(answer, TableChanged | NotACommit | BadEvent)
-    for value in dataclasses.astuple(answer):
-        for part in value if isinstance(value, tuple) else (value,):
-            assert part is None or isinstance(part, str | int)
-            if isinstance(part, str):
-                assert 0 < len(part.encode("utf-8")) < 4 * 4096 + 1
-            elif part is not None:
-                assert -(2**63) <= part < 2**63
-    if isinstance(answer, BadEvent):
-        assert answer.reason in set(BadEventReason) - {"decoder_failed"}
-        assert len(answer.detail) < 1000
-    if isinstance(answer, TableChanged):
-        assert answer.namespace
-
-
-def reason_of(answer: Decoded) -> str:
-    assert isinstance(answer, BadEvent)
-    return answer.reason
-
-
-def ask(event: RawEvent) -> Decoded:
-    """Ask each decoder, whether it recognises the event or not, and return the answer of them all."""
-    for decoder in DECODERS:
-        assert decoder.recognises(event) in (True, False)
-        assert_usable(decoder.decode(event))
-    answer = decode(event, DECODERS)
-    assert_usable(answer)
-    return answer
+IN_JSON = [fixture for fixture in FIXTURES if fixture.value.lstrip()[:1] == b"{"]
+each_in_json = pytest.mark.parametrize("fixture", IN_JSON, ids=lambda fixture: fixture.name)
+ANY_TEXT = {"key", "repositoryId"}  # keys of other objects can be any text, and a repository can have no name
+MANY_BYTES = 10_000_000
 
 
 @each_fixture
@@ -151,7 +60,11 @@ def test_exactly_one_decoder_recognises_a_fixture(fixture):
 
 def test_decoders_come_in_detection_order():
     sources = [decoder.source for decoder in DECODERS]
-    assert sources == ["kafka_connect", "canonical"]
+    assert sources == [
+        "kafka_connect", "lakekeeper", "polaris", "s3", "glue", "nessie", "openlineage", "commit_report", "canonical",
+    ]  # fmt: skip
+    assert list(DECODER_BY_NAME) == sources
+    assert {fixture.source for fixture in FIXTURES} == set(sources)
 
 
 def test_decoders_travel_to_executors():
@@ -162,14 +75,21 @@ def test_decoders_travel_to_executors():
 def test_a_fixture_gets_its_answer(fixture):
     answer = ask(fixture.event)
     assert pickle.loads(pickle.dumps(answer)) == answer  # noqa: S301 - our own bytes
-    if isinstance(fixture.answer, BadEvent):
-        assert isinstance(answer, BadEvent)
-        assert answer.reason == fixture.answer.reason
-    else:
-        assert answer == fixture.answer
+    assert same(answer, fixture.answer), answer
 
 
-class Raising(CanonicalDecoder):
+@each_fixture
+def test_a_topic_with_a_format_has_one_letter_for_each_event_of_another(fixture):
+    for name, decoder in DECODER_BY_NAME.items():
+        answer = decode(fixture.event, (decoder,))
+        assert same(answer, fixture.answer) if name == fixture.source else reason_of(answer) == "unrecognised"
+        if name != fixture.source:
+            assert isinstance(decoder.decode(fixture.event), BadEvent), name
+
+
+class Raising:
+    source = "raising"
+
     def recognises(self, event: RawEvent) -> bool:
         if event.value == b"recognises":
             raise RuntimeError("a bug\nover two lines")
@@ -184,8 +104,12 @@ class Raising(CanonicalDecoder):
 def test_a_decoder_that_raises_costs_one_dead_letter(where):
     answer = decode(raw(where), [Raising()])
     assert reason_of(answer) == "decoder_failed"
-    assert "canonical" in answer.detail
+    assert "raising" in answer.detail
     assert "\n" not in answer.detail
+
+
+def test_a_decoder_that_raises_costs_no_event_of_another():
+    assert decode(written(LEAST), [Raising(), *DECODERS]) == changed()
 
 
 @pytest.mark.parametrize(
@@ -195,13 +119,16 @@ def test_a_decoder_that_raises_costs_one_dead_letter(where):
         (b"", "unrecognised"),
         (b"hello", "unrecognised"),
         (b"[]", "unrecognised"),
+        (b"null", "unrecognised"),
+        (b'"event-id":', "unrecognised"),
         (b'{"Records": []}', "unrecognised"),
         (b"\xc2", "unrecognised"),
-        (b'{"event-id"' + b" " * MAX_EVENT_BYTES, "oversize"),
+        (b'{"event-id":' + b" " * MAX_EVENT_BYTES, "oversize"),
     ],
 )
 def test_what_no_decoder_is_asked_about(value, reason):
     assert reason_of(decode(raw(value), DECODERS)) == reason
+    assert_usable(decode(raw(value), DECODERS))
 
 
 def test_the_size_limit_is_a_setting_and_inclusive():
@@ -211,27 +138,176 @@ def test_the_size_limit_is_a_setting_and_inclusive():
 
 
 @each_fixture
-def test_no_truncation_raises_or_announces_a_commit(fixture):
-    for length in range(len(fixture.event.value)):
-        answer = ask(raw(fixture.event.value[:length]))
-        assert not isinstance(answer, TableChanged)
-        assert fixture.source == "canonical" or isinstance(answer, NotACommit) or "json" not in reason_of(answer)
+def test_no_truncation_announces_a_commit(fixture):
+    decoder = DECODER_BY_NAME[fixture.source]
+    for length in range(len(fixture.value.rstrip())):
+        event = fixture.with_value(fixture.value[:length])
+        for answer in (decode(event, DECODERS), decoder.decode(event)):
+            assert_usable(answer)
+            assert isinstance(answer, BadEvent) or answer == fixture.answer
+            assert not changes_of(answer)
+            assert fixture.source != "kafka_connect" or isinstance(answer, NotACommit) or "json" not in answer.reason
 
 
 @each_fixture
-@given(data=st.data())
-def test_no_flipped_bytes_raise(fixture, data):
-    value = bytearray(fixture.event.value)
-    # Half of the flips go into the last bytes: in Avro events the datum is short and the schema long.
-    place = st.integers(0, len(value) - 1) | st.integers(max(0, len(value) - 120), len(value) - 1)
-    for at, byte in data.draw(st.lists(st.tuples(place, st.integers(0, 255)), min_size=1, max_size=8)):
-        value[at] = byte
-    ask(raw(bytes(value)))
+def test_ten_megabytes_are_one_letter(fixture):
+    padded = fixture.with_value(fixture.value + b" " * MANY_BYTES)
+    assert reason_of(decode(padded, DECODERS)) == "oversize"
+    assert_usable(DECODER_BY_NAME[fixture.source].decode(padded))
 
 
-@pytest.mark.parametrize("name", ["commit_to_table", "canonical_full"])
+@each_in_json
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-8-sig"])
+def test_another_encoding_is_one_letter(fixture, encoding):
+    event = fixture.with_value(fixture.value.decode().encode(encoding))
+    if fixture.answer == ask(event):  # the headers alone tell that it is about no commit
+        assert fixture.source == "lakekeeper"
+        assert isinstance(fixture.answer, NotACommit)
+    else:
+        assert reason_of(ask(event)) in {"unrecognised", "invalid_json"}
+
+
+@each_in_json
+def test_latin_1_is_one_letter(fixture):
+    value = fixture.value.rstrip()[:-1] + ', "note": "über"}'.encode("latin-1")
+    answer = ask(fixture.with_value(value))
+    assert reason_of(answer) == "invalid_json" if changes_of(fixture.answer) else not changes_of(answer)
+
+
+@each_in_json
+@pytest.mark.parametrize("opening", [b'{"x":', b"["])
+def test_deep_nesting_is_one_letter_at_most(fixture, opening):
+    """Nested 100,000 deep is no JSON for any reader; 900 deep is, and the field is unknown."""
+    closing = b"}" if opening == b'{"x":' else b"]"
+    inside = fixture.value.rstrip()[:-1] + b', "note": '
+    answer = ask(fixture.with_value(inside + opening * 100_000 + b"1" + closing * 100_000 + b"}"))
+    assert reason_of(answer) == "invalid_json" if changes_of(fixture.answer) else not changes_of(answer)
+    shallow = ask(fixture.with_value(inside + opening * 60 + b"1" + closing * 60 + b"}"))
+    assert same(shallow, fixture.answer)
+
+
+def test_a_nested_value_in_a_field_that_is_read_is_one_letter():
+    """At some depth the parser still follows, and a message about the value must not go as deep."""
+    for depth in range(1, sys.getrecursionlimit() + 50):
+        for opening, closing in (("[", "]"), ('{"a":', "}")):
+            event = raw(f'{{"event-id":{opening * depth}1{closing * depth}}}'.encode())
+            assert reason_of(decode(event, DECODERS)) in {"wrong_type", "invalid_json"}, depth
+
+
+@each_in_json
+def test_a_key_that_occurs_twice_is_one_letter(fixture):
+    for key in json.loads(fixture.value):
+        value = fixture.value.rstrip()[:-1] + f", {json.dumps(key)}: 1}}".encode()
+        answer = ask(fixture.with_value(value))
+        if changes_of(fixture.answer):
+            assert reason_of(answer) == "invalid_json"
+            assert "occurs twice" in answer.detail
+        else:
+            assert not changes_of(answer)
+
+
+@each_in_json
+def test_unknown_fields_are_ignored(fixture):
+    event = json.loads(fixture.value)
+    for unknown in (1, "x", None, [], {}, [{"x": [None]}]):
+        grown = {"of-a-later-version": unknown, **event, "zzz": unknown}
+        assert same(ask(fixture.with_value(json.dumps(grown).encode())), fixture.answer)
+
+
+def paths(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """The path of every value inside a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from paths(inner, (*path, key))
+
+
+def inner(value: Any, path: tuple[str | int, ...]) -> Any:
+    for key in path:
+        value = value[key]
+    return value
+
+
+def others(value: Any) -> list[Any]:
+    """Values of other types, and values of the same type that no field can have."""
+    unusable = ["", "a\nb", "\ud800", "x" * 5000, 10**30, -(10**30)]
+    return [*(each for each in (7, "x", True, 1.5, [], [7], {}, {"x": 7}) if type(each) is not type(value)), *unusable]
+
+
+@each_in_json
+def test_a_wrong_type_of_any_field_changes_no_table(fixture):
+    """The field is not read, or the event is one dead letter whose detail is short."""
+    event = json.loads(fixture.value)
+    chance = random.Random(fixture.name)
+    for path in paths(event):
+        for other in chance.sample(others(inner(event, path)), 3):
+            damaged = deepcopy(event)
+            inner(damaged, path[:-1])[path[-1]] = other
+            answer = decode(fixture.with_value(json.dumps(damaged).encode("utf-8", "surrogatepass")), DECODERS)
+            assert_usable(answer)
+            if path[-1] in ANY_TEXT and isinstance(other, str):
+                assert tables(answer) <= tables(fixture.answer)
+            elif changes_of(fixture.answer):
+                assert isinstance(answer, BadEvent) or answer == fixture.answer, (path, other)
+            else:
+                assert not changes_of(answer), (path, other)
+
+
+def tables(answer: Decoded) -> set[Any]:
+    """What an answer announces: names of tables, and locations."""
+    return {
+        each
+        for change in changes_of(answer)
+        for each in (
+            [change.metadata_location]
+            if isinstance(change, LocationChanged)
+            else [(change.namespace, change.name), change.metadata_location]
+        )
+    } - {None}
+
+
+@each_in_json
+def test_a_field_that_is_missing_changes_no_table(fixture):
+    event = json.loads(fixture.value)
+    for path in paths(event):
+        for missing in (True, False):
+            damaged = deepcopy(event)
+            if missing and isinstance(path[-1], str):
+                del inner(damaged, path[:-1])[path[-1]]
+            else:
+                inner(damaged, path[:-1])[path[-1]] = None
+            answer = decode(fixture.with_value(json.dumps(damaged).encode()), DECODERS)
+            assert_usable(answer)
+            assert tables(answer) <= tables(fixture.answer), path
+
+
+def nestings(fixture: Fixture, other: Fixture) -> Iterator[bytes]:
+    """The event with the other inside: as a value, as text, and with the words of the other as texts."""
+    event, inside = json.loads(fixture.value), json.loads(other.value)
+    yield json.dumps({"a": inside, **event}).encode()
+    yield json.dumps({**event, "z": [{"deep": inside}]}, separators=(",", ":")).encode()
+    yield json.dumps({"a": json.dumps(inside), **event, "z": other.value.decode()}).encode()
+    yield json.dumps({"a": list(inside), **event, "z": {"deep": [f'"{word}": ' for word in inside]}}).encode()
+
+
+@each_in_json
+def test_an_event_inside_an_event_is_not_read(fixture):
+    """Whatever the order of the decoders: the fields at the top decide."""
+    one_of_each = {other.source: other for other in IN_JSON if changes_of(other.answer) and other is not fixture}
+    for other in one_of_each.values():
+        for value in nestings(fixture, other):
+            event = fixture.with_value(value)
+            for decoders in (DECODERS, DECODERS[::-1]):
+                answer = decode(event, decoders)
+                if isinstance(fixture.answer, BadEvent):
+                    assert isinstance(answer, BadEvent)
+                else:
+                    assert answer == fixture.answer, (other.name, value)
+
+
+@pytest.mark.parametrize("name", ["commit_to_table", "canonical_full", "polaris_after_update_table"])
 def test_no_single_flip_raises(name):
-    value = BY_NAME[name].event.value
+    value = BY_NAME[name].value
     chance = random.Random(7)
     for at in range(len(value)):
         for byte in (0x00, 0xFF, 0x80, value[at] ^ 1, chance.randrange(256)):
@@ -240,257 +316,37 @@ def test_no_single_flip_raises(name):
 
 @given(
     prefix=st.sampled_from(
-        [b"", b"\xc2\x01", b"\xc2\x01\x00\x02{}", b'{"event-id":', b'{"event-id":"x","identifier":']
+        [b"", b"\xc2\x01", b"\xc2\x01\x00\x02{}", b'{"event-id":', b'{"event-id":"x","identifier":', b'{"report-type":']
     ),
     rest=st.binary(max_size=300),
 )
 @example(b"", b'{"event-id":' + b"[" * 200_000)
 @example(b"", b'{"event-id":' + b'{"a":' * 200_000)
 @example(b"", b'{"event-id":' + b"9" * 100_000 + b"}")
+@example(b"", b'{"event-id":' + b"[" * 900 + b"]" * 900 + b"}")
 @example(b"", b"\xc2\x01\xff\xff" + b"[" * 65_535)
 def test_no_bytes_raise(prefix, rest):
     ask(raw(prefix + rest))
 
 
-json_values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(alphabet=st.characters(), max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["namespace", "name", "x"]), inner),
-    max_leaves=6,
-)
+HEADERS = BY_NAME["lakekeeper_update_table"].event.headers
 
 
-@given(st.dictionaries(st.sampled_from(sorted(FULL)), json_values))
-def test_no_json_object_raises(damage):
-    ask(written(FULL | damage))
+@pytest.mark.parametrize("name", [name for name, _ in HEADERS])
+@pytest.mark.parametrize("value", [b"", b"\xff", b"a\nb", b"x" * 5000, b"\x1f", None])
+def test_a_bad_header_is_one_letter_at_most(name, value):
+    """None: the header is missing."""
+    fixture = BY_NAME["lakekeeper_update_table"]
+    kept = tuple(header for header in HEADERS if header[0] != name)
+    event = replace(fixture.event, headers=kept if value is None else (*HEADERS, (name, value)))
+    answer = ask(event)
+    assert isinstance(answer, BadEvent | NotACommit) or tables(answer) == tables(fixture.answer)
+    assert_usable(LakekeeperDecoder().decode(event))
 
 
-# The canonical event
-
-NAMES = st.text(st.characters(exclude_categories=("Cc", "Cs")), min_size=1, max_size=30)
-INT64 = st.integers(-(2**63), 2**63 - 1)
-
-
-@given(
-    st.builds(
-        TableChanged,
-        source=st.just("canonical"),
-        event_id=NAMES,
-        catalog=st.none() | NAMES,
-        namespace=st.lists(NAMES, min_size=1, max_size=3).map(tuple),
-        name=NAMES,
-        timestamp_ms=st.integers(0, 253_402_300_799_999),
-        table_uuid=st.none() | st.uuids().map(str),
-        snapshot_id=st.none() | INT64,
-        ref_name=st.none() | NAMES,
-        operation=st.none() | NAMES,
-        metadata_location=st.none() | NAMES,
-        report=st.booleans(),
-        continues=st.booleans(),
-        request=st.none() | st.just("") | NAMES.filter(lambda text: text != canonical.EVERYTHING),
-    )
-)
-def test_what_is_encoded_is_decoded(announced):
-    key, value = canonical.encode(announced, sender="watcher")
-    assert decode(raw(value), DECODERS) == announced
-    parts = [part for part in (announced.catalog, *announced.namespace, announced.name) if part is not None]
-    assert key.decode() == ".".join(parts)
-
-
-def test_an_encoded_event_has_the_documented_fields():
-    value = json.loads(canonical.encode(changed(report=True), sender="watcher")[1])
-    assert value == {
-        "event-id": "e-2",
-        "source": "watcher",
-        "timestamp-ms": ARRIVED_MS,
-        "operation-type": "update-table",
-        "identifier": {"namespace": ["db"], "name": "orders"},
-        "summary": {"firnline.report": "full"},
-    }
-
-
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"event-id": None}, "missing_field"),
-        ({"identifier": None}, "missing_field"),
-        ({"identifier": None, "metadata-location": "s3://x"}, "no_identifier"),
-        ({"identifier": {"name": "orders"}}, "missing_field"),
-        ({"identifier": {"namespace": [], "name": "orders"}}, "no_namespace"),
-        ({"identifier": {"namespace": "db", "name": "orders"}}, "wrong_type"),
-        ({"identifier": {"namespace": ["db", 1], "name": "orders"}}, "wrong_type"),
-        ({"identifier": {"namespace": ["db", ""], "name": "orders"}}, "invalid_text"),
-        ({"identifier": {"namespace": ["db"], "name": "a\nb"}}, "invalid_text"),
-        ({"identifier": {"namespace": ["db"], "name": "\ud800"}}, "invalid_text"),
-        ({"identifier": {"namespace": ["db"], "name": "n" * 4097}}, "invalid_text"),
-        ({"identifier": "db.orders"}, "wrong_type"),
-        ({"event-id": 7}, "wrong_type"),
-        ({"catalog": ["x" * 5000]}, "wrong_type"),
-        ({"timestamp-ms": "1700000000000"}, "wrong_type"),
-        ({"timestamp-ms": -1}, "out_of_range"),
-        ({"timestamp-ms": 253_402_300_800_000}, "out_of_range"),
-        ({"snapshot-id": True}, "wrong_type"),
-        ({"snapshot-id": 1.0}, "wrong_type"),
-        ({"snapshot-id": 2**63}, "out_of_range"),
-        ({"snapshot-id": float("nan")}, "invalid_json"),
-        ({"of-a-later-version": float("inf")}, "invalid_json"),
-        ({"table-uuid": "orders"}, "invalid_text"),
-        ({"table-uuid": "{" + UUID + "}"}, "invalid_text"),
-        ({"summary": "firnline.report"}, "wrong_type"),
-        ({"summary": {"firnline.report": True}}, "wrong_type"),
-    ],
-)
-def test_the_canonical_decoder_is_strict(change, reason):
-    assert reason_of(ask(written(LEAST | change))) == reason
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        b'{"event-id": "a", "event-id": "b", "identifier": {"namespace": ["db"], "name": "t"}}',
-        b'{"event-id": "a", "identifier": {"namespace": ["db"], "name": "t", "name": "u"}}',
-        b'{"event-id": "\xff"}',
-        b'{"event-id": "a", "snapshot-id": ' + b"9" * 5000 + b"}",
-        b'{"event-id": "a"} {}',
-        b'{"event-id": "a", }',
-    ],
-)
-def test_loose_json_is_refused(value):
-    assert reason_of(ask(raw(value))) == "invalid_json"
-
-
-@pytest.mark.parametrize(
-    ("change", "answer"),
-    [
-        ({"catalog": None, "snapshot-id": None, "summary": None}, changed()),
-        ({"table-uuid": UUID.upper()}, changed(table_uuid=UUID)),
-        ({"summary": {"firnline.report": "partial", "firnline.continues": "yes", "x": 1}}, changed()),
-        ({"summary": {"firnline.continues": "true"}}, changed(continues=True)),
-        ({"operation-type": "register-table"}, changed()),
-        ({"timestamp-ms": 0}, changed(timestamp_ms=0)),
-    ],
-)
-def test_what_the_canonical_decoder_tolerates(change, answer):
-    assert ask(written(LEAST | change)) == answer
-
-
-# Kafka Connect: the schema comes with the event, from whoever wrote it
-
-
-def framed(schema: Any, datum: bytes) -> RawEvent:
-    text = json.dumps(schema).encode()
-    return raw(b"\xc2\x01" + len(text).to_bytes(2, "big") + text + datum)
-
-
-def parts(name: str) -> tuple[dict[str, Any], bytes]:
-    value = BY_NAME[name].event.value
-    end = 4 + int.from_bytes(value[2:4], "big")
-    return json.loads(value[4:end]), value[end:]
-
-
-def test_a_newer_writer_is_read_by_its_own_schema():
-    schema, datum = parts("commit_to_table")
-    labels = {"name": "labels", "type": {"type": "map", "values": ["null", "string"]}}
-    schema["fields"][4]["type"]["fields"].insert(0, labels)
-    head = 16 + 1 + 8 + 21  # id, type, timestamp, group id
-    event = framed(schema, datum[:head] + b"\x02\x02a\x02\x02b\x00" + datum[head:])
-    assert ask(event) == BY_NAME["commit_to_table"].answer
-
-
-def test_an_older_writer_without_table_uuid_is_read_by_its_own_schema():
-    schema, datum = parts("commit_to_table_no_table_uuid")
-    schema["fields"][4]["type"]["fields"][1]["type"]["fields"].pop()
-    absent = len(datum) - 4  # before the snapshot id (two bytes) and the absent valid-through
-    event = framed(schema, datum[:absent] + datum[absent + 1 :])
-    assert ask(event) == BY_NAME["commit_to_table_no_table_uuid"].answer
-
-
-def test_a_bare_name_is_looked_for_in_the_enclosing_namespace_too():
-    schema, datum = parts("commit_to_table")
-    assert schema["fields"][0]["type"].pop("namespace") == ""
-    assert ask(framed(schema, datum)) == BY_NAME["commit_to_table"].answer
-
-
-@pytest.mark.parametrize(("length", "reason"), [(1, "invalid_avro"), (MAX_DATUM_BYTES, "oversize")])
-def test_bytes_after_the_commit_are_refused(length, reason):
-    assert reason_of(ask(raw(BY_NAME["commit_to_table"].event.value + b"\x00" * length))) == reason
-
-
-def test_only_the_head_of_other_events_is_read():
-    schema, datum = parts("data_written_partitioned")
-    assert ask(framed(schema, datum[:60] + b"\xff" * 200_000)) == NotACommit("kafka_connect", "DATA_WRITTEN")
-
-
-@pytest.mark.parametrize(("byte", "what"), [(b"\x0a", "type 5"), (b"\x01", "type -1")])
-def test_types_of_a_later_version_are_no_commits(byte, what):
-    schema, datum = parts("start_commit")
-    assert ask(framed(schema, datum[:16] + byte + datum[17:])) == NotACommit("kafka_connect", what)
-
-
-def record_of(name: str, *types: Any) -> dict[str, Any]:
-    fields = [{"name": f"f{index}", "type": kind} for index, kind in enumerate(types)]
-    return {"type": "record", "name": name, "fields": fields}
-
-
-def nested(depth: int) -> Any:
-    return "int" if depth == 0 else {"type": "array", "items": nested(depth - 1)}
-
-
-TENFOLD = [record_of("R0", "int"), *(record_of(f"R{n}", *[f"R{n - 1}"] * 10) for n in range(1, 4))]
-HOSTILE_TYPES = {
-    "a record that contains itself": record_of("R", ["null", "R"]),
-    "a record that is itself": record_of("R", "R"),
-    "a list of nothing": {"type": "array", "items": "null"},
-    "a list of empty records": {"type": "array", "items": record_of("E")},
-    "a list of no bytes": {"type": "array", "items": {"type": "fixed", "name": "F", "size": 0}},
-    "a fixed of huge size": {"type": "fixed", "name": "F", "size": 2**62},
-    "records of ten records of ten": record_of("D", *TENFOLD),
-    "lists in lists": nested(200),
-    "an unknown name": "Elsewhere",
-    "no type": None,
-    "a number": 7,
-}
-
-
-@pytest.mark.timeout(30)
-@pytest.mark.parametrize("kind", HOSTILE_TYPES.values(), ids=HOSTILE_TYPES)
-def test_a_hostile_schema_is_refused(kind):
-    """Given to the Avro library as they are, some of these overflow its stack or fill the memory."""
-    head = [{"name": "type", "type": "int"}, {"name": "payload", "type": record_of("P", kind)}]
-    schema = {"type": "record", "name": "Event", "fields": head}
-    answer = ask(framed(schema, b"\x06" + b"\xfe" * 4 + b"\x7f" + b"\x02" * 60_000))
-    assert reason_of(answer) == "invalid_avro"
-    assert "the schema cannot be used" in answer.detail
-
-
-def test_a_long_head_is_refused():
-    """A list of 80,000 integers before the payload: only so much of the datum is looked at for the event's type."""
-    schema = record_of("Event", {"type": "array", "items": "int"})
-    assert reason_of(ask(framed(schema, b"\x80\xe2\x09" + b"\x02" * 80_000 + b"\x00"))) == "invalid_avro"
-
-
-# Resolution
-
-
-@pytest.mark.parametrize(
-    ("source", "named", "catalogs", "expected"),
-    [
-        ("canonical", "lake", ["lake", "ice"], "lake"),
-        ("canonical", "else", ["lake", "ice"], "unknown_catalog"),
-        ("canonical", "else", ["lake"], "unknown_catalog"),
-        ("canonical", None, ["lake"], "lake"),
-        ("canonical", None, ["lake", "ice"], "ambiguous_catalog"),
-        ("canonical", None, [], "ambiguous_catalog"),
-        ("kafka_connect", "ice", ["lake", "ice"], "ice"),
-        ("kafka_connect", "connector", ["lake"], "lake"),
-        ("kafka_connect", "connector", ["lake", "ice"], "ambiguous_catalog"),
-        ("polaris", None, ["lake"], "lake"),
-    ],
-)
-def test_an_event_means_one_configured_table_or_none(source, named, catalogs, expected):
-    answer = resolve(changed(source=source, catalog=named), catalogs)
-    if expected in set(BadEventReason):
-        assert isinstance(answer, BadEvent)
-        assert answer.reason == expected
-        assert all(catalog in answer.detail for catalog in catalogs)
-    else:
-        assert answer == TableName(expected, ("db",), "orders")
+def test_a_change_is_announced_once():
+    first, second = changed(snapshot_id=1), changed(snapshot_id=2)
+    place = LocationChanged("canonical", "e", "s3://a/b.metadata.json", 1)
+    assert together("canonical", [first, place, second, place], "") == Several("canonical", (second, place))
+    assert together("canonical", [first, second], "") == second
+    assert together("canonical", [], "nothing") == NotACommit("canonical", "nothing")

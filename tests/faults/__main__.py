@@ -25,6 +25,7 @@ from rich.table import Table
 from tests.benchmarks.machine import description
 from tests.faults.cells import Cell, all_cells
 from tests.faults.credential_cells import credential_cells
+from tests.faults.process_cells import executor_cells, process_cells
 from tests.faults.scene import Scene
 from tests.integration.service_process import files_of
 
@@ -134,7 +135,7 @@ def main() -> None:
     options = parser.parse_args()
     cells = [
         cell
-        for cell in (*all_cells(), *credential_cells())
+        for cell in (*all_cells(), *process_cells(), *credential_cells(), *executor_cells())
         if not options.only or any(text in cell.name for text in options.only)
     ]
     if options.list:

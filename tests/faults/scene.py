@@ -25,7 +25,9 @@ from tests.faults.proxy import FaultyProxy, Mode
 from tests.integration.service_process import ServiceProcess, Site
 from tests.services.quick_java import quick_java
 from tests.services.s3_server import S3Server
+from tests.services.shifted_clock import ShiftedClock
 from tests.services.short_credentials import TAKES_TOKENS
+from tests.services.spark_cluster import SparkCluster
 
 COMMITS, PARTS, ROWS = 6, 4, 3000
 VOLUME_BYTES = "16m"
@@ -84,6 +86,8 @@ class Scene:
     catalog_uri: str = ""
     tables: int = 0
     doors: object = None
+    clock: ShiftedClock | None = None
+    cluster: SparkCluster | None = None
     more: ExitStack = field(default_factory=ExitStack)
 
     def __post_init__(self) -> None:
@@ -162,13 +166,25 @@ class Scene:
         return S3Server(**{**vars(self.store), "endpoint": f"http://127.0.0.1:{port}"})
 
     def start_service(self) -> None:
-        self.service = self.site.start(port=self.port)
+        clock = {} if self.clock is None else self.clock.environment
+        self.service = self.site.start(port=self.port, **clock)
         self.service.wait_ready()
+
+    def use_own_clock(self) -> None:
+        """Start the service again without a shifted clock."""
+        if self.clock is not None:
+            self.service.terminate()
+            self.clock = None
+            self.start_service()
 
     def use_catalog(self, properties: dict[str, str]) -> None:
         """Start the service again, with another way to the same catalog and store."""
+        self.use_sections(catalogs={"lake": properties})
+
+    def use_sections(self, **sections: Any) -> None:
+        """Start the service again, with other settings."""
         self.service.terminate()
-        self.site.sections = {**self.site.sections, "catalogs": {"lake": properties}}
+        self.site.sections = {**self.site.sections, **sections}
         self.site.write_config()
         self.start_service()
 

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from compactor.table_names import TableName
 from streaming.kafka.shard_group import ShardGroup
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import KafkaAdminClient, NewTopic
+from kafka.errors import RetriableError
 from pyspark.sql.streaming.query import StreamingQuery
 
 from compactor.errors import RetryError
@@ -24,10 +26,11 @@ from compactor.shards import EVERYTHING, Shard
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import MAX_EVENT_BYTES, TableChanged
+from streaming.kafka.group_offsets import GroupOffsets
 from streaming.ledger import dead_letter_query, event_reader
 from streaming.ledger.dead_letters import MAX_VALUE_BYTES
 from streaming.ledger.event_reader import offsets_fixed, start_events
-from streaming.ledger.heard import Heard
+from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
 from streaming.ledger.records import ARROW_BATCH_BYTES, records
 from streaming.service import streams as streams_module
 from streaming.service.streams import Streams
@@ -53,7 +56,7 @@ class Stage:
     folder: Path
     kafka: dict[str, Any] = field(default_factory=dict)
     topic: str = field(default_factory=lambda: f"stream-{uuid.uuid4().hex[:8]}")
-    heard: list[Heard] = field(default_factory=list)
+    heard: list[AnyHeard] = field(default_factory=list)
     published: list[Event] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
 
@@ -90,7 +93,7 @@ class Stage:
         return frozenset(table for table in tables if table.name in self.gone)
 
     @contextmanager
-    def events(self, handle: Callable[[Sequence[Heard]], None] | None = None) -> Iterator[StreamingQuery]:
+    def events(self, handle: Callable[[Sequence[AnyHeard]], None] | None = None) -> Iterator[StreamingQuery]:
         query = start_events(self.lake.session, self.settings, ("lake",), self.checkpoint, handle or self.heard.extend)
         with stopping(query):
             wait_for("the offsets", lambda: offsets_fixed(query))
@@ -109,7 +112,7 @@ class Stage:
 
     @property
     def names(self) -> list[str]:
-        return sorted(one.table.name for one in self.heard)
+        return sorted(one.table.name for one in self.heard if isinstance(one, Heard))
 
     @property
     def counts(self) -> dict[str, int]:
@@ -228,6 +231,63 @@ def test_a_control_topic_that_appears_later_is_read_from_its_beginning(stage: St
         stage.create(control)
         stage.send(event("control"), control)
         wait_for("its event", lambda: stage.names == ["control"])
+
+
+def test_topics_of_other_systems_are_found_by_pattern_and_read_in_their_format(stage: Stage) -> None:
+    """With key and headers: some formats have the table there."""
+    polaris = {"topic": f"{stage.topic}-polaris", "format": "polaris"}
+    stores = {"pattern": f"{stage.topic}-store-.*", "format": "s3"}
+    stage.kafka |= {
+        "commit_topics": [polaris, stores, f"{stage.topic}-mixed"],
+        "catalog_names": {"POLARIS/analytics": "lake", "other": ""},
+        "options": {"metadata.max.age.ms": "1000"},
+    }
+    polaris_event = json.dumps({
+        "event_type": "AFTER_UPDATE_TABLE", "event_id": str(uuid.uuid4()), "timestamp": "2026-08-21T14:17:47.123456Z",
+        "table_name": "p", "namespace": ["db"], "catalog_name": "analytics", "realm_id": "POLARIS",
+    }).encode()  # fmt: skip
+    written = "lake/db/t/metadata/00001-x.metadata.json"
+    store_event = json.dumps({"EventName": "s3:ObjectCreated:Put", "Key": written, "Records": [{
+        "eventSource": "minio:s3", "eventName": "s3:ObjectCreated:Put", "eventTime": "2026-08-21T14:17:47.123Z",
+        "s3": {"bucket": {"name": "lake"}, "object": {"key": "db/t/metadata/00001-x.metadata.json"}},
+    }]}).encode()  # fmt: skip
+    with stage.events():
+        for topic in (polaris["topic"], f"{stage.topic}-mixed", f"{stage.topic}-store-a"):
+            stage.create(topic)
+        stage.send(polaris_event, polaris["topic"])
+        stage.send(event("not_polaris"), polaris["topic"])
+        stage.send(polaris_event.replace(b"analytics", b"other").replace(b"POLARIS", b"any"), polaris["topic"])
+        stage.send(event("mixed"), f"{stage.topic}-mixed")
+        stage.send(store_event, f"{stage.topic}-store-a")
+        wait_for("the events", lambda: len(stage.heard) == 3)
+    places = [each.metadata_location for each in stage.heard if isinstance(each, HeardLocation)]
+    tables = {(each.source, each.table.name) for each in stage.heard if isinstance(each, Heard)}
+    assert places == ["s3://lake/db/t/metadata/00001-x.metadata.json"]
+    assert tables == {("polaris", "p"), ("canonical", "mixed")}
+
+
+def test_offsets_that_were_read_are_those_of_a_group(stage: Stage) -> None:
+    group = GroupOffsets(stage.settings.kafka, seconds=0.1)
+    assert not group.commit()
+    for number in range(5):
+        stage.send(event(f"t{number}"), partition=0)
+    group.read({stage.topic: {"0": 5, "1": 0}})
+
+    def committed() -> bool:
+        """The first use of any group makes the broker create the topic of all groups."""
+        with suppress(RetriableError):
+            return group.commit()
+        return False
+
+    wait_for("the first commit", committed)
+    assert not group.commit(), "nothing has changed"
+    group.read({stage.topic: {"0": 4, "1": 0}})
+    assert group.commit(), "a topic that was created again has smaller offsets"
+    admin = KafkaAdminClient(bootstrap_servers=stage.broker)
+    name = f"firnline-{stage.topic}"
+    offsets = {place.partition: found.offset for place, found in admin.list_group_offsets(name)[name].items()}
+    admin.close()
+    assert offsets == {0: 4, 1: 0}
 
 
 def test_large_values_are_in_memory_one_by_one(stage: Stage) -> None:

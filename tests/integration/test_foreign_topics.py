@@ -13,7 +13,7 @@ from kafka import KafkaProducer
 from kafka.admin import KafkaAdminClient, NewTopic
 
 from compactor.errors import RetryError
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events import canonical
 from streaming.kafka import topic_sample
 from streaming.kafka.clients import source_options
@@ -146,7 +146,7 @@ def test_a_missing_control_topic_is_waited_for_and_read_from_its_beginning(
     control = f"control.{uuid.uuid4().hex[:8]}"
     sections = {"kafka": {"control_topics": [control]}, "service": {"trigger_seconds": 1, "sweep_seconds": 3600}}
     with site(tmp_path / "site", broker, **sections) as place:
-        code, found = check(place, "control topic")
+        code, found = check(place, "events topic")
         assert (code, found["status"]) == (0, "ok")
         assert found["detail"] == "it does not exist yet; the service waits for it"
         place.create("t")

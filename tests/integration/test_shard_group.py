@@ -18,7 +18,7 @@ import pytest
 from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient, NewTopic
 
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from streaming.kafka.shard_group import ShardGroup, group_deployment, group_id
 from tests.integration.service_process import wait_for
 from tests.integration.shard_member import TABLES

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from streaming.commit_events.decoder import MAX_EVENT_BYTES
-from tests.contracts.test_commit_event_decoders import BY_NAME, FULL, HOSTILE_TYPES, framed, record_of
+from tests.contracts.commit_event_fixtures import BY_NAME, FULL
+from tests.contracts.test_kafka_connect_events import HOSTILE_TYPES, framed, record_of
 
 VALID = [fixture.event.value for fixture in BY_NAME.values() if fixture.event.value is not None]
 NAMES = (

@@ -24,7 +24,7 @@ import pytest
 import yaml
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from compactor.settings.tree import KafkaSettings
+from compactor.settings.kafka import KafkaSettings
 from streaming.cli import main
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged

@@ -110,6 +110,10 @@ class Service:
             assert time.monotonic() < deadline, f"the service is not ready after {seconds} s:\n{self.ends_with}"
             time.sleep(LOOK_SECONDS)
 
+    def sweep(self) -> None:
+        """Let it look at all tables now."""
+        self._process.send_signal(signal.SIGHUP)
+
     def stop(self) -> None:
         """SIGTERM; whatever is left after twice the promised time is killed."""
         self.tree.leave()

@@ -56,7 +56,8 @@ def main() -> None:
     collect_rarely()
     stop = threading.Event()
     with Path(sys.argv[2]).open("a", encoding="utf-8") as out:
-        service = Service(settings, listener=writer(out))
+        service = Service(settings, path=Path(sys.argv[1]), listener=writer(out))
+        signal.signal(signal.SIGHUP, lambda *_: service.reload())
         for name in (signal.SIGTERM, signal.SIGINT):
             signal.signal(name, lambda *_: stop.set())
         try:

@@ -20,6 +20,7 @@ from compactor.settings.policy import PolicyValues
 from compactor.whatif.simulation import regular, replay
 from streaming.ledger.dead_letter_query import TRIGGER_SECONDS as DEAD_LETTER_TRIGGER
 from streaming.ledger.look_queue import PAUSE_SECONDS
+from streaming.ledger.sweep_schedule import RARELY
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -308,7 +309,8 @@ def load(lake: Lake, costs: UnitCosts, service: Service, services: int) -> Load:
         raise ValueError("a group has at least one service")
     events, share = lake.commits_per_hour / HOUR, 1 / services
     rewrites = rewrites_of(lake, service)
-    event_looks, sweep_looks = looks_of(lake, service), lake.tables / service.sweep_seconds
+    event_looks = looks_of(lake, service)
+    sweep_looks = lake.tables / (RARELY * service.sweep_seconds)  # events announce every commit
     looks = event_looks + rewrites.runs  # a service looks at its own commits too
     one_look, further = costs.look(lake.snapshots), max(0.0, events - event_looks)
     core = event_looks * one_look + further * costs.look_further_snapshot + sweep_looks * costs.look_unchanged

@@ -130,7 +130,7 @@ TRUST = """
 def _answer(main: Answer) -> str:
     load, bill, asked = main.load, main.bill, main.load.requests
     calls = (
-        f"{load.catalog_calls:,.0f}: {load.event_looks:,.0f} for events, {load.sweep_looks:,.0f} for sweeps, the rest "
+        f"{load.catalog_calls:,.0f}: {load.event_looks:,.0f} for events, {load.sweep_looks:,.0f} without one, the rest "
         f"for {load.rewrites.runs:,.0f} runs a second"
     )
     requests = (

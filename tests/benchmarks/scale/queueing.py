@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from streaming.ledger.look_queue import PAUSE_SECONDS
+from streaming.ledger.sweep_schedule import RARELY
 from tests.benchmarks.scale.model import Lake, Service, UnitCosts, beside_looks
 
 MOST_BACKGROUND = 0.95
@@ -75,7 +76,7 @@ def station(lake: Lake, costs: UnitCosts, service: Service, services: int) -> St
         look=costs.look(lake.snapshots),
         further=costs.look_further_snapshot,
         unchanged=costs.look_unchanged,
-        sweep=service.sweep_seconds,
+        sweep=RARELY * service.sweep_seconds,
         background=min(MOST_BACKGROUND, beside_looks(lake, costs, service, services)),
     )
 
@@ -120,6 +121,7 @@ class _Run:
             self.waiting.setdefault(table, []).extend(events)
 
     def sweep(self) -> None:
+        """All tables at once: more than the service asks for at a time."""
         tables = sum(each for each, _ in self.station.classes)
         self.swept.update(
             dict.fromkeys(each for each in range(tables) if each not in self.waiting and each not in self.busy)

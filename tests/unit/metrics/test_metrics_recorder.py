@@ -14,6 +14,7 @@ from compactor import events
 from compactor.events import (
     BatchFinished,
     CatalogAnswers,
+    CommitUnannounced,
     DeadLettered,
     EventsHeard,
     EventsLost,
@@ -23,6 +24,7 @@ from compactor.events import (
     HistoryWritten,
     HookFinished,
     LedgerUpdated,
+    LocationUnresolved,
     ManifestsRead,
     ManifestsRewritten,
     PartitionsSkipped,
@@ -102,7 +104,9 @@ LEDGER = LedgerUpdated(
     recount_reason="snapshot_expired",
     event_to_ledger_seconds=3.0,
 )
-HEARD = EventsHeard({"canonical": 4, "glue": 1})
+HEARD = EventsHeard({"canonical": 4, "glue": 1}, {"glue": 1_700_000_000_000})
+UNANNOUNCED = CommitUnannounced(TABLE, "glue")
+UNRESOLVED = LocationUnresolved("s3", "s3://lake/t/metadata")
 LOOKED = TableLooked(TABLE, "unchanged")
 ANSWERS = CatalogAnswers("lake", available=True)
 UNREADABLE = TableUnreadable(TABLE, "not_found", "no such table")
@@ -117,7 +121,7 @@ REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 
 EXAMPLES = (
     PLANNED, SKIPPED, MOVED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH,
-    REMOVED, ENDED, LOST, TOLD, MERGED, REPLACED, LEFT, KEPT, HEARD, LOOKED, ANSWERS,
+    REMOVED, ENDED, LOST, TOLD, MERGED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, UNRESOLVED, LOOKED, ANSWERS,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -204,7 +208,16 @@ EXPECTED = {
         "event_to_ledger_seconds_sum": 3.0,
         "event_to_ledger_seconds_count": 1,
     },
-    EventsHeard: {'events_total{source="canonical"}': 4, 'events_total{source="glue"}': 1},
+    EventsHeard: {
+        'events_total{source="canonical"}': 4,
+        'events_total{source="glue"}': 1,
+        'event_age_seconds_count{source="glue"}': 1,
+        'event_age_seconds_sum{source="glue"}': 0.5,
+        'last_event_timestamp_seconds{source="canonical"}': 1_700_000_000.5,
+        'last_event_timestamp_seconds{source="glue"}': 1_700_000_000.5,
+    },
+    CommitUnannounced: {'unannounced_commits_total{source="glue"}': 1},
+    LocationUnresolved: {'unresolved_locations_total{source="s3"}': 1},
     TableLooked: {'looks_total{outcome="unchanged"}': 1},
     CatalogAnswers: {'catalog_available{catalog="lake"}': 1},
     TableUnreadable: {'unreadable_tables_total{reason="not_found"}': 1},

@@ -15,12 +15,13 @@ from streaming.commit_events import canonical
 from streaming.commit_events.decoder import MAX_EVENT_BYTES, TIMESTAMP_MS_MAX, BadEventReason, TableChanged
 from streaming.ledger.dead_letter_query import RECORD_COLUMNS, LetterDecoder, found, lasting
 from streaming.ledger.event_reader import EventDecoder, heard_of, take_over_offsets
+from streaming.ledger.event_sources import EventSources
 from streaming.ledger.heard import Heard
 from streaming.ledger.records import read_records
 from streaming.service.watched_query import offsets_read
 
 TABLE = TableName("lake", ("db",), "t")
-CATALOGS = ("lake",)
+SOURCES = EventSources(("lake",))
 COLUMNS = pa.schema(
     [
         ("key", pa.binary()),
@@ -60,7 +61,7 @@ def records(*values: bytes | None, **columns: Any) -> pa.RecordBatch:
 
 
 def heard(*values: bytes | None) -> list[Heard]:
-    batches = EventDecoder(CATALOGS).heard(iter([records(*values)]))
+    batches = EventDecoder(SOURCES).heard(iter([records(*values)]))
     return [heard_of(row) for batch in batches for row in batch.to_pylist()]
 
 
@@ -119,17 +120,17 @@ def headers_of_batch(decoder: LetterDecoder, batch: pa.RecordBatch) -> list[list
 
 
 def test_the_first_pass_counts() -> None:
-    decoder = LetterDecoder(CATALOGS, EVERYTHING)
+    decoder = LetterDecoder(SOURCES, EVERYTHING)
     values = (event(), event(), b"rubbish", None, None, event("gone"), event("gone", report=True))
     gone = TableName("lake", ("db",), "gone")
-    assert counted(decoder, *values) == ({"unrecognised": 1, "tombstone": 2}, {TABLE: 2, gone: 1})
+    assert counted(decoder, *values) == ({"unrecognised": 1, "tombstone": 2}, {(TABLE,): 2, (gone,): 1})
     assert counted(decoder) == ({}, {})
 
 
 def test_an_event_of_a_missing_table_is_a_letter() -> None:
     value = event("gone")
     gone = TableName("lake", ("db",), "gone")
-    (letter,) = letters(LetterDecoder(("lake", "attic"), EVERYTHING, frozenset({gone})), event(), value)
+    (letter,) = letters(LetterDecoder(EventSources(("lake", "attic")), EVERYTHING, frozenset({gone})), event(), value)
     assert letter == {
         "trace": b"17",
         "firnline.reason": b"unknown_table",
@@ -143,12 +144,12 @@ def test_an_event_of_a_missing_table_is_a_letter() -> None:
 @pytest.mark.parametrize("kind", ["report", "continues"])
 def test_an_event_of_an_older_version_to_itself_is_no_letter(kind: str) -> None:
     gone = TableName("lake", ("db",), "gone")
-    assert letters(LetterDecoder(CATALOGS, EVERYTHING, frozenset({gone})), event("gone", **{kind: True})) == []
+    assert letters(LetterDecoder(SOURCES, EVERYTHING, frozenset({gone})), event("gone", **{kind: True})) == []
 
 
 def test_a_value_that_was_cut_is_reported_with_its_true_size() -> None:
     value = b'{"event-id":' + b"x" * (3 * MAX_EVENT_BYTES)
-    (letter,) = letters(LetterDecoder(CATALOGS, EVERYTHING), value)
+    (letter,) = letters(LetterDecoder(SOURCES, EVERYTHING), value)
     assert letter["firnline.reason"] == b"oversize"
     assert str(len(value)).encode() in letter["firnline.detail"]
     assert letter["firnline.truncated"] == b"true"
@@ -168,11 +169,11 @@ def test_each_letter_is_of_one_service() -> None:
     values = [event(f"t{number}") if number % 2 else b"rubbish" for number in range(60)]
     missing = frozenset(TableName("lake", ("db",), f"t{number}") for number in range(60))
     shards = [lasting(Shard(me, members, (("a", "b"),))) for me in members]
-    written = [letters(LetterDecoder(CATALOGS, shard, missing), *values) for shard in shards]
+    written = [letters(LetterDecoder(SOURCES, shard, missing), *values) for shard in shards]
     offsets = [int(letter["firnline.offset"]) for each in written for letter in each]
     assert sorted(offsets) == list(range(40, 100))
     assert all(written)
-    counts = [counted(LetterDecoder(CATALOGS, shard), *values) for shard in shards]
+    counts = [counted(LetterDecoder(SOURCES, shard), *values) for shard in shards]
     assert sum(bad["unrecognised"] for bad, _ in counts) == 30
     assert sum(len(tables) for _, tables in counts) == 30
 

@@ -96,6 +96,14 @@ def test_what_needs_a_restart_is_named_without_its_value(place: Place, caplog: p
     assert "hunter2" not in " ".join(str(record.__dict__) for record in caplog.records)
 
 
+def test_a_signal_is_applied_though_nothing_has_changed(place: Place) -> None:
+    """It looks at all tables: an operator may want that after work on them."""
+    place.reload.ask()
+    place.reload.check()
+    ((before, now),) = place.applied
+    assert before == now
+
+
 def test_without_a_file_nothing_is_read(tmp_path: Path) -> None:
     current = CurrentSettings(load_settings(None, {"FIRNLINE_CATALOGS": '{"lake": {}}'}))
     steady: list[float] = [0.0]

@@ -313,6 +313,14 @@ def test_partitions_of_a_large_table_that_always_changes_become_due_by_time(monk
     assert {each.key.values for each in writing.count(3, {3: 1}).due} == {"[1]", "[2]", "[3]"}
 
 
+def test_another_policy_reaches_all_partitions_of_a_large_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(board_writer, "CACHED_FROM", 1)
+    writing = Writing()
+    assert writing.count(1, {1: 1, 2: 5}, whole=True).due_partitions == 1
+    writing.facts = replace(writing.facts, policy=DueFromFive(idle=0.0))
+    assert writing.count(2, {}).due_partitions == 2
+
+
 # --- what listeners hear ----------------------------------------------------------------------------------------------
 
 

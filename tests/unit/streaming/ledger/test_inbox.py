@@ -9,7 +9,7 @@ import pytest
 from compactor.events import EventsHeard
 from compactor.shards import EVERYTHING, Shard
 from compactor.table_names import TableName
-from streaming.ledger.heard import Heard
+from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
 from streaming.ledger.inbox import MOST_REQUESTS, Inbox
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import MISSING_SECONDS, Outcome
@@ -17,6 +17,12 @@ from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene, named
 
 COMMIT = Heard(NAME, "canonical", 5_000, writes=True)
+
+
+def told_of(event: Heard, oldest: float) -> Asked:
+    """The look that this event asks for."""
+    assert event.snapshot_id is not None
+    return Asked(Lane.EVENT, oldest, announced=frozenset({event.snapshot_id}))
 
 
 class Receiving:
@@ -27,7 +33,7 @@ class Receiving:
         self.shard = EVERYTHING
         self.found: set[TableName] = set()
 
-    def asked(self, *events: Heard) -> list[tuple[TableName, Asked]]:
+    def asked(self, *events: AnyHeard) -> list[tuple[TableName, Asked]]:
         """What a batch of these events asks of an empty queue, in the queue's order."""
         scene, queue, found = self.scene, LookQueue(lambda: 0.0), list[tuple[TableName, Asked]]()
         Inbox(
@@ -35,6 +41,7 @@ class Receiving:
             board=scene.board,
             queue=queue,
             looker=scene.looker,
+            catalogs=("lake",),
             shard=lambda: self.shard,
             is_found=lambda table: table in self.found,
             listener=scene.published.append,
@@ -72,8 +79,9 @@ def test_an_empty_batch_asks_for_nothing_and_publishes_nothing(receiving: Receiv
 
 
 def test_listeners_hear_how_many_events_each_decoder_read(receiving: Receiving) -> None:
-    receiving.asked(COMMIT, COMMIT, replace(COMMIT, source="glue", table=named("ignored")))
-    assert receiving.scene.published == [EventsHeard({"canonical": 2, "glue": 1})]
+    receiving.asked(COMMIT, replace(COMMIT, timestamp_ms=4_000), replace(COMMIT, source="glue", table=named("ignored")))
+    expected = EventsHeard({"canonical": 2, "glue": 1}, {"canonical": 4_000, "glue": 5_000})
+    assert receiving.scene.published == [expected]
 
 
 def test_an_event_about_a_snapshot_that_was_counted_asks_for_no_look(receiving: Receiving) -> None:
@@ -86,7 +94,7 @@ def test_an_event_about_a_snapshot_that_was_counted_asks_for_no_look(receiving: 
     assert receiving.asked(replace(COMMIT, snapshot_id=None)) == [(NAME, Asked(Lane.EVENT, 5.0))]
     scene.history.append_unreal("a", [1])
     news = replace(COMMIT, snapshot_id=scene.history.table.snapshots()[-1].snapshot_id)
-    assert receiving.asked(news, replace(news, snapshot_id=ids[0], timestamp_ms=1)) == [(NAME, Asked(Lane.EVENT, 5.0))]
+    assert receiving.asked(news, replace(news, snapshot_id=ids[0], timestamp_ms=1)) == [(NAME, told_of(news, 5.0))]
     scene.look()
     assert receiving.asked(news) == []
 
@@ -101,10 +109,32 @@ def test_a_snapshot_of_another_branch_is_news_when_it_is_published(receiving: Re
     scene.look()
     staged = scene.history.table.metadata.refs["audit"].snapshot_id
     scene.history.table.manage_snapshots().set_current_snapshot(staged).commit()
-    assert receiving.asked(replace(COMMIT, snapshot_id=staged)) == [(NAME, Asked(Lane.EVENT, 5.0))]
+    publishing = replace(COMMIT, snapshot_id=staged)
+    assert receiving.asked(publishing) == [(NAME, told_of(publishing, 5.0))]
     scene.look()
     assert scene.files() == {'["a"]': 1, '["b"]': 1}
     assert receiving.asked(replace(COMMIT, snapshot_id=staged)) == []
+
+
+def test_a_counted_snapshot_that_is_announced_after_the_last_look_is_news(receiving: Receiving) -> None:
+    """A rollback or a change of properties makes no snapshot: its event names one that was counted before."""
+    scene = receiving.scene
+    for _ in range(2):
+        scene.history.append_unreal("a", [1])
+    scene.look()
+    first = scene.history.table.snapshots()[0].snapshot_id
+    scene.history.table.manage_snapshots().set_current_snapshot(first).commit()
+    looked_at = int(scene.now * 1000)
+    scene.now += 60
+    told = replace(COMMIT, snapshot_id=first, timestamp_ms=looked_at + 1)
+    assert receiving.asked(replace(told, timestamp_ms=looked_at)) == []
+    assert receiving.asked(told) == [(NAME, told_of(told, (looked_at + 1) / 1000))]
+    scene.look()
+    assert scene.files() == {'["a"]': 1}
+    assert receiving.asked(told) == []
+    scene.now += 60
+    scene.look()
+    assert receiving.asked(replace(told, timestamp_ms=int(scene.now * 1000))) == [], "an unchanged table was looked at"
 
 
 def test_an_event_during_a_recount_asks_for_a_look(receiving: Receiving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,3 +227,35 @@ def test_a_request_for_a_table_that_is_acted_on_waits(receiving: Receiving) -> N
         receiving.scene.look(*asked)
     assert receiving.scene.debt().requested == ("",)
     assert receiving.scene.board.with_work() == (receiving.scene.debt(),)
+
+
+# --- events that name a metadata file ---------------------------------------------------------------------------------
+
+
+def test_a_metadata_file_means_the_table_that_keeps_its_metadata_there(receiving: Receiving) -> None:
+    scene = receiving.scene
+    scene.look()
+    written = scene.history.table.metadata_location
+    (asked,) = receiving.asked(HeardLocation(written, "s3", 5_000))
+    assert asked == (NAME, Asked(Lane.EVENT, 5.0, announced=frozenset({written})))
+    assert scene.published[-1] == EventsHeard({"s3": 1}, {"s3": 5_000})
+
+
+def test_an_unknown_folder_asks_for_the_tables_that_its_path_suggests_once(receiving: Receiving) -> None:
+    place = HeardLocation("s3://lake/a/db.db/new/metadata/00000-x.metadata.json", "s3", 5_000)
+    asked = receiving.asked(place, place)
+    assert asked == [
+        (TableName("lake", ("db",), "new"), Asked(Lane.UNKNOWN, 5.0)),
+        (TableName("lake", ("a", "db"), "new"), Asked(Lane.UNKNOWN, 5.0)),
+    ]
+    assert receiving.asked(place) == []
+
+
+def test_a_table_that_was_made_a_second_ago_is_found_by_its_path(receiving: Receiving) -> None:
+    scene = receiving.scene
+    made = scene.catalog.create_table("db.new", scene.history.table.schema())
+    place = HeardLocation(made.metadata_location, "s3", 5_000)
+    for table, asked in receiving.asked(place):
+        scene.look(table, asked)
+    assert scene.looker.locations.find(made.metadata_location) == named("new")
+    assert [table for table, _ in receiving.asked(place)] == [named("new")]

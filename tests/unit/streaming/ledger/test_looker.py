@@ -354,8 +354,8 @@ def test_only_the_newest_snapshots_are_remembered(scene: Scene, monkeypatch: pyt
         scene.history.append_unreal("a", [1])
     scene.look()
     ids = [each.snapshot_id for each in scene.history.table.snapshots()]
-    assert [scene.looker.has_seen(NAME, each) for each in ids] == [False, False, True, True]
-    assert not scene.looker.has_seen(named("other"), ids[-1])
+    assert [scene.looker.has_seen(NAME, each, 0.0) for each in ids] == [False, False, True, True]
+    assert not scene.looker.has_seen(named("other"), ids[-1], 0.0)
 
 
 def test_a_snapshot_that_was_rolled_back_is_news_when_main_returns_to_it(scene: Scene) -> None:
@@ -364,7 +364,7 @@ def test_a_snapshot_that_was_rolled_back_is_news_when_main_returns_to_it(scene: 
     first, second = (each.snapshot_id for each in scene.history.table.snapshots())
     scene.history.table.manage_snapshots().set_current_snapshot(first).commit()
     scene.look()
-    assert [scene.looker.has_seen(NAME, each) for each in (first, second)] == [True, False]
+    assert [scene.looker.has_seen(NAME, each, 0.0) for each in (first, second)] == [True, False]
 
 
 def test_a_table_of_another_service_is_forgotten_but_its_state_stays(scene: Scene) -> None:

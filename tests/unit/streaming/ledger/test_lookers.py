@@ -339,3 +339,48 @@ def test_a_table_that_is_given_away_during_its_look_is_forgotten_after_it(scene:
     until(lambda: scene.outcomes == ["counted"] and scene.board.get(NAME) is None)
     assert not scene.looker.is_known(NAME)
     looking.stop()
+
+
+# --- events that come before their commit -----------------------------------------------------------------------------
+
+
+def test_a_commit_that_is_announced_too_early_is_found_without_another_event(
+    looking: Looking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metadata files are written, and reports of transactions sent, before the catalog has the commit."""
+    monkeypatch.setattr(lookers_module, "TRY_AGAIN_SECONDS", (0.01, 0.01, 30.0))
+    scene = looking.scene
+    folder = scene.history.table.metadata_location.rpartition("/")[0]
+    early = f"{folder}/00002-x.metadata.json"
+    looking.queue.put(NAME, Asked(Lane.EVENT, 5.0, announced=frozenset({early})))
+    until(lambda: len(scene.outcomes) == 3)
+    assert scene.outcomes == ["counted", "unchanged", "unchanged"]
+    scene.history.append_unreal("a", [1])
+    scene.history.append_unreal("a", [1])
+    looking.put("t")
+    until(lambda: scene.outcomes.count("counted") == 2)
+    assert scene.looker.not_found(NAME, frozenset({early})) == frozenset()
+
+
+def test_what_is_there_asks_for_no_second_look(looking: Looking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookers_module, "TRY_AGAIN_SECONDS", (0.01, 0.01, 0.01))
+    scene = looking.scene
+    scene.history.append_unreal("a", [1])
+    table = scene.history.table
+    told = frozenset({table.metadata.current_snapshot_id, table.metadata_location})
+    looking.queue.put(NAME, Asked(Lane.EVENT, 5.0, announced=told))
+    looking.put("other")
+    until(lambda: len(scene.outcomes) == 2)
+    looking.put("last")
+    until(lambda: len(scene.outcomes) == 3)
+    assert sorted(scene.outcomes) == ["counted", "missing", "missing"]
+
+
+def test_what_never_comes_ends(looking: Looking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of another branch, or rolled back."""
+    monkeypatch.setattr(lookers_module, "TRY_AGAIN_SECONDS", (0.01, 0.01, 0.01))
+    looking.queue.put(NAME, Asked(Lane.EVENT, 5.0, announced=frozenset({1234567})))
+    until(lambda: len(looking.scene.outcomes) == 4)
+    looking.put("other")
+    until(lambda: len(looking.scene.outcomes) == 5)
+    assert looking.scene.outcomes[:4] == ["counted", "unchanged", "unchanged", "unchanged"]

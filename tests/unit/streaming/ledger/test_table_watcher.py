@@ -12,9 +12,11 @@ from compactor.errors import RetryError
 from compactor.events import CatalogAnswers, TableUnreadable
 from compactor.reasons import Reason
 from compactor.table_names import TableName
+from streaming.ledger import table_watcher
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.lookers import Breakers
-from streaming.ledger.table_watcher import BEHIND_SECONDS, SWEEP_AGAIN_SECONDS, Surroundings, TableWatcher
+from streaming.ledger.sweep_schedule import BEHIND_SECONDS, RARELY, Rhythm
+from streaming.ledger.table_watcher import SWEEP_AGAIN_SECONDS, Surroundings, TableWatcher
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene, named, until
 
@@ -39,6 +41,7 @@ class Watching:
             Surroundings(**{"known": lambda: self.known, **surroundings}),
             scene.published.append,
             self._ticks,
+            clock=lambda: scene.now,
         )
 
     def _ticks(self) -> float:
@@ -58,6 +61,11 @@ class Watching:
     @property
     def sweeps(self) -> int:
         return sum(table.name == "*" for table in self.scene.catalogs.calls)
+
+
+@pytest.fixture(autouse=True)
+def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_watcher, "WAIT_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -154,6 +162,51 @@ def test_found_is_what_the_last_sweep_listed(watching: Watching) -> None:
     scene.catalog.drop_table("db.other")
     watcher.sweep("lake")
     assert watcher.found == frozenset({NAME})
+
+
+# --- how often --------------------------------------------------------------------------------------------------------
+
+
+def test_between_listings_tables_are_asked_for_as_often_as_they_need(scene: Scene) -> None:
+    scene.catalog.create_table("db.announced", scene.history.table.schema())
+    sweep = scene.settings.service.sweep_seconds
+
+    def rhythm(table: TableName) -> Rhythm:
+        return Rhythm(announced=table.name == "announced", commit_seconds=sweep, committed_at=scene.now)
+
+    watching = Watching(scene, rhythm=rhythm)
+    watching.watcher.sweep("lake")
+    assert [name for name, _ in watching.asked()] == ["announced", "t"]
+    watching.now += sweep / 2 - 1
+    assert watching.watcher.ask_due("lake") == 0
+    watching.now += 2
+    assert watching.watcher.ask_due("lake") == 1
+    assert watching.asked() == [("t", Asked(Lane.SWEEP))]
+    watching.now += RARELY * sweep
+    assert watching.watcher.ask_due("lake") == 2
+
+
+def test_once_per_interval_all_are_judged_without_a_call(watching: Watching) -> None:
+    watching.watcher.sweep("lake")
+    watching.asked()
+    watching.scene.look()
+    calls = len(watching.scene.catalogs.calls)
+    watching.watcher.surroundings = Surroundings(lambda: watching.known, rhythm=lambda _table: Rhythm(announced=True))
+    watching.now += watching.scene.settings.service.sweep_seconds
+    assert watching.watcher.ask_due("lake") == 0
+    assert watching.asked() == [("t", Asked(Lane.SWEEP, calls=False))]
+    assert watching.scene.looker.judge(NAME)
+    assert len(watching.scene.catalogs.calls) == calls
+
+
+def test_a_listing_that_somebody_wants_looks_at_new_tables_alone(watching: Watching) -> None:
+    watching.watcher.start()
+    until(lambda: watching.watcher.found is not None)
+    watching.asked()
+    watching.scene.catalog.create_table("db.new", watching.scene.history.table.schema())
+    watching.watcher.list_soon()
+    until(lambda: watching.watcher.is_found(named("new")))
+    assert watching.asked() == [("new", Asked(Lane.SWEEP))]
 
 
 # --- catalogs that cannot be listed -----------------------------------------------------------------------------------

@@ -1,0 +1,41 @@
+"""Requests with a body: who may send one, how large it may be, and who takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+
+from metrics.http.http_access import BasicAuth
+from metrics.http.http_connections import TEXT, Answer
+
+Take = Callable[[str, Mapping[str, str], bytes], Answer]
+"""Path, headers and body of a POST request → the response."""
+
+
+@dataclass(frozen=True)
+class Intake:
+    """`takes`: whether a path accepts bodies. `take` gets requests of known clients whose bodies are small enough.
+    `close` is called when no request can come any more.
+    """
+
+    auth: BasicAuth
+    takes: Callable[[str], bool]
+    take: Take
+    most_bytes: int
+    close: Callable[[], None] = lambda: None
+
+    def refusal(self, path: str, headers: Mapping[str, str]) -> Answer | None:
+        """Why the request is refused before its body is read; None: read it."""
+        if not self.takes(path):
+            return Answer(b"No events are accepted at this address.\n", TEXT, HTTPStatus.NOT_FOUND)
+        if not self.auth.allows(headers.get("Authorization")):
+            challenge = (("WWW-Authenticate", 'Basic realm="firnline", charset="UTF-8"'),)
+            return Answer(b"Log in.\n", TEXT, HTTPStatus.UNAUTHORIZED, challenge)
+        length = headers.get("Content-Length", "")
+        if "Transfer-Encoding" in headers or not length.isdecimal():
+            return Answer(b"Send the header Content-Length.\n", TEXT, HTTPStatus.LENGTH_REQUIRED)
+        if int(length) > self.most_bytes:
+            message = f"At most {self.most_bytes} bytes are accepted.\n"
+            return Answer(message.encode(), TEXT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        return None

@@ -1,0 +1,82 @@
+"""What decoding takes of the settings: formats of topics, and what sources of events call the catalogs. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from compactor.settings.kafka import CommitTopic, KafkaSettings, format_of
+from compactor.table_names import TableName
+from streaming.commit_events import canonical
+from streaming.commit_events.decoder import (
+    BadEvent,
+    BadEventReason,
+    Decoded,
+    Decoder,
+    RawEvent,
+    TableChanged,
+    decode,
+    shown,
+)
+from streaming.commit_events.formats import BY_NAME, DECODERS
+
+
+@dataclass(frozen=True)
+class EventSources:
+    """Pickled to Python workers, so it has no secrets.
+
+    `catalogs`: the configured ones. `names`: what sources call a catalog, to its configured name; empty: its events are
+    ignored. `topics`: of commit events, with their formats.
+    """
+
+    catalogs: tuple[str, ...]
+    names: Mapping[str, str] = field(default_factory=dict)
+    topics: tuple[CommitTopic, ...] = ()
+
+    @classmethod
+    def of(cls, kafka: KafkaSettings, catalogs: tuple[str, ...]) -> EventSources:
+        """The parts of the settings."""
+        return cls(catalogs, kafka.catalog_names, kafka.topics)
+
+    def decoded(self, event: RawEvent, topic: str) -> Decoded:
+        """The event, by the format of its topic."""
+        return decode(event, self._decoders(topic))
+
+    def table(self, changed: TableChanged) -> TableName | BadEvent | None:
+        """The table of an event, in a configured catalog; None: events of that catalog are ignored.
+
+        A canonical event uses firnline's catalog names, so an unknown name is an error. Other formats use names of
+        their own: take such a name as it is if a catalog has it. Otherwise the catalog is only known if settings
+        translate the name, or if a single catalog is configured and no name is translated.
+        """
+        for name in _spellings(changed):
+            if name in self.names:
+                catalog = self.names[name]
+                return TableName(catalog, changed.namespace, changed.name) if catalog else None
+        if changed.catalog is not None and changed.catalog in self.catalogs:
+            return TableName(changed.catalog, changed.namespace, changed.name)
+        if changed.source == canonical.SOURCE and changed.catalog is not None:
+            return self._unknown(changed, BadEventReason.UNKNOWN_CATALOG)
+        if len(self.catalogs) == 1 and (changed.catalog is None or not self.names):
+            return TableName(self.catalogs[0], changed.namespace, changed.name)
+        reason = BadEventReason.UNKNOWN_CATALOG if len(self.catalogs) == 1 else BadEventReason.AMBIGUOUS_CATALOG
+        return self._unknown(changed, reason)
+
+    def _unknown(self, changed: TableChanged, reason: BadEventReason) -> BadEvent:
+        configured = ", ".join(sorted(self.catalogs)) or "none"
+        names = _spellings(changed)
+        if not names:
+            return BadEvent(reason, f"the event names no catalog; configured catalogs: {configured}")
+        detail = f"the event names catalog {shown(names[0])}; configured catalogs: {configured}"
+        return BadEvent(reason, f"{detail}; set kafka.catalog_names: {{{shown(names[0])}: <one of them>}}")
+
+    def _decoders(self, topic: str) -> Sequence[Decoder]:
+        name = format_of(topic, self.topics)
+        return DECODERS if name == "detect" else (BY_NAME[name],)
+
+
+def _spellings(changed: TableChanged) -> tuple[str, ...]:
+    """What settings can call the event's catalog, most exact first."""
+    if changed.catalog is None:
+        return () if changed.realm is None else (changed.realm,)
+    return (changed.catalog,) if changed.realm is None else (f"{changed.realm}/{changed.catalog}", changed.catalog)

@@ -1,0 +1,159 @@
+"""Commit events by HTTP: each is written to the commit topic, and from there takes the way of all events.
+
+The answer comes after the broker has the event: a sender that gets no 2xx sends it again, and nothing is lost. An event
+that cannot be used is refused with the reason, and is no dead letter, because its sender knows.
+
+`POST /v1/events`: one event in any format that firnline reads; headers of CloudEvents (`ce-…`) are kept.
+`POST /v1/…/namespaces/{namespace}/tables/{table}/metrics`: reports as clients of Iceberg's REST catalog send them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from compactor.errors import FirnlineError
+from metrics.http.http_connections import Answer
+from streaming.commit_events import canonical, commit_report
+from streaming.commit_events.decoder import BadEvent, MalformedError, NotACommit, RawEvent
+from streaming.ledger.event_sources import EventSources
+from streaming.logs.events import LOG
+
+if TYPE_CHECKING:
+    from kafka import KafkaProducer
+
+EVENTS_PATH = "/v1/events"
+MOST_WAITING = 16
+"""Requests at a time that wait for the broker; a further one is asked to come again."""
+ANSWER_SECONDS = 10.0
+"""Of the broker; the sender of the request waits as long."""
+LEVELS = "\x1f"
+"""Between the levels of a namespace in a path of a REST catalog."""
+
+_METRICS_PATH = re.compile(
+    r"/v1/(?:(?P<prefix>[^/]+(?:/[^/]+)*)/)?namespaces/(?P<namespace>[^/]+)/tables/(?P<name>[^/]+)/metrics"
+)
+_JSON = "application/json"
+Headers = tuple[tuple[str, bytes], ...]
+
+
+def is_events_path(path: str) -> bool:
+    """Whether events are accepted at this path."""
+    place = path.partition("?")[0]
+    return place == EVENTS_PATH or _METRICS_PATH.fullmatch(place) is not None
+
+
+@dataclass(eq=False)
+class EventIntake:
+    """Takes the bodies of requests whose sender has logged in. Thread-safe.
+
+    `connect` makes a producer; it may raise while no broker answers. `clock`: seconds since the epoch.
+    """
+
+    topic: str
+    sources: EventSources
+    connect: Callable[[], KafkaProducer]
+    clock: Callable[[], float]
+    _producer: KafkaProducer | None = field(default=None, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    _waiting: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_WAITING), init=False)
+
+    def __call__(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
+        """The response: 202 or 204 once the broker has the event."""
+        report = _METRICS_PATH.fullmatch(path.partition("?")[0])
+        if report is not None:
+            return self._take_report(report, body)
+        kept = _cloud_events(headers)
+        decoded = self.sources.decoded(RawEvent(None, body, kept, int(self.clock() * 1000)), self.topic)
+        if isinstance(decoded, BadEvent):
+            return _refused(decoded)
+        if isinstance(decoded, NotACommit):
+            return _answer(HTTPStatus.ACCEPTED, result="ignored")
+        return self._send(None, body, kept) or _answer(HTTPStatus.ACCEPTED, result="accepted")
+
+    def _take_report(self, path: re.Match[str], body: bytes) -> Answer:
+        """A report becomes a canonical event: its path names the table more exactly than its text."""
+        try:
+            changed = commit_report.with_table(body, *_table_of(path), int(self.clock() * 1000))
+        except MalformedError as malformed:
+            return _refused(malformed.bad)
+        table = None if changed is None else self.sources.table(changed)
+        if isinstance(table, BadEvent):
+            return _refused(table)
+        if changed is not None and table is not None:
+            key, value = canonical.encode(replace(changed, catalog=table.catalog), sender=changed.source)
+            refusal = self._send(key, value, ())
+            if refusal is not None:
+                return refusal
+        return Answer(b"", _JSON, HTTPStatus.NO_CONTENT)
+
+    def close(self) -> None:
+        """Close the connection to the broker."""
+        with self._lock:
+            made, self._producer = self._producer, None
+        if made is not None:
+            made.close(timeout=1.0)
+
+    def _send(self, key: bytes | None, value: bytes, headers: Headers) -> Answer | None:
+        """Write the event to the topic; the response if that fails."""
+        with self._place() as granted:
+            if not granted:
+                return _busy("too many requests wait for the broker")
+            try:
+                self._connected().send(self.topic, key=key, value=value, headers=list(headers)).get(
+                    timeout=ANSWER_SECONDS
+                )
+            except FirnlineError as error:
+                return _busy(str(error))
+            except Exception as error:  # noqa: BLE001 - every failure of the client has the same remedy: send again
+                LOG.warning("an event that came by HTTP could not be written to topic %s: %s", self.topic, error)
+                return _busy("the broker did not take the event")
+        return None
+
+    def _connected(self) -> KafkaProducer:
+        with self._lock:
+            if self._producer is None:
+                self._producer = self.connect()
+            return self._producer
+
+    @contextmanager
+    def _place(self) -> Iterator[bool]:
+        granted = self._waiting.acquire(blocking=False)
+        try:
+            yield granted
+        finally:
+            if granted:
+                self._waiting.release()
+
+
+def _table_of(path: re.Match[str]) -> tuple[str | None, tuple[str, ...], str]:
+    """What the path of a REST catalog names: catalog (the end of the prefix), namespace, table."""
+    prefix = path["prefix"]
+    catalog = unquote(prefix.rpartition("/")[2]) if prefix else None
+    return catalog, tuple(unquote(path["namespace"]).split(LEVELS)), unquote(path["name"])
+
+
+def _cloud_events(headers: Mapping[str, str]) -> Headers:
+    """Attributes of CloudEvents as Kafka's binding of CloudEvents writes them."""
+    found = ((name.lower(), value) for name, value in headers.items())
+    return tuple((f"ce_{name.removeprefix('ce-')}", value.encode()) for name, value in found if name.startswith("ce-"))
+
+
+def _refused(bad: BadEvent) -> Answer:
+    return _answer(HTTPStatus.BAD_REQUEST, reason=bad.reason.value, detail=bad.detail)
+
+
+def _busy(why: str) -> Answer:
+    retry = (("Retry-After", "5"),)
+    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, retry, detail=f"{why}; send the event again")
+
+
+def _answer(status: HTTPStatus, headers: tuple[tuple[str, str], ...] = (), **fields: str) -> Answer:
+    return Answer(json.dumps(fields).encode() + b"\n", _JSON, status, headers)

@@ -1,0 +1,128 @@
+"""Events by HTTP, on a real broker: what is answered with 2xx is on the commit topic, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from compactor.settings.kafka import KafkaSettings
+from streaming.commit_events import canonical
+from streaming.commit_events.decoder import RawEvent, TableChanged
+from streaming.kafka.clients import ensure_topics, producer
+from streaming.ledger.event_sources import EventSources
+from streaming.service.event_intake import MOST_WAITING, EventIntake, is_events_path
+
+pytestmark = pytest.mark.kafka
+
+EVENT = canonical.encode(TableChanged("test", "e-1", "lake", ("db",), "t", 5))[1]
+
+
+@pytest.fixture
+def kafka(broker: str) -> KafkaSettings:
+    name = f"intake-{uuid.uuid4().hex[:8]}"
+    made = KafkaSettings(bootstrap_servers=broker, commit_topic=name, dead_letter_topic=f"{name}-dead")
+    ensure_topics(made, create=True)
+    return made
+
+
+@pytest.fixture
+def intake(kafka: KafkaSettings) -> Iterator[EventIntake]:
+    made = intake_of(kafka)
+    yield made
+    made.close()
+
+
+def intake_of(kafka: KafkaSettings) -> EventIntake:
+    return EventIntake(kafka.commit_topic, EventSources(("lake",)), partial(producer, kafka), time.time)
+
+
+def on_topic(kafka: KafkaSettings) -> list[Any]:
+    place = TopicPartition(kafka.commit_topic, 0)
+    consumer = KafkaConsumer(bootstrap_servers=kafka.bootstrap_servers.split(","))
+    try:
+        consumer.assign([place])
+        consumer.seek_to_beginning(place)
+        end, found = consumer.end_offsets([place])[place], list[Any]()
+        while consumer.position(place) < end:
+            for records in consumer.poll(timeout_ms=500).values():
+                found.extend(records)
+        return found
+    finally:
+        consumer.close()
+
+
+def test_an_accepted_event_is_on_the_topic_byte_for_byte(intake: EventIntake, kafka: KafkaSettings) -> None:
+    answer = intake("/v1/events?from=here", {"CE-Type": "updateTable", "Content-Type": "application/json"}, EVENT)
+    assert (answer.status, json.loads(answer.body)) == (202, {"result": "accepted"})
+    (record,) = on_topic(kafka)
+    assert (record.value, record.headers) == (EVENT, [("ce_type", b"updateTable")])
+
+
+def test_what_cannot_be_used_is_refused_with_the_reason(intake: EventIntake, kafka: KafkaSettings) -> None:
+    for body, reason in ((b"", "unrecognised"), (b"rubbish", "unrecognised"), (b'{"event-id": 5}', "wrong_type")):
+        answer = intake("/v1/events", {}, body)
+        assert (answer.status, json.loads(answer.body)["reason"]) == (400, reason)
+    ignored = intake("/v1/events", {}, b'{"event-id": "e", "operation-type": "drop-table"}')
+    assert (ignored.status, json.loads(ignored.body)) == (202, {"result": "ignored"})
+    assert on_topic(kafka) == []
+
+
+REPORT = {"report-type": "commit-report", "table-name": "any", "snapshot-id": 7, "operation": "append"}
+
+
+def test_a_report_of_a_rest_client_names_its_table_by_the_path(intake: EventIntake, kafka: KafkaSettings) -> None:
+    path = "/v1/prod/namespaces/a.b%1Fc/tables/t%20x/metrics"
+    assert intake(path, {}, json.dumps(REPORT).encode()).status == 204
+    (record,) = on_topic(kafka)
+    decoded = canonical.DECODER.decode(RawEvent(record.key, record.value, (), 1))
+    assert isinstance(decoded, TableChanged)
+    assert (decoded.catalog, decoded.namespace, decoded.name) == ("lake", ("a.b", "c"), "t x")
+    assert (decoded.snapshot_id, decoded.operation) == (7, "append")
+    scan = {**REPORT, "report-type": "scan-report"}
+    assert intake(path, {}, json.dumps(scan).encode()).status == 204
+    for wrong in (b"", b"[]", b"{}", json.dumps({**REPORT, "snapshot-id": "x"}).encode()):
+        assert intake(path, {}, wrong).status == 400
+    assert intake("/v1/namespaces/db/tables/%00/metrics", {}, json.dumps(REPORT).encode()).status == 400
+    assert len(on_topic(kafka)) == 1
+
+
+def test_without_a_broker_the_sender_is_asked_to_come_again() -> None:
+    intake = intake_of(KafkaSettings(bootstrap_servers="127.0.0.1:1", options={"bootstrap.timeout.ms": 500}))
+    answer = intake("/v1/events", {}, EVENT)
+    assert answer.status == 503
+    assert ("Retry-After", "5") in answer.headers
+    assert "127.0.0.1:1" in json.loads(answer.body)["detail"]
+
+
+def test_requests_that_wait_for_the_broker_are_bounded(intake: EventIntake, kafka: KafkaSettings) -> None:
+    for _ in range(MOST_WAITING):
+        intake._waiting.acquire()
+    assert intake("/v1/events", {}, EVENT).status == 503
+    intake._waiting.release()
+    assert intake("/v1/events", {}, EVENT).status == 202
+    assert len(on_topic(kafka)) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "taken"),
+    [
+        ("/v1/events", True),
+        ("/v1/events?a=b", True),
+        ("/v1/namespaces/db/tables/t/metrics", True),
+        ("/v1/prefix/namespaces/a%1Fb/tables/t/metrics", True),
+        ("/v1/a/b/namespaces/db/tables/t/metrics", True),
+        ("/v1/namespaces/db/tables/t", False),
+        ("/v1/namespaces/db/tables/t/metrics/x", False),
+        ("/v1/events/x", False),
+        ("/metrics", False),
+    ],
+)
+def test_paths(path: str, taken: bool) -> None:
+    assert is_events_path(path) is taken

@@ -1,0 +1,178 @@
+"""The ledger as the service builds it, in one thread, with a clock of the test: looks happen when the test says so."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from compactor.debt.board import DebtBoard
+from compactor.errors import RetryError
+from compactor.events import Event
+from compactor.iceberg.tables import Catalogs
+from compactor.manifests.cache import ManifestCache
+from compactor.reasons import Reason
+from compactor.settings.current import CurrentSettings
+from compactor.settings.tree import Settings
+from compactor.shards import EVERYTHING
+from compactor.table_names import TableName
+from streaming.ledger.driver_ledger import Around, DriverLedger
+from streaming.ledger.heard import Heard
+from streaming.ledger.look_queue import Asked
+
+CATALOG = "lake"
+LONGER_THAN_ANY_BACKOFF = 700.0
+MOST_LOOKS = 500
+STOP_SECONDS = 5.0
+
+
+@dataclass
+class Clock:
+    """Seconds since the epoch, later than every commit; and ticks for pauses and back-offs."""
+
+    wall: float = field(default_factory=lambda: time.time() + 3600)
+    ticks: float = 0.0
+
+
+class _FailingCache(ManifestCache):
+    """Reads `good` times, then the store is out of reach."""
+
+    def __init__(self, good: int) -> None:
+        super().__init__(1 << 20)
+        self._good = good
+
+    def read(self, *arguments: Any, **options: Any) -> Any:
+        self._good -= 1
+        if self._good < 0:
+            raise RetryError("the store does not answer", reason=Reason.MANIFEST_UNREADABLE)
+        return super().read(*arguments, **options)
+
+
+class LedgerUnderTest:
+    """A `DriverLedger` whose threads are not started, its state in a folder, and restarts of it."""
+
+    def __init__(self, settings: Settings, catalogs: Catalogs, folder: Path, *, leased: bool) -> None:
+        """`leased`: each process holds a lease of its own, and has a file of its own."""
+        self.settings = CurrentSettings(settings)
+        self.catalogs = catalogs
+        self.folder = folder
+        self.clock = Clock()
+        self.published: list[Event] = []
+        self._leased, self._token = leased, 0
+        self.start()
+
+    def start(self) -> None:
+        self._token += int(self._leased)
+        self.board = DebtBoard()
+        self.plans = ManifestCache(1 << 24)
+        self.ledger = DriverLedger(
+            settings=self.settings,
+            catalogs=self.catalogs,
+            board=self.board,
+            plans=self.plans,
+            checkpoint=str(self.folder / "checkpoint"),
+            around=Around(lambda: None, lambda: EVERYTHING, lambda: True, lambda: False),
+            listener=self.published.append,
+            clock=lambda: self.clock.wall,
+            token=self._token,
+        )
+        self.ledger.queue._ticks = lambda: self.clock.ticks
+
+    def stop(self) -> None:
+        self.ledger.stop(STOP_SECONDS)
+
+    def restart(self) -> None:
+        """The process ends and starts again on the same state."""
+        self.stop()
+        self.start()
+
+    def take_over(self) -> None:
+        """Another process takes over while the first one still has its file open."""
+        before = self.ledger
+        self.start()
+        before.stop(STOP_SECONDS)
+
+    def lose_state(self) -> None:
+        self.stop()
+        shutil.rmtree(self.folder / "checkpoint")
+        self.start()
+
+    def back_up(self) -> None:
+        """Copy the state of a stopped process."""
+        self.stop()
+        shutil.rmtree(self.folder / "backup", ignore_errors=True)
+        shutil.copytree(self.folder / "checkpoint", self.folder / "backup")
+        self.start()
+
+    @property
+    def has_backup(self) -> bool:
+        return (self.folder / "backup").exists()
+
+    def restore(self) -> None:
+        """The state is that of the last backup."""
+        self.stop()
+        shutil.rmtree(self.folder / "checkpoint")
+        shutil.copytree(self.folder / "backup", self.folder / "checkpoint")
+        self.start()
+
+    def hear(self, events: Sequence[Heard]) -> None:
+        self.ledger.inbox(events)
+
+    def sweep(self) -> None:
+        """A look at every table, however rarely its commits suggest one."""
+        self.clock.wall += self.settings.service.sweep_seconds
+        self.ledger.watcher.sweep_soon()
+        self.ledger.watcher.sweep(CATALOG)
+
+    def look_once(self) -> None:
+        """The look that is due now, if any."""
+        taken = self.ledger.queue.take(CATALOG, 0.0)
+        if taken is not None:
+            self._look(*taken)
+
+    def _look(self, table: TableName, asked: Asked) -> None:
+        """As the threads of the service do."""
+        if not asked.calls and self.ledger.looker.judge(table):
+            self.ledger.queue.done(table)
+        else:
+            self.ledger._lookers._look(table, asked)
+
+    def drain(self) -> None:
+        """All looks, also those that wait for a pause or a back-off."""
+        for _ in range(MOST_LOOKS):
+            taken = self.ledger.queue.take(CATALOG, 0.0)
+            if taken is None:
+                self.clock.ticks += LONGER_THAN_ANY_BACKOFF
+                taken = self.ledger.queue.take(CATALOG, 0.0)
+            if taken is None:
+                return
+            self._look(*taken)
+        raise AssertionError("the looks never end")
+
+    @contextmanager
+    def store_fails_after(self, good: int) -> Iterator[None]:
+        """Manifests can be read so many times more."""
+        looker = self.ledger.looker
+        before, looker.counting = looker.counting, _FailingCache(good)
+        try:
+            yield
+        finally:
+            looker.counting = before
+
+    @contextmanager
+    def disk_is_full(self) -> Iterator[None]:
+        """The state cannot be saved."""
+
+        def full(*_: object, **__: object) -> None:
+            raise RetryError("the disk is full", reason=Reason.NO_SPACE)
+
+        database: Any = self.ledger._database
+        database.save = full
+        try:
+            yield
+        finally:
+            del database.save

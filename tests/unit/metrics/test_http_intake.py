@@ -1,0 +1,134 @@
+"""Requests with a body, over real sockets: only of known senders, of bounded size, and none is taken by halves."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import socket
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+
+import bcrypt
+import pytest
+from prometheus_client import CollectorRegistry
+
+from metrics.http.http_access import BasicAuth
+from metrics.http.http_connections import TEXT, Answer
+from metrics.http.http_intake import Intake
+from metrics.http.http_server import MetricsServer, Site
+from metrics.status_page import Health
+from tests.unit.metrics.test_http_connections import send, status_of
+
+PASSWORD = "open sesame"  # noqa: S105
+KNOWN = {"Authorization": "Basic " + base64.b64encode(f"sender:{PASSWORD}".encode()).decode()}
+MOST = 1000
+
+
+class Receiver:
+    """A server that takes bodies at one path, and what it took."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[str, bytes]] = []
+        auth = BasicAuth({"sender": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()})
+        site = Site(CollectorRegistry(), lambda: Health(live=True, ready=True))
+        intake = Intake(auth, lambda path: path == "/v1/events", self._take, MOST)
+        self.server = MetricsServer(site, "127.0.0.1", 0, auth=auth, intake=intake)
+        self.server.start()
+
+    def _take(self, path: str, _headers: Mapping[str, str], body: bytes) -> Answer:
+        self.taken.append((path, body))
+        return Answer(b"taken\n", TEXT, HTTPStatus.ACCEPTED)
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str] = KNOWN) -> int:
+        connection = http.client.HTTPConnection(*self.server.address, timeout=20)
+        try:
+            connection.request("POST", path, body, dict(headers))
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.server.stop()
+
+
+def head(length: object, *more: str) -> bytes:
+    lines = ["POST /v1/events HTTP/1.1", f"Authorization: {KNOWN['Authorization']}", f"Content-Length: {length}", *more]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def test_bodies_of_known_senders_are_taken_one_after_the_other_on_one_connection(receiver: Receiver) -> None:
+    connection = http.client.HTTPConnection(*receiver.server.address, timeout=20)
+    for number in range(3):
+        connection.request("POST", "/v1/events", b"x" * number, KNOWN)
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (202, b"taken\n")
+    connection.close()
+    assert receiver.taken == [("/v1/events", b""), ("/v1/events", b"x"), ("/v1/events", b"xx")]
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "headers", "status"),
+    [
+        ("/v1/events", 1, {}, 401),
+        ("/v1/events", 1, {"Authorization": "Basic c2VuZGVyOndyb25n"}, 401),
+        ("/v1/events", 1, {"Authorization": "Bearer token"}, 401),
+        ("/v1/events", MOST + 1, KNOWN, 413),
+        ("/metrics", 1, KNOWN, 404),
+        ("/", 1, KNOWN, 404),
+    ],
+)
+def test_what_is_refused_is_refused_without_its_body(
+    receiver: Receiver, path: str, size: int, headers: Mapping[str, str], status: int
+) -> None:
+    assert receiver.post(path, b"x" * size, headers) == status
+    assert receiver.taken == []
+
+
+@pytest.mark.parametrize("length", ["-1", "+1", "1.0", "", "ten", "0x10", "1e3", "1_0"])
+def test_a_wrong_length_is_refused(receiver: Receiver, length: str) -> None:
+    assert send(receiver.server, head(length)).startswith(b"HTTP/1.1 411 ")
+    assert receiver.taken == []
+
+
+def test_chunks_are_refused(receiver: Receiver) -> None:
+    chunked = head(5, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
+    assert send(receiver.server, chunked).startswith(b"HTTP/1.1 411 ")
+    assert receiver.taken == []
+
+
+def test_half_a_body_is_not_taken(receiver: Receiver) -> None:
+    with socket.create_connection(receiver.server.address, timeout=20) as client:
+        client.sendall(head(10) + b"hello")
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(100) == b""
+    assert receiver.taken == []
+
+
+def test_a_refused_body_is_not_the_next_request(receiver: Receiver) -> None:
+    inner = b"GET /metrics HTTP/1.1\r\n\r\n"
+    request = b"POST /v1/events HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(inner) + inner
+    assert send(receiver.server, request).count(b"HTTP/1.1 ") == 1
+
+
+def test_a_sender_that_waits_for_leave_gets_it(receiver: Receiver) -> None:
+    with socket.create_connection(receiver.server.address, timeout=20) as client:
+        client.sendall(head(5, "Expect: 100-continue"))
+        assert client.recv(100).startswith(b"HTTP/1.1 100 ")
+        client.sendall(b"hello")
+        assert client.recv(100).startswith(b"HTTP/1.1 202 ")
+    assert receiver.taken == [("/v1/events", b"hello")]
+
+
+def test_pages_are_served_as_before(receiver: Receiver) -> None:
+    assert status_of(receiver.server) == 200
+
+
+def test_without_an_intake_no_body_is_taken() -> None:
+    server = MetricsServer(Site(CollectorRegistry(), lambda: Health(live=True, ready=True)), "127.0.0.1", 0)
+    server.start()
+    assert send(server, b"POST /v1/events HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello").startswith(b"HTTP/1.1 501 ")
+    server.stop()

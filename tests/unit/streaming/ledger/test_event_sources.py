@@ -1,0 +1,125 @@
+"""What sources of events call the catalogs, and formats of topics."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from compactor.settings.kafka import EventFormat, KafkaSettings
+from compactor.table_names import TableName
+from streaming.commit_events.decoder import BadEvent, BadEventReason, NotACommit, RawEvent, TableChanged
+from streaming.commit_events.formats import BY_NAME
+from streaming.ledger.event_sources import EventSources
+
+NAMES = {"POLARIS/prod": "lake", "4f6a": "attic", "test": ""}
+TWO = EventSources(("lake", "attic"), NAMES)
+
+
+def changed(catalog: str | None, realm: str | None = None, source: str = "polaris") -> TableChanged:
+    return TableChanged(source, "e-1", catalog, ("db",), "t", 5, realm=realm)
+
+
+@pytest.mark.parametrize(
+    ("sources", "event", "catalog"),
+    [
+        (TWO, changed("prod", "POLARIS"), "lake"),
+        (TWO, changed("4f6a"), "attic"),
+        (TWO, changed("4f6a", "any realm"), "attic"),
+        (TWO, changed("lake"), "lake"),
+        (TWO, changed("lake", "POLARIS"), "lake"),
+        (EventSources(("lake",)), changed("prod", "POLARIS"), "lake"),
+        (EventSources(("lake",)), changed(None), "lake"),
+        (EventSources(("lake",), NAMES), changed(None), "lake"),
+        (EventSources(("lake", "attic"), {"elsewhere": "attic"}), changed("elsewhere", source="canonical"), "attic"),
+    ],
+)
+def test_a_name_means_a_configured_catalog(sources: EventSources, event: TableChanged, catalog: str) -> None:
+    assert sources.table(event) == TableName(catalog, ("db",), "t")
+
+
+def test_events_of_a_catalog_without_a_meaning_are_ignored() -> None:
+    assert TWO.table(changed("test")) is None
+
+
+@pytest.mark.parametrize(
+    ("sources", "event", "reason", "named"),
+    [
+        (TWO, changed("prod"), BadEventReason.AMBIGUOUS_CATALOG, "{'prod': <one of them>}"),
+        (TWO, changed("dev", "POLARIS"), BadEventReason.AMBIGUOUS_CATALOG, "{'POLARIS/dev': <one of them>}"),
+        (EventSources(("lake",), NAMES), changed("dev"), BadEventReason.UNKNOWN_CATALOG, "{'dev': <one of them>}"),
+        (TWO, changed("dev", source="canonical"), BadEventReason.UNKNOWN_CATALOG, "{'dev': <one of them>}"),
+    ],
+)
+def test_a_letter_names_the_setting_to_add(
+    sources: EventSources, event: TableChanged, reason: BadEventReason, named: str
+) -> None:
+    found = sources.table(event)
+    assert isinstance(found, BadEvent)
+    assert found.reason is reason
+    assert found.detail.endswith(f"set kafka.catalog_names: {named}")
+
+
+def test_without_a_name_no_setting_helps() -> None:
+    found = TWO.table(changed(None))
+    assert isinstance(found, BadEvent)
+    assert "catalog_names" not in found.detail
+
+
+def test_the_format_of_a_topic_is_set_or_found() -> None:
+    kafka = KafkaSettings(
+        control_topics=("control",),
+        commit_topics=(
+            "mixed",
+            {"topic": "ours", "format": "canonical"},
+            {"pattern": "sink-.*", "format": "kafka_connect"},
+        ),
+    )
+    sources = EventSources.of(kafka, ("lake",))
+    event = RawEvent(None, b'{"event-id": "e", "operation-type": "drop-table"}', (), 5)
+    for topic in ("iceberg-commits", "mixed", "ours", "unheard-of", "control"):
+        assert sources.decoded(event, topic) == NotACommit("canonical", "'drop-table'")
+    for topic in ("sink-a", "sink-b"):
+        assert sources.decoded(event, topic).reason is BadEventReason.UNRECOGNISED
+
+
+def test_every_decoder_can_be_set_as_a_format() -> None:
+    assert {"detect", *BY_NAME} == set(get_args(EventFormat))
+
+
+def test_topics_of_other_systems() -> None:
+    kafka = KafkaSettings(
+        control_topics=("control",), commit_topics=("mixed", {"topic": "control"}, {"pattern": ".*-events"})
+    )
+    assert kafka.named_topics == ("iceberg-commits", "control", "mixed")
+    assert kafka.reads("polaris-events")
+    assert not kafka.reads("polaris-events-2")
+    assert not KafkaSettings(commit_topics=({"pattern": ".*"},)).reads("iceberg-commits-dead-letter")
+    assert not KafkaSettings(commit_topics=({"pattern": ".*"},)).reads("__consumer_offsets")
+
+
+@pytest.mark.parametrize(
+    ("source", "named", "catalogs", "expected"),
+    [
+        ("canonical", "lake", ["lake", "ice"], "lake"),
+        ("canonical", "else", ["lake", "ice"], "unknown_catalog"),
+        ("canonical", "else", ["lake"], "unknown_catalog"),
+        ("canonical", None, ["lake"], "lake"),
+        ("canonical", None, ["lake", "ice"], "ambiguous_catalog"),
+        ("canonical", None, [], "ambiguous_catalog"),
+        ("kafka_connect", "ice", ["lake", "ice"], "ice"),
+        ("kafka_connect", "connector", ["lake"], "lake"),
+        ("kafka_connect", "connector", ["lake", "ice"], "ambiguous_catalog"),
+        ("polaris", None, ["lake"], "lake"),
+    ],
+)
+def test_without_names_an_event_means_one_configured_table_or_none(
+    source: str, named: str | None, catalogs: list[str], expected: str
+) -> None:
+    answer = EventSources(tuple(catalogs)).table(changed(named, source=source))
+    if expected in set(BadEventReason):
+        assert isinstance(answer, BadEvent)
+        assert answer.reason == expected
+        assert all(catalog in answer.detail for catalog in catalogs)
+    else:
+        assert answer == TableName(expected, ("db",), "t")

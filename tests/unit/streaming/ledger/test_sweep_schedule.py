@@ -1,0 +1,87 @@
+"""How often a table is looked at without an event: properties of the decision."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streaming.ledger.sweep_schedule import (
+    BEHIND_SECONDS,
+    OFTEN_SECONDS,
+    RARELY,
+    SELDOM,
+    UNKNOWN,
+    Rhythm,
+    commit_seconds,
+    due,
+    stretch,
+    wanted_seconds,
+)
+from tests.unit.streaming.ledger.scene import named
+
+NOW = 1_000_000.0
+SWEEP = 300.0
+seconds = st.floats(0.01, 1e7, allow_nan=False)
+rhythms = st.builds(Rhythm, st.booleans(), st.none() | seconds, st.none() | st.floats(0.0, 2 * NOW))
+
+
+@given(rhythms, st.floats(0.1, 86_400.0), st.booleans())
+def test_every_table_is_looked_at_within_bounds(rhythm: Rhythm, sweep: float, behind: bool) -> None:
+    wanted = wanted_seconds(rhythm, NOW, sweep, behind=behind)
+    assert min(OFTEN_SECONDS, sweep) <= wanted <= RARELY * sweep
+    if behind:
+        assert wanted <= BEHIND_SECONDS
+    elif not rhythm.announced:
+        assert wanted <= SELDOM * sweep
+
+
+@pytest.mark.parametrize(
+    ("rhythm", "wanted"),
+    [
+        (UNKNOWN, SWEEP),
+        (Rhythm(announced=True, commit_seconds=1.0, committed_at=NOW), RARELY * SWEEP),
+        (Rhythm(commit_seconds=1.0, committed_at=NOW), OFTEN_SECONDS),
+        (Rhythm(commit_seconds=60.0, committed_at=NOW), 30.0),
+        (Rhythm(commit_seconds=60.0, committed_at=NOW - 400), 100.0),
+        (Rhythm(commit_seconds=86_400.0, committed_at=NOW), SELDOM * SWEEP),
+        (Rhythm(commit_seconds=60.0, committed_at=NOW - 86_400), SELDOM * SWEEP),
+        (Rhythm(commit_seconds=60.0, committed_at=NOW + 86_400), 30.0),
+    ],
+)
+def test_a_table_is_looked_at_as_often_as_its_commits_suggest(rhythm: Rhythm, wanted: float) -> None:
+    assert wanted_seconds(rhythm, NOW, SWEEP) == wanted
+
+
+@given(st.lists(st.floats(1.0, 3600.0), min_size=1, max_size=200), st.floats(0.1, 100.0))
+def test_looks_stay_within_the_budget(intervals: list[float], calls: float) -> None:
+    factor = stretch(intervals, calls)
+    assert factor >= 1.0
+    assert sum(1 / (each * factor) for each in intervals) <= calls * (1 + 1e-9) or factor == 1.0
+
+
+def test_over_an_hour_the_budget_holds_and_the_busy_tables_get_more() -> None:
+    busy = {named(f"busy{number}"): 15.0 for number in range(100)}
+    idle = {named(f"idle{number}"): 300.0 for number in range(100)}
+    intervals = busy | idle
+    asked_at = dict.fromkeys(intervals, 0.0)
+    looks = dict.fromkeys(intervals, 0)
+    for now in range(1, 3601):
+        for table in due(intervals, asked_at, float(now), 2.0, 1.0):
+            asked_at[table] = float(now)
+            looks[table] += 1
+    assert 0.9 * 2 * 3600 < sum(looks.values()) <= 1.05 * 2 * 3600
+    assert min(looks[table] for table in busy) > 10 * max(looks[table] for table in idle) > 0
+
+
+def test_a_new_table_comes_first_then_the_latest() -> None:
+    intervals = {named("new"): 300.0, named("late"): 10.0, named("later"): 10.0, named("fresh"): 10.0}
+    asked_at = {named("late"): 80.0, named("later"): 50.0, named("fresh"): 95.0}
+    assert due(intervals, asked_at, 100.0, 100.0, 1.0) == [named("new"), named("later"), named("late")]
+
+
+@pytest.mark.parametrize(
+    ("times", "mean"), [([], None), ([5], None), ([0, 10_000], 10.0), ([30_000, 0, 10_000], 15.0), ([7, 7], 0.001)]
+)
+def test_the_mean_time_between_commits(times: list[int], mean: float | None) -> None:
+    assert commit_seconds(times) == mean

@@ -1,0 +1,165 @@
+"""Tables found by the folder of their metadata: known, suggested by the path, or by listing the catalogs."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compactor.table_names import TableName
+from streaming.ledger import table_locations
+from streaming.ledger.table_locations import (
+    FOREIGN_SECONDS,
+    GUESS_SECONDS,
+    LISTING_PAUSE_SECONDS,
+    SEARCH_SECONDS,
+    TableLocations,
+    folder_of,
+    guesses,
+    metadata_version,
+    suggested,
+)
+from tests.unit.streaming.ledger.scene import named
+
+FILE = "s3://lake/db/t/metadata/00003-x.metadata.json"
+T = named("t")
+
+
+class Searching:
+    """Locations with a clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.listings = 0
+        self.unresolved: list[tuple[str, str]] = []
+        self.locations = TableLocations(self._list, lambda *found: self.unresolved.append(found), lambda: self.now)
+
+    def _list(self) -> None:
+        self.listings += 1
+
+    def pass_seconds(self, seconds: float) -> None:
+        for _ in range(int(seconds)):
+            self.now += 1
+            self.locations.check()
+
+
+@pytest.mark.parametrize(
+    ("location", "folder"),
+    [
+        ("s3a://lake/t/metadata/1.metadata.json", "s3://lake/t/metadata"),
+        ("s3n://lake/t/metadata/1.metadata.json", "s3://lake/t/metadata"),
+        ("file:///lake/t/metadata/1.metadata.json", "/lake/t/metadata"),
+        ("file:/lake/t/metadata/1.metadata.json", "/lake/t/metadata"),
+        ("gs://lake/t/metadata/1.metadata.json", "gs://lake/t/metadata"),
+        ("1.metadata.json", ""),
+        ("", ""),
+    ],
+)
+def test_a_folder_is_spelled_in_one_way(location: str, folder: str) -> None:
+    assert folder_of(location) == folder
+
+
+@pytest.mark.parametrize(
+    ("folder", "found"),
+    [
+        ("s3://lake/db/orders/metadata", ((("db",), "orders"),)),
+        ("s3://lake/db.db/orders/metadata", ((("db",), "orders"),)),
+        ("s3://b/wh/a/b/orders/metadata", ((("b",), "orders"), (("a", "b"), "orders"))),
+        ("/wh/db/orders-0123456789abcdef0123456789abcdef/metadata", ((("db",), "orders"), (("wh", "db"), "orders"))),
+        ("s3://lake/db/t-12345678-1234-1234-1234-123456789abc/metadata", ((("db",), "t"),)),
+        ("s3://lake/orders/metadata", ()),
+        ("s3://lake", ()),
+        ("", ()),
+    ],
+)
+def test_a_path_suggests_names(folder: str, found: object) -> None:
+    assert suggested(folder) == found
+
+
+@given(st.text())
+def test_any_location_can_be_searched(location: str) -> None:
+    locations = TableLocations()
+    assert locations.find(location) is None
+    folder = locations.search(location, "s3", 1.0)
+    assert folder == folder_of(location)
+    assert all(isinstance(each, TableName) for each in guesses(folder, ("lake",)))
+
+
+def test_a_look_tells_where_a_table_is() -> None:
+    locations = Searching().locations
+    locations.put(T, FILE)
+    assert locations.find("s3a://lake/db/t/metadata/00004-y.metadata.json") == T
+    assert locations.find("s3://lake/db/t/data/metadata/00004-y.metadata.json") is None
+    locations.put(T, "s3://lake/moved/metadata/00005-z.metadata.json")
+    assert locations.find(FILE) is None
+    locations.forget(T)
+    assert locations.find("s3://lake/moved/metadata/00005-z.metadata.json") is None
+
+
+def test_a_table_that_is_dropped_and_made_again_under_another_name_is_the_new_one() -> None:
+    locations = Searching().locations
+    locations.put(T, FILE)
+    locations.put(named("renamed"), FILE)
+    locations.forget(T)
+    assert locations.find(FILE) == named("renamed")
+
+
+def test_an_unknown_folder_is_searched_once_by_guesses_then_by_listing() -> None:
+    searching = Searching()
+    assert searching.locations.search(FILE, "s3", 7.0) == "s3://lake/db/t/metadata"
+    assert searching.locations.search(FILE, "s3", 8.0) is None
+    searching.pass_seconds(GUESS_SECONDS)
+    assert searching.listings == 0
+    searching.pass_seconds(2)
+    assert searching.listings == 1
+    searching.pass_seconds(20)
+    assert searching.listings == 1, "one listing answers all that was searched before it"
+    ended = searching.locations.put(T, FILE)
+    assert ended is not None
+    assert (ended.source, ended.event_at) == ("s3", 7.0)
+    searching.pass_seconds(2 * SEARCH_SECONDS)
+    assert searching.unresolved == []
+
+
+def test_listings_have_a_pause() -> None:
+    searching = Searching()
+    for number in range(100):
+        searching.locations.search(f"s3://lake/db/t{number}/metadata/x", "s3", 1.0)
+        searching.pass_seconds(1)
+    assert 100 / LISTING_PAUSE_SECONDS - 2 <= searching.listings <= 100 / LISTING_PAUSE_SECONDS
+
+
+def test_a_folder_without_a_table_is_reported_once_and_left_alone_for_a_while() -> None:
+    searching = Searching()
+    searching.locations.search(FILE, "s3", 7.0)
+    searching.pass_seconds(SEARCH_SECONDS + 2)
+    assert searching.unresolved == [("s3", "s3://lake/db/t/metadata")]
+    listings = searching.listings
+    assert searching.locations.search(FILE, "s3", 8.0) is None
+    searching.pass_seconds(FOREIGN_SECONDS + 2)
+    assert searching.listings == listings
+    assert searching.locations.search(FILE, "s3", 9.0) is not None
+
+
+def test_a_flood_of_places_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_locations, "MOST_FOLDERS", 50)
+    searching = Searching()
+    taken = [searching.locations.search(f"s3://x/{number}/metadata/y", "s3", 1.0) for number in range(200)]
+    assert sum(each is not None for each in taken) == 50
+    searching.pass_seconds(SEARCH_SECONDS + 2)
+    for number in range(200, 400):
+        searching.locations.search(f"s3://x/{number}/metadata/y", "s3", 1.0)
+    searching.pass_seconds(SEARCH_SECONDS + 2)
+    assert len(searching.locations._foreign) <= 50
+    assert len(searching.locations._searched) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("00017-0b6c.metadata.json", 17), ("v3.metadata.json", 3), ("v3.gz.metadata.json", 3), ("", None),
+        ("x.metadata.json", None), ("17.metadata.json", None), ("v-1.metadata.json", None), ("9" * 40 + "-x", None),
+    ],
+)  # fmt: skip
+def test_the_number_of_a_metadata_file(name: str, version: int | None) -> None:
+    assert metadata_version(f"s3://lake/t/metadata/{name}") == version

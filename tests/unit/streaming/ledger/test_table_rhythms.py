@@ -1,0 +1,108 @@
+"""What looks and events tell of the commits of real tables."""
+
+from __future__ import annotations
+
+import pytest
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+
+from compactor.events import CommitUnannounced
+from streaming.ledger import table_rhythms
+from streaming.ledger.look_queue import Asked, Lane
+from streaming.ledger.table_rhythms import LATE_SECONDS
+from tests.properties.table_history import NAME
+from tests.unit.streaming.ledger.scene import Scene
+
+EVENT = Asked(Lane.EVENT, 5.0)
+OURS = Asked(Lane.EVENT)
+
+
+@pytest.fixture
+def commits(scene: Scene) -> Scene:
+    """Rhythms publish to the scene; each look is right after its commit unless the test moves the clock."""
+    scene.looker.rhythms.listener = scene.published.append
+    scene.looker.rhythms.clock = lambda: scene.now
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    return scene
+
+
+def commit(scene: Scene, *, age: float = 0.0) -> None:
+    scene.history.append_unreal("a", [1])
+    scene.now = scene.history.table.snapshots()[-1].timestamp_ms / 1000 + age
+
+
+def silent(scene: Scene) -> list[str]:
+    return [event.source for event in scene.published if isinstance(event, CommitUnannounced)]
+
+
+def test_events_make_looks_rare_until_one_is_missed(commits: Scene) -> None:
+    rhythms = commits.looker.rhythms
+    assert not rhythms.of(NAME).announced
+    rhythms.heard(NAME, "polaris")
+    assert rhythms.of(NAME).announced
+    commit(commits)
+    commits.look(asked=EVENT)
+    assert rhythms.of(NAME).announced
+    commit(commits, age=LATE_SECONDS + 1)
+    commits.look()
+    assert not rhythms.of(NAME).announced
+    assert silent(commits) == ["polaris"]
+    rhythms.heard(NAME, "polaris")
+    assert rhythms.of(NAME).announced
+
+
+def test_an_event_that_comes_after_the_look_is_no_silence(commits: Scene) -> None:
+    commits.looker.rhythms.heard(NAME, "s3")
+    commit(commits, age=LATE_SECONDS / 2)
+    commits.look()
+    assert silent(commits) == []
+    commits.looker.rhythms.heard(NAME, "s3")
+    assert commits.looker.rhythms.of(NAME).announced
+
+
+def test_our_own_commits_are_no_silence(commits: Scene) -> None:
+    commits.looker.rhythms.heard(NAME, "s3")
+    commit(commits, age=LATE_SECONDS + 1)
+    commits.look(asked=OURS)
+    assert silent(commits) == []
+    assert commits.looker.rhythms.of(NAME).announced
+
+
+def test_maintenance_is_no_silence(commits: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its rewrites are seldom announced."""
+    commits.looker.rhythms.heard(NAME, "s3")
+    monkeypatch.setattr(table_rhythms, "_is_rewrite", lambda _snapshot: True)
+    commit(commits, age=LATE_SECONDS + 1)
+    commits.look()
+    assert silent(commits) == []
+    assert commits.looker.rhythms.of(NAME).announced
+
+
+@pytest.mark.parametrize("operation", [Operation.REPLACE, Operation.APPEND])
+def test_a_rewrite_is_a_replace_snapshot(operation: Operation) -> None:
+    snapshot = Snapshot(snapshot_id=1, manifest_list="x", summary=Summary(operation))
+    assert table_rhythms._is_rewrite(snapshot) is (operation is Operation.REPLACE)
+
+
+def test_a_table_without_events_is_never_silent(commits: Scene) -> None:
+    commit(commits, age=LATE_SECONDS + 1)
+    commits.look()
+    assert silent(commits) == []
+    assert commits.looker.rhythms.of(NAME).commit_seconds is not None
+
+
+def test_a_change_without_a_commit_is_no_silence(commits: Scene) -> None:
+    commits.looker.rhythms.heard(NAME, "s3")
+    with commits.history.table.transaction() as change:
+        change.set_properties({"owner": "me"})
+    commits.now += 1000
+    commits.look()
+    assert silent(commits) == []
+
+
+def test_a_dropped_table_is_forgotten(commits: Scene) -> None:
+    commits.looker.rhythms.heard(NAME, "s3")
+    commits.catalog.drop_table("db.t")
+    commits.look()
+    assert not commits.looker.rhythms.of(NAME).announced
+    assert commits.looker.rhythms.of(NAME).committed_at is None

@@ -1,0 +1,53 @@
+"""The command line: every command is there, and one that is called loads no more than it needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from streaming import commands
+from streaming.cli import COMMANDS, main
+
+CODE = """
+import sys
+from streaming.cli import main
+try:
+    main({arguments})
+except SystemExit:
+    print(*sorted({{name.partition(".")[0] for name in sys.modules}}))
+"""
+LARGE = {"datafusion", "numpy", "pandas", "pyarrow", "pyiceberg", "pyspark"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_found_under_its_name(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert command.name == name
+
+
+def test_no_command_is_left_out() -> None:
+    folder = Path(str(commands.__path__[0]))
+    modules = {path.stem for path in folder.glob("*.py") if "@click.command" in path.read_text()}
+    assert {where.partition(":")[0] for where in COMMANDS.data.values()} == modules
+    assert main.list_commands(click.Context(main)) == sorted(COMMANDS)
+
+
+def test_an_unknown_command_is_none() -> None:
+    assert main.get_command(click.Context(main), "compress") is None
+
+
+@pytest.mark.parametrize("arguments", [["emit", "--help"], ["emit", "db.t"]])
+def test_emit_loads_no_large_library(arguments: list[str], tmp_path: Path) -> None:
+    """Jobs call it after each commit. The second call fails, because no broker is set."""
+    config = tmp_path / "firnline.yaml"
+    config.write_text("catalogs: {lake: {type: rest, uri: 'http://catalog:8181'}}")
+    code = CODE.format(arguments=["-c", str(config), *arguments])
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.splitlines()[-1].split())
+    assert {"kafka", "pydantic"} <= loaded
+    assert loaded & LARGE == set()
