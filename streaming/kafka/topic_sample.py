@@ -70,6 +70,7 @@ def _consumer(kafka: KafkaSettings) -> Iterator[Any]:
         "enable_auto_commit": False,
         "isolation_level": "read_committed",
         "allow_auto_create_topics": False,
+        "retry_backoff_ms": 20,  # the client also sleeps that long, twice for each consumer, until it knows the leader
     }
     try:
         consumer = KafkaConsumer(**{**client_arguments(kafka, KafkaConsumer), **own})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
 
 from tests.integration.service_process import wait_for
 from tests.services.kafka_connect import ConnectWorker, kafka_connect, sink_settings
@@ -47,7 +48,7 @@ class ConnectWriter(Writer):
         }
         for name, given in settings.items():
             self._worker.create(name, given)
-            wait_for(f"connector {name} to run", lambda name=name: self._runs(name), PATIENCE)  # type: ignore[misc]
+            wait_for(f"connector {name} to run", partial(self._runs, name), PATIENCE)
 
     def finish(self) -> None:
         for target in self.targets:

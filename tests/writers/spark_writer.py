@@ -58,7 +58,6 @@ class SparkWriter(Writer):
     def finish(self) -> None:
         (target,) = self.targets
         wait_for_rows(self._stage, self._ended, target.table, lambda: len(self._source.rows))
-        self._ended.failures += self._why_it_ended()
 
     def close(self) -> None:
         if self._process is None or self._process.poll() is not None:
@@ -76,15 +75,13 @@ class SparkWriter(Writer):
 
     @property
     def failures(self) -> list[str]:
-        return [*self._ended.failures]
+        code = None if self._process is None else self._process.poll()
+        end = [] if code is None else [f"exit code {code}: {self._log.read_text(errors='replace')[-2000:]}"]
+        return [*self._ended.failures, *end]
 
     @property
     def retries(self) -> int:
         return retries_in(self._log) if self._log.exists() else 0
-
-    def _why_it_ended(self) -> list[str]:
-        code = None if self._process is None else self._process.poll()
-        return [] if code is None else [f"exit code {code}: {self._log.read_text(errors='replace')[-2000:]}"]
 
     def _settings(self) -> dict[str, str]:
         """Those of docs/writers/spark.md, with the jars from this machine."""
