@@ -230,7 +230,7 @@ class EventsHeard:
 
 @dataclass(frozen=True)
 class CommitUnannounced:
-    """A look found a commit more than a minute old, of which no event told. `source`: of the table's last event."""
+    """A look found a commit that is more than a minute old and had no event. `source`: of the table's last event."""
 
     table: TableName
     source: str

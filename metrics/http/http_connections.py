@@ -56,6 +56,15 @@ class Exchange:
         return now - self.since
 
 
+LOG_IN = Answer(
+    b"Log in.\n",
+    TEXT,
+    HTTPStatus.UNAUTHORIZED,
+    (("WWW-Authenticate", 'Basic realm="firnline", charset="UTF-8"'),),
+)
+"""The response to a client that is not known."""
+
+
 def expendable(exchanges: Mapping[Any, Exchange], now: float) -> Any | None:
     """The connection to close for a new one: the one that has waited longest for its request, else a stuck response.
 

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from metrics.http.http_access import BasicAuth
-from metrics.http.http_connections import TEXT, Answer
+from metrics.http.http_connections import LOG_IN, TEXT, Answer
 
+MOST_DIGITS = 18
+"""Of a length. Python refuses to read numbers of thousands of digits."""
 Take = Callable[[str, Mapping[str, str], bytes], Answer]
 """Path, headers and body of a POST request → the response."""
 
@@ -30,12 +32,11 @@ class Intake:
         if not self.takes(path):
             return Answer(b"No events are accepted at this address.\n", TEXT, HTTPStatus.NOT_FOUND)
         if not self.auth.allows(headers.get("Authorization")):
-            challenge = (("WWW-Authenticate", 'Basic realm="firnline", charset="UTF-8"'),)
-            return Answer(b"Log in.\n", TEXT, HTTPStatus.UNAUTHORIZED, challenge)
+            return LOG_IN
         length = headers.get("Content-Length", "")
         if "Transfer-Encoding" in headers or not length.isdecimal():
             return Answer(b"Send the header Content-Length.\n", TEXT, HTTPStatus.LENGTH_REQUIRED)
-        if int(length) > self.most_bytes:
+        if len(length) > MOST_DIGITS or int(length) > self.most_bytes:
             message = f"At most {self.most_bytes} bytes are accepted.\n"
             return Answer(message.encode(), TEXT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         return None

@@ -23,7 +23,7 @@ from compactor.runs.dispatcher import Work
 from compactor.runs.pauses import Pause
 from metrics.debt_collector import TableSummary
 from metrics.http.http_access import BasicAuth, Certificate
-from metrics.http.http_connections import TEXT, Answer, Server
+from metrics.http.http_connections import LOG_IN, TEXT, Answer, Server
 from metrics.http.http_intake import Intake
 from metrics.recent_work import Finished, Running
 from metrics.slot_collector import SlotUse
@@ -35,7 +35,6 @@ _PORTS = 65_536
 _POLL_SECONDS = 0.1  # stop() waits at most this long for the server loop
 _HTML = "text/html; charset=utf-8"
 _JSON = "application/json"
-_LOG_IN = (("WWW-Authenticate", 'Basic realm="firnline", charset="UTF-8"'),)
 _PROBES = ("/healthz", "/readyz")
 _PATHS = ("/", "/api/v1/status", "/metrics", "/healthz", "/readyz")
 
@@ -62,7 +61,7 @@ class Site:
         place = path.partition("?")[0]
         known = auth is None or auth.allows(headers.get("Authorization"))
         if not known and place not in _PROBES:
-            return Answer(b"Log in.\n", TEXT, HTTPStatus.UNAUTHORIZED, _LOG_IN)
+            return LOG_IN
         try:
             answer = self._route(place, headers)
             return answer if known else replace(answer, body=f"{answer.status.phrase}\n".encode(), content_type=TEXT)

@@ -24,7 +24,7 @@ from compactor.whatif.assessment import Prices, Scenario, assess
 from compactor.whatif.table_history import commits_of
 from streaming.commands import reports
 from streaming.commands.options import OUTPUT, numbers, print_error, print_json, result_console
-from streaming.ledger.table_resolution import watched_tables
+from streaming.ledger.watched_tables import watched_tables
 from streaming.wiring import manifest_cache
 
 DEFAULT_CRONS = "10,60"

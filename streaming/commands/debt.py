@@ -17,7 +17,7 @@ from streaming.commands import reports
 from streaming.commands.options import OUTPUT, exit_code, print_error, print_json, result_console
 from streaming.commands.pause import pause_text
 from streaming.commands.progress import progress_display, reads_shown, shown
-from streaming.ledger.table_resolution import watched_tables
+from streaming.ledger.watched_tables import watched_tables
 from streaming.logs.events import LOG
 from streaming.wiring import manifest_cache
 

@@ -49,7 +49,11 @@ def _read(event: Fields, _arrived_ms: int) -> Decoded:
 
 
 def _changes(event: Fields, outputs: list[tuple[Fields, Fields]]) -> Iterator[TableChanged]:
-    """The tables of these outputs, leaving out those that were written by path; but all of them cannot be."""
+    """The tables of these outputs. An output that was written by path is left out, unless all outputs were.
+
+    Raises:
+        MalformedError: all outputs were written by path, or a field is wrong.
+    """
     by_path: MalformedError | None = None
     found = False
     for output, report in outputs:

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from compactor.locations import plain_path
 from compactor.settings.tree import Settings
 from compactor.spark.python_worker import reduce_task_overhead
-from compactor.table_names import TableName
+from compactor.table_names import MAIN, TableName
 from streaming.commit_events.decoder import MAX_EVENT_BYTES, BadEvent, LocationChanged
 from streaming.kafka.clients import LATEST
 from streaming.ledger.event_sources import EventSources
@@ -80,8 +80,8 @@ def _row(found: Named | LocationChanged) -> dict[str, Any]:
         "timestamp_ms": event.timestamp_ms,
         "writes": not requests and event.operation != "replace",
         "request": event.request,
-        # A snapshot of another branch is no news of this one: nobody waits for it.
-        "snapshot_id": event.snapshot_id if event.ref_name in (None, "main") else None,
+        # Looks count the main branch only: they will not find a snapshot of another branch.
+        "snapshot_id": event.snapshot_id if event.ref_name in (None, MAIN) else None,
         "metadata_location": None,
     }
 

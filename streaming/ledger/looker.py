@@ -147,7 +147,7 @@ class Looker:
         """Which of these snapshots and metadata files the last look did not find, nor any later file."""
         known = self._known.get(table)
         if known is None:
-            return frozenset()  # it is counted anew, or does not exist
+            return frozenset()  # the next look counts it, or it does not exist
         version = metadata_version(known.version.metadata_location)
 
         def is_there(each: int | str) -> bool:

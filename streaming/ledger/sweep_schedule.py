@@ -65,10 +65,10 @@ def due(
     calls_per_second: float,
     passed: float,
 ) -> list[TableName]:
-    """Tables to look at now: those that were never asked for, then by how late they are. Times in seconds of one clock.
+    """Tables to look at now: new ones first, then by how late they are. Times in seconds of one clock.
 
     `intervals`: of all tables, from `wanted_seconds`. `passed`: seconds since the last round, for which the budget
-    holds; tables that were never asked for do not count, because nothing is known of them.
+    holds. New tables (not in `asked_at`) do not count, because nothing is known of them.
     """
     factor = stretch(intervals.values(), calls_per_second)
     late = {

@@ -25,11 +25,10 @@ LATE_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class _Table:
-    """`source`: of the table's newest event. `missed`: its newest change was found by a look without an event."""
+    """`source`: of the table's newest event. `head`: the snapshot that was counted last."""
 
     rhythm: Rhythm = UNKNOWN
     source: str = ""
-    missed: bool = False
     head: int | None = None
 
 
@@ -39,7 +38,7 @@ def _ignore(_event: object) -> None:
 
 @dataclass(eq=False)
 class TableRhythms:
-    """`listener` gets commits of which no event told, though events told of earlier ones of the table."""
+    """`listener` gets commits without an event of tables whose earlier commits had one."""
 
     listener: Listener = _ignore
     clock: Callable[[], float] = time.time
@@ -54,30 +53,24 @@ class TableRhythms:
         """An event of this source announced a commit to the table."""
         with self._lock:
             known = self._tables.get(table, _Table())
-            if known.source != source or known.missed or not known.rhythm.announced:
-                rhythm = replace(known.rhythm, announced=True)
-                self._tables[table] = replace(known, rhythm=rhythm, source=source, missed=False)
+            if known.source != source or not known.rhythm.announced:
+                self._tables[table] = replace(known, rhythm=replace(known.rhythm, announced=True), source=source)
 
     def counted(self, table: TableName, view: TableView, asked: Asked) -> None:
         """A look counted the table's head."""
         written = [each.timestamp_ms for each in view.metadata.snapshots[-NEWEST_COMMITS:] if not _is_rewrite(each)]
         head = view.snapshot
         committed_at = head.timestamp_ms / 1000 if head is not None else None
-        unannounced = None
+        unannounced = ""
         with self._lock:
             known = self._tables.get(table, _Table())
             is_news = known.head is not None and head is not None and head.snapshot_id != known.head
-            missed = known.missed
-            if is_news and asked.lane is Lane.SWEEP and committed_at is not None and not _is_rewrite(head):
-                late = self.clock() - committed_at > LATE_SECONDS
-                missed = True
-                if late and known.source:
-                    unannounced = known.source
+            missed = is_news and asked.lane is Lane.SWEEP and not _is_rewrite(head)
+            if missed and committed_at is not None and self.clock() - committed_at > LATE_SECONDS:
+                unannounced = known.source
             rhythm = Rhythm(known.rhythm.announced and not missed, commit_seconds(written), committed_at)
-            self._tables[table] = replace(
-                known, rhythm=rhythm, missed=missed, head=head.snapshot_id if head is not None else None
-            )
-        if unannounced is not None:
+            self._tables[table] = _Table(rhythm, known.source, head.snapshot_id if head is not None else None)
+        if unannounced:
             self.listener(CommitUnannounced(table=table, source=unannounced))
 
     def forget(self, table: TableName) -> None:

@@ -28,7 +28,7 @@ LISTING_SECONDS = 900.0
 
 
 ROUND_SECONDS = 5.0
-"""At most between two rounds, each of which asks for the looks that are due: 10,000 tables cost it 50 ms."""
+"""At most between two rounds. A round requests the looks that are due; 10,000 tables cost it 50 ms."""
 ROUNDS_PER_SWEEP = 20.0
 WAIT_SECONDS = 0.5
 
@@ -54,7 +54,7 @@ class Surroundings:
 
 @dataclass
 class _Round:
-    """What was asked for in one catalog, in seconds of the ticks. `asked_at`: each table; `judged_at`: all of them.
+    """When looks in one catalog were requested, in seconds of the ticks. `asked_at`: by table; `judged_at`: judgements.
 
     `round_at`: the last round of looks. `listed_at`, `list_again_at`: the last listing and the next.
     """
@@ -214,7 +214,7 @@ class TableWatcher:
             this = self._round(catalog)
             if self._must_list(this):
                 this.listed_at = self.ticks()
-                this.list_again_at = float("inf")  # set anew by whoever wants a listing meanwhile
+                this.list_again_at = float("inf")  # `list_soon` may request another one during this
                 pause = self._swept(catalog)
                 this.list_again_at = min(this.list_again_at, self.ticks() + pause)
             elif self._round_is_due(this) and self.breakers.available(catalog):

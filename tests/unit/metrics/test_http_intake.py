@@ -94,6 +94,11 @@ def test_a_wrong_length_is_refused(receiver: Receiver, length: str) -> None:
     assert receiver.taken == []
 
 
+def test_a_length_of_thousands_of_digits_is_refused(receiver: Receiver) -> None:
+    assert send(receiver.server, head("9" * 5000)).startswith(b"HTTP/1.1 413 ")
+    assert receiver.taken == []
+
+
 def test_chunks_are_refused(receiver: Receiver) -> None:
     chunked = head(5, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
     assert send(receiver.server, chunked).startswith(b"HTTP/1.1 411 ")

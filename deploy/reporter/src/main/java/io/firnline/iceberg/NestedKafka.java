@@ -9,7 +9,7 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Finds kafka-clients: those of the class path if there are any, else those that this jar carries below {@link #FOLDER}.
+ * Finds kafka-clients: on the class path if they are there, else in this jar below {@link #FOLDER}.
  *
  * <p>The class path's come first because login modules and callback handlers of the class path (e.g. of a cloud's IAM)
  * implement their interfaces. Spark and Flink have no kafka-clients of their own, so the jar carries some.

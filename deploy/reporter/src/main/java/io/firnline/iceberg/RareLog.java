@@ -3,7 +3,7 @@ package io.firnline.iceberg;
 import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 
-/** Writes at most one line a minute, with the number of those that it left out. */
+/** Writes at most one line a minute, with the number of lines that it left out. */
 final class RareLog {
   private static final long INTERVAL_NANOS = TimeUnit.MINUTES.toNanos(1);
 
