@@ -20,11 +20,15 @@ from pyiceberg.manifest import (
     ManifestWriter,
     ManifestWriterV2,
 )
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Summary
 from pyiceberg.table.update.snapshot import _SnapshotProducer
+from pyiceberg.typedef import TableVersion
+from pyiceberg.types import IntegerType, ListType, NestedField, StructType
 
 MAIN = "main"
+_EQUALITY_IDS = NestedField(135, "equality_ids", ListType(136, IntegerType(), element_required=True), required=False)
 Group = tuple[int, ManifestContent]
 """A partition spec and a kind of files: manifests hold files of one group."""
 
@@ -36,6 +40,20 @@ class _DeleteManifestWriter(ManifestWriterV2):
     @property
     def _meta(self) -> dict[str, str]:
         return {**super()._meta, "content": "deletes"}
+
+    def _with_partition(self, format_version: TableVersion) -> Schema:
+        """With ids of compared columns as integers (spec). PyIceberg writes longs, which Java cannot read."""
+        made = super()._with_partition(format_version)
+        data_file = made.find_type("data_file")
+        fields = [_EQUALITY_IDS if field.field_id == _EQUALITY_IDS.field_id else field for field in data_file.fields]
+        return Schema(
+            *[
+                NestedField(field.field_id, field.name, StructType(*fields), required=True)
+                if field.name == "data_file"
+                else field
+                for field in made.fields
+            ]
+        )
 
 
 class RawCommit(_SnapshotProducer["RawCommit"]):
