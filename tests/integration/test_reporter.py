@@ -185,6 +185,7 @@ def report(jvm: JavaProcess, number: int) -> Any:
     [
         ({"firnline.kafka.bootstrap-servers": " "}, "set the catalog property firnline.kafka.bootstrap-servers"),
         ({"firnline.reports": "everything"}, "firnline.reports must be commits or all, not 'everything'"),
+        ({"firnline.exit-wait-ms": "5s"}, "firnline.exit-wait-ms must be a number of milliseconds, not '5s'"),
         ({"firnline.kafka.bootstrap.servers": "a:1"}, "[firnline.kafka.bootstrap.servers] are unknown; known are"),
         ({"firnline.kafka.options.acks": "banana"}, "acks"),
         ({"firnline.kafka.options.security.protocol": "SASL_SSL"}, "A report was not sent"),
@@ -261,9 +262,9 @@ def threads(jvm: JavaProcess) -> list[str]:
 
 def test_a_program_that_ends_right_after_its_commit_has_announced_it(jvm: JavaProcess, broker: str) -> None:
     topic = new_topic()
-    (snapshot,) = commits(jvm, properties(broker, topic), 1)
+    (snapshot,) = commits(jvm, properties(broker, topic, **{"firnline.exit-wait-ms": "600000"}), 1)
     jvm.exit()
-    assert jvm.process.wait(60) == 0
+    assert jvm.process.wait(600) == 0
     assert [found["snapshot-id"] for found in documents(broker, topic)] == [snapshot]
 
 

@@ -19,7 +19,8 @@ from streaming.ledger.records import Named, named, record_of
 
 CATALOG = "lake"
 NOW, READ, LATER, BARE, LOST = "now", "now, and one look", "later", "later, without a snapshot", "lost"
-TOLD = (NOW, NOW, NOW, READ, READ, LATER, BARE, LOST)
+FULL = "now, while the disk is full"
+TOLD = (NOW, NOW, NOW, READ, READ, FULL, LATER, BARE, LOST)
 """How the ledger hears of a change, as often as it is drawn."""
 
 

@@ -26,12 +26,12 @@ from compactor.table_names import TableName
 from streaming.ledger import board_writer
 from tests.ledger import pyiceberg_commits as by
 from tests.ledger.checks import check_claims, check_current, check_recounts, snapshot_of
-from tests.ledger.feed import BARE, LOST, NOW, READ, TOLD, Feed, Sent, heard
+from tests.ledger.feed import BARE, FULL, LOST, NOW, READ, TOLD, Feed, Sent, heard
 from tests.ledger.files import PARTS
 from tests.ledger.recount import Truths
 from tests.ledger.rules import FIGURES, INDEX, change, step
 from tests.ledger.tables import CATALOG, NAMESPACE, SPECS, TARGET, Tables
-from tests.ledger.under_test import LedgerUnderTest
+from tests.ledger.under_test import DISK_IS_FULL, TROUBLES, LedgerUnderTest
 
 TARGETS = (2_100, 4_000, 1_000_000)
 """Bytes. By the first, files of one or two rows are small, by the second those of sixty too, by the third all."""
@@ -134,9 +134,9 @@ class LedgerMachine(RuleBasedStateMachine):
         self.feed.announce(
             name, int(ledger.clock.wall * 1000), head.snapshot_id if head else None, operation, bare=told == BARE
         )
-        if told == READ:
+        if told in (READ, FULL):
             self.deliver([self.feed.pending.pop()])
-            ledger.look_once()
+            self.look_in_trouble(DISK_IS_FULL if told == FULL else "")
         elif told == NOW:
             before = None if self.is_waiting(name) else ledger.board.get(name)
             self.deliver([self.feed.pending.pop()])
@@ -191,19 +191,19 @@ class LedgerMachine(RuleBasedStateMachine):
         self.heard = dict(self.feed.changes)
         self.under_test.drain()
 
-    @step(trouble=st.sampled_from(["none", "none", "the store fails", "the store fails later", "the disk is full"]))
-    def look_once(self, trouble: str) -> None:
-        """One look, if one is due, perhaps while something does not work."""
+    @step(trouble=st.sampled_from(TROUBLES), which=st.integers(0, 1))
+    def look_once(self, trouble: str, which: int) -> None:
+        """One look, if one is due, or at one of the tables while something does not work."""
         ledger = self.under_test
-        if trouble == "the disk is full":
-            with ledger.disk_is_full():
-                ledger.look_once()
+        if trouble:
+            ledger.ledger.watcher.committed(self.tables.names[which])
+        self.look_in_trouble(trouble)
+
+    def look_in_trouble(self, trouble: str) -> None:
+        with self.under_test.in_trouble(trouble):
+            self.under_test.look_once()
+        if trouble == DISK_IS_FULL:
             self.forget_what_was_heard()  # what was counted is on the board only, until the next look
-        elif trouble != "none":
-            with ledger.store_fails_after(int(trouble.endswith("later"))):
-                ledger.look_once()
-        else:
-            ledger.look_once()
 
     # --- restarts -----------------------------------------------------------------------------------------------------
 

@@ -206,10 +206,11 @@ MUTATIONS: Final = (
         '"writes": not requests,',
     ),
     _broken(
-        "a new process starts with the state of the one before the last",
+        "a look that dies half way leaves half a state on disk",
         "compactor/storage/ledger_database.py",
-        "    for path in found.values():\n        _remove(path)\n    return own\n",
-        "    return own\n",
+        "        self._changed[number] = packed\n",
+        "        self._changed[number] = packed\n"
+        "        self._database.save(self._name, head=None, cleared=False, slots={number: packed})\n",
     ),
 )
 

@@ -19,6 +19,7 @@ from compactor.reasons import Reason
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import Settings
 from compactor.shards import EVERYTHING
+from compactor.storage.ledger_database import TableState
 from compactor.table_names import TableName
 from streaming.ledger.driver_ledger import Around, DriverLedger
 from streaming.ledger.heard import Heard
@@ -28,6 +29,9 @@ CATALOG = "lake"
 LONGER_THAN_ANY_BACKOFF = 700.0
 MOST_LOOKS = 500
 STOP_SECONDS = 5.0
+STORE_FAILS, STORE_FAILS_LATER = "the store fails", "the store fails later"
+CATALOG_FAILS, DISK_IS_FULL, DIES = "the catalog fails", "the disk is full", "the look dies"
+TROUBLES = ("", "", STORE_FAILS, STORE_FAILS_LATER, CATALOG_FAILS, DISK_IS_FULL, DIES)
 
 
 @dataclass
@@ -154,25 +158,40 @@ class LedgerUnderTest:
         raise AssertionError("the looks never end")
 
     @contextmanager
-    def store_fails_after(self, good: int) -> Iterator[None]:
-        """Manifests can be read so many times more."""
-        looker = self.ledger.looker
-        before, looker.counting = looker.counting, _FailingCache(good)
-        try:
+    def in_trouble(self, trouble: str) -> Iterator[None]:
+        """One of `TROUBLES` for a while."""
+        looker, database = self.ledger.looker, self.ledger._database
+        if not trouble:
             yield
-        finally:
-            looker.counting = before
+        elif trouble == DISK_IS_FULL:
+            with _instead(database, "save", _raises("the disk is full", Reason.NO_SPACE)):
+                yield
+        elif trouble == DIES:  # after its counts are made, and before they are saved as a whole
+            with _instead(TableState, "put_head", _raises("the look dies", Reason.UNEXPECTED)):
+                yield
+        elif trouble == CATALOG_FAILS:
+            failing = Catalogs({})
+            failing.load_if_changed = _raises("the catalog does not answer", Reason.TABLE_UNREADABLE)
+            with _instead(looker, "catalogs", failing):
+                yield
+        else:
+            with _instead(looker, "counting", _FailingCache(int(trouble == STORE_FAILS_LATER))):
+                yield
 
-    @contextmanager
-    def disk_is_full(self) -> Iterator[None]:
-        """The state cannot be saved."""
 
-        def full(*_: object, **__: object) -> None:
-            raise RetryError("the disk is full", reason=Reason.NO_SPACE)
+def _raises(message: str, reason: Reason) -> Any:
+    def fails(*_: object, **__: object) -> None:
+        raise RetryError(message, reason=reason)
 
-        database: Any = self.ledger._database
-        database.save = full
-        try:
-            yield
-        finally:
-            del database.save
+    return fails
+
+
+@contextmanager
+def _instead(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Another attribute of an object for a while."""
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

@@ -28,7 +28,7 @@ def known() -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_properties_are_those_of_the_reporter(page: Path) -> None:
-    named = set(re.findall(r"\bfirnline\.(?:kafka|reports)[a-z.*-]*", page.read_text()))
+    named = set(re.findall(r"\bfirnline\.(?:kafka|reports|exit)[a-z.*-]*", page.read_text()))
     for name in named:
         assert name.startswith(OPTIONS) or name in known(), name
     assert (IMPL in page.read_text()) is (page.stem not in WITHOUT_REPORTER) or page.stem == "trino"

@@ -34,7 +34,6 @@ final class ReportSender implements ReporterStatisticsMXBean {
   private static final int QUEUED_REPORTS = 1000;
   private static final long REOPEN_NANOS = TimeUnit.SECONDS.toNanos(30);
   private static final Duration CLOSE_PATIENCE = Duration.ofSeconds(10);
-  private static final Duration EXIT_PATIENCE = Duration.ofSeconds(2);
   private static final long POLL_MS = 200;
   private static final long EXIT_POLL_MS = 5;
 
@@ -235,7 +234,7 @@ final class ReportSender implements ReporterStatisticsMXBean {
   /** At the end of the JVM: short programs end right after their commit. Nothing pends in others, and nothing waits. */
   private void beforeExit() {
     try {
-      long deadline = System.nanoTime() + EXIT_PATIENCE.toNanos();
+      long deadline = System.nanoTime() + options.exitWait().toNanos();
       while (getPending() > 0 && !lastOneFailed && System.nanoTime() < deadline) {
         Thread.sleep(EXIT_POLL_MS);
       }

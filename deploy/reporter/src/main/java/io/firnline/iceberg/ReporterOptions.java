@@ -1,5 +1,6 @@
 package io.firnline.iceberg;
 
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.HashMap;
@@ -15,6 +16,7 @@ import java.util.TreeSet;
  *   <li>{@code firnline.kafka.topic}: {@code iceberg-commits} by default.
  *   <li>{@code firnline.kafka.options.NAME}: the option NAME of Kafka's producer.
  *   <li>{@code firnline.reports}: {@code commits} (default), or {@code all} for scan reports too.
+ *   <li>{@code firnline.exit-wait-ms}: how long the end of the JVM waits for reports on their way, 5000 by default.
  * </ul>
  *
  * <p>Equal options share one producer. Values of Kafka options can be secrets: they are in no message.
@@ -24,21 +26,29 @@ final class ReporterOptions {
   private static final String SERVERS = "firnline.kafka.bootstrap-servers";
   private static final String TOPIC = "firnline.kafka.topic";
   private static final String REPORTS = "firnline.reports";
+  private static final String EXIT_WAIT = "firnline.exit-wait-ms";
   private static final String KAFKA_OPTION = "firnline.kafka.options.";
 
-  static final List<String> KNOWN = List.of(SERVERS, TOPIC, REPORTS, KAFKA_OPTION + "*");
+  static final List<String> KNOWN = List.of(SERVERS, TOPIC, REPORTS, EXIT_WAIT, KAFKA_OPTION + "*");
 
   private final String servers;
   private final String topic;
   private final boolean scansToo;
+  private final Duration exitWait;
   private final Map<String, String> kafka;
   private final List<String> unknown;
 
   private ReporterOptions(
-      String servers, String topic, boolean scansToo, Map<String, String> kafka, List<String> unknown) {
+      String servers,
+      String topic,
+      boolean scansToo,
+      Duration exitWait,
+      Map<String, String> kafka,
+      List<String> unknown) {
     this.servers = servers;
     this.topic = topic;
     this.scansToo = scansToo;
+    this.exitWait = exitWait;
     this.kafka = kafka;
     this.unknown = unknown;
   }
@@ -71,6 +81,7 @@ final class ReporterOptions {
         servers,
         text(properties, TOPIC, "iceberg-commits"),
         reports.equals("all"),
+        milliseconds(properties, EXIT_WAIT, 5000),
         Collections.unmodifiableMap(kafka),
         Collections.unmodifiableList(unknown));
   }
@@ -78,6 +89,15 @@ final class ReporterOptions {
   private static String text(Map<String, String> properties, String name, String otherwise) {
     String value = properties.get(name);
     return value == null || value.isBlank() ? otherwise : value.trim();
+  }
+
+  private static Duration milliseconds(Map<String, String> properties, String name, long otherwise) {
+    String value = text(properties, name, Long.toString(otherwise));
+    if (!value.matches("[0-9]{1,12}")) {
+      throw new IllegalArgumentException(
+          "the catalog property " + name + " must be a number of milliseconds, not '" + value + "'");
+    }
+    return Duration.ofMillis(Long.parseLong(value));
   }
 
   String servers() {
@@ -90,6 +110,10 @@ final class ReporterOptions {
 
   boolean scansToo() {
     return scansToo;
+  }
+
+  Duration exitWait() {
+    return exitWait;
   }
 
   /** Names that begin with {@code firnline.} but are none of ours: probably misspelt. */
@@ -116,6 +140,7 @@ final class ReporterOptions {
     return other instanceof ReporterOptions
         && servers.equals(((ReporterOptions) other).servers)
         && topic.equals(((ReporterOptions) other).topic)
+        && exitWait.equals(((ReporterOptions) other).exitWait)
         && kafka.equals(((ReporterOptions) other).kafka);
   }
 
