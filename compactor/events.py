@@ -109,11 +109,17 @@ class GroupRewritten:
 
 @dataclass(frozen=True)
 class GroupCommitted:
-    """A commit replaced a file group's inputs by its outputs. `delete_files_removed`: of the whole commit."""
+    """A commit replaced a file group's inputs by its outputs.
+
+    `delete_files_removed`: of the whole commit. `rows_carried`: deleted rows that the outputs hold, deleted there too.
+    `rows_rebased`: rows that other commits deleted while the group was rewritten.
+    """
 
     rewritten: GroupRewritten
     snapshot_id: int
     delete_files_removed: int = 0
+    rows_carried: int = 0
+    rows_rebased: int = 0
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,8 @@ class Reason(StrEnum):
     EQUALITY_DELETES = "equality_deletes"
     POSITION_DELETES = "position_deletes"
     DELETION_VECTORS = "deletion_vectors"
+    DELETES_CARRIED = "deletes_carried"
+    TOO_MANY_DELETES = "too_many_deletes"
     DELETE_FILE_FORMAT = "delete_file_format"
     NESTED_PARTITION_SOURCE = "nested_partition_source"
     TIMESTAMP_UNIT = "timestamp_unit"

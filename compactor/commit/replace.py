@@ -59,6 +59,27 @@ class Replacement:
 
 
 @dataclass(frozen=True)
+class NewDeletes:
+    """Delete files for rows of the outputs.
+
+    Attributes:
+        files: Their content-file JSON.
+        rows: Rows that they delete.
+        validated_at: The snapshot up to which commits were taken into account; Iceberg validates against later ones.
+        company: A live delete file that stays, if the commit removes none. Iceberg's RewriteFiles adds delete files
+            only if it removes some, so this one is removed and added again.
+    """
+
+    files: tuple[Mapping[str, Any], ...] = ()
+    rows: int = 0
+    validated_at: int | None = None
+    company: FileEntry | None = None
+
+
+NO_DELETES = NewDeletes()
+
+
+@dataclass(frozen=True)
 class CommitSummary:
     """The properties that a commit adds to its snapshot's summary.
 
@@ -95,6 +116,7 @@ def commit_replacements(
     summary: CommitSummary,
     about_to_send: Callable[[], object] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
+    new: NewDeletes = NO_DELETES,
 ) -> int:
     """Commit all replacements as one `replace` snapshot on the table's branch; returns its id.
 
@@ -105,6 +127,7 @@ def commit_replacements(
         summary: Properties for the snapshot's summary.
         about_to_send: Called before each attempt is sent. If it raises, the commit ends and nothing is sent.
         sleep: Called between attempts with a number of seconds.
+        new: Delete files for rows of the outputs.
 
     Raises:
         ReplanError: an input file was removed or added again, a delete was committed against it, or the table was
@@ -113,11 +136,13 @@ def commit_replacements(
         CommitUnknownError: the outcome is unknown; delete nothing.
     """
     attempts = max(FEWEST_ATTEMPTS, 1 + _retries(table))
-    covered = table.delete_files([delete_file(entry) for entry in dangling])
+    changes = _Changes(
+        replacements, table.delete_files([delete_file(entry) for entry in dangling]), table.delete_files(new.files), new
+    )
     for attempt in range(attempts):
         table.refresh()
         try:
-            snapshot = _prepared(table, replacements, covered, summary)
+            snapshot = _prepared(table, changes, summary)
         except RetryError as error:
             if error.reason != Reason.CREDENTIALS_EXPIRED or attempt >= RENEWALS:
                 raise
@@ -125,13 +150,13 @@ def commit_replacements(
             continue
         try:
             table.check_unchanged()  # `_prepared` has refreshed the table: check the metadata that is sent against
-            _check_counts(snapshot, replacements, summary)
+            _check_counts(snapshot, changes, summary)
             about_to_send()
         except BaseException:
             _discard(table, snapshot)
             raise
         if _sent(table, snapshot, summary, sleep):
-            return _verified(table, replacements, summary)
+            return _verified(table, changes, summary)
         _discard(table, snapshot)
         pause = BACKOFF.seconds(attempt + 1)
         if attempt + 1 >= FIRST_LOGGED_ATTEMPT:
@@ -149,7 +174,24 @@ def _retries(table: JavaTable) -> int:
     return int(text) if text.isdigit() else 0
 
 
-def _prepared(table: JavaTable, replacements: Sequence[Replacement], dangling: Any, summary: CommitSummary) -> Any:
+@dataclass(frozen=True)
+class _Changes:
+    """What the snapshot changes; `dangling`, `added`: Java lists of delete files."""
+
+    replacements: Sequence[Replacement]
+    dangling: Any
+    added: Any
+    new: NewDeletes
+
+    @property
+    def planned(self) -> tuple[int, int, int]:
+        """Data files to remove, data files to add, rows that the added delete files delete by position."""
+        files_in = sum(each.files_in for each in self.replacements)
+        files_out = sum(len(each.outputs) for each in self.replacements)
+        return files_in, files_out, self.new.rows + (self.new.company.records if self.new.company else 0)
+
+
+def _prepared(table: JavaTable, changes: _Changes, summary: CommitSummary) -> Any:
     """The snapshot to commit: validated and written by Iceberg, but not committed.
 
     Iceberg drops delete files that are older than every data file it sees. It does not see the outputs, which have the
@@ -163,7 +205,9 @@ def _prepared(table: JavaTable, replacements: Sequence[Replacement], dangling: A
     carried: dict[str, Any] = {}
     for _ in range(CARRY_ATTEMPTS):
         try:
-            snapshot = _rewrite_files(table, replacements, dangling, list(carried.values()), summary).apply()
+            if changes.new.company is not None and not carried:
+                carried[changes.new.company.path] = _live_delete_file(table, changes.new.company)
+            snapshot = _rewrite_files(table, changes, list(carried.values()), summary).apply()
             lost = _still_needed(table, snapshot, carried)
         except Py4JJavaError as error:
             raise _not_sent(error, summary, table) from error
@@ -186,23 +230,45 @@ def _not_sent(error: Py4JJavaError, summary: CommitSummary, table: JavaTable) ->
     )
 
 
-def _rewrite_files(
-    table: JavaTable, replacements: Sequence[Replacement], dangling: Any, carried: Sequence[Any], summary: CommitSummary
-) -> Any:
+def _live_delete_file(table: JavaTable, entry: FileEntry) -> Any:
+    """The Java object of a live delete file, with its metrics.
+
+    Raises:
+        ReplanError: the table no longer lists it.
+    """
+    manifest_files = table.jvm.org.apache.iceberg.ManifestFiles
+    io, specs = table.handle.io(), table.handle.specs()
+    for manifest in table.handle.snapshot(table.view.ref).deleteManifests(io):
+        reader = manifest_files.readDeleteManifest(manifest, io, specs)
+        try:
+            files = reader.iterator()  # of live files
+            while files.hasNext():
+                file = files.next()
+                if str(file.location()) == entry.path:
+                    return file.copy()
+        finally:
+            reader.close()
+    raise ReplanError(f"delete file {entry.path} was removed meanwhile", reason=Reason.CONFLICT)
+
+
+def _rewrite_files(table: JavaTable, changes: _Changes, carried: Sequence[Any], summary: CommitSummary) -> Any:
     jvm = table.jvm
-    rewrite = table.handle.newRewrite().validateFromSnapshot(table.snapshot_id)
+    validated_at = changes.new.validated_at
+    rewrite = table.handle.newRewrite()
+    rewrite.validateFromSnapshot(table.snapshot_id if validated_at is None else validated_at)
     rewrite.dataSequenceNumber(table.sequence_number)
     nothing = jvm.java.util.HashSet()
-    removed = jvm.org.apache.iceberg.util.DeleteFileSet.create()
-    removed.addAll(dangling)
-    for replacement in replacements:
+    removed, added = (jvm.org.apache.iceberg.util.DeleteFileSet.create() for _ in range(2))
+    removed.addAll(changes.dangling)
+    added.addAll(changes.added)
+    for replacement in changes.replacements:
         group = _file_group(table, replacement)
         removed.addAll(group.danglingDVs())
         rewrite.rewriteFiles(group.rewrittenFiles(), nothing, group.addedFiles(), nothing)
     for file in carried:
         removed.add(file)
         rewrite.addFile(file, file.dataSequenceNumber())
-    rewrite.rewriteFiles(nothing, removed, nothing, nothing)
+    rewrite.rewriteFiles(nothing, removed, nothing, added)
     for name, value in summary.properties.items():
         rewrite.set(name, value)
     return rewrite.toBranch(table.view.ref)
@@ -255,29 +321,32 @@ def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callab
     return True
 
 
-def _check_counts(snapshot: Any, replacements: Sequence[Replacement], summary: CommitSummary) -> None:
-    """Check that the snapshot replaces the planned number of files. Iceberg removes by path: a path listed twice in the
-    table would be removed twice.
+def _check_counts(snapshot: Any, changes: _Changes, summary: CommitSummary) -> None:
+    """Check that the snapshot replaces the planned number of files, and deletes the planned rows of the outputs.
+
+    Iceberg removes by path: a path listed twice in the table would be removed twice.
 
     Raises:
-        ReplanError: the snapshot removes or adds other numbers of files than planned; it was not sent.
+        ReplanError: the numbers differ; it was not sent.
     """
-    found, planned = _counts(snapshot.summary()), _planned_counts(replacements)
-    if found != planned:
+    if _counts(snapshot.summary()) != changes.planned:
         raise ReplanError(
-            f"the commit of run {summary.run_id} would replace {found[0]} files by {found[1]}, but the plan replaces "
-            f"{planned[0]} by {planned[1]}: the table now lists a file twice",
+            f"the commit of run {summary.run_id} would {_told(_counts(snapshot.summary()))}, but the plan would "
+            f"{_told(changes.planned)}: the table now lists a file twice",
             reason=Reason.CONFLICT,
         )
 
 
-def _counts(summary: Mapping[str, str]) -> tuple[int, int]:
-    """Data files that a snapshot removed and added."""
-    return int(summary.get("deleted-data-files") or 0), int(summary.get("added-data-files") or 0)
+def _counts(summary: Mapping[str, str]) -> tuple[int, int, int]:
+    """Data files that a snapshot removed and added, and rows that its new delete files delete by position."""
+    names = ("deleted-data-files", "added-data-files", "added-position-deletes")
+    removed, added, rows = (int(summary.get(name) or 0) for name in names)
+    return removed, added, rows
 
 
-def _planned_counts(replacements: Sequence[Replacement]) -> tuple[int, int]:
-    return sum(each.files_in for each in replacements), sum(len(each.outputs) for each in replacements)
+def _told(counts: tuple[int, int, int]) -> str:
+    removed, added, rows = counts
+    return f"replace {removed} files by {added}" + (f" and delete {rows} of their rows" if rows else "")
 
 
 def _landed(
@@ -364,7 +433,7 @@ def _snapshot_of(table: JavaTable, summary: CommitSummary) -> int | None:
     return None
 
 
-def _verified(table: JavaTable, replacements: Sequence[Replacement], summary: CommitSummary) -> int:
+def _verified(table: JavaTable, changes: _Changes, summary: CommitSummary) -> int:
     """Read the table again and check that a snapshot holds the whole run: a catalog has reported success without a
     commit (apache/iceberg 17202).
     """
@@ -378,11 +447,11 @@ def _verified(table: JavaTable, replacements: Sequence[Replacement], summary: Co
         ) from error
     if snapshot_id is None:
         raise CommitUnknownError(f"the catalog reported success for run {run_id}, but no snapshot has its id")
-    found, planned = _counts(table.handle.snapshot(snapshot_id).summary()), _planned_counts(replacements)
-    if found != planned:
+    found = table.handle.snapshot(snapshot_id).summary()
+    if _counts(found) != changes.planned:
         raise FirnlineError(
-            f"snapshot {snapshot_id} of run {run_id} replaced {found[0]} files by {found[1]}, but the plan replaces "
-            f"{planned[0]} by {planned[1]}; roll the table back to snapshot {table.snapshot_id} and report this",
+            f"snapshot {snapshot_id} of run {run_id} did {_told(_counts(found))}, but the plan would "
+            f"{_told(changes.planned)}; roll the table back to snapshot {table.snapshot_id} and report this",
             reason=Reason.COMMIT_DIFFERS,
         )
     return snapshot_id

@@ -20,6 +20,7 @@ from compactor.planning.compared_columns import not_compared
 from compactor.planning.spark_misreads import misread
 from compactor.reasons import Reason
 
+DELETES_CARRIED = "few rows are deleted: they are copied, and deleted in the output"
 ENGINES_TO_ASK_FOR = ("auto", "splice", "encode", "spark")
 
 
@@ -47,9 +48,15 @@ def costliest(choices: Sequence[EngineChoice]) -> EngineChoice:
 
 
 def choose_engine(
-    table: TableView, key: PartitionKey, files: Sequence[LiveFile], requested: str = "auto"
+    table: TableView,
+    key: PartitionKey,
+    files: Sequence[LiveFile],
+    requested: str = "auto",
+    most_carried: float = 0.0,
 ) -> EngineChoice:
     """Choose an engine from metadata alone; the footers may still rule out `splice` and `encode`.
+
+    `most_carried`: fraction of rows that may be deleted and yet be copied; the commit deletes them in the output.
 
     Raises:
         InputError: the requested engine does not exist, or would lose data of this file group.
@@ -63,7 +70,8 @@ def choose_engine(
     if foreign is not None and requested == "auto":
         return EngineChoice(Engine.SPARK, *foreign)
     deletes = _deletes(delete_files)
-    obstacle = foreign or (deletes if requested == "splice" else None)
+    carried = deletes is not None and _carried(files, most_carried)
+    obstacle = foreign or (deletes if requested == "splice" and not carried else None)
     if obstacle is not None:
         raise InputError(
             f"engine {requested} cannot rewrite a group of {table.name}: {obstacle[1]}; use --engine auto",
@@ -71,6 +79,8 @@ def choose_engine(
         )
     if requested == "encode":
         return EngineChoice(Engine.ENCODE, Reason.REQUESTED, "requested by the user")
+    if carried:
+        return EngineChoice(Engine.SPLICE, Reason.DELETES_CARRIED, DELETES_CARRIED)
     if deletes is not None:
         return EngineChoice(Engine.ENCODE, *deletes)
     return EngineChoice(Engine.SPLICE, Reason.ROW_GROUPS_COPIED, "Parquet of one schema, nothing to decode")
@@ -119,6 +129,14 @@ def _deletes(deletes: Collection[FileEntry]) -> tuple[Reason, str] | None:
     if deletes:
         return Reason.POSITION_DELETES, "position deletes apply: rows must be left out"
     return None
+
+
+def _carried(files: Sequence[LiveFile], most_carried: float) -> bool:
+    """Whether few rows are deleted, all of them by position. An estimate: positions may repeat."""
+    deletes = {delete.identity: delete for file in files for delete in file.deletes}.values()
+    if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
+        return False
+    return sum(delete.records for delete in deletes) <= most_carried * sum(file.entry.records for file in files)
 
 
 def _compared_ids(deletes: Collection[FileEntry]) -> frozenset[int]:

@@ -130,6 +130,8 @@ def plan_table(
     stages = Stages(clock)
     if request.strategy is not None:
         policy = policy.model_copy(update={"strategy": request.strategy})
+    if request.rewrite_all:  # a person who asks for every file asks for files without deletes, as Spark's action writes
+        policy = policy.model_copy(update={"carried_delete_ratio": 0.0})
     sizes = file_sizes(policy, table.properties)
     where = bind_where(table, request.where or policy.where)
     inventory = take_inventory(table, cache, where, stages)
@@ -141,7 +143,8 @@ def plan_table(
     possible = _possible(table, inventory.rows.listed_twice(made.entries), made)
     plan = within_limits(possible, limits)
     groups = tuple(
-        PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine)) for group in plan.groups
+        PlannedGroup(group, choose_engine(table, group.key, group.files, request.engine, policy.most_carried))
+        for group in plan.groups
     )
     coverable = coverable_deletes(inventory, plan.entries)
     stages.done("choose")

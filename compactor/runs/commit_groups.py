@@ -1,28 +1,47 @@
-"""Commit rewritten file groups without those that another commit touched; try again after a lost race.
+"""Commit rewritten file groups; deletes of other commits follow the rows; try again after a lost race.
 
-Before the commit is sent, file groups are checked against the snapshots committed since the plan. If Iceberg's own
-validation still finds a conflict, another commit came in between: check again and send the rest. Outputs are never
-written twice.
+Before the commit is sent, file groups are compared with the commits made since the plan. Rows that these deleted are
+deleted in the outputs too. A group is left out if one of its files was removed, or if it is unknown where its rows are.
+If Iceberg's own validation then finds a conflict, another commit came in between: compare again and send the rest.
+Outputs are never written twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from compactor.commit.replace import CommitSummary, Replacement, commit_replacements
-from compactor.errors import ReplanError
-from compactor.iceberg.manifest_entries import Status
-from compactor.iceberg.tables import Catalogs
+from compactor.commit.replace import CommitSummary, NewDeletes, Replacement, commit_replacements
+from compactor.errors import GiveUpError, ReplanError
+from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.conflicts import changes_since, touched_groups
 from compactor.planning.dangling_deletes import dangling_deletes
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
+from compactor.rebase.delete_files import DeletedRows, can_read, read_positions, write_deletes
+from compactor.rebase.input_changes import Changes, InputChange
+from compactor.rebase.settle import Settled, settle
+from compactor.rewrite.deletes.row_maps import InputRows
 from compactor.runs.results import DroppedGroup, GroupResult, overtaken
 from compactor.spark.java_table import JavaTable
 
+Pair = tuple[GroupResult, Settled]
 RACES = 5  # lost races in a row after which the run ends: the table is too busy at present
+FIRST_VERSION_WITH_DELETES = 2
+
+
+@dataclass(frozen=True)
+class CommittedGroup:
+    """A committed file group. `carried`: deleted rows that its outputs hold; `rebased`: rows that other commits deleted
+    while it was rewritten.
+    """
+
+    result: GroupResult
+    carried: int = 0
+    rebased: int = 0
 
 
 @dataclass(frozen=True)
@@ -30,24 +49,32 @@ class Committed:
     """The result of a commit. `snapshot_id` is None when nothing was sent, e.g. because every group was dropped."""
 
     snapshot_id: int | None
-    kept: tuple[GroupResult, ...]
+    kept: tuple[CommittedGroup, ...]
     dropped: tuple[DroppedGroup, ...]
     delete_files_removed: int
 
 
+@dataclass(frozen=True)
+class CommitTools:
+    """What a commit works with.
+
+    Attributes:
+        deletes_at: Location without a suffix for the delete files of one attempt, which has this number.
+        about_to_send: Called right before each attempt is sent; an exception from it ends the commit.
+    """
+
+    catalogs: Catalogs
+    cache: ManifestCache
+    deletes_at: Callable[[int], str]
+    about_to_send: Callable[[], object]
+
+
 def commit_groups(
-    table: JavaTable,
-    plan: TablePlan,
-    groups: Sequence[GroupResult],
-    summary: CommitSummary,
-    catalogs: Catalogs,
-    cache: ManifestCache,
-    about_to_send: Callable[[], object],
+    table: JavaTable, plan: TablePlan, groups: Sequence[GroupResult], summary: CommitSummary, tools: CommitTools
 ) -> Committed:
-    """Commit `groups` as one snapshot, without those that another commit touched.
+    """Commit `groups` as one snapshot, without those that other commits touched in another way than by deletes.
 
     The same commit removes delete files that apply to no data file any more; without `groups` it removes only these.
-    `about_to_send` is called right before each attempt; an exception from it ends the commit.
 
     Raises:
         FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
@@ -56,27 +83,114 @@ def commit_groups(
     for race in range(1, RACES + 1):
         table.refresh()
         table.check_unchanged()
-        changes = changes_since(catalogs.load(plan.table.name, plan.table.ref), table.snapshot_id, cache)
-        touched = touched_groups([group.planned.file_group for group in kept], changes)
-        dropped += [overtaken(kept[index].planned, plan.table.name, what) for index, what in touched.items()]
-        kept = [group for index, group in enumerate(kept) if index not in touched]
+        now = tools.catalogs.load(plan.table.name, plan.table.ref)
+        entries = changes_since(now, table.snapshot_id, tools.cache)
+        changes = Changes(entries)
+        settled = _settled(now, kept, entries, changes)
+        dropped += [
+            overtaken(group.planned, plan.table.name, each)
+            for group, each in zip(kept, settled, strict=True)
+            if isinstance(each, str)
+        ]
+        pairs = [(group, each) for group, each in zip(kept, settled, strict=True) if isinstance(each, Settled)]
+        kept = [group for group, _ in pairs]
         if groups and not kept:
             return Committed(snapshot_id=None, kept=(), dropped=tuple(dropped), delete_files_removed=0)
-        rewritten = {file.entry.path for group in kept for file in group.planned.file_group.files}
-        gone = {entry.identity for entry in changes if entry.status is Status.DELETED}
-        # Files that an earlier commit of the run replaced do not count: it may have been rolled back since.
-        dangling = dangling_deletes(plan.coverable_deletes, rewritten, gone)
+        dangling = _dangling(plan, pairs, entries, changes)
         if not kept and not dangling:
             return Committed(snapshot_id=None, kept=(), dropped=(), delete_files_removed=0)
-        parts = [part for group in kept for part in group.parts]
-        replacements = [Replacement(part.scan_tasks, part.outputs, part.files_in) for part in parts]
+        new = _new_deletes(now, pairs, tools.deletes_at(race), changes, dangling)
+        replacements = [
+            Replacement(part.scan_tasks, part.outputs, part.files_in) for group in kept for part in group.parts
+        ]
         try:
-            snapshot_id = commit_replacements(table, replacements, dangling, summary, about_to_send)
+            snapshot_id = commit_replacements(table, replacements, dangling, summary, tools.about_to_send, new=new)
         except ReplanError as error:
             if error.reason != Reason.CONFLICT or race == RACES:
                 raise
             continue
         return Committed(
-            snapshot_id=snapshot_id, kept=tuple(kept), dropped=tuple(dropped), delete_files_removed=len(dangling)
+            snapshot_id=snapshot_id,
+            kept=tuple(CommittedGroup(group, each.carried, each.rebased) for group, each in pairs),
+            dropped=tuple(dropped),
+            delete_files_removed=len(dangling),
         )
     raise AssertionError("unreachable: the last race returns or raises")
+
+
+def _settled(
+    now: TableView, groups: Sequence[GroupResult], entries: Sequence[FileEntry], changes: Changes
+) -> list[Settled | str]:
+    """What the commit of each group deletes in its outputs, or why the group is left out."""
+    touched = touched_groups([group.planned.file_group for group in groups], entries)
+    found: list[Settled | str] = []
+    for index, group in enumerate(groups):
+        inputs = [part.inputs or () for part in group.parts]
+        if index not in touched:
+            found.append(settle(inputs))
+        elif _can_follow(now, group):
+            of_inputs = changes.of_inputs(group.planned.file_group)
+            found.append(_rebased(now, inputs, of_inputs))
+        else:
+            found.append(touched[index])
+    return found
+
+
+def _can_follow(now: TableView, group: GroupResult) -> bool:
+    """Whether deletes can follow the group's rows: their places are known, unless Spark wrote them."""
+    known = all(part.inputs is not None for part in group.parts)
+    return known and now.metadata.format_version >= FIRST_VERSION_WITH_DELETES
+
+
+def _rebased(
+    now: TableView, inputs: Sequence[Sequence[InputRows]], changes: Mapping[str, InputChange]
+) -> Settled | str:
+    unread = [delete.path for change in changes.values() for delete in change.read if not can_read(delete)]
+    if unread:
+        return f"delete file {unread[0]}, which only Iceberg's own reader can read, was added"
+    try:
+        return settle(inputs, changes, partial(read_positions, now))
+    except GiveUpError as error:
+        return str(error)
+
+
+def _dangling(
+    plan: TablePlan, pairs: Sequence[Pair], entries: Sequence[FileEntry], changes: Changes
+) -> tuple[FileEntry, ...]:
+    """Delete files that apply to no data file after the commit.
+
+    Files that an earlier commit of the run replaced do not count: it may have been rolled back since.
+    """
+    rewritten = {file.entry.path for group, _ in pairs for file in group.planned.file_group.files}
+    gone = {entry.identity for entry in entries if entry.status is Status.DELETED}
+    return (*dangling_deletes(plan.coverable_deletes, rewritten, gone), *changes.new_ones_of(rewritten))
+
+
+def _new_deletes(
+    now: TableView, pairs: Sequence[Pair], location: str, changes: Changes, dangling: Sequence[FileEntry]
+) -> NewDeletes:
+    """Write the delete files of the outputs."""
+    deleted = [
+        DeletedRows(group.planned.file_group.key, str(part.outputs[0].location()), positions)
+        for group, settled in pairs
+        for part, positions in zip(group.parts, settled.deleted, strict=True)
+        if positions
+    ]
+    head = now.snapshot.snapshot_id if now.snapshot and any(settled.touched for _, settled in pairs) else None
+    return NewDeletes(
+        files=tuple(write_deletes(now, location, deleted)),
+        rows=sum(len(each.positions) for each in deleted),
+        validated_at=head,
+        company=_company(pairs, changes) if deleted and not dangling else None,
+    )
+
+
+def _company(pairs: Sequence[Pair], changes: Changes) -> FileEntry | None:
+    """A live delete file that applied to the rewritten files and stays, because it may apply to others too."""
+    for group, _ in pairs:
+        for file in group.planned.file_group.files:
+            planned = [each for each in file.deletes if each.content is Content.POSITION_DELETES]
+            live = [*filter(changes.is_live, planned), *changes.new_ones(file.entry.key)]
+            if live:
+                return live[0]
+    return None

@@ -29,8 +29,9 @@ from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
+from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.runs.bundles import Pace
-from compactor.runs.commit_groups import Committed, commit_groups
+from compactor.runs.commit_groups import Committed, CommitTools, commit_groups
 from compactor.runs.dropped_groups import reclassify_conflicts, without_strays
 from compactor.runs.lifelines import STALLED_SECONDS, Lifelines
 from compactor.runs.output_jobs import OutputJobs
@@ -101,6 +102,7 @@ class Run:
         self._tasks_done = self._bytes_done = 0
         self._results: list[GroupResult] = []
         self._dropped: list[DroppedGroup] = []
+        self._lost_a_race = False
         self._lock = threading.Lock()
 
     @property
@@ -197,7 +199,7 @@ class Run:
                 self._charge(Spent(commits=1))
                 raise
         self._drop(committed.dropped)
-        self._results += [replace(group, parts=()) for group in committed.kept]
+        self._results += [replace(group.result, parts=()) for group in committed.kept]
         self._commit_seconds += self._tools.clock() - started
         if committed.snapshot_id is None:
             return
@@ -206,7 +208,15 @@ class Run:
         self._snapshot_after = committed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed
         for group in committed.kept:
-            self._tools.listener(GroupCommitted(group.rewritten, committed.snapshot_id, committed.delete_files_removed))
+            self._tools.listener(
+                GroupCommitted(
+                    rewritten=group.result.rewritten,
+                    snapshot_id=committed.snapshot_id,
+                    delete_files_removed=committed.delete_files_removed,
+                    rows_carried=group.carried,
+                    rows_rebased=group.rebased,
+                )
+            )
 
     def _send(self, table: JavaTable, groups: Sequence[GroupResult], part: str, record: Record) -> Committed:
         catalogs, name, right = self._tools.catalogs, self._plan.table.name, self._tools.right
@@ -226,7 +236,13 @@ class Run:
             self._tools.records.renew(record)
             right.confirm()  # last: it may take long, and nothing may come between it and the commit
 
-        committed = commit_groups(table, self._plan, groups, summary, catalogs, self._tools.cache, about_to_send)
+        def deletes_at(race: int) -> str:
+            """In the run's own folder, which the record lists: what no snapshot references is deleted with it."""
+            self._lost_a_race = self._lost_a_race or race > 1
+            return f"{run_folder(table, self._run_id)}/deletes-{part.replace('/', '-')}-{race}"
+
+        tools = CommitTools(catalogs, self._tools.cache, deletes_at, about_to_send)
+        committed = commit_groups(table, self._plan, groups, summary, tools)
         if committed.snapshot_id is not None:
             carry_statistics(table, committed.snapshot_id, right.confirm)
         return committed
@@ -235,8 +251,9 @@ class Run:
         if self._dropped:
             self._outputs.abandon(record)  # outputs of dropped file groups are in no snapshot
             return
-        if written_twice or any(group.rewritten.engine == Engine.SPARK.value for group in self._results):
-            self._outputs.delete_unreferenced(record)  # a task that Spark ran twice may have left a file
+        by_spark = any(group.rewritten.engine == Engine.SPARK.value for group in self._results)
+        if written_twice or self._lost_a_race or by_spark:
+            self._outputs.delete_unreferenced(record)  # a task that ran twice, or a lost race, may have left a file
         self._tools.records.close(record)
 
     def _drop(self, dropped: Sequence[DroppedGroup]) -> None:

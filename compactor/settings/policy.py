@@ -70,6 +70,15 @@ class PolicyValues(Section):
     delete_ratio_threshold: float = Field(
         default=0.3, gt=0, le=1, description="Fraction of deleted rows that makes a data file due. 0.3 as in Spark."
     )
+    carried_delete_ratio: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description="Fraction of deleted rows up to which a rewrite copies row groups and deletes the rows in the "
+        "output (a vector on V3, a position delete file on V2) instead of decoding the files. At most half of "
+        "`delete_ratio_threshold` counts, or the output would soon be due again. 0: every rewrite leaves deleted rows "
+        "out, as Spark's action.",
+    )
     equality_delete_threshold: int = Field(
         default=10,
         ge=1,
@@ -141,6 +150,13 @@ class PolicyValues(Section):
         description="Average bytes of a row group below which row groups are decoded and joined instead of copied: "
         "copied row groups keep their size, and tiny ones make every later scan slower.",
     )
+
+    @property
+    def most_carried(self) -> float:
+        """Fraction of deleted rows that an output may hold; 0 if one delete file makes a data file due."""
+        return (
+            0.0 if self.delete_file_threshold == 1 else min(self.carried_delete_ratio, self.delete_ratio_threshold / 2)
+        )
 
 
 def _check_filter(text: str | None) -> str | None:

@@ -121,7 +121,8 @@ def main() -> None:
             name = folder / f"input-{number}.parquet"
             os.link(first, name)
             inputs.append(SpliceInput(f"file://{name}", size))
-        splice = SpliceTask(tuple(inputs), f"file://{folder}/spliced.parquet", SpliceLimits(), ())
+        sources = tuple(EncodeInput(each.location, each.size, rows) for each in inputs)
+        splice = SpliceTask(tuple(inputs), sources, f"file://{folder}/spliced.parquet", 0.0, SpliceLimits(), ())
         found = run_worker(TaskInput(splice, None), folder)
         console.print(f"{options.row_groups} inputs of {size / MEGABYTE:.0f} MB, {COLUMNS} columns", highlight=False)
         report(console, "splice", found, size / MEGABYTE)

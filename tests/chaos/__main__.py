@@ -105,10 +105,21 @@ def play(lake: RestLake, faulty: FaultyCatalog, kind: str, options: argparse.Nam
         "moments": dict(
             Counter(moment for each in rounds for moment, _ in each.operations if moment != "before the plan")
         ),
+        "rows": {
+            "carried (deleted at the plan, copied, deleted in the output)": sum(each.carried for each in rounds),
+            "rebased (deleted by others since the plan)": sum(each.rebased for each in rounds),
+        },
+        "groups left out": dict(Counter(_why(text) for each in rounds for text in each.dropped)),
         "deletes_others_left": chaos.others_dangling,
         "writer_failures": failures,
         "failed": failed,
     }
+
+
+def _why(message: str) -> str:
+    """The kind of a conflict: its text without names."""
+    kinds = ("was removed from", "added once more", "taken back", "two deletion vectors", "was deleted", "were deleted")
+    return next((kind for kind in kinds if kind in message), message)
 
 
 def show(documents: list[dict[str, object]]) -> None:
@@ -118,7 +129,7 @@ def show(documents: list[dict[str, object]]) -> None:
         table = Table(title=f"{what}: {document['interleavings']} interleavings")
         table.add_column("what")
         table.add_column("times", justify="right")
-        for heading in ("outcomes", "operations", "moments"):
+        for heading in ("outcomes", "rows", "groups left out", "operations", "moments"):
             counts = document[heading]
             assert isinstance(counts, dict)
             table.add_row(f"[bold]{heading}[/]", "")

@@ -16,6 +16,7 @@ PARTITIONS = ("p0", "p1", "p2")
 UNPARTITIONED, BY_PARTITION = 0, 1  # spec ids: the table was made without partitions
 ROWS = 6
 OWN_COLUMNS = 3  # id, v, p
+ROW_LEVEL_COMMANDS = ("delete", "update", "merge")
 
 
 @dataclass(frozen=True)
@@ -167,12 +168,30 @@ def maintain(procedure: str, options: str) -> Callable[[Scene], None]:
     return call
 
 
+def copy_on_write(operation: Callable[[Scene], None]) -> Callable[[Scene], None]:
+    """The operation by a writer that replaces whole files."""
+
+    def call(scene: Scene) -> None:
+        modes = "'write.{0}.mode'='copy-on-write'"
+        scene.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({', '.join(map(modes.format, ROW_LEVEL_COMMANDS))})")
+        try:
+            operation(scene)
+        finally:
+            modes = "'write.{0}.mode'='merge-on-read'"
+            scene.sql(f"ALTER TABLE {{t}} SET TBLPROPERTIES ({', '.join(map(modes.format, ROW_LEVEL_COMMANDS))})")
+
+    return call
+
+
 ROW_LEVEL = {
     "append (Spark)": append_by_spark,
     "append (PyIceberg)": append_by_pyiceberg,
     "delete": delete_rows,
     "update": update_rows,
     "merge": merge_rows,
+    "delete, copy on write": copy_on_write(delete_rows),
+    "update, copy on write": copy_on_write(update_rows),
+    "merge, copy on write": copy_on_write(merge_rows),
     "equality delete": delete_by_equality,
     "global equality delete": delete_by_equality_everywhere,
 }

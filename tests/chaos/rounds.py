@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from compactor.errors import FirnlineError, ReplanError
+from compactor.events import Event, GroupCommitted, GroupDropped
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, plan_table
@@ -32,6 +33,10 @@ MOMENTS = (
     "between two commits of the run",
 )
 FINDINGS_SHOWN = 3
+RATIOS = ((0.0, 0.3), (0.05, 0.3), (0.5, 1.0))
+"""`carried_delete_ratio` and `delete_ratio_threshold` of a round."""
+COULD_FOLLOW = ("left out: rows of ", "left out: position deletes ")
+"""How a conflict with new deletes begins: none is left, since no group here is written by Spark."""
 ON_ITS_WAY = "while a writer's commit is on its way"
 
 
@@ -46,6 +51,9 @@ class Round:
     number: int
     operations: list[tuple[str, str]] = field(default_factory=list)
     outcome: str = "nothing due"
+    rebased: int = 0
+    carried: int = 0
+    dropped: list[str] = field(default_factory=list)
     writer_failures: list[str] = field(default_factory=list)
 
 
@@ -108,7 +116,7 @@ class Chaos:
                 name = scene.rng.choice(self._operations)
                 self._apply(scene, done, moment, name, OPERATIONS[name])
 
-        plan = self._plan()
+        plan = self._plan(scene.rng)
         visit(MOMENTS[0])
         with _visits_while_writing(lambda: visit(MOMENTS[1])), _visits_after_check(lambda: visit(MOMENTS[3])):
             asked: list[None] = []
@@ -118,16 +126,16 @@ class Chaos:
                 visit(MOMENTS[2] if len(asked) == 1 else MOMENTS[4])
                 return True
 
-            done.outcome = self._run(plan, enabled)
+            done.outcome = self._run(plan, enabled, done)
 
     def _compact_under_a_writer(self, scene: Scene, done: Round) -> None:
         """A writer's commit has been sent; before it arrives, ours lands."""
         name = scene.rng.choice(self._row_level)
-        plan = self._plan()
+        plan = self._plan(scene.rng)
         rolled_back = self._faulty.rolled_back
 
         def land() -> None:
-            done.outcome = self._run(plan, lambda: True)
+            done.outcome = self._run(plan, lambda: True, done)
 
         rows, self._faulty.before_commit = dict(scene.model.rows), land
         try:
@@ -140,11 +148,21 @@ class Chaos:
         if self._faulty.rolled_back > rolled_back:
             done.outcome += ", rolled back by the catalog"
 
-    def _plan(self) -> Any:
+    def _plan(self, rng: random.Random) -> Any:
         view = self._lake.view(self._table)
-        return plan_table(view, self._lake.settings.policy.for_table(view.name), self._cache, Request(force=True))
+        carried, threshold = rng.choice(RATIOS)
+        policy = self._lake.settings.policy.for_table(view.name)
+        ratios = {"carried_delete_ratio": carried, "delete_ratio_threshold": threshold}
+        return plan_table(view, policy.model_copy(update=ratios), self._cache, Request(force=True))
 
-    def _run(self, plan: Any, enabled: Callable[[], bool]) -> str:
+    def _run(self, plan: Any, enabled: Callable[[], bool], done: Round) -> str:
+        def count(event: Event) -> None:
+            if isinstance(event, GroupCommitted):
+                done.carried += event.rows_carried
+                done.rebased += event.rows_rebased
+            elif isinstance(event, GroupDropped):
+                done.dropped.append(event.message)
+
         rewriter = Rewriter(
             self._lake.session,
             self._lake.catalogs,
@@ -154,6 +172,7 @@ class Chaos:
             lease_seconds=60,
             check_seconds=60,
             commit=self._commit,
+            listener=count,
         )
         try:
             result: RunResult = rewriter.run(plan, enabled=enabled)
@@ -165,6 +184,8 @@ class Chaos:
             self._model.note(Scene(self._lake, self._table, self._model, random.Random(0)).head)
         verdict = check_run(self._lake, self._table, result)
         self.others_dangling += verdict.allowed
+        if any(why in text for text in done.dropped for why in COULD_FOLLOW):
+            return f"FAILED: a group was dropped because of deletes that could follow its rows: {done.dropped}"
         if verdict.findings:
             shown = "; ".join(verdict.findings[:FINDINGS_SHOWN])
             return f"FAILED: {len(verdict.findings)} findings in the metadata: {shown}"
@@ -214,9 +235,9 @@ def _visits_after_check(visit: Callable[[], None]) -> Iterator[None]:
 
     real = commit_groups.commit_replacements
 
-    def commit_replacements(*arguments: Any) -> int:
+    def commit_replacements(*arguments: Any, **more: Any) -> int:
         visit()
-        return real(*arguments)
+        return real(*arguments, **more)
 
     commit_groups.commit_replacements = commit_replacements
     try:

@@ -7,8 +7,8 @@ without changing a row is refused, with a reason. After a failure no file is lef
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -34,6 +34,7 @@ from compactor.rewrite.deletes.position_deletes import (
     deleted_positions,
     kept_rows,
 )
+from compactor.rewrite.deletes.row_maps import InputRows, check_rows, in_order, packed
 from compactor.rewrite.encode.memory import HostMemory, this_host
 from compactor.rewrite.encode.options import BROTLI, CODEC_KEY, DEFAULT_CODEC, WriterOptions, codec_of, writer_options
 from compactor.rewrite.encode.writer import EncodedFile, RowGroupWriter, most_memory, row_groups_within
@@ -118,18 +119,36 @@ def encode(task: EncodeTask, host: HostMemory | None = None) -> EncodedFile | Re
         return error.refusal
 
 
-def _deleted(task: EncodeTask, store: ByteStore) -> dict[str, Positions]:
-    """Positions that deletes remove from each input."""
-    deleted = deleted_positions(store, {each.location: each.position_deletes for each in task.inputs})
+@dataclass(frozen=True, slots=True)
+class _Deleted:
+    """Positions that deletes remove from each input, by what named them."""
+
+    by_position: Mapping[str, Positions]
+    by_value: Mapping[str, Positions]
+
+    def of(self, location: str) -> Positions:
+        by_position = self.by_position.get(location, NO_POSITIONS)
+        by_value = self.by_value.get(location, NO_POSITIONS)
+        return np.union1d(by_position, by_value) if len(by_value) else by_position
+
+    def rows_of(self, source: EncodeInput) -> InputRows:
+        by_position = self.by_position.get(source.location, NO_POSITIONS)
+        by_value = np.setdiff1d(self.by_value.get(source.location, NO_POSITIONS), by_position)
+        rows = source.records
+        return InputRows(source.location, rows, 0, packed(by_position, rows), packed(by_value, rows))
+
+
+def _deleted(task: EncodeTask, store: ByteStore) -> _Deleted:
+    by_position = deleted_positions(store, {each.location: each.position_deletes for each in task.inputs})
+    found: dict[str, Positions] = {}
     deletes = {delete: None for each in task.inputs for delete in each.equality_deletes}
     if deletes:
         schema = _schema(task)
         by_value = EqualityDeletes(store, schema, deletes)
         compared = written_schema(compared_schema(schema, by_value.field_ids), with_lineage=False)
         reader = FileReader(store, compared, dict(task.partition_constants), _mapping(task))
-        for location, positions in positions_by_equality(reader, task.inputs, by_value).items():
-            deleted[location] = np.union1d(deleted.get(location, NO_POSITIONS), positions)
-    return deleted
+        found = dict(positions_by_equality(reader, task.inputs, by_value))
+    return _Deleted(by_position, found)
 
 
 def _written(task: EncodeTask) -> WrittenSchema:
@@ -146,7 +165,7 @@ def _schema(task: EncodeTask) -> Schema:
 class _Encoding:
     """One output task while it is encoded."""
 
-    def __init__(self, task: EncodeTask, store: ByteStore, deleted: dict[str, Positions]) -> None:
+    def __init__(self, task: EncodeTask, store: ByteStore, deleted: _Deleted) -> None:
         self._task = task
         self._store = store
         self._deleted = deleted
@@ -202,14 +221,16 @@ class _Encoding:
                 f"{written.rows} were written",
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
-        return written
+        inputs = in_order(self._deleted.rows_of(each) for each in self._task.inputs)
+        check_rows(self._task.output, inputs, written.rows)
+        return replace(written, inputs=inputs)
 
     def _tables(self, source: EncodeInput) -> Iterator[tuple[pa.Table, float, float]]:
         """The rows of one input without deleted ones, their stored bytes, and the bytes of the rows yet to be read."""
         file, plan, projection = self._reader.open(source.location, source.size)
         if file.metadata.num_rows != source.records:
             raise _miscounted(source, file.metadata.num_rows)
-        positions = self._deleted.get(source.location, NO_POSITIONS)
+        positions = self._deleted.of(source.location)
         self._rows_deleted += int(np.searchsorted(positions, source.records))
         row_bytes = data_bytes(file, source.size) / max(1, source.records)
         position = 0

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
+from compactor.rewrite.deletes.row_maps import InputRows
 from compactor.rewrite.encode.options import WriterOptions
 from compactor.rewrite.encode.written_metrics import MetricsMode, WrittenMetrics
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
@@ -49,6 +50,7 @@ class EncodedFile:
         size: Its bytes.
         split_offsets: Offsets of its row groups.
         row_groups: Number of its row groups.
+        inputs: Where it holds the rows of each input.
     """
 
     rows: int
@@ -58,6 +60,7 @@ class EncodedFile:
     size: int = 0
     split_offsets: tuple[int, ...] = ()
     row_groups: int = 0
+    inputs: tuple[InputRows, ...] = ()
 
 
 class _Sink(io.RawIOBase):

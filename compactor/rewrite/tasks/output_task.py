@@ -1,6 +1,7 @@
 """One output task: splice its input files into one output file where the footers allow it, else encode them.
 
-A Spark task runs it: plain values in, plain values out. Decode once: when a task cannot be spliced as a whole, input
+A Spark task runs it: plain values in, plain values out. Few deleted rows are copied with the others; the commit deletes
+them in the output (they are *carried*). Decode once: when a task cannot be spliced as a whole, input
 files that an earlier encode wrote keep their row groups. Only the other files are decoded, into a temporary file
 (`aside`) that is then spliced together with them.
 """
@@ -8,9 +9,11 @@ files that an earlier encode wrote keep their row groups. Only the other files a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
@@ -18,6 +21,9 @@ from compactor.credentials.vended import VendedCredential
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.locations import attempt_location
 from compactor.reasons import Reason, Refusal
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, deleted_positions
+from compactor.rewrite.deletes.row_maps import InputRows, check_rows, in_order, packed
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.footer import Footer, read_footer
@@ -40,6 +46,7 @@ ENCODABLE = frozenset(
         Reason.CHUNKS_TOO_SMALL,
         Reason.FOOTER_TOO_LARGE,
         Reason.TOO_MANY_ROW_GROUPS,
+        Reason.TOO_MANY_DELETES,
     }
 )
 FOREIGN_FOOTER = frozenset({Reason.FOOTER_TOO_LARGE, Reason.UNREADABLE_FOOTER})
@@ -52,11 +59,14 @@ ENCODED_BY = f"parquet-cpp-arrow version {pa.__version__}".encode()  # `created_
 class SpliceTask:
     """Splice `inputs` (in arrival order) into the file `output`.
 
+    `sources`: the same files with their deletes. `most_carried`: fraction of rows that may be deleted and are copied.
     `storage`: FileIO properties. `vended`: the credential, if the catalog vends it.
     """
 
     inputs: tuple[SpliceInput, ...]
+    sources: tuple[EncodeInput, ...]
     output: str
+    most_carried: float
     limits: SpliceLimits
     storage: tuple[tuple[str, str], ...] = field(repr=False)
     vended: VendedCredential | None = None
@@ -65,6 +75,10 @@ class SpliceTask:
     def store(self) -> ByteStore:
         """The store of the output and of the inputs."""
         return byte_store_for(self.output, dict(self.storage), self.vended)
+
+    def may_copy(self, source: EncodeInput) -> bool:
+        """Whether the deletes of a file allow to copy its row groups, as far as their kind tells."""
+        return not source.has_deletes or (bool(self.most_carried) and not source.equality_deletes)
 
 
 @dataclass(frozen=True)
@@ -90,14 +104,11 @@ class TaskInput:
         )
 
     @property
-    def has_deletes(self) -> bool:
-        """Whether deletes apply to some input."""
-        return self.encode is not None and any(each.has_deletes for each in self.encode.inputs)
-
-    @property
     def may_copy_all(self) -> bool:
         """Whether row groups of all inputs may be copied, as far as deletes and file sizes tell."""
-        return self.splice is not None and not self.has_deletes and _sizes_refused(self.splice) is None
+        if self.splice is None or _sizes_refused(self.splice) is not None:
+            return False
+        return all(self.splice.may_copy(source) for source in self.splice.sources)
 
     @property
     def may_keep(self) -> tuple[int, ...]:
@@ -107,8 +118,8 @@ class TaskInput:
         smallest = self.splice.limits.min_row_group_bytes
         return tuple(
             index
-            for index, source in enumerate(self.encode.inputs)
-            if not source.has_deletes and source.size >= smallest
+            for index, source in enumerate(self.splice.sources)
+            if self.splice.may_copy(source) and source.size >= smallest
         )
 
 
@@ -121,13 +132,20 @@ class MixedFile:
     kept: tuple[int, ...]
 
 
+Deleted = Mapping[str, Positions]
+"""Positions that are deleted, by data file; files without any are left out."""
+
+
 @dataclass(frozen=True)
 class TaskResult:
-    """The output file, why it was not spliced (None: it was, or no splice was tried), and the input bytes decoded."""
+    """The output file, why it was not spliced (None: it was, or no splice was tried), the input bytes decoded, and
+    where the output holds the rows of each input.
+    """
 
     file: SplicedFile | EncodedFile | MixedFile
     not_spliced: Refusal | None
     decoded_bytes: int
+    inputs: tuple[InputRows, ...]
 
 
 def run_task(work: TaskInput) -> TaskResult | Refusal:
@@ -138,25 +156,42 @@ def run_task(work: TaskInput) -> TaskResult | Refusal:
         RetryError: the store does not answer.
     """
     refused: Refusal | None = None
-    if work.splice is not None and not work.has_deletes:
-        spliced = _spliced(work.splice)
-        if isinstance(spliced, SplicedFile):
-            return TaskResult(spliced, None, 0)
+    deleted: Deleted = {}
+    if work.splice is not None:
+        try:
+            deleted = _deleted(work.splice)
+        except GiveUpError as error:
+            return _left_to_iceberg(error)
+        spliced = _copied(work.splice, deleted)
+        if isinstance(spliced, TaskResult):
+            return spliced
         refused = spliced
     if work.encode is None or (refused is not None and refused.reason not in ENCODABLE):
         return refused or Refusal(Reason.NO_ENGINE, "Neither splice nor encode was requested.")
+    return _decoded(work, work.encode, refused, deleted)
+
+
+def _decoded(
+    work: TaskInput, everything: EncodeTask, refused: Refusal | None, deleted: Deleted
+) -> TaskResult | Refusal:
+    """Decode the inputs that must be decoded, or all of them."""
     try:
-        mixed = _mixed(work, work.encode, refused)
+        mixed = _mixed(work, everything, refused, deleted)
         if mixed is not None:
             return mixed
-        encoded = encode(work.encode)
+        encoded = encode(everything)
     except GiveUpError as error:
-        if error.reason in DAMAGE or error.reason == Reason.OUTPUT_EXISTS:
-            raise
-        return Refusal(error.reason, str(error))  # Iceberg's own reader may read what Arrow cannot
+        return _left_to_iceberg(error)
     if isinstance(encoded, Refusal):
         return encoded
-    return TaskResult(encoded, refused, sum(each.size for each in work.encode.inputs))
+    return TaskResult(encoded, refused, sum(each.size for each in everything.inputs), encoded.inputs)
+
+
+def _left_to_iceberg(error: GiveUpError) -> Refusal:
+    """Iceberg's own reader may read what Arrow cannot. Raises the error if it would read wrong rows."""
+    if error.reason in DAMAGE or error.reason == Reason.OUTPUT_EXISTS:
+        raise error
+    return Refusal(error.reason, str(error))
 
 
 def foreseen(work: TaskInput) -> tuple[Refusal | None, Refusal | None]:
@@ -167,7 +202,7 @@ def foreseen(work: TaskInput) -> tuple[Refusal | None, Refusal | None]:
         RetryError: the store does not answer.
     """
     not_spliced = None
-    if work.splice is not None and not work.has_deletes:
+    if work.splice is not None and all(work.splice.may_copy(source) for source in work.splice.sources):
         judged = _judged(work.splice)
         if not isinstance(judged, Refusal):
             return None, None
@@ -175,6 +210,44 @@ def foreseen(work: TaskInput) -> tuple[Refusal | None, Refusal | None]:
     if work.encode is None or (not_spliced is not None and not_spliced.reason not in ENCODABLE):
         return not_spliced, not_spliced
     return not_spliced, encode_refusal(work.encode)
+
+
+def _deleted(task: SpliceTask) -> Deleted:
+    """The deleted positions of inputs that may be copied.
+
+    Raises:
+        GiveUpError: a delete file is damaged.
+        RetryError: the store does not answer.
+    """
+    sources = [each for each in task.sources if each.has_deletes and task.may_copy(each)]
+    if not sources:
+        return {}
+    found = deleted_positions(task.store, {each.location: each.position_deletes for each in sources})
+    rows = {each.location: each.records for each in sources}
+    return {path: positions[: np.searchsorted(positions, rows[path])] for path, positions in found.items()}
+
+
+def _copied(task: SpliceTask, deleted: Deleted) -> TaskResult | Refusal | None:
+    """Splice all inputs, with their deleted rows if these are few. None: their deletes forbid it, nothing was tried."""
+    if not all(task.may_copy(source) for source in task.sources):
+        return None
+    rows, gone = sum(each.records for each in task.sources), sum(map(len, deleted.values()))
+    if gone > task.most_carried * rows:
+        return Refusal(
+            Reason.TOO_MANY_DELETES,
+            f"{gone} of {rows} rows are deleted, more than policy.carried_delete_ratio ({task.most_carried:g}) allows",
+        )
+    spliced = _spliced(task)
+    if isinstance(spliced, Refusal):
+        return spliced
+    inputs = in_order(_carrying(source, deleted) for source in task.sources)
+    check_rows(task.output, inputs, spliced.rows)
+    return TaskResult(spliced, None, 0, inputs)
+
+
+def _carrying(source: EncodeInput, deleted: Deleted) -> InputRows:
+    carried = packed(deleted.get(source.location, NO_POSITIONS), source.records)
+    return InputRows(source.location, source.records, carried=carried)
 
 
 def _footers(store: ByteStore, inputs: Sequence[SpliceInput]) -> list[Footer]:
@@ -215,7 +288,7 @@ def _sizes_refused(task: SpliceTask) -> Refusal | None:
     return files_too_small([each.size for each in task.inputs], task.limits)
 
 
-def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None) -> TaskResult | None:
+def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None, deleted: Deleted) -> TaskResult | None:
     """Decode only the inputs that must be decoded.
 
     None: that is all of them or none, or the decoded part cannot be spliced together with the others.
@@ -223,7 +296,7 @@ def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None) -> 
     if work.splice is None or work.aside is None or encode_refusal(everything) is not None:
         return None
     task, store = work.splice, work.splice.store
-    kept = _worth_keeping(store, task, work.may_keep)
+    kept = _worth_keeping(store, task, [index for index in work.may_keep if _few_deleted(task, index, deleted)])
     rest = tuple(index for index in range(len(task.inputs)) if index not in kept)
     lineage = _lineage_of([task.inputs[index] for index in rest])
     if not kept or not rest or isinstance(lineage, Refusal):
@@ -232,19 +305,27 @@ def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None) -> 
     encoded = encode(part)
     if isinstance(encoded, Refusal):
         return None
+    order = sorted((*kept, rest[0]))  # the decoded rows stand where the first of their inputs stood
     try:
-        inputs: list[tuple[int, SpliceInput]] = [(index, task.inputs[index]) for index in kept]
+        inputs = {index: task.inputs[index] for index in kept}
         if encoded.rows:
-            inputs.append((rest[0], SpliceInput(work.aside, encoded.size, lineage)))
-        inputs.sort(key=lambda each: each[0])
-        joined = replace(task, inputs=tuple(each for _, each in inputs))
+            inputs[rest[0]] = SpliceInput(work.aside, encoded.size, lineage)
+        joined = replace(task, inputs=tuple(inputs[index] for index in order if index in inputs))
         spliced = _spliced(joined)
     finally:
         if encoded.rows:
             store.delete(work.aside)
     if isinstance(spliced, Refusal):
         return None
-    return TaskResult(MixedFile(spliced, encoded, kept), refused, sum(each.size for each in part.inputs))
+    rows = [(_carrying(task.sources[index], deleted),) if index in kept else encoded.inputs for index in order]
+    placed = in_order(chain.from_iterable(rows))
+    check_rows(task.output, placed, spliced.rows)
+    return TaskResult(MixedFile(spliced, encoded, kept), refused, sum(each.size for each in part.inputs), placed)
+
+
+def _few_deleted(task: SpliceTask, index: int, deleted: Deleted) -> bool:
+    source = task.sources[index]
+    return len(deleted.get(source.location, NO_POSITIONS)) <= task.most_carried * source.records
 
 
 def _worth_keeping(store: ByteStore, task: SpliceTask, candidates: Sequence[int]) -> tuple[int, ...]:

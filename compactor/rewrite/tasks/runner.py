@@ -18,10 +18,11 @@ from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError
 from compactor.locations import attempt_location
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
-from compactor.planning.engine import Engine, EngineChoice, is_sorted
+from compactor.planning.engine import DELETES_CARRIED, Engine, EngineChoice, is_sorted
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.planning.spark_misreads import misread
 from compactor.reasons import Reason, Refusal
+from compactor.rewrite.deletes.row_maps import InputRows
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge, to_json, with_column_sizes
 from compactor.rewrite.splice.splice import SplicedFile
@@ -43,7 +44,8 @@ JOBS_OF_A_TASK = 2  # a bundle whose job failed, and a task whose credential end
 class WrittenOutput:
     """One output task's result, ready to commit, with independent counts. Sizes in bytes.
 
-    `scan_tasks`: Java scan tasks of the inputs. `outputs`: Java data files, none if all rows were deleted.
+    `scan_tasks`: Java scan tasks of the inputs. `outputs`: Java data files, none if all rows were deleted. `inputs`:
+    where the one output holds the rows of each input; None: Spark wrote it, and its order is unknown.
     """
 
     engine: EngineChoice
@@ -56,6 +58,7 @@ class WrittenOutput:
     rows_out: int
     seconds: float
     bytes_decoded: int
+    inputs: tuple[InputRows, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -214,9 +217,6 @@ class OutputTaskRunner:
             content_file(each.entry.key, each.entry.path, "parquet", each.size, {"record-count": each.entry.records})
             for each in files
         ]
-        engine = planned.engine
-        if written.not_spliced is not None:
-            engine = EngineChoice(Engine.ENCODE, written.not_spliced.reason, written.not_spliced.sentence)
         outputs = []
         if file.rows:
             output = content_file(
@@ -229,7 +229,7 @@ class OutputTaskRunner:
             )
             outputs = self._table.files([output])
         return WrittenOutput(
-            engine=engine,
+            engine=_engine_of(planned, written),
             scan_tasks=self._table.scan_tasks(inputs),
             outputs=tuple(outputs),
             files_in=len(files),
@@ -239,6 +239,7 @@ class OutputTaskRunner:
             rows_out=file.rows,
             seconds=attempt.seconds,
             bytes_decoded=written.decoded_bytes,
+            inputs=written.inputs,
         )
 
     def _metrics_of(
@@ -329,3 +330,12 @@ class OutputTaskRunner:
                 paths = [file.entry.path for planned in self._plan.groups for file in planned.file_group.files]
                 self._spark_tasks = self._table.planned_scan_tasks(paths)
             return self._spark_tasks
+
+
+def _engine_of(planned: PlannedGroup, written: TaskResult) -> EngineChoice:
+    """The engine that wrote an output, and why: the files may rule out the planned one, or allow a cheaper one."""
+    if written.not_spliced is not None:
+        return EngineChoice(Engine.ENCODE, written.not_spliced.reason, written.not_spliced.sentence)
+    if isinstance(written.file, SplicedFile) and any(each.carried for each in written.inputs):
+        return EngineChoice(Engine.SPLICE, Reason.DELETES_CARRIED, DELETES_CARRIED)
+    return planned.engine

@@ -27,11 +27,13 @@ def build_task_input(plan: TablePlan, planned: PlannedGroup, index: int, output:
     With engine `auto` the task tries to splice, then to encode. An engine that was requested is the only one tried.
     """
     files = planned.file_group.tasks[index]
-    if plan.requested_engine == "splice":
-        return TaskInput(splice_task(plan, files, output), None)
+    encode = encode_task(plan, files, output)
     if plan.requested_engine == "encode":
-        return TaskInput(None, encode_task(plan, files, output))
-    return TaskInput(splice_task(plan, files, output), encode_task(plan, files, output), aside(output))
+        return TaskInput(None, encode)
+    splice = splice_task(plan, files, encode.inputs, output)
+    if plan.requested_engine == "splice":
+        return TaskInput(splice, None)
+    return TaskInput(splice, encode, aside(output))
 
 
 def aside(output: str) -> str:
@@ -39,8 +41,10 @@ def aside(output: str) -> str:
     return f"{output.removesuffix('.parquet')}-part.parquet"
 
 
-def splice_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> SpliceTask:
-    """Splice `files` into `output`."""
+def splice_task(
+    plan: TablePlan, files: tuple[LiveFile, ...], sources: tuple[EncodeInput, ...], output: str
+) -> SpliceTask:
+    """Splice `files` into `output`; `sources`: the same files with their deletes."""
     lineage = plan.table.keeps_row_lineage
     return SpliceTask(
         inputs=tuple(
@@ -51,7 +55,9 @@ def splice_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> Sp
             )
             for file in files
         ),
+        sources=sources,
         output=output,
+        most_carried=plan.policy.most_carried,
         limits=SpliceLimits(min_row_group_bytes=plan.policy.min_row_group_size),
         storage=_storage(plan.table),
         vended=vended_of(plan.table.io),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -26,8 +28,9 @@ from compactor.planning.engine import Engine, EngineChoice, choose_engine, impos
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.planning.planner import FileGroup
 from compactor.reasons import Refusal
-from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
 from compactor.rewrite.deletes.position_deletes import DeleteFile
+from compactor.rewrite.deletes.row_maps import unpacked
 from compactor.rewrite.encode.encode import EncodeTask, encode
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet import footer as parquet_footer
@@ -71,6 +74,7 @@ class Files:
     def __init__(self, folder: Path, *, lineage: bool = False) -> None:
         self.folder = folder
         self.lineage = lineage
+        self.most_carried = 0.0
         self.inputs: list[EncodeInput] = []
         self.rows: list[int] = []
 
@@ -122,7 +126,9 @@ class Files:
                 )
                 for each in self.inputs
             ),
+            tuple(self.inputs),
             output,
+            self.most_carried,
             LIMITS,
             (),
         )
@@ -166,6 +172,98 @@ def test_a_file_with_deletes_is_decoded_and_its_neighbours_are_copied(tmp_path: 
     assert written.decoded_bytes == files.inputs[1].size
     assert written.not_spliced is None
     assert files.output["id"].to_pylist() == files.rows
+
+
+def places(written: TaskResult) -> list[tuple[str, int]]:
+    """Where each row of the output comes from: its input and the position there, as the map says."""
+    found: dict[int, tuple[str, int]] = {}
+    for each in written.inputs:
+        for position in range(each.rows):
+            found |= {int(at): (each.location, position) for at in each.moved(np.array([position]))}
+    return [found[at] for at in range(len(found))]
+
+
+def rows_by_place(files: Files) -> dict[tuple[str, int], int]:
+    """The id of each row, also of deleted ones."""
+    first = accumulate((each.records for each in files.inputs), initial=0)
+    return {
+        (each.location, position): start + position
+        for start, each in zip(first, files.inputs, strict=False)
+        for position in range(each.records)
+    }
+
+
+def test_few_deleted_rows_are_copied_and_their_places_are_known(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.most_carried = 0.01
+    for _ in range(3):
+        files.add(LARGE)
+    files.delete(1, [0, 7, LARGE - 1])
+    written = files.write()
+    assert isinstance(written.file, SplicedFile)
+    assert (written.decoded_bytes, written.not_spliced) == (0, None)
+    ids = rows_by_place(files)
+    assert [ids[place] for place in places(written)] == files.output["id"].to_pylist() == list(range(3 * LARGE))
+    assert [list(unpacked(each.carried)) for each in written.inputs] == [[], [0, 7, LARGE - 1], []]
+
+
+def test_many_deleted_rows_are_left_out_and_the_places_of_the_others_are_known(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.most_carried = 0.01
+    for _ in range(3):
+        files.add(LARGE)
+    files.delete(1, list(range(200)))
+    written = files.write()
+    assert isinstance(written.file, EncodedFile)
+    assert written.not_spliced is not None
+    assert written.not_spliced.reason == "too_many_deletes"
+    ids = rows_by_place(files)
+    assert [ids[place] for place in places(written)] == files.output["id"].to_pylist() == files.rows
+    assert not any(each.carried for each in written.inputs)
+
+
+def test_a_kept_file_carries_few_deletes_while_others_are_decoded(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.most_carried = 0.01
+    files.add(LARGE, encoded=True)
+    files.add(100)
+    files.add(LARGE, encoded=True)
+    files.add(LARGE, encoded=True)
+    files.delete(2, [3])
+    files.delete(3, list(range(0, LARGE, 2)))
+    before = len(files.rows)
+    written = files.write()
+    assert isinstance(written.file, MixedFile)
+    assert written.file.kept == (0, 2)
+    output = files.output["id"].to_pylist()
+    ids = rows_by_place(files)
+    assert [ids[place] for place in places(written)] == output
+    assert len(output) == before + 1
+    assert set(output) - set(files.rows) == {LARGE + 100 + 3}
+
+
+@pytest.mark.parametrize("most_carried", [0.0, 0.5])
+def test_no_delete_is_carried_where_none_may_be(tmp_path: Path, most_carried: float) -> None:
+    """Equality deletes are never carried: the output would keep rows that only the plan knew to be deleted."""
+    files = Files(tmp_path)
+    files.most_carried = most_carried
+    files.add(LARGE)
+    files.add(LARGE)
+    if most_carried:
+        path = tmp_path / "by-value.parquet"
+        pq.write_table(pa.table({"id": [5]}, schema=pa.schema([ARROW.field("id")])), path)
+        delete = EqualityDelete(f"file://{path}", path.stat().st_size, 9, (1,))
+        files.inputs = [replace(each, equality_deletes=(delete,)) for each in files.inputs]
+        files.rows.remove(5)
+    else:
+        files.delete(0, [5])
+    written = files.write()
+    assert isinstance(written.file, EncodedFile)
+    assert files.output["id"].to_pylist() == files.rows
+    first = written.inputs[0]
+    assert (list(unpacked(first.by_value)), list(unpacked(first.by_position))) == (
+        ([5], []) if most_carried else ([], [5])
+    )
 
 
 def test_a_file_that_loses_every_row_leaves_the_others_as_they_are(tmp_path: Path) -> None:
@@ -361,6 +459,29 @@ def test_the_engine_follows_from_what_manifests_say(kind: str) -> None:
             with pytest.raises(InputError) as raised:
                 choose_engine(table, file.key, group, cheaper)
             assert raised.value.reason == reason
+
+
+@pytest.mark.parametrize("kind", ["position deletes", "deletion vectors"])
+def test_few_deletes_are_carried_if_the_policy_allows(kind: str) -> None:
+    file, (delete,), _, _ = CHOICES[kind]
+    group = (LiveFile(entry(path="other", records=90)), LiveFile(file, (delete._replace(records=5),)))
+    for most, engine in ((0.05, Engine.SPLICE), (0.049, Engine.ENCODE)):
+        choice = choose_engine(table_of(), file.key, group, most_carried=most)
+        assert choice.kind is engine
+        assert (choice.reason == "deletes_carried") == (engine is Engine.SPLICE)
+    assert choose_engine(table_of(), file.key, group, "splice", most_carried=0.05).reason == "deletes_carried"
+
+
+def test_each_vector_of_a_shared_puffin_file_counts() -> None:
+    vectors = [VECTOR._replace(applies_to=f"file {number}", blob=(number, 1), records=5) for number in range(2)]
+    group = [LiveFile(entry(path=f"file {number}", records=50), (vectors[number],)) for number in range(2)]
+    assert choose_engine(table_of(), KEY, group, most_carried=0.1).reason == "deletes_carried"
+    assert choose_engine(table_of(), KEY, group, most_carried=0.09).reason == "deletion_vectors"
+
+
+def test_equality_deletes_are_never_carried() -> None:
+    group = (LiveFile(entry(records=1000), (BY_VALUE._replace(records=1),)),)
+    assert choose_engine(table_of(), KEY, group, most_carried=1.0).reason == "equality_deletes"
 
 
 def test_a_table_with_a_sort_order_is_sorted_anew_not_copied() -> None:

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from compactor.errors import GiveUpError
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.parquet.footer import ColumnChunk, Footer
 from compactor.rewrite.parquet.thrift import (
     BINARY,
@@ -275,7 +276,10 @@ def test_lineage_that_cannot_be_decoded(tmp_path: Path, damage: str) -> None:
 def test_a_task_looks_at_lineage_too(tmp_path: Path) -> None:
     parts = [(write(tmp_path / "a", PLAIN), PLAIN.inherited), (write(tmp_path / "b", MERGED), MERGED.inherited)]
     inputs = tuple(SpliceInput(str(path), path.stat().st_size, lineage) for path, lineage in parts)
-    task = SpliceTask(inputs, str(tmp_path / "out"), ANY_SIZE, ())
+    sources = tuple(
+        EncodeInput(each.location, each.size, pq.ParquetFile(each.location).metadata.num_rows) for each in inputs
+    )
+    task = SpliceTask(inputs, sources, str(tmp_path / "out"), 0.0, ANY_SIZE, ())
     assert foreseen(TaskInput(task, None)) == (None, None)
     result = run_task(TaskInput(task, None))
     assert isinstance(result, TaskResult)
