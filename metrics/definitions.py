@@ -460,6 +460,17 @@ COMMIT_REMOVED_DELETE_FILES = counter(
     "rewritten.",
     "None although tables have many delete files: their data files are not due. Lower the delete thresholds.",
 )
+CARRIED_ROWS = counter(
+    "firnline_carried_rows_total",
+    "Deleted rows that rewrites copied and deleted in their outputs, because they were few "
+    "(policy.carried_delete_ratio).",
+    "Many of the rewritten rows: scans read them in vain. Lower policy.carried_delete_ratio.",
+)
+REBASED_ROWS = counter(
+    "firnline_rebased_rows_total",
+    "Rows that other commits deleted while their files were rewritten; the rewrite's commit deleted them in its outputs.",
+    "No action: without this the rewrites would have been lost. Many: the table's deletes are frequent.",
+)
 LAST_COMMIT_TIMESTAMP_SECONDS = gauge(
     "firnline_last_commit_timestamp_seconds",
     "Time of the last committed run, since the epoch; 0 before the first.",

@@ -108,7 +108,10 @@ class Recorder:
                 self._count(d.HISTORY_ROWS, event.rows)
                 self._count(d.HISTORY_DROPPED_ROWS, event.dropped)
                 self._count(d.HISTORY_FAILED_APPENDS, 1 if event.error else 0)
-            case events.GroupCommitted() | events.PartitionsSkipped() | events.RunMoved():
+            case events.GroupCommitted():
+                self._count(d.CARRIED_ROWS, event.rows_carried)
+                self._count(d.REBASED_ROWS, event.rows_rebased)
+            case events.PartitionsSkipped() | events.RunMoved():
                 pass  # for the log, the history and the status page; RunCommitted and RunSkipped count the run
             case _:
                 assert_never(event)

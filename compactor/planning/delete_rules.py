@@ -6,10 +6,11 @@ costs a commit, the files that it reads and writes, and its bytes twice.
 
 *Bound.* Files are rewritten because of deletes only if `net` is positive: such rewrites read at most
 `PAYBACK_SCANS * OPEN_BYTES / 2` = 8 MiB for each file that leaves, and twice the dropped bytes. Each file that a writer
-adds, data or delete file, leaves once. These rewrites are in addition to those that the tiers bound (tiers.py), and to
-two kinds that are due at any cost: files that are not small and drop a ratio of their bytes (`delete_ratio_threshold`)
-or a number of delete files that grows with their size (`equality_delete_threshold`); and small files with as many
-deletes in an idle partition, once after each time that a writer committed.
+adds, data or delete file, leaves once; an output that holds deleted rows adds a delete file. These rewrites are in
+addition to those that the tiers bound (tiers.py), and to two kinds that are due at any cost: files that are not small
+and drop a ratio of their bytes (`delete_ratio_threshold`) or a number of delete files that grows with their size
+(`equality_delete_threshold`); and small files with as many deletes in an idle partition, once after each time that a
+writer committed.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ class Saving:
         return PAYBACK_SCANS * self.saved - self.cost
 
 
-def saving(files: Sequence[LiveFile], chosen: AbstractSet[int], outputs: int) -> Saving:
+def saving(files: Sequence[LiveFile], chosen: AbstractSet[int], outputs: int, most_carried: float = 0.0) -> Saving:
     """The saving of rewriting `chosen` (indexes of a partition's `files`) into `outputs` files.
+
+    `most_carried`: fraction of deleted rows up to which the outputs hold them: then each output has a delete file.
 
     A delete file leaves if it applies to no other file of the partition. A global delete file (of an unpartitioned
     spec, in a partitioned table) may apply to files of other partitions: it counts as staying.
@@ -56,9 +59,22 @@ def saving(files: Sequence[LiveFile], chosen: AbstractSet[int], outputs: int) ->
     deletes = {delete.identity: delete.key == file.entry.key for file in rewritten for delete in file.deletes}
     leaving = sum(own and identity not in needed for identity, own in deletes.items())
     size = sum(file.size for file in rewritten)
-    dropped = sum(file.deleted_ratio * file.size for file in rewritten)
-    saved = len(rewritten) - outputs + leaving + dropped / OPEN_BYTES
-    return Saving(saved, len(rewritten) + len(deletes) + outputs + 2 * size / OPEN_BYTES)
+    carried = few_deletes(rewritten, most_carried)
+    dropped = 0.0 if carried else sum(file.deleted_ratio * file.size for file in rewritten)
+    added = outputs if carried and deletes else 0
+    saved = len(rewritten) - outputs + leaving - added + dropped / OPEN_BYTES
+    return Saving(saved, len(rewritten) + len(deletes) + outputs + added + 2 * size / OPEN_BYTES)
+
+
+def few_deletes(files: Sequence[LiveFile], most_carried: float) -> bool:
+    """Whether so few rows are deleted, all of them by position, that the outputs may hold them.
+
+    An estimate: positions may repeat, and a delete file of a partition may name rows of other files.
+    """
+    deletes = {delete.identity: delete for file in files for delete in file.deletes}.values()
+    if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
+        return False
+    return sum(delete.records for delete in deletes) <= most_carried * sum(file.entry.records for file in files)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.partitions import PartitionKey
 from compactor.planning.compared_columns import not_compared
+from compactor.planning.delete_rules import few_deletes
 from compactor.planning.spark_misreads import misread
 from compactor.reasons import Reason
 
@@ -70,7 +71,7 @@ def choose_engine(
     if foreign is not None and requested == "auto":
         return EngineChoice(Engine.SPARK, *foreign)
     deletes = _deletes(delete_files)
-    carried = deletes is not None and _carried(files, most_carried)
+    carried = deletes is not None and few_deletes(files, most_carried)
     obstacle = foreign or (deletes if requested == "splice" and not carried else None)
     if obstacle is not None:
         raise InputError(
@@ -129,14 +130,6 @@ def _deletes(deletes: Collection[FileEntry]) -> tuple[Reason, str] | None:
     if deletes:
         return Reason.POSITION_DELETES, "position deletes apply: rows must be left out"
     return None
-
-
-def _carried(files: Sequence[LiveFile], most_carried: float) -> bool:
-    """Whether few rows are deleted, all of them by position. An estimate: positions may repeat."""
-    deletes = {delete.identity: delete for file in files for delete in file.deletes}.values()
-    if any(delete.content is Content.EQUALITY_DELETES for delete in deletes):
-        return False
-    return sum(delete.records for delete in deletes) <= most_carried * sum(file.entry.records for file in files)
 
 
 def _compared_ids(deletes: Collection[FileEntry]) -> frozenset[int]:

@@ -120,7 +120,7 @@ class TieredPolicy:
         found = []
         for chosen in choices:
             outputs = len(self.cut([files[index] for index in sorted(chosen)]))
-            found.append((saving(files, chosen, outputs).net, chosen))
+            found.append((saving(files, chosen, outputs, self.values.most_carried).net, chosen))
         return max(found, key=lambda each: (each[0], -len(each[1])))
 
     def _deletes_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:

@@ -9,7 +9,7 @@ Outputs are never written twice.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from compactor.commit.replace import CommitSummary, NewDeletes, Replacement, commit_replacements
@@ -34,22 +34,11 @@ FIRST_VERSION_WITH_DELETES = 2
 
 
 @dataclass(frozen=True)
-class CommittedGroup:
-    """A committed file group. `carried`: deleted rows that its outputs hold; `rebased`: rows that other commits deleted
-    while it was rewritten.
-    """
-
-    result: GroupResult
-    carried: int = 0
-    rebased: int = 0
-
-
-@dataclass(frozen=True)
 class Committed:
     """The result of a commit. `snapshot_id` is None when nothing was sent, e.g. because every group was dropped."""
 
     snapshot_id: int | None
-    kept: tuple[CommittedGroup, ...]
+    kept: tuple[GroupResult, ...]
     dropped: tuple[DroppedGroup, ...]
     delete_files_removed: int
 
@@ -111,7 +100,7 @@ def commit_groups(
             continue
         return Committed(
             snapshot_id=snapshot_id,
-            kept=tuple(CommittedGroup(group, each.carried, each.rebased) for group, each in pairs),
+            kept=tuple(replace(group, rows_carried=each.carried, rows_rebased=each.rebased) for group, each in pairs),
             dropped=tuple(dropped),
             delete_files_removed=len(dangling),
         )

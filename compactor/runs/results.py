@@ -19,11 +19,15 @@ class GroupResult:
     """One rewritten file group; `rows_in - rows_deleted == rows_out` was checked.
 
     `parts`: the outputs to commit; empty once they are committed, because they hold Java objects.
+    `rows_carried`: deleted rows that the outputs hold, and that the commit deleted there. `rows_rebased`: rows that
+    other commits deleted while the group was rewritten. Both are known after the commit.
     """
 
     planned: PlannedGroup
     rewritten: GroupRewritten
     parts: Sequence[WrittenOutput]
+    rows_carried: int = 0
+    rows_rebased: int = 0
 
 
 @dataclass(frozen=True)

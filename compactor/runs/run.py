@@ -199,7 +199,7 @@ class Run:
                 self._charge(Spent(commits=1))
                 raise
         self._drop(committed.dropped)
-        self._results += [replace(group.result, parts=()) for group in committed.kept]
+        self._results += [replace(group, parts=()) for group in committed.kept]
         self._commit_seconds += self._tools.clock() - started
         if committed.snapshot_id is None:
             return
@@ -210,11 +210,11 @@ class Run:
         for group in committed.kept:
             self._tools.listener(
                 GroupCommitted(
-                    rewritten=group.result.rewritten,
+                    rewritten=group.rewritten,
                     snapshot_id=committed.snapshot_id,
                     delete_files_removed=committed.delete_files_removed,
-                    rows_carried=group.carried,
-                    rows_rebased=group.rebased,
+                    rows_carried=group.rows_carried,
+                    rows_rebased=group.rows_rebased,
                 )
             )
 

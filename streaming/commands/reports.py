@@ -109,6 +109,8 @@ def _planned_document(planned: PlannedGroup) -> Document:
         "rows_in": group.rows,
         "rows_deleted": None,
         "rows_out": None,
+        "rows_carried": None,
+        "rows_rebased": None,
     }
 
 
@@ -158,6 +160,8 @@ def _result_document(result: GroupResult) -> Document:
         "rows_in": rewritten.rows_in,
         "rows_deleted": rewritten.rows_deleted,
         "rows_out": rewritten.rows_out,
+        "rows_carried": result.rows_carried,
+        "rows_rebased": result.rows_rebased,
     }
 
 
@@ -309,6 +313,15 @@ def print_run(console: Console, result: RunResult) -> None:
         where = partition_text(drop.planned.file_group.partition)
         console.print(f"[red]not rewritten[/] {where}: {drop.error}", highlight=False)
     seconds = {"plan": result.plan_seconds, "rewrite": result.rewrite_seconds, "commit": result.commit_seconds}
+    carried, rebased = (
+        sum(getattr(group, name) for group in result.groups) for name in ("rows_carried", "rows_rebased")
+    )
+    if carried:
+        console.print(f"deleted rows copied, and deleted in the outputs: {carried:,}", highlight=False)
+    if rebased:
+        console.print(
+            f"rows that other commits deleted meanwhile, deleted in the outputs: {rebased:,}", highlight=False
+        )
     if result.delete_files_removed:
         console.print(f"delete files removed: {result.delete_files_removed}", highlight=False)
     console.print(", ".join(f"{stage} {value:.2f} s" for stage, value in seconds.items()))

@@ -77,6 +77,8 @@ def _log_rewrite(event: events.GroupCommitted) -> None:
         bytes_out=group.bytes_out,
         rows_deleted=group.rows_deleted,
         rows_out=group.rows_out,
+        rows_carried=event.rows_carried,
+        rows_rebased=event.rows_rebased,
         seconds=_rounded(group.seconds),
         snapshot_id=event.snapshot_id,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +23,7 @@ from tests.chaos.model import SerialModel
 from tests.chaos.operations import OPERATIONS, ROW_LEVEL, Scene, append_by_spark
 from tests.conftest import Lake
 from tests.correctness.metadata_oracle import check_run
+from tests.correctness.stage import any_size_splices
 from tests.services.faulty_catalog import FaultyCatalog
 
 MOMENTS = (
@@ -33,6 +34,8 @@ MOMENTS = (
     "between two commits of the run",
 )
 FINDINGS_SHOWN = 3
+SPLICES = 0.7
+"""Share of rounds that may splice files of any size; others decode small files, as outside of tests."""
 RATIOS = ((0.0, 0.3), (0.05, 0.3), (0.5, 1.0))
 """`carried_delete_ratio` and `delete_ratio_threshold` of a round."""
 COULD_FOLLOW = ("left out: rows of ", "left out: position deletes ")
@@ -96,11 +99,12 @@ class Chaos:
         self._commit = CommitSettings(polaris_rollback="always", groups=rng.choice([1, 1000]))
         for _ in range(2):
             self._apply(scene, done, "before the plan", "append (Spark)", append_by_spark)
-        if scene.rng.random() < 0.3:
-            self._compact_under_a_writer(scene, done)
-        else:
-            moments = [scene.rng.choice(MOMENTS) for _ in range(scene.rng.randint(1, 3))]
-            self._compact_with_visitors(scene, done, moments)
+        with any_size_splices() if rng.random() < SPLICES else nullcontext():
+            if scene.rng.random() < 0.3:
+                self._compact_under_a_writer(scene, done)
+            else:
+                moments = [scene.rng.choice(MOMENTS) for _ in range(scene.rng.randint(1, 3))]
+                self._compact_with_visitors(scene, done, moments)
         self._compare(done)
         return done
 

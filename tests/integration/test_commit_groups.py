@@ -25,6 +25,7 @@ from compactor.runs.results import RunResult
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import JavaTable
 from tests.conftest import Lake
+from tests.correctness.stage import any_size_splices
 from tests.integration.table_kit import (
     MERGE_ON_READ,
     append,
@@ -163,6 +164,45 @@ def test_deletes_that_arrive_meanwhile_follow_their_rows(
     again = lake.compact(table_name, force=True, rewrite_all=True)
     assert sorted((row.id, row.k) for row in lake.sql(rows)) == expected_rows
     assert not again.dropped
+    assert delete_files(lake, table_name) == 0
+
+
+@pytest.mark.parametrize("granularity", ["file", *slow("partition")])
+@pytest.mark.parametrize("version", [2, 3])
+def test_few_deleted_rows_are_copied_and_deleted_in_the_output(
+    lake: Lake, table_name: str, version: int, granularity: str
+) -> None:
+    """A run over some of the files of a delete file, a delete that arrives meanwhile, then a run over the outputs."""
+    create(lake, table_name, version, f"{MERGE_ON_READ}, 'write.delete.granularity'='{granularity}'")
+    for first in range(0, 600, 100):
+        lake.sql(f"INSERT INTO lake.{table_name} SELECT id, 'p0', id FROM range({first}, {first + 100}, 1, 1)")
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id % 100 = 7")
+    columns = "id, k, _row_id, _last_updated_sequence_number" if version == 3 else "id, k"
+    rows = f"SELECT {columns} FROM lake.{table_name}"
+    before = sorted(map(tuple, lake.sql(rows)))
+    plan = planned(lake, table_name)
+    half = [
+        replace(each, file_group=replace(each.file_group, tasks=(each.file_group.tasks[0][:3],)))
+        for each in plan.groups
+    ]
+    coverable = [
+        each for each in plan.coverable_deletes if each.covers <= {f.entry.path for f in half[0].file_group.files}
+    ]
+    plan = replace(plan, groups=tuple(half), coverable_deletes=tuple(coverable))
+    other = before_commit(lambda: lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 250 OR id = 550"))
+    with any_size_splices():
+        (group,) = run(lake, plan, enabled=other).groups
+        assert (group.rewritten.engine, group.rewritten.reason) == ("splice", "deletes_carried")
+        assert (group.rows_carried, group.rows_rebased, group.rewritten.rows_deleted) == (3, 1, 0)
+        expected = [row for row in before if row[0] not in (250, 550)]
+        assert sorted(map(tuple, lake.sql(rows))) == expected
+        (group,) = lake.compact(table_name, force=True).groups
+        assert (group.rows_carried, group.rows_rebased) == (8, 0)
+    assert sorted(map(tuple, lake.sql(rows))) == expected
+    assert len(lake.live_files(table_name)) == delete_files(lake, table_name) == 1
+    assert snapshots(lake, table_name)[-1].summary["total-records"] == "600"
+    assert lake.compact(table_name, force=True, rewrite_all=True).groups[0].rewritten.rows_deleted == 8
+    assert sorted(map(tuple, lake.sql(rows))) == expected
     assert delete_files(lake, table_name) == 0
 
 

@@ -17,6 +17,7 @@ _ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _BY_VALUE: Final = (
     "tests/unit/rewrite/test_equality_deletes.py::test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer"
 )
+_ROW_MAPS: Final = "tests/unit/rewrite/test_row_maps.py"
 
 MUTATIONS: Final = (
     # --- 2 equality deletes ---
@@ -169,10 +170,10 @@ MUTATIONS: Final = (
         "3",
         "a delete that comes between our check and the commit is overlooked by Iceberg's validation",
         "compactor/commit/replace.py",
-        "validateFromSnapshot(table.snapshot_id)",
-        "validateFromSnapshot(table.handle.currentSnapshot().snapshotId())",
-        f"{_GROUPS}::test_only_the_group_that_was_hit_is_left_out[2-DELETE FROM lake.{{table}} WHERE id = 5-"
-        "after the check]",
+        "    rewrite.validateFromSnapshot(table.snapshot_id if validated_at is None else validated_at)\n",
+        "    rewrite.validateFromSnapshot(table.handle.currentSnapshot().snapshotId())\n",
+        f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-DELETE FROM lake.{{table}} WHERE id = 5-"
+        "after the check-auto-file]",
     ),
     Mutation(
         "3",
@@ -180,8 +181,8 @@ MUTATIONS: Final = (
         "compactor/runs/commit_groups.py",
         "if error.reason != Reason.CONFLICT or race == RACES:",
         "if error:",
-        f"{_GROUPS}::test_only_the_group_that_was_hit_is_left_out[2-DELETE FROM lake.{{table}} WHERE id = 5-"
-        "after the check]",
+        f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-DELETE FROM lake.{{table}} WHERE id = 5-"
+        "after the check-auto-file]",
     ),
     # --- 4 dangling deletes ---
     Mutation(
@@ -236,17 +237,67 @@ MUTATIONS: Final = (
         "4",
         "covered V2 position-delete files stay",
         "compactor/commit/replace.py",
-        "covered = table.delete_files([delete_file(entry) for entry in dangling])",
-        "covered = table.delete_files([])",
+        "table.delete_files([delete_file(entry) for entry in dangling])",
+        "table.delete_files([])",
         f"{_GROUPS}::test_position_deletes_leave_with_the_last_file_they_cover[auto-partition]",
     ),
     Mutation(
         "4",
         "part two of a run counts what part one has rewritten, although it was rolled back",
         "compactor/runs/commit_groups.py",
-        "rewritten = {file.entry.path for group in kept for file in group.planned.file_group.files}",
+        "rewritten = {file.entry.path for group, _ in pairs for file in group.planned.file_group.files}",
         "rewritten = {file.entry.path for group in plan.groups for file in group.file_group.files}",
         f"{_GROUPS}::test_deletes_stay_when_an_earlier_part_of_the_run_was_rolled_back",
+    ),
+    Mutation(
+        "3",
+        "deletes that arrive while their files are rewritten do not follow the rows",
+        "compactor/rebase/settle.py",
+        "mine.update(each.moved(now).astype(np.uint64))",
+        "mine.update(each.moved(before).astype(np.uint64))",
+        f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-UPDATE lake.{{table}} SET k = 100 WHERE "
+        "id = 5-before the check-encode-file]",
+    ),
+    Mutation(
+        "4",
+        "deleted rows that a splice copies are not deleted in the output",
+        "compactor/rebase/settle.py",
+        "before = unpacked(each.carried)",
+        "before = NO_POSITIONS",
+        f"{_GROUPS}::test_few_deleted_rows_are_copied_and_deleted_in_the_output[2-file]",
+    ),
+    Mutation(
+        "4",
+        "the place of an input's rows in the output is not added to the positions of its deletes",
+        "compactor/rewrite/deletes/row_maps.py",
+        "return self.start + there - np",
+        "return there - np",
+        f"{_ROW_MAPS}::test_deletes_follow_their_rows",
+    ),
+    Mutation(
+        "4",
+        "rows that a rewrite left out are counted when later rows of the input are deleted",
+        "compactor/rewrite/deletes/row_maps.py",
+        "return self.start + there - np.searchsorted(dropped, there)",
+        "return self.start + there",
+        f"{_ROW_MAPS}::test_deletes_follow_their_rows",
+    ),
+    Mutation(
+        "3",
+        "deletes that a rewrite has applied are taken back, and nobody notices",
+        "compactor/rebase/settle.py",
+        "    if any(len(np.setdiff1d(",
+        "    if False and any(len(np.setdiff1d(",
+        "tests/unit/rebase/test_rebase.py::test_deletes_that_were_taken_back_are_a_conflict[True]",
+    ),
+    Mutation(
+        "4",
+        "delete files that name only rewritten files stay if they are newer than the plan",
+        "compactor/runs/commit_groups.py",
+        "rewritten, gone), *changes.new_ones_of(rewritten))",
+        "rewritten, gone),)",
+        f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[3-DELETE FROM lake.{{table}} WHERE id = 5-"
+        "before the check-encode-file]",
     ),
     # --- 8 rows are counted ---
     Mutation(

@@ -76,7 +76,7 @@ REWRITTEN = GroupRewritten(
     seconds=1.5,
     bytes_decoded=1_200,
 )
-REPLACED = GroupCommitted(REWRITTEN, snapshot_id=9, delete_files_removed=6)
+REPLACED = GroupCommitted(REWRITTEN, snapshot_id=9, delete_files_removed=6, rows_carried=4, rows_rebased=5)
 LEFT = PartitionsSkipped(TABLE, 9, "not_due")
 COMMITTED = RunCommitted(
     "r1",
@@ -136,7 +136,7 @@ EXPECTED = {
         'run_stage_seconds_count{stage="plan"}': 1,
     },
     PartitionsSkipped: {},
-    GroupCommitted: {},
+    GroupCommitted: {"carried_rows_total": 4, "rebased_rows_total": 5},
     RunMoved: {},
     HistoryWritten: {
         "history_rows_total": 7,

@@ -28,7 +28,8 @@ def test_vectors_are_read_as_they_were_written(vectors: dict[str, set[int]]) -> 
 
     found = dict(vector_positions(Store(), "vectors", len(made.data), list(vectors)))
     assert {path: set(positions.tolist()) for path, positions in found.items()} == vectors
-    assert {path: set(each.to_pylist()) for path, each in PuffinFile(made.data).to_vector().items()} == vectors
+    if max(map(max, vectors.values())) < 2**32:  # PyIceberg 0.12 fails above
+        assert {path: set(each.to_pylist()) for path, each in PuffinFile(made.data).to_vector().items()} == vectors
     for path, (offset, length) in made.blobs.items():
         body = int.from_bytes(made.data[offset : offset + 4], "big")
         assert body + 8 == length

@@ -72,6 +72,8 @@ def test_a_rewrite_is_one_line_with_everything_about_it(stderr: Callable[[], str
         "bytes_out": 500,
         "rows_deleted": 2,
         "rows_out": 58,
+        "rows_carried": 0,
+        "rows_rebased": 0,
         "seconds": 1.5,
         "snapshot_id": 42,
     }
