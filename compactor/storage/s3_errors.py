@@ -17,6 +17,7 @@ _REMEDY: Final = (
     "there (and kms:Decrypt, kms:GenerateDataKey where a KMS key is used)"
 )
 _DENIED_CODES: Final = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "AllAccessDisabled"})
+CLOCK_DIFFERS: Final = "RequestTimeTooSkewed"
 _PASSING_CODES: Final = frozenset(  # errors of class 4xx that may not occur again when the request is repeated
     {
         "400",  # any of these in response to HEAD, which has no body
@@ -25,7 +26,7 @@ _PASSING_CODES: Final = frozenset(  # errors of class 4xx that may not occur aga
         "IncompleteBody",
         "NoSuchUpload",
         "OperationAborted",
-        "RequestTimeTooSkewed",
+        CLOCK_DIFFERS,
         "RequestTimeout",
         "SlowDown",
     }
@@ -72,6 +73,8 @@ def translated(error: Exception, location: str, action: str) -> GiveUpError | Re
     denied = isinstance(error, NoCredentialsError | PartialCredentialsError)
     reason = Reason.ACCESS_DENIED if denied else _reason(*error_code(error))
     sentence = _SENTENCES[reason].format(location=location, action=action, error=error, kind=type(error).__name__)
+    if error_code(error)[1] == CLOCK_DIFFERS:
+        sentence += " (the clock of this host and that of the store differ by more than 15 minutes: set this clock)"
     if error_code(error)[1] == "400":
         sentence += " (an answer to HEAD has no reason in it; an expired session token is the most frequent one)"
     return RetryError(sentence, reason=reason) if reason in _RETRIED else GiveUpError(sentence, reason=reason)

@@ -1,13 +1,14 @@
 """Rewrite speed and what it buys: firnline, Spark's `rewrite_data_files`, Polars, PyArrow and a plain copy, in one run.
 
 Cases: (a) 112 files of 7.6 MB in 4 buckets; (b) 2,000 files of 104 KB; (c) as (a), a tenth of the rows deleted by
-position; (d) as (a), with equality deletes; (e) as (a), format version 3, where Spark reads row by row. Each round
+position; (d) as (a), with equality deletes; (e) as (a), format version 3, where Spark reads row by row; (f) as (a), 0.1 %
+and 1 % of the rows deleted, format versions 2 and 3; scans of (c) and (f) with and without deletes. Each round
 measures all rivals in turn and rolls the table back; medians over the rounds. Spark runs (a) and (b) twice: in this
 session, which has rewritten the table before, and in a new one, as a scheduled job does. The files of (a) and (b) that
 firnline and Spark wrote are then scanned with three readers. Nothing is reflinked; every rival's files are synced to
 the disk.
 
-    python -m tests.benchmarks.bench_rewrite [a b c d e] [--rounds 5] [--file-mb 7.6] [--commits 28] [--folder DIR]
+    python -m tests.benchmarks.bench_rewrite [a b c d e f] [--rounds 5] [--file-mb 7.6] [--commits 28] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from compactor.runs.slots import SlotPool
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
+from tests.benchmarks.delete_scans import Rewritten, compare
 from tests.benchmarks.machine import description
 from tests.benchmarks.rewrite_cases import CASES, Case
 
@@ -77,7 +79,7 @@ class Bench:
 
     @property
     def name(self) -> TableName:
-        return TableName("lake", ("db",), f"events_{self.case.letter}")
+        return TableName("lake", ("db",), self.case.table)
 
     def files(self) -> list[str]:
         rows = self.session.sql(f"SELECT file_path FROM {self.name}.data_files").collect()
@@ -141,14 +143,28 @@ class Bench:
             frame.write_parquet(target / str(number), compression="zstd", compression_level=3)
             _sync(target / str(number))
 
-    def firnline(self) -> RunResult:
+    def firnline(self, carried: float | None = None) -> RunResult:
+        """A rewrite as the settings say, or with another `carried_delete_ratio`."""
         cache = ManifestCache(64 * 1024 * 1024)
         records = InFlightRecords(f"file://{self.folder}/in-flight", Owner.this_process(), 60, time.time)
         rewriter = Rewriter(
             self.session, self.catalogs, cache, records, slots=SlotPool(2), lease_seconds=60, check_seconds=15
         )
+        view, policy = self.catalogs.load(self.name), self.settings.policy.for_table(self.name)
+        if carried is not None:
+            policy = policy.model_copy(update={"carried_delete_ratio": carried})
+        return rewriter.run(plan_table(view, policy, cache))
+
+    def both_ways(self) -> Rewritten:
+        """The table rewritten with deleted rows in its files, and without."""
+        snapshots = []
+        for carried in (None, 0.0):
+            table = f"{self.name.namespace[0]}.{self.name.name}"
+            self.session.sql(f"CALL lake.system.rollback_to_snapshot('{table}', {self.first_snapshot})")
+            snapshots.append(self.firnline(carried).snapshot_after)
         view = self.catalogs.load(self.name)
-        return rewriter.run(plan_table(view, self.settings.policy.for_table(self.name), cache))
+        rows = self.session.sql(f"SELECT count(*) AS rows FROM {self.name}").collect()[0].rows
+        return Rewritten(self.name, view.metadata_location, *snapshots, rows)
 
     def spark(self) -> None:
         self.session.sql(f"CALL lake.system.rewrite_data_files(table => 'db.{self.name.name}')").collect()
@@ -318,6 +334,8 @@ def main() -> None:
             rewrite_rounds(bench, options.rounds, console)
             if case.scans:
                 scans(bench, console)
+            if case.carried:
+                compare(session, bench.catalogs, folder, bench.both_ways(), console)
             session.sql(f"DROP TABLE {bench.name} PURGE")
         session.stop()
 

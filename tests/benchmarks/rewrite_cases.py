@@ -25,7 +25,10 @@ DELETED_OF = 10  # one row of ten
 
 @dataclass(frozen=True)
 class Case:
-    """One table, what is asserted of the rewrite, and the goals: at most so many copies, so much faster than Spark."""
+    """One table, what is asserted of the rewrite, and the goals: at most so many copies, so much faster than Spark.
+
+    `carried`: the outputs hold deleted rows; scans are compared with scans of the same rows without deletes.
+    """
 
     letter: str
     title: str
@@ -36,6 +39,13 @@ class Case:
     arrow_rivals: bool = False
     scans: bool = False
     lineage: bool = False
+    carried: bool = False
+    variant: str = ""
+
+    @property
+    def table(self) -> str:
+        """The name of its table."""
+        return f"events_{self.letter}{self.variant}"
 
 
 def many_small(session: Any, _catalogs: Catalogs, name: TableName, file_bytes: float, commits: int) -> None:
@@ -97,10 +107,40 @@ def version_3(session: Any, catalogs: Catalogs, name: TableName, file_bytes: flo
     many_small(session, catalogs, name, file_bytes, commits)
 
 
+def with_few_deletes(version: int, one_of: int) -> Callable[[Any, Catalogs, TableName, float, int], None]:
+    """One row of `one_of` deleted by position (V2) or by deletion vectors (V3)."""
+
+    def make(session: Any, catalogs: Catalogs, name: TableName, file_bytes: float, commits: int) -> None:
+        create_table(session, name)
+        session.sql(
+            f"ALTER TABLE {name.spark} SET TBLPROPERTIES ('format-version' = '{version}', "
+            "'write.delete.mode' = 'merge-on-read')"
+        )
+        many_small(session, catalogs, name, file_bytes, commits)
+        session.sql(f"DELETE FROM {name.spark} WHERE id % {one_of} = 0")
+
+    return make
+
+
 CASES = (
     Case("a", "many small files", many_small, "splice", 1.3, 12.0, arrow_rivals=True, scans=True),
     Case("b", f"{TINY_FILES:,} files of 104 KB", tiny, "encode", None, 4.0, arrow_rivals=True, scans=True),
-    Case("c", "a tenth of the rows deleted by position", with_position_deletes, "encode", None, 2.0),
+    Case("c", "a tenth of the rows deleted by position", with_position_deletes, "splice", 1.2, 2.0, carried=True),
     Case("d", "equality deletes", with_equality_deletes, "encode", None, 1.0),
     Case("e", "format version 3", version_3, "splice", 1.8, None, lineage=True),
+    *(
+        Case(
+            "f",
+            f"{100 / one_of:g} % of the rows deleted, format version {version}",
+            with_few_deletes(version, one_of),
+            "splice",
+            1.0,
+            2.0,
+            lineage=version == 3,
+            carried=True,
+            variant=f"_v{version}_{one_of}",
+        )
+        for version in (2, 3)
+        for one_of in (1000, 100)
+    ),
 )

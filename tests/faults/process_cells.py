@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from functools import partial
 
 from tests.faults.cells import BEFORE, DURING, Cell, announce_all, commit, make_due
@@ -14,7 +15,15 @@ from tests.services.quick_java import SPARK_CONF
 from tests.services.shifted_clock import ShiftedClock
 from tests.services.spark_cluster import SparkCluster, session_members, spark_cluster
 
+MINUTES = 60
 HOUR = 3600
+WRONG_SECONDS = 20.0  # until somebody sets a clock that differs so much that the store refuses all requests
+CLOCKS = {
+    "ten minutes ahead": 10 * MINUTES,
+    "ten minutes back": -10 * MINUTES,
+    "an hour ahead for 20 s": HOUR,
+    "an hour back for 20 s": -HOUR,
+}
 TAKE_OVER_SECONDS = 150.0
 COMPACTED_SECONDS = 150.0
 
@@ -32,13 +41,16 @@ def with_a_clock(scene: Scene) -> None:
 
 
 def clock_set(seconds: int, when: str, scene: Scene, table: str) -> None:
-    """The clock jumps and stays so: the service of the cell lives with it to its end."""
+    """The clock jumps. By less than 15 minutes, it stays so; S3 refuses requests of another hour until it is right."""
     assert scene.clock is not None
     if when == DURING:
         make_due(scene, table, when)
     scene.clock.set(seconds)
     if when == BEFORE:
         make_due(scene, table, when)
+    if abs(seconds) >= HOUR:
+        time.sleep(WRONG_SECONDS)
+        scene.clock.set(0)
     announce_all(scene, table)
 
 
@@ -122,7 +134,7 @@ def process_cells() -> list[Cell]:
     """Before the cells of credentials: the service goes on under its shifted clock until a cell starts it again."""
     clock = [
         Cell("clock", fault, when, partial(clock_set, seconds, when), with_a_clock)
-        for fault, seconds in (("an hour ahead", HOUR), ("an hour back", -HOUR))
+        for fault, seconds in CLOCKS.items()
         for when in (BEFORE, DURING)
     ]
     second = [

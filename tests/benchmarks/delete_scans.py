@@ -1,0 +1,129 @@
+"""Scans of a table whose outputs hold deleted rows, beside the same rows without deletes, in three engines.
+
+Two rewrites of the same small files: one as the settings say, one that decodes (`policy.carried_delete_ratio: 0`). Each
+is a snapshot of the table, so every engine reads it through Iceberg's metadata, deletes included. DuckDB with its Iceberg
+extension runs in an environment of its own, because the extension exists for few versions.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from compactor.iceberg.tables import Catalogs
+from compactor.table_names import TableName
+
+ROUNDS = 9
+GOAL = 1.10
+DUCKDB = ("duckdb==1.5.5", "duckdb-extension-iceberg==1.5.5", "duckdb-extension-avro==1.5.5")
+DUCKDB_READER = """
+import glob, os, sys, time
+import duckdb, duckdb_extension_avro, duckdb_extension_iceberg
+connection = duckdb.connect(config={"allow_unsigned_extensions": True})
+for module in (duckdb_extension_avro, duckdb_extension_iceberg):
+    folder = os.path.dirname(module.__file__)
+    (path,) = glob.glob(folder + "/**/*.duckdb_extension", recursive=True)
+    connection.execute(f"LOAD '{path}'")
+for line in sys.stdin:
+    metadata, snapshot = line.split()
+    scan = f"iceberg_scan('{metadata}', snapshot_from_id = {snapshot})"
+    started = time.perf_counter()
+    rows = connection.execute(f"SELECT count(*), sum(hash(columns(*))) FROM {scan}").fetchone()
+    print(time.perf_counter() - started, rows[0], flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """Snapshots of one table: with deleted rows in its files, and the same rows without deletes."""
+
+    name: TableName
+    metadata: str
+    carried: int
+    clean: int
+    rows: int
+
+
+Read = Callable[[int], tuple[float, int]]
+"""Scan a snapshot: seconds, and rows."""
+
+
+def compare(session: Any, catalogs: Catalogs, folder: Path, tables: Rewritten, console: Console) -> None:
+    """Print the medians of interleaved scans of all columns."""
+    shown = Table(title=f"scan of all columns of {tables.rows:,} rows, medians of {ROUNDS} interleaved rounds")
+    for heading in ("reader", "with deletes s", "without s", f"ratio (<= {GOAL})", "ratio of the best"):
+        shown.add_column(heading, justify="left" if heading == "reader" else "right")
+    with _duckdb(folder, tables) as duckdb:
+        readers: Mapping[str, Read] = {
+            "DuckDB": duckdb,
+            "PyArrow (PyIceberg)": lambda snapshot: _pyiceberg(catalogs, tables.name, snapshot),
+            "Spark": lambda snapshot: _spark(session, tables.name, snapshot),
+        }
+        for name, read in readers.items():
+            seconds = _rounds(read, tables)
+            carried, clean = (statistics.median(each) for each in seconds)
+            best = min(seconds[0]) / min(seconds[1])
+            shown.add_row(name, f"{carried:.3f}", f"{clean:.3f}", f"{carried / clean:.2f}", f"{best:.2f}")
+    console.print(shown)
+
+
+def _rounds(read: Read, tables: Rewritten) -> tuple[list[float], list[float]]:
+    """Seconds of both, in turn the first, after a round that warms up."""
+    found: dict[int, list[float]] = {tables.carried: [], tables.clean: []}
+    for number in range(ROUNDS + 1):
+        for snapshot in list(found)[:: 1 if number % 2 else -1]:
+            seconds, rows = read(snapshot)
+            assert rows == tables.rows, f"{rows} rows, not {tables.rows}"
+            found[snapshot] += [seconds] if number else []
+    return found[tables.carried], found[tables.clean]
+
+
+def _spark(session: Any, name: TableName, snapshot: int) -> tuple[float, int]:
+    """Columns are hashed, so that all are read; the number of rows comes with them."""
+    frame = session.read.option("snapshot-id", snapshot).table(str(name))
+    started = time.perf_counter()
+    row = frame.selectExpr("xxhash64(*) AS hash").selectExpr("count(*) AS rows", "bit_xor(hash)").collect()[0]
+    return time.perf_counter() - started, row.rows
+
+
+def _pyiceberg(catalogs: Catalogs, name: TableName, snapshot: int) -> tuple[float, int]:
+    table = catalogs.catalog(name.catalog).load_table(name.identifier)
+    started = time.perf_counter()
+    rows = sum(batch.num_rows for batch in table.scan(snapshot_id=snapshot).to_arrow_batch_reader())
+    return time.perf_counter() - started, rows
+
+
+def _duckdb(folder: Path, tables: Rewritten) -> AbstractContextManager[Read]:
+    @contextmanager
+    def reader() -> Any:
+        python = folder / "duckdb" / "bin" / "python"
+        if not python.exists():
+            subprocess.run([sys.executable, "-m", "venv", folder / "duckdb"], check=True)
+            subprocess.run([python, "-m", "pip", "install", "-q", *DUCKDB], check=True)
+        with subprocess.Popen(
+            [python, "-c", DUCKDB_READER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            asked, answers = process.stdin, process.stdout
+
+            def read(snapshot: int) -> tuple[float, int]:
+                asked.write(f"{tables.metadata} {snapshot}\n")
+                asked.flush()
+                seconds, rows = answers.readline().split()
+                return float(seconds), int(rows)
+
+            yield read
+            asked.close()
+
+    return reader()
