@@ -468,7 +468,7 @@ CARRIED_ROWS = counter(
 )
 REBASED_ROWS = counter(
     "firnline_rebased_rows_total",
-    "Rows that other commits deleted while their files were rewritten; the rewrite's commit deleted them in its outputs.",
+    "Rows that other commits deleted while their files were rewritten; the rewrites deleted them in their outputs.",
     "No action: without this the rewrites would have been lost. Many: the table's deletes are frequent.",
 )
 LAST_COMMIT_TIMESTAMP_SECONDS = gauge(

@@ -1,8 +1,8 @@
 """Scans of a table whose outputs hold deleted rows, beside the same rows without deletes, in three engines.
 
 Two rewrites of the same small files: one as the settings say, one that decodes (`policy.carried_delete_ratio: 0`). Each
-is a snapshot of the table, so every engine reads it through Iceberg's metadata, deletes included. DuckDB with its Iceberg
-extension runs in an environment of its own, because the extension exists for few versions.
+is a snapshot of the table, so every engine reads it through Iceberg's metadata, deletes included. DuckDB with its
+Iceberg extension runs in an environment of its own, because the extension exists for few versions.
 """
 
 from __future__ import annotations
