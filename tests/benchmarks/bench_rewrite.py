@@ -1,8 +1,8 @@
 """Rewrite speed and what it buys: firnline, Spark's `rewrite_data_files`, Polars, PyArrow and a plain copy, in one run.
 
 Cases: (a) 112 files of 7.6 MB in 4 buckets; (b) 2,000 files of 104 KB; (c) as (a), a tenth of the rows deleted by
-position; (d) as (a), with equality deletes; (e) as (a), format version 3, where Spark reads row by row; (f) as (a), 0.1 %
-and 1 % of the rows deleted, format versions 2 and 3; scans of (c) and (f) with and without deletes. Each round
+position; (d) as (a), with equality deletes; (e) as (a), format version 3, where Spark reads row by row; (f) as (a),
+0.1 % and 1 % of the rows deleted, format versions 2 and 3; (c) and (f) are scanned with and without deletes. Each round
 measures all rivals in turn and rolls the table back; medians over the rounds. Spark runs (a) and (b) twice: in this
 session, which has rewritten the table before, and in a new one, as a scheduled job does. The files of (a) and (b) that
 firnline and Spark wrote are then scanned with three readers. Nothing is reflinked; every rival's files are synced to
