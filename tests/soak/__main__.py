@@ -187,6 +187,10 @@ def figures(stage: Stage, rules: Prometheus, minutes: Sequence[Minute], seconds:
         "small files, bound": small_bound(stage.writers, minutes),
         "write amplification": rewritten / max(1, written),
     }
+    for each in stage.writers:
+        found[f"write amplification, {each.table}"] = each.rewritten_bytes / max(1, each.written_bytes)
+    for name in ("rebased_rows", "carried_rows"):
+        found[name.replace("_", " ")] = value(f"sum(increase(firnline_{name}_total[{past}]))")
     for name in ("event_to_ledger", "event_to_compacted"):
         for which in (0.5, 0.99):
             found[f"{name} p{which * 100:.0f} seconds"] = quantile(which, f"firnline_{name}_seconds")

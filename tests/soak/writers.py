@@ -52,6 +52,7 @@ class Writer(ABC):
         self.rows: dict[int, Any] = {}
         self.commits = 0
         self.written_bytes = 0
+        self.rewritten_bytes = 0  # by rewrites, as far as their snapshots were seen
         self.conflicts = 0
         self.failures: list[str] = []
         self.lock = threading.Lock()
@@ -108,8 +109,12 @@ class Writer(ABC):
         view = self.lake.view(f"db.{self.table}")
         for snapshot in view.metadata.snapshots:
             summary = snapshot.summary
-            if (snapshot.sequence_number or 0) > self._seen and summary and summary.operation is not Operation.REPLACE:
-                self.written_bytes += int(summary.additional_properties.get("added-files-size", 0))
+            if (snapshot.sequence_number or 0) > self._seen and summary:
+                size = int(summary.additional_properties.get("added-files-size", 0))
+                if summary.operation is Operation.REPLACE:
+                    self.rewritten_bytes += size
+                else:
+                    self.written_bytes += size
         head = view.snapshot
         if head is not None:
             self._seen = head.sequence_number or 0
