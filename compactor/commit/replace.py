@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError
 
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
@@ -24,6 +24,7 @@ from compactor.patience.backoff import Backoff
 from compactor.reasons import Reason
 from compactor.spark.java_table import (
     COMMIT_FAILED,
+    JAVA_ERRORS,
     NOT_AUTHORIZED,
     VALIDATION,
     JavaTable,
@@ -47,6 +48,9 @@ RENEWALS = 4  # times that a credential may end while the commit is prepared; th
 REFUSALS = frozenset({COMMIT_FAILED, NOT_AUTHORIZED})
 """Answers to a commit that the catalog did not carry out: another came first, or Java's login has expired."""
 RETRIES = "commit.retry.num-retries"
+CLOCK_SIGNS = ("Invalid update timestamp", "Invalid snapshot timestamp", "sorted snapshot log entries")
+CLOCK_REMEDY = "; the clocks of this host, the catalog and the writers differ by more than a minute: set them (NTP)"
+"""Iceberg refuses a snapshot that is more than a minute older than the one before, or newer than the catalog's time."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,7 @@ def _prepared(table: JavaTable, changes: _Changes, summary: CommitSummary) -> An
                 carried[changes.new.company.path] = _live_delete_file(table, changes.new.company)
             snapshot = _rewrite_files(table, changes, list(carried.values()), summary).apply()
             lost = _still_needed(table, snapshot, carried)
-        except Py4JJavaError as error:
+        except JAVA_ERRORS as error:
             raise _not_sent(error, summary, table) from error
         if not lost:
             return snapshot
@@ -218,7 +222,7 @@ def _prepared(table: JavaTable, changes: _Changes, summary: CommitSummary) -> An
     raise ReplanError(f"new deletes arrived in each attempt to commit run {summary.run_id}", reason=Reason.CONFLICT)
 
 
-def _not_sent(error: Py4JJavaError, summary: CommitSummary, table: JavaTable) -> FirnlineError:
+def _not_sent(error: Exception, summary: CommitSummary, table: JavaTable) -> FirnlineError:
     kind, message = exception_class(error), first_line(error)
     if kind == VALIDATION:
         return ReplanError(
@@ -311,7 +315,7 @@ def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callab
         base = operations.current()
         builder = table.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
         operations.commit(base, builder.setBranchSnapshot(snapshot, table.view.ref).build())
-    except Py4JJavaError as error:
+    except JAVA_ERRORS as error:
         return _landed(table, snapshot, error, summary, sleep)
     except BaseException as error:  # an interrupt, a lost JVM: the request may be on its way
         raise CommitUnknownError(
@@ -350,11 +354,14 @@ def _told(counts: tuple[int, int, int]) -> str:
 
 
 def _landed(
-    table: JavaTable, snapshot: Any, error: Py4JJavaError, summary: CommitSummary, sleep: Callable[[float], None]
+    table: JavaTable, snapshot: Any, error: Exception, summary: CommitSummary, sleep: Callable[[float], None]
 ) -> bool:
     kind, message, run_id = exception_class(error), first_line(error), summary.run_id
     if not _may_have_landed(kind):
-        raise RetryError(f"run {run_id} could not be committed: {message}", reason=Reason.COMMIT_FAILED) from error
+        remedy = CLOCK_REMEDY if any(sign in message for sign in CLOCK_SIGNS) else ""
+        raise RetryError(
+            f"run {run_id} could not be committed: {message}{remedy}", reason=Reason.COMMIT_FAILED
+        ) from error
     unknown = CommitUnknownError(
         f"whether run {run_id} was committed is unknown ({message}); nothing is deleted until the sweep finds out"
     )
@@ -373,7 +380,7 @@ def _landed(
 
 
 def _may_have_landed(kind: str) -> bool:
-    """False only for errors that are raised before the request is sent."""
+    """False only for errors that are raised before the request is sent, or by a catalog that has refused it."""
     return not kind.startswith(("java.lang.IllegalArgument", "org.apache.iceberg.exceptions.NoSuch"))
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
+from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.sql import SparkSession
 
 from compactor.credentials.credential import Credential, means_expired
@@ -19,6 +20,8 @@ from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
 
+JAVA_ERRORS = (Py4JJavaError, CapturedException)
+"""Exceptions of Java. PySpark turns some of them into its own, e.g. IllegalArgumentException, whoever raised them."""
 COMMIT_STATE_UNKNOWN = "org.apache.iceberg.exceptions.CommitStateUnknownException"
 COMMIT_FAILED = "org.apache.iceberg.exceptions.CommitFailedException"
 NOT_AUTHORIZED = "org.apache.iceberg.exceptions.NotAuthorizedException"
@@ -306,9 +309,10 @@ def delete_file(entry: FileEntry) -> dict[str, Any]:
     return content_file(entry.key, entry.path, entry.file_format, entry.size, {"record-count": entry.records}, **more)
 
 
-def exception_class(error: Py4JJavaError) -> str:
-    """The Java exception's class name."""
-    return str(error.java_exception.getClass().getName())
+def exception_class(error: Exception) -> str:
+    """The class name of a `JAVA_ERRORS` exception in Java."""
+    java = error.java_exception if isinstance(error, Py4JJavaError) else error._origin  # type: ignore[attr-defined]  # noqa: SLF001
+    return str(java.getClass().getName())
 
 
 def first_line(error: Exception) -> str:

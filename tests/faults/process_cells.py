@@ -15,12 +15,12 @@ from tests.services.quick_java import SPARK_CONF
 from tests.services.shifted_clock import ShiftedClock
 from tests.services.spark_cluster import SparkCluster, session_members, spark_cluster
 
-MINUTES = 60
+NEARLY_A_MINUTE = 50  # Iceberg refuses snapshots that are a minute older than the one before, or newer than the catalog
 HOUR = 3600
 WRONG_SECONDS = 20.0  # until somebody sets a clock that differs so much that the store refuses all requests
 CLOCKS = {
-    "ten minutes ahead": 10 * MINUTES,
-    "ten minutes back": -10 * MINUTES,
+    "50 s ahead": NEARLY_A_MINUTE,
+    "50 s back": -NEARLY_A_MINUTE,
     "an hour ahead for 20 s": HOUR,
     "an hour back for 20 s": -HOUR,
 }
@@ -41,7 +41,7 @@ def with_a_clock(scene: Scene) -> None:
 
 
 def clock_set(seconds: int, when: str, scene: Scene, table: str) -> None:
-    """The clock jumps. By less than 15 minutes, it stays so; S3 refuses requests of another hour until it is right."""
+    """The clock jumps: by less than a minute for good, by an hour until it is right; catalog and store refuse that."""
     assert scene.clock is not None
     if when == DURING:
         make_due(scene, table, when)

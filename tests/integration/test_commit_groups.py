@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from compactor.commit import replace as replace_module
 from compactor.commit.replace import POLARIS_ROLLBACK, CommitSummary, Replacement, commit_replacements
-from compactor.errors import GiveUpError, InputError, ReplanError, StoppedError
+from compactor.errors import GiveUpError, InputError, ReplanError, RetryError, StoppedError
 from compactor.lease.right import CommitRight
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
@@ -478,6 +480,26 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
     written = files_below(lake, table_name, "metadata") - metadata_before
     left = {path for path in written if path.endswith(".avro")} - {plain_path(path) for path in known | lists}
     assert left == set()
+
+
+def test_a_snapshot_that_is_refused_for_its_time_is_certainly_not_committed(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a host whose clock is ten minutes slow. PySpark turns Java's IllegalArgumentException into one of its own."""
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    real = replace_module._prepared
+
+    def older(table: JavaTable, *arguments: Any) -> Any:
+        parser = table.jvm.org.apache.iceberg.SnapshotParser
+        tree = json.loads(parser.toJson(real(table, *arguments)))
+        return parser.fromJson(json.dumps({**tree, "timestamp-ms": tree["timestamp-ms"] - 600_000}))
+
+    monkeypatch.setattr(replace_module, "_prepared", older)
+    with pytest.raises(RetryError, match="clocks of this host") as raised:
+        run(lake, planned(lake, table_name))
+    assert raised.value.reason == "commit_failed"
+    assert unreferenced(lake, table_name) == set()
 
 
 def test_commits_that_keep_losing_are_logged_from_the_third_attempt(
