@@ -485,7 +485,7 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
 def test_a_snapshot_that_is_refused_for_its_time_is_certainly_not_committed(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a host whose clock is ten minutes slow. PySpark turns Java's IllegalArgumentException into one of its own."""
+    """By a host whose clock is ten minutes slow. PySpark turns Java's IllegalArgumentException into one of its own."""
     create(lake, table_name)
     insert(lake, table_name, 3)
     real = replace_module._prepared
