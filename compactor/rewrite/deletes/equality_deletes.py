@@ -21,6 +21,7 @@ from pyiceberg.types import NestedField
 
 from compactor.planning.compared_columns import not_compared
 from compactor.reasons import Reason, Refusal
+from compactor.rewrite.deletes.key_ranges import Values
 from compactor.rewrite.deletes.position_deletes import PARQUET, DeleteFile, Positions
 from compactor.rewrite.reading.files import FileReader, tables
 from compactor.rewrite.reading.schema import refused, written_schema
@@ -104,6 +105,14 @@ class EqualityDeletes:
     def field_ids(self) -> frozenset[int]:
         """All compared columns."""
         return frozenset(field_id for keys in self._keys for field_id in keys.field_ids)
+
+    @property
+    def values(self) -> list[dict[int, Values | None]]:
+        """For each set of compared columns, the values of each column in the deletes."""
+        return [
+            {field_id: Values.of(column.values) for field_id, column in zip(keys.column_ids, keys.columns, strict=True)}
+            for keys in self._keys
+        ]
 
     def deleted(self, rows: pa.Table, sequence_numbers: Numbers) -> npt.NDArray[np.bool_]:
         """A mask of the deleted rows.
@@ -214,6 +223,11 @@ class _Keys:
     columns: tuple[_Column, ...]
     pairs: tuple[pa.Array, ...]
     newest: Numbers
+
+    @property
+    def column_ids(self) -> tuple[int, ...]:
+        """Field ids of the columns, in their order."""
+        return tuple(int(column.name) for column in self.columns)
 
     def newest_deletes(self, rows: pa.Table) -> Numbers:
         """For each row the sequence number of the newest delete with its values; -1 for none."""

@@ -86,7 +86,13 @@ class _Ranges(io.RawIOBase):
 
 
 def open_parquet(
-    store: ByteStore, location: str, size: int, *, dictionaries: Sequence[str] = (), as_stored: bool = False
+    store: ByteStore,
+    location: str,
+    size: int,
+    *,
+    dictionaries: Sequence[str] = (),
+    as_stored: bool = False,
+    whole_bytes: int = WHOLE_FILE_BYTES,
 ) -> pq.ParquetFile:
     """Open a Parquet file of `size` bytes and read its footer.
 
@@ -96,11 +102,12 @@ def open_parquet(
         size: Its bytes, from the manifest.
         dictionaries: Top-level columns to read as Arrow dictionaries, if the file has them all.
         as_stored: Ignore the Arrow schema that the writer stored beside the Parquet schema.
+        whole_bytes: Size up to which the file is fetched in one request.
 
     Raises:
         GiveUpError: `encrypted`, `unreadable_footer`, or an error of the store.
     """
-    source = _source(store, location, size)
+    source = _source(store, location, size, whole_bytes)
     options = {
         "metadata": _without_arrow_schema(store, location, size) if as_stored else None,
         "pre_buffer": False,
@@ -114,8 +121,8 @@ def open_parquet(
             return pq.ParquetFile(source, **options)
 
 
-def _source(store: ByteStore, location: str, size: int) -> pa.NativeFile:
-    if size > WHOLE_FILE_BYTES:
+def _source(store: ByteStore, location: str, size: int, whole_bytes: int) -> pa.NativeFile:
+    if size > whole_bytes:
         return pa.PythonFile(_Ranges(store, location, size), mode="r")
     data = store.read(location, 0, size)
     if data.endswith(ENCRYPTED_MAGIC):
@@ -136,13 +143,16 @@ def data_bytes(file: pq.ParquetFile, size: int) -> int:
     return max(0, size - footer)
 
 
-def tables(file: pq.ParquetFile, location: str, columns: Sequence[str] | None) -> Iterator[pa.Table]:
+def tables(
+    file: pq.ParquetFile, location: str, columns: Sequence[str] | None, groups: Sequence[int] | None = None
+) -> Iterator[pa.Table]:
     """The file's rows in order, in tables of bounded size.
 
     Args:
         file: The open file.
         location: Its location, for errors.
         columns: The top-level columns to read; None for all.
+        groups: Indexes of the row groups to read; None for all.
 
     Raises:
         GiveUpError: `unreadable_data`.
@@ -151,11 +161,11 @@ def tables(file: pq.ParquetFile, location: str, columns: Sequence[str] | None) -
     stored = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
     wanted = None if columns is None else list(columns)
     with named_errors(location, Reason.UNREADABLE_DATA):
-        if metadata.num_rows <= TABLE_ROWS and stored <= TABLE_BYTES:
+        if groups is None and metadata.num_rows <= TABLE_ROWS and stored <= TABLE_BYTES:
             yield file.read(columns=wanted, use_threads=False)
             return
         rows = max(1, min(TABLE_ROWS, TABLE_BYTES * metadata.num_rows // max(1, stored)))
-        for batch in file.iter_batches(batch_size=rows, columns=wanted, use_threads=False):
+        for batch in file.iter_batches(batch_size=rows, row_groups=groups, columns=wanted, use_threads=False):
             yield pa.Table.from_batches([batch])
 
 
@@ -189,8 +199,10 @@ class FileReader:
         written: WrittenSchema,
         constants: Mapping[int, object],
         mapping: Sequence[MappedField] | None,
+        whole_bytes: int = WHOLE_FILE_BYTES,
     ) -> None:
         self._store = store
+        self._whole_bytes = whole_bytes
         self._written = written
         self._constants = constants
         self._mapping = mapping
@@ -203,10 +215,10 @@ class FileReader:
             RefusedError: a column cannot be converted to the table's type.
             GiveUpError: as `open_parquet`.
         """
-        file = open_parquet(self._store, location, size)
+        file = open_parquet(self._store, location, size, whole_bytes=self._whole_bytes)
         plan = self._plan(file, location, may_reopen=True)
         if plan.projection is None:
-            file = open_parquet(self._store, location, size, as_stored=True)
+            file = open_parquet(self._store, location, size, as_stored=True, whole_bytes=self._whole_bytes)
             plan = self._plan(file, location, may_reopen=False)
         if plan.projection is None:
             raise refused(Reason.TYPE_NOT_SUPPORTED, f"{location} has columns of types that Iceberg does not know")

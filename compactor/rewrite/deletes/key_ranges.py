@@ -1,0 +1,73 @@
+"""Which row groups can hold a row that equality deletes delete, by the statistics of the compared columns. Pure.
+
+A row group is skipped only if its statistics exclude the values of every delete in some compared column. Types whose
+order in Parquet and in Python may differ are not compared.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_COMPARED: Final = (bool, int, str, dt.date)
+"""Python types of statistics whose order is that of the column's values. `datetime` is a `date`, but left out."""
+
+
+@dataclass(frozen=True)
+class Values:
+    """The values of one compared column in the deletes: sorted, without nulls."""
+
+    ordered: Sequence[Any]
+    has_null: bool
+
+    @classmethod
+    def of(cls, values: pa.Array) -> Values | None:
+        """None if the values have no order that statistics share."""
+        found = values.drop_null().to_pylist()
+        if any(not isinstance(value, _COMPARED) or isinstance(value, dt.datetime) for value in found):
+            return None
+        return cls(sorted(found), values.null_count > 0)
+
+    def may_be_in(self, statistics: pq.Statistics | None) -> bool:
+        """Whether a column chunk with these statistics may hold one of the values."""
+        if statistics is None:
+            return True
+        if self.has_null and (not statistics.has_null_count or statistics.null_count):
+            return True
+        if not statistics.has_min_max:
+            return bool(self.ordered) and statistics.num_values != 0
+        low, high = statistics.min, statistics.max
+        if not self.ordered or not isinstance(low, type(self.ordered[0])) or not isinstance(high, type(low)):
+            return bool(self.ordered)
+        at = bisect_left(self.ordered, low)
+        return at < len(self.ordered) and self.ordered[at] <= high
+
+
+def matching_row_groups(
+    metadata: pq.FileMetaData, columns: Mapping[int, str], deletes: Sequence[Mapping[int, Values | None]]
+) -> list[int]:
+    """Indexes of the row groups that may hold a deleted row.
+
+    Args:
+        metadata: Of the data file.
+        columns: Compared columns that the file has: field id → path in the schema.
+        deletes: For each set of compared columns, the values of each; None: unknown.
+    """
+    found = []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        chunks = {group.column(each).path_in_schema: group.column(each) for each in range(group.num_columns)}
+
+        def may_match(field_id: int, values: Values | None, chunks: Mapping[str, Any] = chunks) -> bool:
+            chunk = chunks.get(columns.get(field_id, ""))
+            return values is None or chunk is None or values.may_be_in(chunk.statistics)
+
+        if any(all(may_match(*each) for each in keys.items()) for keys in deletes):
+            found.append(index)
+    return found

@@ -1,0 +1,176 @@
+"""Find the rows that equality deletes delete: only key columns are read, of row groups that can hold such a row.
+
+Runs on an executor: plain values in, plain values out. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+from pyiceberg.table.name_mapping import parse_mapping_from_json
+
+from compactor.credentials.vended import VendedCredential
+from compactor.errors import GiveUpError
+from compactor.reasons import Reason, Refusal
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDeletes, compared_schema, equality_refusal
+from compactor.rewrite.deletes.key_ranges import matching_row_groups
+from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, delete_refusal, deleted_positions
+from compactor.rewrite.deletes.row_maps import packed
+from compactor.rewrite.reading.files import FileReader, tables
+from compactor.rewrite.reading.projection import Projection
+from compactor.rewrite.reading.schema import RefusedError, written_schema
+from compactor.storage.byte_store import ByteStore, ByteRange
+from compactor.storage.opening import byte_store_for
+
+FETCHED_WHOLE: Final = 256 * 1024
+"""Bytes of a file up to which one request for all of it costs less than requests for its footer and key columns."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeySearch:
+    """Data files of one partition, with the equality deletes that apply to them.
+
+    Attributes:
+        inputs: In any order.
+        schema_json: The table's Iceberg schema at the planned snapshot.
+        partition_constants: (source field id, value) of identity partition fields, for files that lack the column.
+        name_mapping_json: The table's `schema.name-mapping.default`, for files without field ids.
+        storage: FileIO properties.
+        vended: The credential, if the catalog vends it.
+    """
+
+    inputs: tuple[EncodeInput, ...]
+    schema_json: str
+    partition_constants: tuple[tuple[int, object], ...] = ()
+    name_mapping_json: str | None = None
+    storage: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    vended: VendedCredential | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRows:
+    """What a search found.
+
+    Attributes:
+        by_value: Packed positions of rows that equality deletes delete and position deletes do not, by data file.
+        by_position: Packed positions that position deletes or a vector delete already, of the same data files.
+        bytes_read: Of data files.
+        row_groups: Of the data files.
+        row_groups_read: Of which key columns were read.
+    """
+
+    by_value: Mapping[str, bytes]
+    by_position: Mapping[str, bytes]
+    bytes_read: int
+    row_groups: int
+    row_groups_read: int
+
+
+class _Counted:
+    """A byte store that counts what is read."""
+
+    def __init__(self, store: ByteStore) -> None:
+        self._store = store
+        self.bytes_read = 0
+
+    def read(self, location: str, offset: int, length: int) -> bytes:
+        data = self._store.read(location, offset, length)
+        self.bytes_read += len(data)
+        return data
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+
+def search_refusal(task: KeySearch) -> Refusal | None:
+    """Why the deletes cannot be compared, by the schema and the formats of delete files alone; reads no file."""
+    by_value = [delete for each in task.inputs for delete in each.equality_deletes]
+    by_position = [delete for each in task.inputs for delete in each.position_deletes]
+    return equality_refusal(Schema.model_validate_json(task.schema_json), by_value) or delete_refusal(by_position)
+
+
+def search(task: KeySearch) -> FoundRows | Refusal:
+    """Find the rows.
+
+    Raises:
+        GiveUpError: a data file or delete file is damaged, or contradicts its manifest entry.
+        RetryError: the store does not answer.
+    """
+    refusal = search_refusal(task)
+    if refusal is not None:
+        return refusal
+    store = byte_store_for(task.inputs[0].location, dict(task.storage), task.vended)
+    try:
+        return _Search(task, store).run()
+    except RefusedError as error:
+        return error.refusal
+
+
+class _Search:
+    def __init__(self, task: KeySearch, store: ByteStore) -> None:
+        self._task = task
+        self._store = store
+        self._counted = _Counted(store)
+        schema = Schema.model_validate_json(task.schema_json)
+        self._deletes = EqualityDeletes(store, schema, {each: None for file in task.inputs for each in file.equality_deletes})
+        self._values = self._deletes.values
+        mapping = None if task.name_mapping_json is None else list(parse_mapping_from_json(task.name_mapping_json))
+        compared = written_schema(compared_schema(schema, self._deletes.field_ids), with_lineage=False)
+        self._reader = FileReader(
+            self._counted, compared, dict(task.partition_constants), mapping, whole_bytes=FETCHED_WHOLE  # type: ignore[arg-type]
+        )
+        self._groups = self._groups_read = 0
+
+    def run(self) -> FoundRows:
+        found = {file.location: self._deleted(file) for file in self._task.inputs if file.equality_deletes}
+        hit = [file for file in self._task.inputs if len(found.get(file.location, NO_POSITIONS))]
+        known = deleted_positions(self._store, {file.location: file.position_deletes for file in hit})
+        by_value, by_position = {}, {}
+        for file in hit:
+            before = known.get(file.location, NO_POSITIONS)
+            new = np.setdiff1d(found[file.location], before, assume_unique=True)
+            if len(new):
+                by_value[file.location] = packed(new, file.records)
+                by_position[file.location] = packed(before, file.records)
+        return FoundRows(by_value, by_position, self._counted.bytes_read, self._groups, self._groups_read)
+
+    def _deleted(self, file: EncodeInput) -> Positions:
+        """Positions that the equality deletes of a file delete in it."""
+        opened, plan, projection = self._reader.open(file.location, file.size)
+        metadata = opened.metadata
+        if metadata.num_rows != file.records:
+            raise GiveUpError(
+                f"{file.location} holds {metadata.num_rows} rows, but its manifest entry says {file.records}",
+                reason=Reason.ROW_COUNT_MISMATCH,
+            )
+        groups = matching_row_groups(metadata, _paths(projection, self._deletes.field_ids), self._values)
+        self._groups += metadata.num_row_groups
+        self._groups_read += len(groups)
+        found = [NO_POSITIONS]
+        for start, table in _rows_of(opened, file.location, plan.columns, groups):
+            rows = projection.apply(table)
+            numbers = np.full(rows.num_rows, file.data_sequence_number, dtype=np.int64)
+            found.append(np.flatnonzero(self._deletes.deleted(rows, numbers)) + start)
+        return np.concatenate(found)
+
+
+def _rows_of(
+    file: pq.ParquetFile, location: str, columns: Sequence[str] | None, groups: Sequence[int]
+) -> Iterator[tuple[int, object]]:
+    """The rows of some row groups, each table with the position of its first row in the file."""
+    starts = np.cumsum([0, *(file.metadata.row_group(index).num_rows for index in range(file.metadata.num_row_groups))])
+    for group in groups:
+        position = int(starts[group])
+        for table in tables(file, location, columns, [group]):
+            yield position, table
+            position += table.num_rows
+
+
+def _paths(projection: Projection, field_ids: frozenset[int]) -> dict[int, str]:
+    """Field ids of compared columns → their names in the file; columns that need a conversion are left out."""
+    return {}
