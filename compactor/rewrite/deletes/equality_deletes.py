@@ -141,13 +141,7 @@ def positions_by_equality(
         RefusedError: `equality_deletes`: a file lacks a newer delete that another file lists.
         GiveUpError: a data file is unreadable.
     """
-    every = {delete for file in files for delete in file.equality_deletes}
-    for file in files:
-        newer = {delete.location for delete in every if delete.sequence_number > file.data_sequence_number}
-        if {delete.location for delete in file.equality_deletes} != newer:
-            raise refused(
-                Reason.EQUALITY_DELETES, f"{file.location} lacks equality deletes that apply to its partition"
-            )
+    check_same_deletes(files)
     found: dict[str, Positions] = {}
     for part in _parts(reader, [file for file in files if file.equality_deletes]):
         numbers = np.concatenate([np.full(rows.num_rows, file.data_sequence_number) for file, _, rows in part])
@@ -159,6 +153,21 @@ def positions_by_equality(
             if len(positions):
                 found[file.location] = np.concatenate([found.get(file.location, positions[:0]), positions])
     return found
+
+
+def check_same_deletes(files: Sequence[EncodeInput]) -> None:
+    """Check that each file lists all newer equality deletes that another file of its partition lists.
+
+    Raises:
+        RefusedError: `equality_deletes`: one does not.
+    """
+    every = {delete for file in files for delete in file.equality_deletes}
+    for file in files:
+        newer = {delete.location for delete in every if delete.sequence_number > file.data_sequence_number}
+        if {delete.location for delete in file.equality_deletes} != newer:
+            raise refused(
+                Reason.EQUALITY_DELETES, f"{file.location} lacks equality deletes that apply to its partition"
+            )
 
 
 _Piece = tuple[EncodeInput, int, pa.Table]
@@ -215,19 +224,17 @@ class _Column:
 class _Keys:
     """Distinct rows of delete files with the same columns: a number for each, with the newest sequence number.
 
+    `field_ids` as the delete files name them; `column_ids` in the order of `columns`.
+
     Column by column, the number of the row so far and the number of the value form a pair, and each distinct pair gets
     a number. So numbers stay below the number of deletes, and products of two of them within 64 bits.
     """
 
     field_ids: tuple[int, ...]
+    column_ids: tuple[int, ...]
     columns: tuple[_Column, ...]
     pairs: tuple[pa.Array, ...]
     newest: Numbers
-
-    @property
-    def column_ids(self) -> tuple[int, ...]:
-        """Field ids of the columns, in their order."""
-        return tuple(int(column.name) for column in self.columns)
 
     def newest_deletes(self, rows: pa.Table) -> Numbers:
         """For each row the sequence number of the newest delete with its values; -1 for none."""
@@ -261,7 +268,8 @@ def _keys(store: ByteStore, schema: Schema, field_ids: tuple[int, ...], files: S
     newest = np.full(rows.num_rows + 1, -1, dtype=np.int64)
     if numbers:
         np.maximum.at(newest, number.to_numpy(zero_copy_only=False), np.concatenate(numbers))
-    return _Keys(field_ids=field_ids, columns=columns, pairs=tuple(pairs), newest=newest)
+    ids = tuple(each.field_id for each in written.iceberg.fields)
+    return _Keys(field_ids=field_ids, column_ids=ids, columns=columns, pairs=tuple(pairs), newest=newest)
 
 
 def _pair(number: pa.Array, column: _Column, rows: pa.Table) -> pa.Array:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import parse_mapping_from_json
@@ -17,14 +18,20 @@ from pyiceberg.table.name_mapping import parse_mapping_from_json
 from compactor.credentials.vended import VendedCredential
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason, Refusal
-from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDeletes, compared_schema, equality_refusal
+from compactor.rewrite.deletes.equality_deletes import (
+    EncodeInput,
+    EqualityDeletes,
+    check_same_deletes,
+    compared_schema,
+    equality_refusal,
+)
 from compactor.rewrite.deletes.key_ranges import matching_row_groups
 from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, delete_refusal, deleted_positions
 from compactor.rewrite.deletes.row_maps import packed
-from compactor.rewrite.reading.files import FileReader, tables
+from compactor.rewrite.reading.files import FilePlan, FileReader, tables
 from compactor.rewrite.reading.projection import Projection
 from compactor.rewrite.reading.schema import RefusedError, written_schema
-from compactor.storage.byte_store import ByteStore, ByteRange
+from compactor.storage.byte_store import ByteStore, OutputFile
 from compactor.storage.opening import byte_store_for
 
 FETCHED_WHOLE: Final = 256 * 1024
@@ -71,20 +78,29 @@ class FoundRows:
     row_groups_read: int
 
 
-class _Counted:
-    """A byte store that counts what is read."""
+class _Counted(ByteStore):
+    """A byte store that counts what is read. It only reads."""
 
     def __init__(self, store: ByteStore) -> None:
         self._store = store
         self.bytes_read = 0
+
+    def size(self, location: str) -> int:
+        return self._store.size(location)
 
     def read(self, location: str, offset: int, length: int) -> bytes:
         data = self._store.read(location, offset, length)
         self.bytes_read += len(data)
         return data
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._store, name)
+    def create(self, location: str) -> OutputFile:
+        raise AssertionError(location)
+
+    def delete(self, location: str) -> None:
+        raise AssertionError(location)
+
+    def exists(self, location: str) -> bool:
+        return self._store.exists(location)
 
 
 def search_refusal(task: KeySearch) -> Refusal | None:
@@ -117,12 +133,19 @@ class _Search:
         self._store = store
         self._counted = _Counted(store)
         schema = Schema.model_validate_json(task.schema_json)
-        self._deletes = EqualityDeletes(store, schema, {each: None for file in task.inputs for each in file.equality_deletes})
+        check_same_deletes(task.inputs)
+        deletes = dict.fromkeys(delete for file in task.inputs for delete in file.equality_deletes)
+        self._deletes = EqualityDeletes(store, schema, deletes)
         self._values = self._deletes.values
         mapping = None if task.name_mapping_json is None else list(parse_mapping_from_json(task.name_mapping_json))
         compared = written_schema(compared_schema(schema, self._deletes.field_ids), with_lineage=False)
+        self._field_ids = tuple(each.field_id for each in compared.iceberg.fields)
         self._reader = FileReader(
-            self._counted, compared, dict(task.partition_constants), mapping, whole_bytes=FETCHED_WHOLE  # type: ignore[arg-type]
+            self._counted,
+            compared,
+            dict(task.partition_constants),
+            mapping,
+            whole_bytes=FETCHED_WHOLE,
         )
         self._groups = self._groups_read = 0
 
@@ -148,7 +171,7 @@ class _Search:
                 f"{file.location} holds {metadata.num_rows} rows, but its manifest entry says {file.records}",
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
-        groups = matching_row_groups(metadata, _paths(projection, self._deletes.field_ids), self._values)
+        groups = matching_row_groups(metadata, _paths(plan, projection, self._field_ids), self._values)
         self._groups += metadata.num_row_groups
         self._groups_read += len(groups)
         found = [NO_POSITIONS]
@@ -161,7 +184,7 @@ class _Search:
 
 def _rows_of(
     file: pq.ParquetFile, location: str, columns: Sequence[str] | None, groups: Sequence[int]
-) -> Iterator[tuple[int, object]]:
+) -> Iterator[tuple[int, pa.Table]]:
     """The rows of some row groups, each table with the position of its first row in the file."""
     starts = np.cumsum([0, *(file.metadata.row_group(index).num_rows for index in range(file.metadata.num_row_groups))])
     for group in groups:
@@ -171,6 +194,14 @@ def _rows_of(
             position += table.num_rows
 
 
-def _paths(projection: Projection, field_ids: frozenset[int]) -> dict[int, str]:
-    """Field ids of compared columns → their names in the file; columns that need a conversion are left out."""
-    return {}
+def _paths(plan: FilePlan, projection: Projection, field_ids: Sequence[int]) -> dict[int, str]:
+    """Field ids of compared columns (`field_ids`: of the projection's columns) → their names in the file.
+
+    Columns that the file lacks or that need a conversion are left out.
+    """
+    names = plan.columns or tuple(plan.arrow.names)
+    return {
+        field_id: names[column.position]
+        for field_id, column in zip(field_ids, projection.columns, strict=True)
+        if column.position is not None and column.convert is None
+    }

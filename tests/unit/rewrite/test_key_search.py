@@ -1,0 +1,129 @@
+"""Rows that equality deletes delete, found by key columns alone: against a plain comparison of all rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.schema import Schema
+from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringType
+from pyroaring import BitMap64
+
+from compactor.reasons import Refusal
+from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
+from compactor.rewrite.deletes.key_ranges import Values
+from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, search
+from compactor.rewrite.deletes.position_deletes import DeleteFile
+from compactor.rewrite.deletes.row_maps import unpacked
+from compactor.rewrite.deletes.written_deletes import position_file
+
+SCHEMA = Schema(
+    NestedField(1, "id", LongType(), required=False),
+    NestedField(2, "s", StringType(), required=False),
+    NestedField(3, "x", DoubleType(), required=False),
+    NestedField(4, "d", DateType(), required=False),
+)
+COLUMNS = {1: ("id", pa.int64()), 2: ("s", pa.string())}
+GROUP_ROWS = 3
+VALUES = {1: st.none() | st.integers(-3, 12), 2: st.none() | st.sampled_from(["", "a", "b", "é", "\U0001f600"])}
+ROW = st.tuples(VALUES[1], VALUES[2])
+DELETE = st.tuples(st.sampled_from([(1,), (2,), (1, 2)]), st.lists(ROW, max_size=3), st.integers(1, 4))
+
+
+def field(field_id: int) -> pa.Field:
+    name, kind = COLUMNS[field_id]
+    return pa.field(name, kind, metadata={b"PARQUET:field_id": str(field_id).encode()})
+
+
+def written(path: Path, ids: tuple[int, ...], rows: list[Any], **options: Any) -> int:
+    columns = [[row[field_id - 1] for row in rows] for field_id in ids]
+    pq.write_table(pa.table(columns, schema=pa.schema([field(each) for each in ids])), path, **options)
+    return path.stat().st_size
+
+
+@given(
+    st.lists(st.tuples(st.lists(ROW, max_size=10), st.integers(0, 3)), min_size=1, max_size=3),
+    st.lists(DELETE, min_size=1, max_size=3),
+    st.sets(st.integers(0, 9)),
+    st.booleans(),
+)
+def test_the_rows_are_those_of_a_plain_comparison(
+    tmp_path_factory: pytest.TempPathFactory,
+    files: list[tuple[list[Any], int]],
+    deletes: list[tuple[tuple[int, ...], list[Any], int]],
+    gone: set[int],
+    statistics: bool,
+) -> None:
+    folder = tmp_path_factory.mktemp("search")
+    by_value = []
+    for number, (ids, rows, sequence_number) in enumerate(deletes):
+        path = folder / f"delete-{number}.parquet"
+        size = written(path, ids, rows)
+        by_value.append((EqualityDelete(f"file://{path}", size, sequence_number, ids), ids, rows))
+    inputs, expected = [], {}
+    for number, (rows, sequence_number) in enumerate(files):
+        path = folder / f"data-{number}.parquet"
+        size = written(path, (1, 2), rows, row_group_size=GROUP_ROWS, write_statistics=statistics)
+        location, known = f"file://{path}", {each for each in gone if each < len(rows)} if number == 0 else set()
+        position_deletes: tuple[DeleteFile, ...] = ()
+        if known:
+            data, _ = position_file(location, BitMap64(known))
+            (folder / "positions.parquet").write_bytes(data)
+            position_deletes = (DeleteFile(f"file://{folder}/positions.parquet", len(data)),)
+        applying = [each for each in by_value if each[0].sequence_number > sequence_number]
+        inputs.append(
+            EncodeInput(
+                location, size, len(rows), sequence_number, None, position_deletes, tuple(each[0] for each in applying)
+            )
+        )
+        found = {
+            position
+            for position, row in enumerate(rows)
+            for _, ids, keys in applying
+            if any(all(row[each - 1] == key[each - 1] for each in ids) for key in keys)
+        } - known
+        if found:
+            expected[location] = (found, known)
+    result = search(KeySearch(tuple(inputs), SCHEMA.model_dump_json()))
+    assert isinstance(result, FoundRows)
+    assert {
+        location: (set(unpacked(positions).tolist()), set(unpacked(result.by_position[location]).tolist()))
+        for location, positions in result.by_value.items()
+    } == expected
+
+
+def test_row_groups_whose_statistics_exclude_the_keys_are_not_read(tmp_path: Path) -> None:
+    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
+    rows = [(number, "x" * 50 + str(number * 7919 % 10007)) for number in range(100_000)]
+    size = written(data, (1, 2), rows, row_group_size=10_000, use_dictionary=False, compression="none")
+    delete = EqualityDelete(f"file://{keys}", written(keys, (1,), [(55_000,), (55_001,), (10**9,)]), 2, (1,))
+    result = search(
+        KeySearch(
+            (EncodeInput(f"file://{data}", size, len(rows), 1, equality_deletes=(delete,)),), SCHEMA.model_dump_json()
+        )
+    )
+    assert isinstance(result, FoundRows)
+    assert list(unpacked(result.by_value[f"file://{data}"])) == [55_000, 55_001]
+    assert (result.row_groups_read, result.row_groups) == (1, 10)
+    assert result.bytes_read < 0.05 * size
+
+
+def test_keys_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
+    delete = EqualityDelete("file:///nowhere", 1, 2, (3,))
+    result = search(
+        KeySearch((EncodeInput("file:///data", 1, 1, equality_deletes=(delete,)),), SCHEMA.model_dump_json())
+    )
+    assert isinstance(result, Refusal)
+    assert result.reason == "equality_deletes"
+
+
+def test_values_whose_order_statistics_do_not_share_are_not_compared() -> None:
+    assert Values.of(pa.array([1.5])) is None
+    assert Values.of(pa.array([b"a"])) is None
+    found = Values.of(pa.array([3, None, 1]))
+    assert found == Values([1, 3], True)
