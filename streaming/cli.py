@@ -41,6 +41,7 @@ COMMANDS: Final = CommandsByName(
         "run": "run:run",
         "plan": "plan:plan",
         "compact": "compact:compact",
+        "convert": "convert:convert",
         "debt": "debt:debt",
         "check-config": "check_config:check_config",
         "demo": "demo:demo",

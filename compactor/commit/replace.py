@@ -70,6 +70,8 @@ class NewDeletes:
         files: Their content-file JSON.
         rows: Rows that they delete.
         validated_at: The snapshot up to which commits were taken into account; Iceberg validates against later ones.
+        only_on: The head that must be the commit's parent, where deletes are for files that are in the table already:
+            Iceberg does not compare them with those that others add for the same files.
         company: A live delete file that stays, if the commit removes none. Iceberg's RewriteFiles adds delete files
             only if it removes some, so this one is removed and added again.
     """
@@ -77,6 +79,7 @@ class NewDeletes:
     files: tuple[Mapping[str, Any], ...] = ()
     rows: int = 0
     validated_at: int | None = None
+    only_on: int | None = None
     company: FileEntry | None = None
 
 
@@ -209,6 +212,8 @@ def _prepared(table: JavaTable, changes: _Changes, summary: CommitSummary) -> An
     carried: dict[str, Any] = {}
     for _ in range(CARRY_ATTEMPTS):
         try:
+            if changes.new.only_on not in (None, table.handle.snapshot(table.view.ref).snapshotId()):
+                raise ReplanError(f"another commit came before that of run {summary.run_id}", reason=Reason.CONFLICT)
             if changes.new.company is not None and not carried:
                 carried[changes.new.company.path] = _live_delete_file(table, changes.new.company)
             snapshot = _rewrite_files(table, changes, list(carried.values()), summary).apply()

@@ -11,7 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +24,7 @@ from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.locations import attempt_location
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, search
 from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, deleted_positions
 from compactor.rewrite.deletes.row_maps import InputRows, check_rows, in_order, packed
 from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
@@ -383,17 +386,31 @@ def attempt_tasks(run: RunTask, first_attempt: int, works: Sequence[TaskInput]) 
 def attempt_task(run: RunTask, work: TaskInput) -> TaskAttempt:
     """Run one output task and return its outcome, errors included. Runs on an executor."""
     started = time.monotonic()
-    try:
-        outcome: TaskResult | Refusal | FirnlineError = run(work)
-    except FirnlineError as error:
-        outcome = error
-        if error.reason == Reason.OUTPUT_EXISTS:  # names are new in each run and attempt: this attempt ran twice
-            outcome = RetryError(f"Spark lost the task and started it again: {error}", reason=Reason.TASK_LOST)
-    except MemoryError as error:
-        outcome = RetryError(f"a rewrite task ran out of memory: {error}", reason=Reason.OUT_OF_MEMORY)
-    except (ConnectionError, TimeoutError) as error:
-        outcome = RetryError(f"the store does not answer a rewrite task: {type(error).__name__}: {error}")
-    except Exception as error:  # noqa: BLE001 - an exception would fail the output tasks of other file groups too
-        outcome = GiveUpError(f"a rewrite task failed: {type(error).__name__}: {error}", reason=Reason.UNEXPECTED)
+    outcome = _outcome_of(partial(run, work))
     reduce_task_overhead()
     return TaskAttempt(outcome, time.monotonic() - started)
+
+
+def attempt_search(task: KeySearch) -> FoundRows | Refusal | FirnlineError:
+    """Search deleted rows and return the outcome, errors included. Runs on an executor."""
+    outcome = _outcome_of(partial(search, task))
+    reduce_task_overhead()
+    return outcome
+
+
+Outcome = TypeVar("Outcome")
+
+
+def _outcome_of(work: Callable[[], Outcome]) -> Outcome | FirnlineError:
+    try:
+        return work()
+    except FirnlineError as error:
+        if error.reason == Reason.OUTPUT_EXISTS:  # names are new in each run and attempt: this attempt ran twice
+            return RetryError(f"Spark lost the task and started it again: {error}", reason=Reason.TASK_LOST)
+        return error
+    except MemoryError as error:
+        return RetryError(f"a rewrite task ran out of memory: {error}", reason=Reason.OUT_OF_MEMORY)
+    except (ConnectionError, TimeoutError) as error:
+        return RetryError(f"the store does not answer a rewrite task: {type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - an exception would fail the output tasks of other file groups too
+        return GiveUpError(f"a rewrite task failed: {type(error).__name__}: {error}", reason=Reason.UNEXPECTED)

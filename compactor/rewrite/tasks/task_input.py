@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyiceberg.transforms import BucketTransform, IdentityTransform, UnknownTransform, VoidTransform
 
 from compactor.credentials.renewing_file_io import vended_of
@@ -10,6 +12,7 @@ from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
+from compactor.rewrite.deletes.key_search import KeySearch
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode.encode import EncodeTask
 from compactor.rewrite.splice.checks import SpliceLimits
@@ -67,24 +70,8 @@ def splice_task(
 def encode_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> EncodeTask:
     """Encode `files` into `output`."""
     table = plan.table
-    delete_files = _delete_files(files)
-
-    def applying(file: LiveFile) -> list[DeleteFile | EqualityDelete]:
-        return [delete_files[delete.path] for delete in file.deletes]
-
     return EncodeTask(
-        inputs=tuple(
-            EncodeInput(
-                location=file.entry.path,
-                size=file.size,
-                records=file.entry.records,
-                data_sequence_number=file.entry.data_sequence_number,
-                first_row_id=file.entry.first_row_id,
-                position_deletes=tuple(each for each in applying(file) if isinstance(each, DeleteFile)),
-                equality_deletes=tuple(each for each in applying(file) if isinstance(each, EqualityDelete)),
-            )
-            for file in files
-        ),
+        inputs=_inputs(files),
         output=output,
         schema_json=table.metadata.schema().model_dump_json(),
         partition_constants=_constants(table, files[0]),
@@ -98,7 +85,39 @@ def encode_task(plan: TablePlan, files: tuple[LiveFile, ...], output: str) -> En
     )
 
 
-def _delete_files(files: tuple[LiveFile, ...]) -> dict[str, DeleteFile | EqualityDelete]:
+def search_task(table: TableView, files: Sequence[LiveFile]) -> KeySearch:
+    """Search the rows of `files`, of one partition, that equality deletes delete."""
+    return KeySearch(
+        inputs=_inputs(files),
+        schema_json=table.metadata.schema().model_dump_json(),
+        partition_constants=_constants(table, files[0]),
+        name_mapping_json=table.properties.get(NAME_MAPPING),
+        storage=_storage(table),
+        vended=vended_of(table.io),
+    )
+
+
+def _inputs(files: Sequence[LiveFile]) -> tuple[EncodeInput, ...]:
+    delete_files = _delete_files(files)
+
+    def applying(file: LiveFile) -> list[DeleteFile | EqualityDelete]:
+        return [delete_files[delete.path] for delete in file.deletes]
+
+    return tuple(
+        EncodeInput(
+            location=file.entry.path,
+            size=file.size,
+            records=file.entry.records,
+            data_sequence_number=file.entry.data_sequence_number,
+            first_row_id=file.entry.first_row_id,
+            position_deletes=tuple(each for each in applying(file) if isinstance(each, DeleteFile)),
+            equality_deletes=tuple(each for each in applying(file) if isinstance(each, EqualityDelete)),
+        )
+        for file in files
+    )
+
+
+def _delete_files(files: Sequence[LiveFile]) -> dict[str, DeleteFile | EqualityDelete]:
     """The delete files as a task needs them, by path: one object each, however many data files it applies to.
 
     Pickling writes an object only once, so 500 data files with the same 500 deletes do not become 250,000 objects.

@@ -1,0 +1,137 @@
+"""`firnline convert`: replace a table's equality deletes by deletes of positions, without rewriting data."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.filesize import decimal
+
+from compactor.errors import InputError, ReplanError
+from compactor.events import ignore
+from compactor.iceberg.tables import Catalogs, TableView
+from compactor.lease.opening import known_deployment
+from compactor.lease.right import CommitRight
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.conversion import Conversion, plan_conversion
+from compactor.planning.inventory import take_inventory
+from compactor.runs.convert import ConversionResult, Converter
+from compactor.settings.tree import Settings, load_settings, table_switch
+from compactor.spark.session import spark_session
+from compactor.table_names import TableName
+from streaming.commands.options import OUTPUT, print_json, result_console
+from streaming.commands.progress import progress_display
+from streaming.wiring import rewriting
+
+CACHE_BYTES = 64 * 1024 * 1024
+ATTEMPTS = 3
+"""Another commit may touch the same files meanwhile; each attempt begins with a new look at the table."""
+
+
+@click.command("convert")
+@click.argument("table")
+@click.option("--dry-run", is_flag=True, help="Only show how many data files would be searched.")
+@OUTPUT
+@click.pass_obj
+def convert(config: Path | None, /, table: str, dry_run: bool, output: str) -> None:
+    """Replace the equality deletes of TABLE by deletion vectors (V3) or position deletes (V2), in one commit.
+
+    Reads the key columns of the data files to which equality deletes apply, and of these only row groups whose
+    statistics do not exclude the keys. No data file is rewritten. Readers then need no comparison of values, and
+    PyIceberg can read the table. Needs no Kafka.
+
+    \b
+        firnline -c firnline.yaml convert db.upserts
+        firnline -c firnline.yaml convert db.upserts --dry-run
+
+    Equality deletes that Arrow and Iceberg compare differently (floating point) stay; the reason is printed.
+    """  # noqa: D301 - \b keeps click from re-wrapping
+    settings = load_settings(config)
+    catalogs, cache = Catalogs(settings.catalogs), ManifestCache(CACHE_BYTES)
+    name = TableName.parse(table, settings.catalogs)
+    view = catalogs.load(name)
+    conversion = plan_conversion(take_inventory(view, cache))
+    if dry_run or not conversion.deletes:
+        _show_plan(view, conversion, output)
+        return
+    if table_switch(view.properties) is False:
+        raise InputError(f"table {name} has the property firnline.enabled=false; unset it first")
+    _show(_run(settings, catalogs, cache, view, output), output)
+
+
+def _run(
+    settings: Settings, catalogs: Catalogs, cache: ManifestCache, view: TableView, output: str
+) -> ConversionResult:
+    """Convert in a Spark session of its own.
+
+    Raises:
+        FirnlineError: by class the reaction; the table is as it was.
+    """
+    session = spark_session(settings)
+    try:
+        checkpoint = settings.state.checkpoint.rstrip("/")
+        right = CommitRight(known_deployment(checkpoint))
+        parts = rewriting(
+            settings, session, catalogs, cache, ignore, checkpoint=checkpoint, beside_stream=False, right=right
+        )
+        parts.sweep(time.time(), settings.service.grace_seconds)
+        converter = Converter(parts.rewriter)
+        with progress_display(output) as progress:
+            bar = progress.add_task("searching", total=None)
+
+            def moved(done: int, total: int) -> None:
+                progress.update(bar, completed=done, total=total)
+
+            for attempt in range(1, ATTEMPTS + 1):
+                try:
+                    return converter.convert(view, str(uuid.uuid4()), progress=moved)
+                except ReplanError:
+                    if attempt == ATTEMPTS:
+                        raise
+                    view = catalogs.load(view.name, view.ref)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+    finally:
+        session.stop()
+
+
+def _show_plan(view: TableView, conversion: Conversion, output: str) -> None:
+    files = conversion.files
+    document: dict[str, Any] = {
+        "table": str(view.name),
+        "equality_delete_files": len(conversion.deletes),
+        "files_to_search": len(files),
+        "bytes_of_files": sum(file.size for file in files),
+    }
+    if output == "json":
+        print_json(document)
+    elif not conversion.deletes:
+        click.echo(f"{view.name}: no equality deletes")
+    else:
+        click.echo(
+            f"{view.name}: {len(conversion.deletes)} equality delete files; the key columns of {len(files)} data files "
+            f"({decimal(document['bytes_of_files'])}) would be searched"
+        )
+
+
+def _show(result: ConversionResult, output: str) -> None:
+    if output == "json":
+        print_json({**asdict(result), "table": str(result.table)})
+        return
+    console = result_console()
+    console.print(
+        f"[bold]{result.table}[/]: snapshot {result.snapshot_after}: {result.deletes_removed} equality delete files "
+        f"converted, {result.rows:,} rows of {result.files_hit} data files deleted by position",
+        highlight=False,
+    )
+    share = result.bytes_read / max(1, result.bytes_searched)
+    console.print(
+        f"{result.files_searched} data files searched, {decimal(result.bytes_read)} read ({share:.1%}), "
+        f"{result.seconds:.1f} s",
+        highlight=False,
+    )
+    if result.deletes_left:
+        console.print(f"[red]{result.deletes_left} not converted[/]: {result.why}", highlight=False)
