@@ -332,6 +332,27 @@ class ManifestsRewritten:
 
 
 @dataclass(frozen=True)
+class EqualityDeletesConverted:
+    """Equality deletes were replaced by deletes of positions. No data file changed.
+
+    Attributes:
+        delete_files: Equality delete files that are gone.
+        rows: Rows that are now deleted by position.
+        files: Data files that were searched.
+        bytes_read: Of these data files.
+    """
+
+    run_id: str
+    table: TableName
+    snapshot_id: int
+    delete_files: int
+    rows: int
+    files: int
+    bytes_read: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class HookFinished:
     """A refresh hook was called after a commit. `error`: why it failed, empty if it succeeded."""
 
@@ -377,6 +398,7 @@ Event = (
     | HookFinished
     | HistoryWritten
     | ManifestsRewritten
+    | EqualityDeletesConverted
 )
 
 Listener = Callable[[Event], None]

@@ -6,6 +6,7 @@ No label has free text: the collector limits tables and partitions; all other la
 from __future__ import annotations
 
 from metrics.capacity_definitions import RESERVE_METRICS, SLOT_METRICS
+from metrics.delete_definitions import DELETE_METRICS
 from metrics.manifest_definitions import MANIFEST_METRICS
 from metrics.metric_definition import (
     MetricDefinition,
@@ -454,23 +455,6 @@ COMMIT_OUTPUT_BYTES = counter(
     "Bytes of the files that committed runs added.",
     "Above the replaced bytes: check the tables' compression settings.",
 )
-COMMIT_REMOVED_DELETE_FILES = counter(
-    "firnline_commit_removed_delete_files_total",
-    "Delete files (not deletion vectors) that committed runs removed because all data files they apply to were "
-    "rewritten.",
-    "None although tables have many delete files: their data files are not due. Lower the delete thresholds.",
-)
-CARRIED_ROWS = counter(
-    "firnline_carried_rows_total",
-    "Deleted rows that rewrites copied and deleted in their outputs, because they were few "
-    "(policy.carried_delete_ratio).",
-    "Many of the rewritten rows: scans read them in vain. Lower policy.carried_delete_ratio.",
-)
-REBASED_ROWS = counter(
-    "firnline_rebased_rows_total",
-    "Rows that other commits deleted while their files were rewritten; the rewrites deleted them in their outputs.",
-    "No action: without this the rewrites would have been lost. Many: the table's deletes are frequent.",
-)
 LAST_COMMIT_TIMESTAMP_SECONDS = gauge(
     "firnline_last_commit_timestamp_seconds",
     "Time of the last committed run, since the epoch; 0 before the first.",
@@ -491,6 +475,7 @@ UNREFERENCED_FILES_REMOVED = counter(
 # Every definition above is in the catalogue; a list kept by hand could miss one.
 CATALOGUE: tuple[MetricDefinition, ...] = (
     *(value for value in tuple(globals().values()) if isinstance(value, MetricDefinition)),
+    *DELETE_METRICS,
     *MANIFEST_METRICS,
     *SLOT_METRICS,
     *RESERVE_METRICS,

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from compactor import events
 from metrics import definitions as d
+from metrics import delete_definitions as of_deletes
 from metrics import manifest_definitions as m
 from metrics import stream_definitions as s
 from metrics.definitions import CATALOGUE
@@ -75,6 +76,8 @@ class Recorder:
                 self._count(d.RUN_FAILURES, 1, event.stage, event.reason, event.reaction, run_id=event.run_id)
             case events.ManifestsRewritten():
                 self._manifests_rewritten(event)
+            case events.EqualityDeletesConverted():
+                self._converted(event)
             case events.UnreferencedFilesRemoved():
                 self._count(d.UNREFERENCED_FILES_REMOVED, event.files)
             case events.ManifestsRead():
@@ -109,8 +112,8 @@ class Recorder:
                 self._count(d.HISTORY_DROPPED_ROWS, event.dropped)
                 self._count(d.HISTORY_FAILED_APPENDS, 1 if event.error else 0)
             case events.GroupCommitted():
-                self._count(d.CARRIED_ROWS, event.rows_carried)
-                self._count(d.REBASED_ROWS, event.rows_rebased)
+                self._count(of_deletes.CARRIED_ROWS, event.rows_carried)
+                self._count(of_deletes.REBASED_ROWS, event.rows_rebased)
             case events.PartitionsSkipped() | events.RunMoved():
                 pass  # for the log, the history and the status page; RunCommitted and RunSkipped count the run
             case _:
@@ -159,7 +162,7 @@ class Recorder:
         self._count(d.COMMIT_OUTPUT_FILES, event.files_out)
         self._count(d.COMMIT_INPUT_BYTES, event.bytes_in)
         self._count(d.COMMIT_OUTPUT_BYTES, event.bytes_out)
-        self._count(d.COMMIT_REMOVED_DELETE_FILES, event.delete_files_removed)
+        self._count(of_deletes.COMMIT_REMOVED_DELETE_FILES, event.delete_files_removed)
         # RunPlanned observes the plan stage, also for runs that fail.
         self._observe(d.STAGE_SECONDS, event.rewrite_seconds, "rewrite", run_id=event.run_id)
         self._observe(d.STAGE_SECONDS, event.commit_seconds, "commit", run_id=event.run_id)
@@ -171,6 +174,12 @@ class Recorder:
         self._count(m.MANIFEST_REWRITES, 1, run_id=event.run_id)
         self._count(m.MANIFESTS_MERGED, max(0, event.before - event.after))
         self._count(m.MANIFEST_REWRITE_SECONDS, event.seconds)
+
+    def _converted(self, event: events.EqualityDeletesConverted) -> None:
+        self._count(of_deletes.CONVERTED_DELETE_FILES, event.delete_files, run_id=event.run_id)
+        self._count(of_deletes.CONVERTED_ROWS, event.rows)
+        self._count(of_deletes.CONVERSION_READ_BYTES, event.bytes_read)
+        self._count(of_deletes.CONVERSION_SECONDS, event.seconds)
 
     def _manifests_read(self, event: events.ManifestsRead) -> None:
         self._count(m.MANIFEST_CACHE_HITS, event.hits)

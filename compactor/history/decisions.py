@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from compactor.events import (
+    EqualityDeletesConverted,
     Event,
     GroupCommitted,
     GroupDropped,
@@ -27,7 +28,10 @@ from compactor.partitions import JsonValue, PartitionKey, partition_text
 from compactor.table_names import TableName
 
 DONE, DROPPED, SKIPPED = "done", "dropped", "skipped"
-RECORDED = (GroupCommitted, GroupDropped, RunCommitted, RunFailed, RunSkipped, PartitionsSkipped, ManifestsRewritten)
+RECORDED = (
+    GroupCommitted, GroupDropped, RunCommitted, RunFailed, RunSkipped, PartitionsSkipped, ManifestsRewritten,
+    EqualityDeletesConverted,
+)  # fmt: skip
 """Events that become rows."""
 LONGEST_WHY = 2000  # characters; error messages of other systems can be very long
 MOST_REMEMBERED = 100_000  # reasons to skip, about 15 MB; a forgotten reason is recorded again
@@ -103,6 +107,21 @@ def decisions_of(event: Event, at: float) -> list[Decision]:
                 at=at, table=event.table, decision=SKIPPED, reason=event.reason, planned_snapshot_id=event.snapshot_id
             )
             found = [_skipped(skipped, partition) for partition in event.partitions] or [skipped]
+        case EqualityDeletesConverted():
+            why = f"{event.delete_files} equality delete files became positions of {event.rows} rows"
+            found = [
+                Decision(
+                    at=at,
+                    table=event.table,
+                    decision=DONE,
+                    reason="equality_deletes",
+                    why=why,
+                    run_id=event.run_id,
+                    delete_files_removed=event.delete_files,
+                    seconds=event.seconds,
+                    committed_snapshot_id=event.snapshot_id,
+                )
+            ]
         case ManifestsRewritten():
             why = f"{event.before} manifests became {event.after}"
             found = [

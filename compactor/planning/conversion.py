@@ -6,8 +6,12 @@ from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
+from pyiceberg.schema import Schema
+
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.live_files import LiveFile
+from compactor.partitions import PartitionKey
+from compactor.planning.compared_columns import not_compared
 from compactor.planning.dangling_deletes import Identity
 from compactor.planning.inventory import Inventory
 
@@ -21,26 +25,78 @@ class Conversion:
 
     Attributes:
         searches: Data files of one partition each, at most `FILES_OF_A_SEARCH`, to which equality deletes apply.
-        deletes: All live equality deletes; some may apply to no data file any more.
+        deletes: Live equality deletes to convert; some may apply to no data file any more.
+        refused: Number of live equality deletes that cannot be converted, and `why` the first cannot.
     """
 
     searches: tuple[tuple[LiveFile, ...], ...]
     deletes: tuple[FileEntry, ...]
+    refused: int = 0
+    why: str = ""
 
     @property
     def files(self) -> list[LiveFile]:
         """All data files to search."""
         return [file for search in self.searches for file in search]
 
+    @property
+    def bytes(self) -> int:
+        """Sizes of the data files to search."""
+        return sum(file.size for file in self.files)
+
+
+NOTHING_TO_CONVERT = Conversion((), ())
+
 
 def plan_conversion(inventory: Inventory) -> Conversion:
-    """The conversion of all equality deletes of a table."""
+    """The conversion of all equality deletes of a table, except those that `encode` could not apply either."""
+    equality_deletes = [delete for delete in inventory.deletes if _by_value(delete)]
+    if not equality_deletes:
+        return NOTHING_TO_CONVERT
+    hit = {
+        key: [file for file in files if any(map(_by_value, file.deletes))] for key, files in _with_deletes(inventory)
+    }
+    refused = _refused(
+        inventory.table.metadata.schema(), equality_deletes, [file for files in hit.values() for file in files]
+    )
     searches: list[tuple[LiveFile, ...]] = []
-    for files in inventory.partitions.values():
-        hit = [file for file in files if any(map(_by_value, file.deletes))] if files.has_deletes else []
-        starts = range(0, len(hit), FILES_OF_A_SEARCH)
-        searches += [tuple(hit[start : start + FILES_OF_A_SEARCH]) for start in starts]
-    return Conversion(tuple(searches), tuple(filter(_by_value, inventory.deletes)))
+    for files in hit.values():
+        left = [
+            file._replace(deletes=tuple(each for each in file.deletes if each.identity not in refused))
+            for file in files
+        ]
+        left = [file for file in left if any(map(_by_value, file.deletes))]
+        searches += [tuple(left[start : start + FILES_OF_A_SEARCH]) for start in range(0, len(left), FILES_OF_A_SEARCH)]
+    return Conversion(
+        searches=tuple(searches),
+        deletes=tuple(delete for delete in equality_deletes if delete.identity not in refused),
+        refused=len(refused),
+        why=next(iter(refused.values()), ""),
+    )
+
+
+def _with_deletes(inventory: Inventory) -> Iterable[tuple[PartitionKey, Sequence[LiveFile]]]:
+    return ((key, files) for key, files in inventory.partitions.items() if files.has_deletes)
+
+
+def _refused(schema: Schema, deletes: Iterable[FileEntry], files: Iterable[LiveFile]) -> dict[Identity, str]:
+    """Equality deletes that cannot be compared, or that apply to a file whose columns cannot be read; and why."""
+    found: dict[Identity, str] = {}
+    for delete in deletes:
+        why = not_compared(schema, delete.equality_ids) or _not_parquet(delete)
+        if why is not None:
+            found[delete.identity] = why
+    for file in files:
+        why = _not_parquet(file.entry)
+        if why is not None:
+            found.update((delete.identity, why) for delete in file.deletes if _by_value(delete))
+    return found
+
+
+def _not_parquet(entry: FileEntry) -> str | None:
+    if entry.encrypted:
+        return f"{entry.path} is encrypted"
+    return None if entry.file_format == "parquet" else f"{entry.path} is not a Parquet file"
 
 
 def converted(

@@ -129,13 +129,27 @@ class DeleteRules:
             return f"{ratio:.0%} of rows deleted, threshold {self.values.delete_ratio_threshold:.0%}"
         if counts.delete_files >= self.values.delete_file_threshold:
             return f"{counts.delete_files} delete files, threshold {self.values.delete_file_threshold}"
-        if counts.equality_deletes >= self.values.equality_delete_threshold:
-            return f"{counts.equality_deletes} equality delete files, threshold {self.values.equality_delete_threshold}"
+        if self.slow(counts):
+            return f"{counts.equality_deletes} equality delete files, threshold {self._most_equality_deletes}"
         if self._may_hold_a_heavy_file(counts):
             return f"{counts.deleted_records} rows deleted: enough to make one of its files due"
         if self.more_deletes_than_files(counts):
             return f"{counts.delete_files} delete files for {counts.data_files} data files: some may apply to none"
         return None
+
+    def slow(self, counts: PartitionCounts) -> bool:
+        """Whether a partition has so many equality deletes that they are converted or, in some file, applied."""
+        return counts.equality_deletes >= self._most_equality_deletes
+
+    @property
+    def _most_equality_deletes(self) -> int:
+        converted, applied = self.values.convert_equality_deletes, self.values.equality_delete_threshold
+        return applied if converted is None else min(converted, applied)
+
+    def conversion_due(self, counts: PartitionCounts) -> bool:
+        """Whether the service converts the table's equality deletes because of this partition."""
+        limit = self.values.convert_equality_deletes
+        return limit is not None and counts.equality_deletes >= limit
 
     @staticmethod
     def more_deletes_than_files(counts: PartitionCounts) -> bool:

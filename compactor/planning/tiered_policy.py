@@ -134,7 +134,7 @@ class TieredPolicy:
         if rules.more_deletes_than_files(counts):
             return why
         all_small = counts.small_files == counts.data_files
-        slow = counts.equality_deletes >= self.values.equality_delete_threshold
+        slow = rules.slow(counts)
         return None if all_small and not (slow or rules.may_pay(counts)) else why
 
     def _pick(self, sizes: Sequence[int], idle_seconds: float, too_old: str | None) -> tuple[list[int], str]:

@@ -6,32 +6,34 @@ rows that they delete. Nothing is kept between two conversions: the next one fin
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from py4j.protocol import Py4JError
 from pyroaring import BitMap64
+from pyspark.errors.exceptions.captured import CapturedException
 
 from compactor.commit.replace import CommitSummary, NewDeletes, commit_replacements
 from compactor.errors import FirnlineError, GiveUpError, ReplanError, StoppedError
+from compactor.events import EqualityDeletesConverted
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
 from compactor.planning.conflicts import changes_since
-from compactor.planning.conversion import Conversion, converted, overtaken_by, plan_conversion
-from compactor.planning.inventory import take_inventory
+from compactor.planning.conversion import Conversion, converted, overtaken_by
 from compactor.reasons import Reason, Refusal
-from compactor.rebase.delete_files import DeletedRows, write_deletes
+from compactor.rebase.delete_files import DeletedRows, read_positions, write_deletes
+from compactor.rebase.input_changes import Changes
 from compactor.rewrite.deletes.key_search import FoundRows
 from compactor.rewrite.deletes.row_maps import unpacked
 from compactor.rewrite.tasks.output_task import attempt_search
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import search_task
 from compactor.runs.output_record import OutputRecords
-from compactor.runs.run import RunTools
+from compactor.runs.run import RunTools, stall_explained
+from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches
 from compactor.spark.java_table import JavaTable, first_line
 from compactor.table_names import TableName
 
@@ -68,6 +70,19 @@ class ConversionResult:
     bytes_searched: int = 0
     seconds: float = 0.0
 
+    def as_event(self) -> EqualityDeletesConverted:
+        """The event of a conversion that was committed."""
+        return EqualityDeletesConverted(
+            run_id=self.run_id,
+            table=self.table,
+            snapshot_id=self.snapshot_after or 0,
+            delete_files=self.deletes_removed,
+            rows=self.rows,
+            files=self.files_searched,
+            bytes_read=self.bytes_read,
+            seconds=self.seconds,
+        )
+
 
 @dataclass(frozen=True)
 class _Found:
@@ -80,95 +95,88 @@ class _Found:
     why: str
 
 
-class Converter:
-    """Converts equality deletes with the tools that all runs of the process share."""
+class Converting:
+    """One conversion of one table. It can be stopped at any time except while it commits."""
 
-    def __init__(self, tools: RunTools, clock: Callable[[], float] = time.monotonic) -> None:
-        self._tools = tools
-        self._clock = clock
-
-    def convert(
+    def __init__(
         self,
+        tools: RunTools,
         table: TableView,
+        conversion: Conversion,
         run_id: str,
-        *,
-        stopping: Callable[[], bool] = lambda: False,
+        switches: Switches = ALWAYS_ON,
         progress: Callable[[int, int], None] = lambda _done, _all: None,
-    ) -> ConversionResult:
-        """Convert the equality deletes of a table at its current snapshot.
+    ) -> None:
+        self._tools = tools
+        self._table = table
+        self._conversion = conversion
+        self._run_id = run_id
+        self._switches = switches
+        self._progress = progress
+
+    def convert(self) -> ConversionResult:
+        """Search the rows that the equality deletes delete, and commit their positions.
 
         Raises:
             ReplanError: another commit touched the files; nothing was committed, the next attempt may succeed.
-            StoppedError: `stopping` said so; nothing was committed.
+            StoppedError: the switches said so; nothing was committed.
             FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
         """
-        started, tools = self._clock(), self._tools
-        snapshot = table.snapshot
+        tools, table, run_id, conversion = self._tools, self._table, self._run_id, self._conversion
+        started, snapshot = tools.clock(), table.snapshot
         nothing = ConversionResult(table.name, run_id, snapshot.snapshot_id if snapshot else None)
-        conversion = plan_conversion(take_inventory(table, tools.cache))
         if snapshot is None or not conversion.deletes:
-            return nothing
+            return replace(nothing, deletes_left=conversion.refused, why=conversion.why)
+        tools.lifelines.moved(table.name)
         java = JavaTable.load(tools.session, table, snapshot.snapshot_id)
         records = OutputRecords(tools.records, tools.catalogs, tools.cache, tools.right)
-        folder = run_folder(java, run_id)
-        with records.around(run_id, table, (), (folder,)) as record:
-            found = self._searched(table, conversion, run_id, stopping, progress)
-            done = self._committed(java, conversion, found, run_id, partial(tools.records.renew, record))
+        supervisor = RunSupervisor(
+            tools.records,
+            self._cancel,
+            tools.lease_seconds,
+            tools.check_seconds,
+            lambda: tools.lifelines.stalled(table.name),
+        )
+        around = records.around(run_id, table, (), (run_folder(java, run_id),))
+        with (
+            around as record,
+            supervisor.watch(record, self._switches) as watch,
+            stall_explained(watch, f"the conversion of {table.name}"),
+        ):
+            found = self._searched(watch)
+            with watch.commit(table.name, wanted=self._switches.on):
+                done = self._committed(java, found, partial(tools.records.renew, record))
         records.delete_unreferenced(record)  # a lost race may have left files
         tools.records.close(record)
-        files = conversion.files
-        return ConversionResult(
-            table=table.name,
-            run_id=run_id,
-            snapshot_before=snapshot.snapshot_id,
+        files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
+        return replace(
+            nothing,
             snapshot_after=done,
-            deletes_removed=len(converted(conversion, found.refused, frozenset())) if done else 0,
-            deletes_left=len(conversion.deletes) - len(converted(conversion, found.refused, frozenset())),
-            why=found.why,
+            deletes_removed=removed if done else 0,
+            deletes_left=len(conversion.deletes) - removed + conversion.refused,
+            why=found.why or conversion.why,
             rows=sum(len(unpacked(positions)) for positions in found.by_value.values()) if done else 0,
             files_hit=len(found.by_value),
             files_searched=len(files),
             bytes_read=found.bytes_read,
-            bytes_searched=sum(file.size for file in files),
-            seconds=self._clock() - started,
+            bytes_searched=conversion.bytes,
+            seconds=tools.clock() - started,
         )
 
-    def _searched(
-        self,
-        table: TableView,
-        conversion: Conversion,
-        run_id: str,
-        stopping: Callable[[], bool],
-        progress: Callable[[int, int], None],
-    ) -> _Found:
+    def _cancel(self) -> None:
+        self._tools.session.sparkContext.cancelJobGroup(self._run_id)
+
+    def _searched(self, watch: RunWatch) -> _Found:
         """Search all data files: a Spark job of one task for each search, as many at once as there are slots."""
-        tools, name = self._tools, str(table.name)
+        tools, searches = self._tools, self._conversion.searches
         outcomes: list[FoundRows | Refusal] = []
-
-        def one(files: Sequence[LiveFile]) -> FoundRows | Refusal:
-            if not tools.slots.acquire(name, stopping):
-                raise StoppedError(f"the conversion of {name} was stopped before its commit")
-            try:
-                tools.lifelines.moved(table.name)
-                tools.session.sparkContext.setJobGroup(run_id, f"firnline {name} conversion", True)
-                task = search_task(table, files)
-                (outcome,) = tools.session.sparkContext.parallelize([task], 1).map(attempt_search).collect()
-            except Py4JError as error:
-                raise GiveUpError(
-                    f"searching deleted rows of {name} failed: {first_line(error)}", reason=Reason.UNEXPECTED
-                ) from error
-            finally:
-                tools.slots.release(name)
-            if isinstance(outcome, FirnlineError):
-                raise outcome
-            found: FoundRows | Refusal = outcome
-            return found
-
-        with ThreadPoolExecutor(max(1, min(len(conversion.searches), tools.slots.book.capacity)), "convert") as pool:
-            for number, outcome in enumerate(pool.map(one, conversion.searches), 1):
+        workers = max(1, min(len(searches), tools.slots.book.capacity))
+        with ThreadPoolExecutor(workers, "convert") as pool:
+            for number, outcome in enumerate(pool.map(partial(self._search, watch), searches), 1):
                 outcomes.append(outcome)
-                progress(number, len(conversion.searches))
-        pairs = list(zip(conversion.searches, outcomes, strict=True))
+                tools.lifelines.moved(self._table.name)
+                self._progress(number, len(searches))
+        pairs = list(zip(searches, outcomes, strict=True))
         found = [outcome for _, outcome in pairs if isinstance(outcome, FoundRows)]
         refused = [(files, outcome) for files, outcome in pairs if isinstance(outcome, Refusal)]
         return _Found(
@@ -179,11 +187,31 @@ class Converter:
             why=refused[0][1].sentence if refused else "",
         )
 
-    def _committed(
-        self, java: JavaTable, conversion: Conversion, found: _Found, run_id: str, renew: Callable[[], object]
-    ) -> int | None:
+    def _search(self, watch: RunWatch, files: Sequence[LiveFile]) -> FoundRows | Refusal:
+        tools, name = self._tools, str(self._table.name)
+        stopped = StoppedError(f"the conversion of {name} was stopped before its commit")
+        if not tools.slots.acquire(name, watch.stopped.is_set):
+            raise stopped
+        try:
+            tools.session.sparkContext.setJobGroup(self._run_id, f"firnline {name} conversion", True)
+            task = search_task(self._table, files)
+            (outcome,) = tools.session.sparkContext.parallelize([task], 1).map(attempt_search).collect()
+        except (Py4JError, CapturedException) as error:
+            if watch.stopped.is_set():
+                raise stopped from error
+            raise GiveUpError(
+                f"searching deleted rows of {name} failed: {first_line(error)}", reason=Reason.UNEXPECTED
+            ) from error
+        finally:
+            tools.slots.release(name)
+        if isinstance(outcome, FirnlineError):
+            raise outcome
+        found: FoundRows | Refusal = outcome
+        return found
+
+    def _committed(self, java: JavaTable, found: _Found, renew: Callable[[], object]) -> int | None:
         """Commit; the new snapshot's id, or None if no equality delete can be removed."""
-        tools, table = self._tools, java.view
+        tools, table, run_id, conversion = self._tools, java.view, self._run_id, self._conversion
         summary = CommitSummary(
             run_id=run_id,
             engines=(ENGINE,),
@@ -226,28 +254,25 @@ class Converter:
 def _new_rows(
     now: TableView, conversion: Conversion, found: _Found, changes: Sequence[FileEntry]
 ) -> tuple[list[DeletedRows], list[FileEntry]]:
-    """Positions to delete in each data file, and the vectors that they replace.
+    """Positions to delete in each data file, and the vectors that they replace (V3: one vector for each file).
 
     Raises:
-        ReplanError: another commit deleted rows of such a file by a vector, which a new one would have to contain.
+        GiveUpError: a vector of another commit is damaged.
+        RetryError: the store does not answer.
     """
     taken_away = {entry.path for entry in changes if entry.content is Content.DATA and entry.status is Status.DELETED}
-    touched = {entry.applies_to for entry in changes if entry.is_deletion_vector}
-    rows: list[DeletedRows] = []
+    files = [file for file in conversion.files if file.entry.path in found.by_value.keys() - taken_away]
+    rows = {file.entry.path: BitMap64.deserialize(found.by_value[file.entry.path]) for file in files}
     replaced: list[FileEntry] = []
-    for file in conversion.files:
-        path = file.entry.path
-        if path not in found.by_value or path in taken_away:
-            continue
-        positions = BitMap64.deserialize(found.by_value[path])
-        if now.keeps_row_lineage:  # V3: one vector for each file
-            if path in touched:
-                raise ReplanError(
-                    f"rows of {path} were deleted while it was searched; the next conversion finds them",
-                    reason=Reason.CONFLICT,
-                )
-            if found.by_position.get(path):
-                positions |= BitMap64.deserialize(found.by_position[path])
-            replaced += [delete for delete in file.deletes if delete.is_deletion_vector]
-        rows.append(DeletedRows(file.entry.key, path, positions))
-    return rows, replaced
+    if now.keeps_row_lineage:
+        seen = Changes(changes)
+        newer = {path: tuple(each for each in seen.new_ones_of({path}) if each.is_deletion_vector) for path in rows}
+        newer = {path: vectors for path, vectors in newer.items() if vectors}
+        for path, positions in read_positions(now, newer).items():
+            rows[path] |= BitMap64(positions)
+        for file in files:
+            path = file.entry.path
+            if path not in newer and found.by_position.get(path):
+                rows[path] |= BitMap64.deserialize(found.by_position[path])
+            replaced += newer.get(path) or [delete for delete in file.deletes if delete.is_deletion_vector]
+    return [DeletedRows(file.entry.key, file.entry.path, rows[file.entry.path]) for file in files], replaced

@@ -143,7 +143,7 @@ class Run:
         )
         with around as record, supervisor.watch(record, self._switches) as watch:
             parts = self._parts()
-            with _stall_explained(watch, self._plan):
+            with stall_explained(watch, f"the run of {name}"):
                 for number, groups in enumerate(parts, 1):
                     finished = self._rewrite(runner, watch, groups) if groups else []
                     if finished or not groups:
@@ -300,7 +300,7 @@ class Run:
 
 
 @contextmanager
-def _stall_explained(watch: RunWatch, plan: TablePlan) -> Iterator[None]:
+def stall_explained(watch: RunWatch, what: str) -> Iterator[None]:
     """A run that its supervisor stopped because it hung has failed; it was not switched off."""
     try:
         yield
@@ -308,7 +308,7 @@ def _stall_explained(watch: RunWatch, plan: TablePlan) -> Iterator[None]:
         if not watch.stalled.is_set():
             raise
         raise RetryError(
-            f"the run of {plan.table.name} wrote nothing for {STALLED_SECONDS / 60:.0f} min and was stopped: check the "
+            f"{what} made no progress for {STALLED_SECONDS / 60:.0f} min and was stopped: check the "
             "executors and the store, then the next attempt goes on",
             reason=Reason.STALLED,
         ) from error

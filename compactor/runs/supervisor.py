@@ -28,6 +28,9 @@ class Switches:
         return not self.stopping() and self.enabled()
 
 
+ALWAYS_ON = Switches(lambda: True, lambda: False)
+
+
 @dataclass(frozen=True)
 class RunWatch:
     """Shared by a run and its supervisor's thread. While `committing` is set the run cannot be stopped.

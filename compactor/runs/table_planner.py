@@ -11,9 +11,12 @@ from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
 from compactor.errors import FirnlineError, GiveUpError, InputError, LaterError, StoppedError
 from compactor.events import Listener, PartitionsSkipped, RunFailed, RunSkipped, SkippedPartition
 from compactor.iceberg.other_compactors import other_compactors
-from compactor.iceberg.tables import Catalogs, TableView
+from compactor.iceberg.tables import Catalogs, TableView, file_sizes
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant
+from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, plan_conversion
+from compactor.planning.delete_rules import DeleteRules
+from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
 from compactor.settings.current import WorkSettings
@@ -36,24 +39,49 @@ class TablePlanner:
     planned: Callable[[TableName], None]
     owns: Callable[[TableName], bool] = lambda _table: True
 
-    def plan(self, debt: TableDebt, grant: Grant = NO_GRANT) -> TablePlan | None:
-        """A plan of the table as it is now; None (and published) when nothing is due.
-
-        The first open request of `debt` goes first: all small files that its filter selects, or of the whole table.
+    def load(self, debt: TableDebt) -> TableView:
+        """The table as it is now.
 
         Raises:
             StoppedError: the table is switched off; published.
             LaterError: the table is left to another compactor; published.
+            FirnlineError: the table cannot be loaded; published.
+        """
+        with self._failures_published(debt):
+            table = self.catalogs.load(debt.table)
+        switched_off = not self.acts_on(table)
+        if switched_off or self.is_left_to_another(table):
+            self.served(debt)
+            self._skip(debt, switched_off=switched_off)
+        return table
+
+    def conversion(self, debt: TableDebt, table: TableView) -> Conversion:
+        """The equality deletes of a table to convert before anything is rewritten; requests go first.
+
+        Raises:
+            FirnlineError: the table cannot be planned; published.
+        """
+        if first_request(debt) is not None or not any(each.counts.equality_deletes for each in debt.due):
+            return NOTHING_TO_CONVERT
+        with self._failures_published(debt):
+            policy = self.settings.policy.for_table(debt.table, table.properties)
+            rules = DeleteRules(policy, file_sizes(policy, table.properties))
+            if not any(rules.conversion_due(each.counts) for each in debt.due):
+                return NOTHING_TO_CONVERT
+            return plan_conversion(take_inventory(table, self.cache))
+
+    def plan(self, debt: TableDebt, table: TableView, grant: Grant = NO_GRANT) -> TablePlan | None:
+        """A plan of `table`; None (and published) when nothing is due.
+
+        The first open request of `debt` goes first: all small files that its filter selects, or of the whole table.
+
+        Raises:
             FirnlineError: the table cannot be planned; published.
         """
         try:
             with self._failures_published(debt):
-                table = self.catalogs.load(debt.table)
-                acts_on, left = self.acts_on(table), self.is_left_to_another(table)
-                plan = self._plan(table, debt, grant) if acts_on and not left else None
-            if plan is None:
-                self._skip(debt, switched_off=not acts_on)
-        except (InputError, StoppedError, LaterError):  # another attempt would fail in the same way
+                plan = self._plan(table, debt, grant)
+        except InputError:  # another attempt would fail in the same way
             self.served(debt)
             raise
         if first_request(debt) is None:

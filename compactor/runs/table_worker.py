@@ -1,6 +1,7 @@
 """The table worker: what happens to one due table. The dispatcher chooses the table; a worker does the rest.
 
-`RewriteWorker`: load → plan → decline → rewrite → announce → merge manifests. `ObserveWorker`: load → plan → report.
+`RewriteWorker`: load → convert equality deletes, or plan → decline → rewrite; announce, merge manifests.
+`ObserveWorker`: load → plan → report.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from compactor.commit.manifest_rewrite import rewrite_manifests
@@ -15,11 +17,15 @@ from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import manifests_of
 from compactor.errors import FirnlineError, GiveUpError
 from compactor.events import RunFailed, RunWouldRewrite
+from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import COMMIT_CALLS, PLAN_CALLS, Charge, Grant, Spent, requests_of
+from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import TablePlan
+from compactor.runs.convert import Converting
 from compactor.runs.results import DroppedGroup, NoGroupLeftError
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.supervisor import Switches
 from compactor.runs.table_planner import TablePlanner, first_request
 from compactor.table_names import TableName
 
@@ -52,18 +58,39 @@ class RewriteWorker:
         """See `TableWorker`."""
         if debt.due or debt.requested:
             charge(Spent(catalog_calls=PLAN_CALLS))
-            plan = self.planner.plan(debt, grant)
+            table = self.planner.load(debt)
+            conversion = self.planner.conversion(debt, table)
+            if conversion.deletes:  # what else is due is found by the next look: readers get one new snapshot at a time
+                self._convert(table, conversion, stopping, charge)
+                return
+            plan = self.planner.plan(debt, table, grant)
             if plan is not None:
                 self._rewrite(debt, plan, stopping, charge)
         if debt.manifests is not None and debt.manifests.due and not stopping():
             self._rewrite_manifests(debt.table, charge)
 
+    def _convert(self, table: TableView, conversion: Conversion, stopping: Stopping, charge: Charge) -> None:
+        """Convert equality deletes; a failure is published and raised."""
+        planner, run_id = self.planner, str(uuid.uuid4())
+        switches = Switches(partial(self._enabled, table.name), stopping)
+        charge(Spent(catalog_calls=COMMIT_CALLS))
+        try:
+            done = Converting(self.rewriter, table, conversion, run_id, switches).convert()
+        except FirnlineError as error:
+            planner.listener(RunFailed.of(error, run_id, table.name, "convert"))
+            raise
+        charge(Spent(done.bytes_read, requests_of(done.files_searched, 0, done.bytes_read), commits=1))
+        planner.board.settled(table.name)
+        if done.snapshot_after is not None:
+            planner.listener(done.as_event())
+            self.announce(table.name)
+
+    def _enabled(self, name: TableName) -> bool:
+        return self.planner.acts_on(self.planner.catalogs.load(name))
+
     def _rewrite(self, debt: TableDebt, plan: TablePlan, stopping: Stopping, charge: Charge) -> None:
         planner = self.planner
-
-        def enabled() -> bool:
-            return planner.acts_on(planner.catalogs.load(debt.table))
-
+        enabled = partial(self._enabled, debt.table)
         try:
             result = self.rewriter.run(
                 plan, enabled=enabled, stopping=stopping, waiting_since=debt.waiting_since, charge=charge
@@ -117,7 +144,7 @@ class ObserveWorker:
 
     def work(self, debt: TableDebt, _stopping: Stopping, _grant: Grant, _charge: Charge) -> None:
         """See `TableWorker`."""
-        plan = self.planner.plan(debt)
+        plan = self.planner.plan(debt, self.planner.load(debt))
         if plan is None:
             return
         self.planner.served(debt)

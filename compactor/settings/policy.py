@@ -86,6 +86,14 @@ class PolicyValues(Section):
         "each 8 MiB. 10: a scan of one column then takes 2.0 to 3.4 times as long (docs/planning.md), and PyIceberg "
         "cannot read the table. Spark's action has no such rule.",
     )
+    convert_equality_deletes: int | None = Field(
+        default=None,
+        ge=1,
+        description="Equality delete files of a partition from which the service replaces those of the table by "
+        "deletion vectors (V3) or position deletes (V2), without rewriting data; `firnline convert` does so once. "
+        "Reads key columns only, and adds a snapshot. Unset: off, they go when their data files are rewritten. 5 suits "
+        "tables with upserts that are read often.",
+    )
     strategy: Strategy = Field(
         default="tiered",
         description="How the service chooses files. `tiered`: as a log-structured merge, in which each byte is "

@@ -19,7 +19,7 @@ from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.conversion import Conversion, plan_conversion
 from compactor.planning.inventory import take_inventory
-from compactor.runs.convert import ConversionResult, Converter
+from compactor.runs.convert import ConversionResult, Converting
 from compactor.settings.tree import Settings, load_settings, table_switch
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
@@ -79,7 +79,6 @@ def _run(
             settings, session, catalogs, cache, ignore, checkpoint=checkpoint, beside_stream=False, right=right
         )
         parts.sweep(time.time(), settings.service.grace_seconds)
-        converter = Converter(parts.rewriter)
         with progress_display(output) as progress:
             bar = progress.add_task("searching", total=None)
 
@@ -88,7 +87,8 @@ def _run(
 
             for attempt in range(1, ATTEMPTS + 1):
                 try:
-                    return converter.convert(view, str(uuid.uuid4()), progress=moved)
+                    conversion = plan_conversion(take_inventory(view, cache))
+                    return Converting(parts.rewriter, view, conversion, str(uuid.uuid4()), progress=moved).convert()
                 except ReplanError:
                     if attempt == ATTEMPTS:
                         raise

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from pyiceberg.table.snapshots import Snapshot
 from rich.console import Console
@@ -141,8 +140,7 @@ class Hour:
         return self._spark if self.options.by == "spark" else lambda _at: None
 
     def _service(self) -> Callable[[float], None]:
-        table: Any = self.table
-        followed = _Followed(table, self.lake.settings)
+        followed = _Followed(self.lake, TABLE, self.lake.settings, stamp=self.table.stamp)
         self.groups = followed.groups
 
         def decide(at: float) -> None:

@@ -9,7 +9,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, NestedField, StringType
 
 from compactor.debt.board import DebtBoard
-from compactor.events import Event, RunCommitted
+from compactor.events import EqualityDeletesConverted, Event, RunCommitted
 from compactor.iceberg.manifest_entries import Status
 from compactor.iceberg.tables import file_sizes
 from compactor.locations import plain_path
@@ -123,17 +123,20 @@ class ClockedTable:
 
 @dataclass
 class FollowedTable:
-    """The ledger, board, policy, planner and rewriter of the service over one table, on the table's clock."""
+    """The ledger, board, policy, planner and rewriter of the service over one table, on a clock that the test sets."""
 
-    clocked: ClockedTable
+    lake: Lake
+    table: str
     settings: Settings
     now: float = FIRST_MOMENT
+    stamp: Callable[[float], None] = lambda _: None
     small_files: list[int] = field(default_factory=list)
     bytes_in: int = 0
     runs: list[RunCommitted] = field(default_factory=list)
+    conversions: list[EqualityDeletesConverted] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        lake, clock = self.clocked.lake, lambda: self.now
+        lake, clock = self.lake, lambda: self.now
         self.board = DebtBoard()
         self.cache = manifest_cache(self.settings)
         rewriter = Rewriter(
@@ -151,7 +154,7 @@ class FollowedTable:
             writer=BoardWriter(self.settings, self.board, lambda: None, self.publish, clock),
             listener=self.publish, clock=clock,
         )  # fmt: skip
-        self._name = lake.name(self.clocked.name)
+        self._name = lake.name(self.table)
 
     @staticmethod
     def _state_file() -> Path:
@@ -160,8 +163,14 @@ class FollowedTable:
     def publish(self, event: Event) -> None:
         if isinstance(event, RunCommitted):
             self.runs.append(event)
+        if isinstance(event, EqualityDeletesConverted):
+            self.conversions.append(event)
 
-    def follow(self, commits: list[tuple[float, list[DataFile]]]) -> None:
+    @classmethod
+    def clocked(cls, table: ClockedTable, settings: Settings) -> FollowedTable:
+        return cls(table.lake, table.name, settings, stamp=table.stamp)
+
+    def follow(self, clocked: ClockedTable, commits: list[tuple[float, list[DataFile]]]) -> None:
         """Commit by commit; in between, sweeps as the table watcher makes them."""
         sweep_at = commits[0][0]
         for at, files in commits:
@@ -170,7 +179,7 @@ class FollowedTable:
                 self.look(Lane.SWEEP)
                 sweep_at += self.settings.service.sweep_seconds
             self.now = at
-            self.clocked.add(files, at)
+            clocked.add(files, at)
             self.bytes_in += sum(file.file_size_in_bytes for file in files)
             self.look(Lane.EVENT)
             self.small_files.append(self._count())
@@ -181,14 +190,14 @@ class FollowedTable:
         assert looked.outcome in {Outcome.COUNTED, Outcome.UNCHANGED}, looked
         assert looked.again_after is None, "a small local table is counted in one go"
         for debt in waiting(self.board.tables(), {}, frozenset(), self.now):
-            runs = len(self.runs)
+            commits = len(self.runs) + len(self.conversions)
             self.worker.work(debt, lambda: False, Grant(), uncharged)
-            if len(self.runs) > runs:
-                self.clocked.stamp(self.now)
+            if len(self.runs) + len(self.conversions) > commits:
+                self.stamp(self.now)
                 self.look(Lane.EVENT)
 
     def _count(self) -> int:
-        view = self.clocked.lake.catalogs.load(self._name)
+        view = self.lake.catalogs.load(self._name)
         sizes = file_sizes(self.settings.policy.for_table(self._name), view.properties)
         return sum(
             sizes.is_small(entry.size)

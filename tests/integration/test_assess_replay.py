@@ -94,8 +94,9 @@ def test_what_assess_foretells_is_what_the_service_does(
     lake: Lake, settings: Settings, appends: Callable[[random.Random], Iterator[Append]]
 ) -> None:
     past = history(lake, appends)
-    followed = FollowedTable(ClockedTable(lake, past.name + "_replayed", TARGET), settings)
-    followed.follow(past.appended())
+    clocked = ClockedTable(lake, past.name + "_replayed", TARGET)
+    followed = FollowedTable.clocked(clocked, settings)
+    followed.follow(clocked, past.appended())
     told = foretold(past, settings)
 
     counts = followed.small_files
@@ -117,7 +118,8 @@ def test_what_assess_foretells_is_what_the_service_does(
 def test_what_was_just_rewritten_is_not_idle(lake: Lake, settings: Settings) -> None:
     """A run plans the whole table: it leaves alone what an earlier run has merged a minute ago."""
     past = history(lake, pair)
-    followed = FollowedTable(ClockedTable(lake, past.name + "_replayed", TARGET), settings)
-    followed.follow(past.appended())
+    clocked = ClockedTable(lake, past.name + "_replayed", TARGET)
+    followed = FollowedTable.clocked(clocked, settings)
+    followed.follow(clocked, past.appended())
     assert [run.files_in for run in followed.runs] == [8, 8, 8]
     assert followed.small_files[-1] == 3

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from compactor.errors import ReplanError
 from compactor.iceberg.manifest_entries import Content
 from compactor.manifests.cache import ManifestCache
+from compactor.planning.conversion import plan_conversion
 from compactor.planning.inventory import take_inventory
 from compactor.runs import convert as convert_module
-from compactor.runs.convert import ConversionResult, Converter
+from compactor.runs.convert import ConversionResult, Converting
 from compactor.runs.run import RunTools
 from compactor.runs.slots import SlotPool
+from compactor.settings.tree import Settings
+from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
+from tests.integration.replayed_table import FollowedTable
 from tests.integration.table_kit import MERGE_ON_READ, append, create, delete_equal, insert, unreferenced
 
 pytestmark = pytest.mark.spark
@@ -33,7 +37,8 @@ def convert(lake: Lake, table: str, run_id: str = "run-of-test") -> ConversionRe
         lease_seconds=60,
         check_seconds=60,
     )
-    result = Converter(tools).convert(lake.view(table), run_id)
+    view = lake.view(table)
+    result = Converting(tools, view, plan_conversion(take_inventory(view, tools.cache)), run_id).convert()
     assert unreferenced(lake, table) == set()
     assert run_id not in {record.run_id for record in lake.in_flight().all()}
     return result
@@ -125,25 +130,24 @@ def test_other_commits_meanwhile_are_respected(
     assert deletes(lake, table_name).count(Content.EQUALITY_DELETES) == 1
 
 
+@pytest.mark.parametrize("known", [False, True])
 @pytest.mark.parametrize("moment", ["changes_since", "commit_replacements"])
 @pytest.mark.parametrize("version", [2, 3])
 def test_a_position_delete_of_the_same_files_meanwhile(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str, known: bool
 ) -> None:
-    """V3 has one vector for each file: the conversion finds the other one the next time."""
+    """V3 has one vector for each file: the new one holds the rows of both."""
     create(lake, table_name, version, MERGE_ON_READ)
     insert(lake, table_name, 2)
+    if known:
+        lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 2")
     delete_equal(lake, table_name, "id", [5])
     meanwhile(monkeypatch, moment, lambda: lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 7"))
-    if version == 2:
-        convert(lake, table_name)
-    else:
-        with pytest.raises(ReplanError):
-            convert(lake, table_name)
-        assert unreferenced(lake, table_name) == set()
-        monkeypatch.undo()
-        convert(lake, table_name, "next")
-    assert sorted(row[0] for row in rows(lake, table_name)) == sorted([0, 1, 2, 3, 4, 6, 8, 9] * 2)
+    convert(lake, table_name)
+    left = [0, 1, 2, 3, 4, 6, 8, 9]
+    assert sorted(row[0] for row in rows(lake, table_name)) == sorted(
+        [each for each in left if each != 2 or not known] * 2
+    )
     assert Content.EQUALITY_DELETES not in deletes(lake, table_name)
 
 
@@ -164,3 +168,40 @@ def test_a_rewrite_by_another_compactor_meanwhile_ends_the_conversion(
     meanwhile(monkeypatch, "changes_since", lambda: spark_rewrites(lake, table_name))
     convert(lake, table_name)
     assert rows(lake, table_name) == before
+
+
+def test_the_service_converts_from_a_number_of_delete_files(lake: Lake, table_name: str) -> None:
+    """Four are left alone; the fifth makes the table due: one commit, no data file rewritten, then nothing is due."""
+    create(lake, table_name, properties=f"{MERGE_ON_READ}, 'firnline.policy.convert_equality_deletes'='5'")
+    insert(lake, table_name, 2)
+    settings = Settings.model_validate({"catalogs": {"lake": {}}, "tables": {"include": ["*"]}})
+    service = FollowedTable(lake, table_name, settings, time.time())
+    for key in range(5):
+        delete_equal(lake, table_name, "id", [key])
+        files, snapshots = lake.live_files(table_name), len(lake.view(table_name).metadata.snapshots)
+        service.look(Lane.EVENT)
+        if key < 4:
+            assert len(lake.view(table_name).metadata.snapshots) == snapshots
+    assert lake.live_files(table_name) == files
+    assert len(lake.view(table_name).metadata.snapshots) == snapshots + 1
+    assert Content.EQUALITY_DELETES not in deletes(lake, table_name)
+    (converted,) = service.conversions
+    assert (converted.delete_files, converted.rows) == (5, 10)
+    service.look(Lane.EVENT)
+    assert len(lake.view(table_name).metadata.snapshots) == snapshots + 1
+    assert sorted(row[0] for row in rows(lake, table_name)) == sorted([5, 6, 7, 8, 9] * 2)
+
+
+def test_deletes_that_nobody_can_compare_stay_and_the_others_are_converted(lake: Lake, table_name: str) -> None:
+    lake.sql(
+        f"CREATE TABLE lake.{table_name} (id INT, a STRING, k DOUBLE) USING iceberg "
+        f"TBLPROPERTIES ('format-version'='2', {MERGE_ON_READ})"
+    )
+    lake.sql(f"INSERT INTO lake.{table_name} VALUES (1, 'a', 0.5), (2, 'b', 1.5), (3, 'c', 2.5)")
+    delete_equal(lake, table_name, "id", [1])
+    delete_equal(lake, table_name, "k", [1.5])
+    result = convert(lake, table_name)
+    assert (result.deletes_removed, result.deletes_left, result.rows) == (1, 1, 1)
+    assert "column k of type double" in result.why
+    assert [row[0] for row in rows(lake, table_name)] == [3]
+    assert deletes(lake, table_name).count(Content.EQUALITY_DELETES) == 1

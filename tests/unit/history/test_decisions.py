@@ -8,6 +8,7 @@ from typing import get_args
 import pytest
 
 from compactor.events import (
+    EqualityDeletesConverted,
     Event,
     GroupCommitted,
     GroupDropped,
@@ -158,6 +159,13 @@ def test_a_dropped_group_says_what_was_planned_and_what_stood_against_it() -> No
             "manifests",
             "120 manifests became 3",
             "r2",
+        ),
+        (
+            EqualityDeletesConverted("r3", TABLE, 12, delete_files=4, rows=90, files=7, bytes_read=4096, seconds=2.5),
+            "done",
+            "equality_deletes",
+            "4 equality delete files became positions of 90 rows",
+            "r3",
         ),
     ],
 )

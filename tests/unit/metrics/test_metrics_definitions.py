@@ -19,6 +19,7 @@ from deploy.generate.metrics_page import metrics_page
 from metrics import (
     capacity_definitions,
     definitions,
+    delete_definitions,
     manifest_definitions,
     stream_definitions,
 )
@@ -95,7 +96,7 @@ def test_names_are_distinct():
 
 
 def test_catalogue_holds_every_definition_of_the_module():
-    modules = (definitions, manifest_definitions, capacity_definitions, stream_definitions)
+    modules = (definitions, delete_definitions, manifest_definitions, capacity_definitions, stream_definitions)
     defined = [value for module in modules for value in vars(module).values() if isinstance(value, MetricDefinition)]
     assert tuple(defined) == CATALOGUE
     assert len(CATALOGUE) > 60

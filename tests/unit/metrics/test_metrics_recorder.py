@@ -16,6 +16,7 @@ from compactor.events import (
     CatalogAnswers,
     CommitUnannounced,
     DeadLettered,
+    EqualityDeletesConverted,
     EventsHeard,
     EventsLost,
     GroupCommitted,
@@ -115,13 +116,15 @@ BATCH = BatchFinished("ledger", 17, seconds=2.0, input_rows=11, lag_offsets=13)
 ENDED = StreamEnded("ledger", "kafka_unavailable")
 LOST = EventsLost("ledger", "commits", 4)
 MERGED = ManifestsRewritten(run_id="r2", table=TABLE, before=120, after=3, seconds=1.5)
+CONVERTED = EqualityDeletesConverted("r3", TABLE, 12, delete_files=4, rows=90, files=7, bytes_read=4096, seconds=2.5)
 TOLD = HookFinished(hook="0-trino", table=TABLE, seconds=0.5, error="no answer")
 KEPT = HistoryWritten(rows=7, dropped=3, error="no answer")
 REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 
 EXAMPLES = (
     PLANNED, SKIPPED, MOVED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH,
-    REMOVED, ENDED, LOST, TOLD, MERGED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, UNRESOLVED, LOOKED, ANSWERS,
+    REMOVED, ENDED, LOST, TOLD, MERGED, CONVERTED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, UNRESOLVED, LOOKED,
+    ANSWERS,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -197,6 +200,12 @@ EXPECTED = {
         "manifest_rewrites_total": 1,
         "manifests_merged_total": 117,
         "manifest_rewrite_seconds_total": 1.5,
+    },
+    EqualityDeletesConverted: {
+        "converted_delete_files_total": 4,
+        "converted_rows_total": 90,
+        "conversion_read_bytes_total": 4096,
+        "conversion_seconds_total": 2.5,
     },
     HookFinished: {
         'hook_calls_total{hook="0-trino",result="failed"}': 1,
