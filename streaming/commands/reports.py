@@ -49,7 +49,7 @@ def with_footers_read(plan: TablePlan) -> TablePlan:
             not_spliced, not_encoded = foreseen(build_task_input(plan, planned, index, files[0].entry.path))
             if not_encoded is not None:
                 return with_engine(planned, Engine.SPARK, not_encoded.reason, not_encoded.sentence)
-            if not_spliced is not None:
+            if not_spliced is not None and planned.engine.kind is Engine.SPLICE:
                 settled = with_engine(planned, Engine.ENCODE, not_spliced.reason, not_spliced.sentence)
         return settled
 

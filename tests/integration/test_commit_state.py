@@ -251,8 +251,8 @@ def test_a_commit_of_other_files_than_planned_is_not_sent_and_if_it_were_would_b
     insert(lake, table_name, 3)
     rows, real = lake.rows(table_name), commit_groups_module.commit_replacements
 
-    def one_file_more(table: Any, replacements: Any, *more: Any) -> int:
-        return real(table, [replace(each, files_in=each.files_in + 1) for each in replacements], *more)
+    def one_file_more(table: Any, replacements: Any, *more: Any, **new: Any) -> int:
+        return real(table, [replace(each, files_in=each.files_in + 1) for each in replacements], *more, **new)
 
     monkeypatch.setattr(commit_groups_module, "commit_replacements", one_file_more)
     if not looked_at:

@@ -586,7 +586,6 @@ def test_writers_that_do_not_conflict(
 
 CONFLICTS = {
     "overwrite": (overwrite, "conflict"),
-    "position delete": (delete_by_position, "conflict"),
     "format version": (upgrade, "format_changed"),
     "rollback": (roll_back, "history_gap"),
     "another table": (recreate, "table_replaced"),
@@ -626,11 +625,27 @@ def test_a_planned_snapshot_that_expires_before_the_commit_costs_nothing(lake: L
     assert unreferenced(lake, table_name) == set()
 
 
-def test_a_deletion_vector_against_a_replaced_file_conflicts(lake: Lake, table_name: str) -> None:
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("when", [*slow(WHEN[0]), WHEN[1]])
+def test_rows_that_others_delete_meanwhile_are_deleted_in_the_outputs(
+    lake: Lake, table_name: str, version: int, when: str
+) -> None:
+    create(lake, table_name, version)
+    insert(lake, table_name, 3)
+    result = interfere(lake, table_name, delete_by_position, when)
+    assert lake.view(table_name).snapshot.snapshot_id == result.snapshot_after
+    assert sum(group.rows_rebased for group in result.groups) == 3
+    left = [number for number in range(10) if number != 5]
+    assert sorted(row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")) == sorted(left * 3)
+    assert unreferenced(lake, table_name) == set()
+
+
+def test_rows_that_others_delete_conflict_with_a_rewrite_by_spark(lake: Lake, table_name: str) -> None:
+    """Nobody knows where Spark put them."""
     create(lake, table_name, 3)
     insert(lake, table_name, 3)
     with pytest.raises(ReplanError, match="was left out: rows of"):
-        interfere(lake, table_name, delete_by_position, WHEN[1])
+        interfere(lake, table_name, delete_by_position, WHEN[1], "spark")
     assert 5 not in {row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")}
     assert unreferenced(lake, table_name) == set()
 
@@ -702,13 +717,13 @@ def test_a_share_without_deletes_is_copied_beside_one_that_has_some(lake: Lake, 
         lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ id + {number * 10}, 'a', id FROM range(10)")
     size = sum(row.size for row in lake.sql(f"SELECT file_size_in_bytes size FROM lake.{table_name}.files"))
     lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('write.target-file-size-bytes'='{size // 3}')")
-    lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 3")
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id < 5")
     rows = lake.rows(table_name)
     result = run(lake, planned(lake, table_name))
     assert not result.dropped
     assert engines(result) == {("encode", "position_deletes")}
     (group,) = result.groups
-    assert (group.rewritten.files_out, group.rewritten.rows_deleted) == (3, 1)
+    assert (group.rewritten.files_out, group.rewritten.rows_deleted) == (3, 5)
     assert group.rewritten.bytes_decoded < group.rewritten.bytes_in / 2
     assert lake.rows(table_name) == rows
 

@@ -207,9 +207,9 @@ def foreseen(work: TaskInput) -> tuple[Refusal | None, Refusal | None]:
     not_spliced = None
     if work.splice is not None and all(work.splice.may_copy(source) for source in work.splice.sources):
         judged = _judged(work.splice)
-        if not isinstance(judged, Refusal):
+        not_spliced = judged if isinstance(judged, Refusal) else _too_many(work.splice, _deleted(work.splice))
+        if not_spliced is None:
             return None, None
-        not_spliced = judged
     if work.encode is None or (not_spliced is not None and not_spliced.reason not in ENCODABLE):
         return not_spliced, not_spliced
     return not_spliced, encode_refusal(work.encode)
@@ -234,18 +234,26 @@ def _copied(task: SpliceTask, deleted: Deleted) -> TaskResult | Refusal | None:
     """Splice all inputs, with their deleted rows if these are few. None: their deletes forbid it, nothing was tried."""
     if not all(task.may_copy(source) for source in task.sources):
         return None
-    rows, gone = sum(each.records for each in task.sources), sum(map(len, deleted.values()))
-    if gone > task.most_carried * rows:
-        return Refusal(
-            Reason.TOO_MANY_DELETES,
-            f"{gone} of {rows} rows are deleted, more than policy.carried_delete_ratio ({task.most_carried:g}) allows",
-        )
-    spliced = _spliced(task)
+    footers = _judged(task)
+    refused = footers if isinstance(footers, Refusal) else _too_many(task, deleted)
+    if refused is not None or isinstance(footers, Refusal):
+        return refused
+    spliced = _spliced(task, footers)
     if isinstance(spliced, Refusal):
         return spliced
     inputs = in_order(_carrying(source, deleted) for source in task.sources)
     check_rows(task.output, inputs, spliced.rows)
     return TaskResult(spliced, None, 0, inputs)
+
+
+def _too_many(task: SpliceTask, deleted: Deleted) -> Refusal | None:
+    rows, gone = sum(each.records for each in task.sources), sum(map(len, deleted.values()))
+    if gone <= task.most_carried * rows:
+        return None
+    return Refusal(
+        Reason.TOO_MANY_DELETES,
+        f"{gone} of {rows} rows are deleted, more than policy.carried_delete_ratio ({task.most_carried:g}) allows",
+    )
 
 
 def _carrying(source: EncodeInput, deleted: Deleted) -> InputRows:
@@ -257,10 +265,7 @@ def _footers(store: ByteStore, inputs: Sequence[SpliceInput]) -> list[Footer]:
     return [read_footer(store, file.location, file.size) for file in inputs]
 
 
-def _spliced(task: SpliceTask) -> SplicedFile | Refusal:
-    footers = _judged(task)
-    if isinstance(footers, Refusal):
-        return footers
+def _spliced(task: SpliceTask, footers: Sequence[Footer]) -> SplicedFile | Refusal:
     store = task.store
     try:
         spliced = splice(store, task.inputs, task.output, task.limits, footers=footers)
@@ -314,7 +319,8 @@ def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None, del
         if encoded.rows:
             inputs[rest[0]] = SpliceInput(work.aside, encoded.size, lineage)
         joined = replace(task, inputs=tuple(inputs[index] for index in order if index in inputs))
-        spliced = _spliced(joined)
+        footers = _judged(joined)
+        spliced = footers if isinstance(footers, Refusal) else _spliced(joined, footers)
     finally:
         if encoded.rows:
             store.delete(work.aside)

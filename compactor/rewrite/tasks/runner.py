@@ -334,12 +334,8 @@ class OutputTaskRunner:
 
 def _engine_of(planned: PlannedGroup, written: TaskResult) -> EngineChoice:
     """The engine that wrote an output, and why: the files may rule out the planned one, or allow a cheaper one."""
-    refused = written.not_spliced
-    foreseen = (
-        refused is not None and refused.reason == Reason.TOO_MANY_DELETES and planned.engine.kind is Engine.ENCODE
-    )
-    if refused is not None and not foreseen:
-        return EngineChoice(Engine.ENCODE, refused.reason, refused.sentence)
+    if written.not_spliced is not None and planned.engine.kind is Engine.SPLICE:
+        return EngineChoice(Engine.ENCODE, written.not_spliced.reason, written.not_spliced.sentence)
     if isinstance(written.file, SplicedFile) and any(each.carried for each in written.inputs):
         return EngineChoice(Engine.SPLICE, Reason.DELETES_CARRIED, DELETES_CARRIED)
     return planned.engine
