@@ -63,10 +63,17 @@ class StoppedError(FirnlineError):
 
 
 class LaterError(FirnlineError):
-    """Reaction: **look again later**: another compactor works on the table. This is not a failure."""
+    """Reaction: **look again later**: the table is left to others for now. This is not a failure.
+
+    `seconds`: when to look again, unless the table changes before; None: after the longest back-off, whatever happens.
+    """
 
     reason = Reason.OTHER_COMPACTOR
     reaction = "later"
+
+    def __init__(self, message: str, *, reason: Reason | None = None, seconds: float | None = None) -> None:
+        super().__init__(message, reason=reason)
+        self.seconds = seconds
 
 
 class InputError(FirnlineError):

@@ -159,7 +159,10 @@ class RunCommitted:
 
 @dataclass(frozen=True)
 class RunFailed:
-    """A run ended without a commit. `stage`: plan, rewrite, commit or manifests; `reaction`: of the error's class."""
+    """A run ended without a commit.
+
+    `stage`: plan, convert, rewrite, hold, commit or manifests; `reaction`: of the error's class.
+    """
 
     run_id: str
     table: TableName
@@ -332,6 +335,16 @@ class ManifestsRewritten:
 
 
 @dataclass(frozen=True)
+class CommitHeld:
+    """A finished rewrite waited for a row-level commit of another writer; `after_writer`: there was one."""
+
+    run_id: str
+    table: TableName
+    seconds: float
+    after_writer: bool
+
+
+@dataclass(frozen=True)
 class EqualityDeletesConverted:
     """Equality deletes were replaced by deletes of positions. No data file changed.
 
@@ -399,6 +412,7 @@ Event = (
     | HistoryWritten
     | ManifestsRewritten
     | EqualityDeletesConverted
+    | CommitHeld
 )
 
 Listener = Callable[[Event], None]

@@ -23,6 +23,18 @@ REBASED_ROWS = counter(
     "Rows that other commits deleted while their files were rewritten; the rewrites deleted them in their outputs.",
     "No action: without this the rewrites would have been lost. Many: the table's deletes are frequent.",
 )
+COMMITS_HELD = counter(
+    "firnline_commits_held_total",
+    "Finished rewrites that waited for a row-level commit of another writer; `after`: what ended that (writer, time).",
+    "Mostly `time`: the writers have no rhythm after all; lower commit.hold_seconds.",
+    labels=("after",),
+)
+COMMIT_HOLD_SECONDS = counter(
+    "firnline_commit_hold_seconds_total",
+    "Seconds that finished rewrites waited for a row-level commit of another writer.",
+    "A lane is occupied meanwhile. Large beside the run stages: lower commit.hold_seconds or raise "
+    "service.concurrent_runs.",
+)
 CONVERTED_DELETE_FILES = counter(
     "firnline_converted_delete_files_total",
     "Equality delete files that conversions replaced by deletes of positions.",
@@ -48,6 +60,8 @@ DELETE_METRICS: Final[tuple[MetricDefinition, ...]] = (
     COMMIT_REMOVED_DELETE_FILES,
     CARRIED_ROWS,
     REBASED_ROWS,
+    COMMITS_HELD,
+    COMMIT_HOLD_SECONDS,
     CONVERTED_DELETE_FILES,
     CONVERTED_ROWS,
     CONVERSION_READ_BYTES,

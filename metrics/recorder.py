@@ -76,6 +76,10 @@ class Recorder:
                 self._count(d.RUN_FAILURES, 1, event.stage, event.reason, event.reaction, run_id=event.run_id)
             case events.ManifestsRewritten():
                 self._manifests_rewritten(event)
+            case events.CommitHeld():
+                after = "writer" if event.after_writer else "time"
+                self._count(of_deletes.COMMITS_HELD, 1, after, run_id=event.run_id)
+                self._count(of_deletes.COMMIT_HOLD_SECONDS, event.seconds)
             case events.EqualityDeletesConverted():
                 self._converted(event)
             case events.UnreferencedFilesRemoved():

@@ -17,6 +17,7 @@ from compactor.history.table import HistoryTable
 from compactor.iceberg.tables import Catalogs
 from compactor.lease.owner import Owner
 from compactor.lease.right import UNLIMITED, CommitRight
+from compactor.locks.flink_locks import Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
 from compactor.reasons import Reason
@@ -135,6 +136,7 @@ def rewriting(
         listener=listener,
         clock=clock,
         right=right,
+        locks=Locks(settings.locks),
     )
     return Rewriting(catalogs=catalogs, cache=cache, records=records, rewriter=rewriter, slots=slots, cluster=cluster)
 

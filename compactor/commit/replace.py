@@ -19,7 +19,7 @@ from py4j.protocol import Py4JError
 
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
-from compactor.iceberg.other_compactors import DEPLOYMENT, RUN_ID
+from compactor.iceberg.other_compactors import DEPLOYMENT, POLARIS_ROLLBACK, RUN_ID
 from compactor.patience.backoff import Backoff
 from compactor.reasons import Reason
 from compactor.spark.java_table import (
@@ -37,7 +37,6 @@ from compactor.spark.java_table import (
 LOG = logging.getLogger("firnline")
 ENGINES = "firnline.engines"
 PART = "firnline.part"
-POLARIS_ROLLBACK = "polaris.internal.conflict-resolution.by-operation-type.replace"
 SETTLE_ATTEMPTS = 5
 BACKOFF = Backoff(first_seconds=0.1, longest_seconds=10.0)  # between attempts to commit
 SETTLE_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=2.0)  # between looks for a commit

@@ -6,11 +6,13 @@ another firnline, e.g. a second installation by mistake. Commits of `firnline co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from itertools import islice
+from urllib.parse import urlsplit
 
 from pyiceberg.table.metadata import TableMetadata
-from pyiceberg.table.snapshots import Operation
+from pyiceberg.table.snapshots import Operation, Snapshot
 
 RUN_ID = "firnline.run-id"
 """The property of our snapshots' summaries that holds the run id."""
@@ -18,6 +20,16 @@ DEPLOYMENT = "firnline.deployment-id"
 """The property of our snapshots' summaries that holds the id of the deployment."""
 NAME_KEYS = ("engine-name", "app-id", "spark.app.id", "flink.job-id")
 DAY_SECONDS = 86_400.0
+AMORO = ("snapshot.producer", "OPTIMIZE")
+"""In the summaries of Apache Amoro's optimizers."""
+POLARIS_ROLLBACK = "polaris.internal.conflict-resolution.by-operation-type.replace"
+"""In the summaries of compactors that ask Apache Polaris to roll them back rather than fail a writer."""
+S3_TABLES = "--table-s3"
+"""At the end of the bucket's name of a table in Amazon S3 Tables, whose own compaction names itself nowhere."""
+FLINK_CONVERTER = "equality-convert-staging-snapshot"
+"""In the summaries of Flink's converter of equality deletes: the snapshot that it converted."""
+CONVERTER_LOOKED_AT = 64
+CONVERTER_NAME = "Flink's converter of equality deletes"
 
 
 @dataclass(frozen=True)
@@ -47,9 +59,28 @@ def other_compactors(metadata: TableMetadata, now: float) -> tuple[OtherCompacto
     def name_of(properties: Mapping[str, str]) -> str | None:
         if RUN_ID in properties:
             return None
-        return next((f"{key}={properties[key]}" for key in NAME_KEYS if key in properties), "unknown")
+        return compactor_name(properties, metadata.location)
 
     return _found(metadata, now, name_of)
+
+
+def compactor_name(properties: Mapping[str, str], location: str) -> str:
+    """The name of the compactor that made a snapshot, from the snapshot's summary and the table's location."""
+    if properties.get(AMORO[0]) == AMORO[1]:
+        return "Apache Amoro"
+    if urlsplit(location).netloc.endswith(S3_TABLES):
+        return "Amazon S3 Tables"
+    named = next((f"{key}={properties[key]}" for key in NAME_KEYS if key in properties), "unknown")
+    return f"{named}, rolled back by Apache Polaris on conflict" if POLARIS_ROLLBACK in properties else named
+
+
+def flink_converts(snapshots: Iterable[Snapshot]) -> bool:
+    """Whether Flink's converter of equality deletes works on a branch, whose `snapshots` come newest first.
+
+    Two converters of one table would undo each other's work: each commit of ours makes Flink read all keys again.
+    """
+    newest = islice(snapshots, CONVERTER_LOOKED_AT)
+    return any(each.summary is not None and FLINK_CONVERTER in each.summary.additional_properties for each in newest)
 
 
 def other_firnlines(metadata: TableMetadata, now: float, deployment: str) -> tuple[OtherCompactor, ...]:
@@ -64,6 +95,17 @@ def other_firnlines(metadata: TableMetadata, now: float, deployment: str) -> tup
 
     found = _found(metadata, now, name_of)
     return found if deployment or len(found) > 1 else ()
+
+
+def flink_converters(metadata: TableMetadata, now: float) -> tuple[OtherCompactor, ...]:
+    """Flink's converter of equality deletes, if it committed within the last day."""
+    times = [
+        each.timestamp_ms / 1000
+        for each in metadata.snapshots
+        if each.summary is not None and FLINK_CONVERTER in each.summary.additional_properties
+    ]
+    times = [at for at in times if at > now - DAY_SECONDS]
+    return (OtherCompactor(CONVERTER_NAME, len(times), 0, max(times)),) if times else ()
 
 
 def _found(

@@ -66,6 +66,15 @@ class TableView:
         return str(self.metadata.table_uuid)
 
     @property
+    def history(self) -> Iterator[Snapshot]:
+        """The snapshots of the branch, the newest first."""
+        by_id = {each.snapshot_id: each for each in self.metadata.snapshots}
+        current = self.snapshot
+        while current is not None:
+            yield current
+            current = by_id.get(current.parent_snapshot_id or 0)
+
+    @property
     def snapshot(self) -> Snapshot | None:
         """The branch's head; None for a table without data."""
         return head_of(self.metadata, self.ref)

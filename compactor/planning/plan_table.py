@@ -20,6 +20,7 @@ from compactor.planning.dangling_deletes import CoverableDelete, coverable_delet
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
 from compactor.planning.inventory import prune_files, take_inventory
 from compactor.planning.planner import FileGroup, GroupLimits, Plan, make_plan, within_limits
+from compactor.planning.replace_order import tail_of
 from compactor.planning.tiered_policy import policy_of
 from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
@@ -73,6 +74,7 @@ class TablePlan:
         skipped_deletes: Delete manifests that the filter left unread.
         put_off: Due partitions that do not fit the limits of this run.
         dangling_from: The number of delete files that apply to nothing from which they are worth their own commit.
+        most_commits: How many commits the run may make (`policy.consecutive_replaces`), at least one; None: any number.
     """
 
     table: TableView
@@ -90,6 +92,7 @@ class TablePlan:
     skipped_deletes: tuple[ManifestFile, ...] = ()
     put_off: frozenset[PartitionKey] = frozenset()
     dangling_from: int = 1
+    most_commits: int | None = None
 
     @property
     def has_work(self) -> bool:
@@ -170,7 +173,13 @@ def plan_table(
         skipped_deletes=tuple(each for each in inventory.skipped if each.content == ManifestContent.DELETES),
         put_off=frozenset(group.key for group in possible.groups) - {group.key for group in plan.groups},
         dangling_from=_dangling_from(table, policy, request, wall_clock()),
+        most_commits=_most_commits(table, policy),
     )
+
+
+def _most_commits(table: TableView, policy: PolicyValues) -> int | None:
+    left = tail_of(table.history).commits_left(policy.consecutive_replaces)
+    return None if left is None else max(1, left)
 
 
 def _dangling_from(table: TableView, policy: PolicyValues, request: Request, now: float) -> int:

@@ -11,6 +11,7 @@ newer snapshot, or other due partitions); after a failure it waits for its back-
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -30,6 +31,8 @@ from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
 LONGEST_BACKOFF_SECONDS = 600.0
+REQUEST_PAUSE_SECONDS = 10.0
+"""Between two attempts at a request that must wait for a change of its table."""
 NO_LIMITS = Limits()
 
 
@@ -40,11 +43,13 @@ class Attempt:
     failures: int = 0
     not_before: float = 0.0
     settled: TableDebt | None = None
+    settled_until: float = math.inf
 
-    def settles(self, debt: TableDebt) -> bool:
-        """Whether the last run knew all that the board says."""
+    def settles(self, debt: TableDebt, now: float) -> bool:
+        """Whether the last run knew all that the board says, and need not look again yet."""
         known = self.settled
-        return known is not None and known.snapshot_id == debt.snapshot_id and known.due == debt.due
+        same = known is not None and known.snapshot_id == debt.snapshot_id and known.due == debt.due
+        return same and now < self.settled_until
 
     def backs_off(self, now: float) -> bool:
         """Whether the back-off lasts; a clock that was set back does not make it longer."""
@@ -91,7 +96,7 @@ def waiting(
             debt.acted_on
             and debt.table not in running
             and not attempt.backs_off(now)
-            and (bool(debt.requested) or (debt.has_work and not attempt.settles(debt)))
+            and (bool(debt.requested) or (debt.has_work and not attempt.settles(debt, now)))
         )
 
     chosen = [debt for debt in tables if ready(debt)]
@@ -102,6 +107,14 @@ def after_failure(attempt: Attempt, now: float, backoff: Backoff) -> Attempt:
     """One more failure: the table waits for its back-off."""
     failures = attempt.failures + 1
     return replace(attempt, failures=failures, not_before=now + backoff.seconds(failures))
+
+
+def after_later(later: LaterError, debt: TableDebt, now: float) -> Attempt:
+    """The table waits: for its next change or a time, or for the longest back-off."""
+    if later.seconds is None:
+        return Attempt(not_before=now + LONGEST_BACKOFF_SECONDS)
+    pause = min(later.seconds, REQUEST_PAUSE_SECONDS) if debt.requested else 0.0
+    return Attempt(not_before=now + pause, settled=debt, settled_until=now + later.seconds)
 
 
 class Dispatcher:
@@ -212,7 +225,7 @@ class Dispatcher:
             unsettled = [
                 debt
                 for debt in tables
-                if debt.acted_on and debt.has_work and not self._attempts.get(debt.table, Attempt()).settles(debt)
+                if debt.acted_on and debt.has_work and not self._attempts.get(debt.table, Attempt()).settles(debt, now)
             ]
         limits, lines = self._limits, self._lifelines
         usage = limits.usage(self._usage.recent(now), now)
@@ -254,8 +267,8 @@ class Dispatcher:
                 attempt = Attempt(settled=debt)
             except StoppedError:  # not settled: once the table is switched on again, the same snapshot is due
                 attempt = Attempt(not_before=self._clock() + self._backoff.seconds(1))
-            except LaterError:
-                attempt = Attempt(not_before=self._clock() + LONGEST_BACKOFF_SECONDS)
+            except LaterError as later:
+                attempt = after_later(later, debt, self._clock())
             except FirnlineError:  # the worker published it as an event
                 attempt = after_failure(attempt, self._clock(), self._backoff)
             except Exception:

@@ -19,9 +19,10 @@ from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.replace import CommitSummary
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
-from compactor.events import GroupCommitted, GroupDropped, Listener, RunMoved, ignore
+from compactor.events import CommitHeld, GroupCommitted, GroupDropped, Listener, RunMoved, ignore
 from compactor.iceberg.tables import Catalogs
 from compactor.lease.right import UNLIMITED, CommitRight
+from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, uncharged
 from compactor.planning.engine import Engine
@@ -32,6 +33,7 @@ from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.runs.bundles import Pace
 from compactor.runs.commit_groups import Committed, CommitTools, commit_groups
+from compactor.runs.commit_hold import CommitHold
 from compactor.runs.dropped_groups import reclassify_conflicts, without_strays
 from compactor.runs.lifelines import STALLED_SECONDS, Lifelines
 from compactor.runs.output_jobs import OutputJobs
@@ -58,6 +60,7 @@ class RunTools:
         pace: How fast output tasks were so far.
         right: Confirmed before each commit and each deletion.
         lifelines: When each run last made progress.
+        locks: Locks of other maintenance, looked at before each commit.
     """
 
     session: SparkSession
@@ -73,6 +76,7 @@ class RunTools:
     pace: Pace = field(default_factory=Pace)
     right: CommitRight = UNLIMITED
     lifelines: Lifelines = field(default_factory=Lifelines)
+    locks: Locks = NO_LOCKS
 
 
 class Run:
@@ -157,7 +161,11 @@ class Run:
         """Numbers of the file groups of each commit; one commit without groups where only delete files are due."""
         settings = self._tools.commit
         groups = [planned.file_group for planned in self._plan.groups]
-        return list(batches(groups, settings.groups, settings.bytes, settings.max_commits)) or [()]
+        made = batches(groups, settings.groups, settings.bytes, settings.max_commits)
+        most = self._plan.most_commits
+        if most is not None and len(made) > most:
+            made = batches(groups, settings.groups, settings.bytes, most)
+        return list(made) or [()]
 
     def _rewrite(self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]) -> list[GroupResult]:
         """Rewrite these file groups. Returns those whose rows add up; the others are dropped."""
@@ -187,6 +195,7 @@ class Run:
         self, table: JavaTable, record: Record, watch: RunWatch, finished: Sequence[GroupResult], part: str
     ) -> None:
         """Commit finished file groups, without those that another commit touched."""
+        self._hold(watch)
         started = self._tools.clock()
         self._moved()
         self._tools.records.renew(record)
@@ -217,6 +226,21 @@ class Run:
                     rows_rebased=group.rows_rebased,
                 )
             )
+
+    def _hold(self, watch: RunWatch) -> None:
+        """Wait for the right moment of the commit."""
+        tools, plan, self.stage = self._tools, self._plan, "hold"
+        hold = CommitHold(
+            look=lambda: tools.catalogs.load(plan.table.name, plan.table.ref),
+            stopped=watch.stopped.wait,
+            moved=self._moved,
+            clock=tools.clock,
+            locked=lambda: tools.locks.holder(plan.table.name) is not None,
+        )
+        hold.until_unlocked()
+        held = hold.wait(tools.commit.hold_seconds)
+        if held.seconds:
+            tools.listener(CommitHeld(self._run_id, plan.table.name, held.seconds, after_writer=held.after_writer))
 
     def _send(self, table: JavaTable, groups: Sequence[GroupResult], part: str, record: Record) -> Committed:
         catalogs, name, right = self._tools.catalogs, self._plan.table.name, self._tools.right

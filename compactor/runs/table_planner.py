@@ -10,17 +10,24 @@ from typing import NoReturn
 from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
 from compactor.errors import FirnlineError, GiveUpError, InputError, LaterError, StoppedError
 from compactor.events import Listener, PartitionsSkipped, RunFailed, RunSkipped, SkippedPartition
-from compactor.iceberg.other_compactors import other_compactors
+from compactor.iceberg.other_compactors import flink_converts, other_compactors
 from compactor.iceberg.tables import Catalogs, TableView, file_sizes
+from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, plan_conversion
 from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
+from compactor.planning.replace_order import tail_of
 from compactor.reasons import Reason
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
+
+LOCK_SECONDS = 30.0
+"""Between two looks at a lock that is held."""
+NEVER = 2**31 - 1
+"""Equality delete files that no data file has: Flink's converter removes them, no rewrite need."""
 
 
 @dataclass(frozen=True)
@@ -38,22 +45,64 @@ class TablePlanner:
     clock: Callable[[], float]
     planned: Callable[[TableName], None]
     owns: Callable[[TableName], bool] = lambda _table: True
+    locks: Locks = NO_LOCKS
 
     def load(self, debt: TableDebt) -> TableView:
         """The table as it is now.
 
         Raises:
             StoppedError: the table is switched off; published.
-            LaterError: the table is left to another compactor; published.
+            LaterError: the table is left to another compactor, a Flink job holds its lock, or the next commit must
+                wait for a writer's; published.
             FirnlineError: the table cannot be loaded; published.
         """
         with self._failures_published(debt):
             table = self.catalogs.load(debt.table)
+            lock = self.locks.holder(debt.table)
         switched_off = not self.acts_on(table)
         if switched_off or self.is_left_to_another(table):
             self.served(debt)
             self._skip(debt, switched_off=switched_off)
+        if lock is not None:
+            self._wait_for_lock(debt.table, lock)
+        if debt.due or debt.requested:
+            self.wait_for_writer(table, manifests=False, requested=bool(debt.requested))
         return table
+
+    def wait_for_lock(self, table: TableName) -> None:
+        """Refuse to write while Flink's maintenance holds its lock.
+
+        Raises:
+            LaterError: it does; published.
+            RetryError: the lock cannot be read.
+        """
+        lock = self.locks.holder(table)
+        if lock is not None:
+            self._wait_for_lock(table, lock)
+
+    def _wait_for_lock(self, table: TableName, lock: str) -> NoReturn:
+        self.listener(RunSkipped(table=table, reason=Reason.FLINK_LOCK))
+        raise LaterError(
+            f"Flink's maintenance holds its lock {lock} on {table}", reason=Reason.FLINK_LOCK, seconds=LOCK_SECONDS
+        )
+
+    def wait_for_writer(self, table: TableView, *, manifests: bool, requested: bool = False) -> None:
+        """Refuse a `replace` snapshot that must not follow the last ones. A request waits only where there is a limit.
+
+        Raises:
+            LaterError: it must wait for another writer's commit, or a time; published.
+        """
+        most = self.settings.policy.for_table(table.name, table.properties).consecutive_replaces
+        seconds = 0.0 if requested else self.settings.manifests.wait_seconds
+        wait = tail_of(table.history).wait_seconds(manifests=manifests, most=most, seconds=seconds, now=self.clock())
+        if not wait:
+            return
+        self.listener(RunSkipped(table=table.name, reason=Reason.REPLACES_IN_A_ROW))
+        raise LaterError(
+            f"{table.name} waits for another writer's commit before the next replace snapshot",
+            reason=Reason.REPLACES_IN_A_ROW,
+            seconds=wait,
+        )
 
     def conversion(self, debt: TableDebt, table: TableView) -> Conversion:
         """The equality deletes of a table to convert before anything is rewritten; requests go first.
@@ -61,12 +110,22 @@ class TablePlanner:
         Raises:
             FirnlineError: the table cannot be planned; published.
         """
-        if first_request(debt) is not None or not any(each.counts.equality_deletes for each in debt.due):
+        with_deletes = [each for each in debt.due if each.counts.equality_deletes]
+        if first_request(debt) is not None or not with_deletes:
+            return NOTHING_TO_CONVERT
+        if flink_converts(table.history):
+            why = "its equality deletes are left to Flink's converter"
+            skipped = tuple(skipped_partition(each, why) for each in with_deletes)
+            self.listener(
+                PartitionsSkipped(
+                    debt.table, table.snapshot.snapshot_id if table.snapshot else None, Reason.FLINK_CONVERTER, skipped
+                )
+            )
             return NOTHING_TO_CONVERT
         with self._failures_published(debt):
             policy = self.settings.policy.for_table(debt.table, table.properties)
             rules = DeleteRules(policy, file_sizes(policy, table.properties))
-            if not any(rules.conversion_due(each.counts) for each in debt.due):
+            if not any(rules.conversion_due(each.counts) for each in with_deletes):
                 return NOTHING_TO_CONVERT
             return plan_conversion(take_inventory(table, self.cache))
 
@@ -119,6 +178,8 @@ class TablePlanner:
         if requested is not None:
             request = replace(request, where=requested or None, force=True)
         policy = self.settings.policy.for_table(debt.table, table.properties)
+        if requested is None and flink_converts(table.history):
+            policy = policy.model_copy(update={"equality_delete_threshold": NEVER})
         plan = plan_table(table, policy, self.cache, request, wall_clock=self.clock)
         self.planned(debt.table)
         return plan

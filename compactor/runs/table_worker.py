@@ -15,7 +15,7 @@ from typing import Protocol
 from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import manifests_of
-from compactor.errors import FirnlineError, GiveUpError
+from compactor.errors import FirnlineError, GiveUpError, LaterError
 from compactor.events import RunFailed, RunWouldRewrite
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey
@@ -124,12 +124,15 @@ class RewriteWorker:
             counts = manifests_of(table, planner.settings.manifests)
             if not counts.due or not planner.acts_on(table) or planner.is_left_to_another(table):
                 return
-            specs = len(counts.due_specs)  # one commit each at most; also charged if it fails half-way
-            requests = requests_of(counts.manifests, specs, counts.bytes)
-            charge(Spent(counts.bytes, requests, COMMIT_CALLS * specs, commits=specs))
-            rewriter = self.rewriter
-            done = rewrite_manifests(rewriter.session, table, counts.due_specs, run_id, right=rewriter.right)
+            planner.wait_for_lock(name)
+            planner.wait_for_writer(table, manifests=True)
+            requests = requests_of(counts.manifests, 1, counts.bytes)
+            charge(Spent(counts.bytes, requests, COMMIT_CALLS, commits=1))  # also if it fails half-way
+            rewriter, specs = self.rewriter, counts.due_specs[:1]  # one commit; the next spec waits for a writer's
+            done = rewrite_manifests(rewriter.session, table, specs, run_id, right=rewriter.right)
             planner.listener(done)
+        except LaterError:
+            raise
         except FirnlineError as error:
             planner.listener(RunFailed.of(error, run_id, name, "manifests"))
             return

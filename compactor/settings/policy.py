@@ -135,6 +135,13 @@ class PolicyValues(Section):
         "rewritten file is as old as the newest commit that it can contain. Costs a plan of the partition after each "
         "commit, because the ledger does not know ages. Unset: off.",
     )
+    consecutive_replaces: int | None = Field(
+        default=None,
+        ge=1,
+        description="`replace` snapshots that may follow one another before another writer commits, for tables with "
+        "readers that accept no more (1: incremental views of StarRocks). What is due then waits, also a request; a "
+        "run makes no more commits than are left. Unset: no limit.",
+    )
     where: str | None = Field(
         default=None,
         description="Rewrite only partitions that can contain rows matching this filter (docs/where.md), e.g. "

@@ -33,6 +33,7 @@ from compactor.settings.hooks import HookSettings
 from compactor.settings.http import HttpSettings
 from compactor.settings.kafka import KafkaSettings
 from compactor.settings.limits import LimitSettings
+from compactor.settings.locks import LockSettings
 from compactor.settings.origins import Sources
 from compactor.settings.policy import PolicySettings
 from compactor.settings.problems import explained, hidden_secrets
@@ -104,7 +105,7 @@ class SparkSettings(Section):
 
 
 class CommitSettings(Section):
-    """How many commits a run makes."""
+    """How many commits a run makes, and when."""
 
     groups: int = Field(default=1000, ge=1, description="File groups per commit. A larger run commits several times.")
     bytes: Bytes = Field(
@@ -118,6 +119,15 @@ class CommitSettings(Section):
         ge=1,
         description="Most commits of one run. Its file groups are spread evenly over them; `groups` and `bytes` are "
         "then ignored. 1: all or nothing. Unset: no limit.",
+    )
+    hold_seconds: Seconds = Field(
+        default=60.0,
+        ge=0,
+        le=3600,
+        description="Longest time that a finished rewrite waits for the next row-level commit (MERGE, UPDATE, DELETE) "
+        "of another writer, to commit right after it, when no such writer is under way that its commit could make "
+        "fail. Only where these writers have a rhythm. Deletes that are committed meanwhile follow their rows, so "
+        "waiting costs no work. 0: commit at once.",
     )
     polaris_rollback: Literal["auto", "always", "never"] = Field(
         default="auto",
@@ -144,6 +154,13 @@ class ManifestSettings(Section):
         gt=1,
         description="Merge only if the number of manifests falls by at least this factor (at "
         "commit.manifest.target-size-bytes each), because a merge reads and writes all of them.",
+    )
+    wait_seconds: Seconds = Field(
+        default=3600.0,
+        ge=0,
+        description="How long a merge of manifests waits for another writer's commit after a rewrite of files, and a "
+        "rewrite of files after a merge of manifests: some incremental readers (StarRocks) give up at two `replace` "
+        "snapshots in a row. 3600: a table that nobody writes to is in no hurry.",
     )
 
 
@@ -298,6 +315,11 @@ class Settings(Section):
     logging: LogSettings = LogSettings()
     hooks: tuple[HookSettings, ...] = Field(
         default=(), description="Refresh hooks, called after each commit: a list of maps."
+    )
+    locks: tuple[LockSettings, ...] = Field(
+        default=(),
+        description="Locks of Flink's table maintenance, a list of maps. While a lock is held, firnline does not write "
+        "to its tables.",
     )
 
     _catalogs_are_usable = field_validator("catalogs", mode="before")(checked_catalogs)

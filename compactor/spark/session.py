@@ -46,6 +46,10 @@ LOG = logging.getLogger("firnline")
 SHUFFLE_PARTITIONS = 1  # no query of the service shuffles more than a few rows
 
 
+def _password_variables(settings: Settings) -> set[str]:
+    return {hook.password_env for hook in settings.hooks} | {lock.password_env for lock in settings.locks}
+
+
 def spark_session(settings: Settings, application: str = "firnline") -> SparkSession:
     """Start (or reuse) the session that runs the stream and the output tasks.
 
@@ -56,7 +60,7 @@ def spark_session(settings: Settings, application: str = "firnline") -> SparkSes
     # Local executors must use the interpreter of this environment. PySpark itself reads only the variable.
     os.environ.setdefault("PYSPARK_PYTHON", settings.spark.conf.get("spark.pyspark.python", sys.executable))
     conf = {"spark.app.name": application, "spark.master": settings.spark.master} | session_conf(settings)
-    _launch_jvm(launch_conf(conf), {hook.password_env for hook in settings.hooks})
+    _launch_jvm(launch_conf(conf), _password_variables(settings))
     builder = SparkSession.builder
     for key, value in conf.items():
         builder = builder.config(key, value)

@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 from compactor.settings.allowed import allowed
 from compactor.settings.current import CHANGING
 from compactor.settings.hooks import HookSettings
+from compactor.settings.locks import LockSettings
 from compactor.settings.section import Section
 from compactor.settings.tree import Settings
 
@@ -41,7 +42,8 @@ def settings_page() -> str:
             lines.extend(_row(f"{name}.{key}", inner) for key, inner in section.model_fields.items())
         else:
             lines.append(_row(name, field))
-    lines.extend(_row(f"hooks[].{key}", inner) for key, inner in HookSettings.model_fields.items())
+    for name, section in (("hooks", HookSettings), ("locks", LockSettings)):
+        lines.extend(_row(f"{name}[].{key}", inner) for key, inner in section.model_fields.items())
     return "\n".join(lines) + "\n"
 
 

@@ -13,6 +13,7 @@ from rich.filesize import decimal
 
 from compactor.errors import InputError, ReplanError
 from compactor.events import ignore
+from compactor.iceberg.other_compactors import flink_converts
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.opening import known_deployment
 from compactor.lease.right import CommitRight
@@ -60,6 +61,11 @@ def convert(config: Path | None, /, table: str, dry_run: bool, output: str) -> N
         return
     if table_switch(view.properties) is False:
         raise InputError(f"table {name} has the property firnline.enabled=false; unset it first")
+    if flink_converts(view.history):
+        raise InputError(
+            f"Flink's converter works on {name}: its next run converts these deletes; stop that job if firnline is to "
+            "do so"
+        )
     _show(_run(settings, catalogs, cache, view, output), output)
 
 
@@ -104,12 +110,18 @@ def _show_plan(view: TableView, conversion: Conversion, output: str) -> None:
         "table": str(view.name),
         "equality_delete_files": len(conversion.deletes),
         "files_to_search": len(files),
-        "bytes_of_files": sum(file.size for file in files),
+        "bytes_of_files": conversion.bytes,
+        "not_convertible": conversion.refused,
+        "why": conversion.why,
     }
     if output == "json":
         print_json(document)
-    elif not conversion.deletes:
+    elif not conversion.deletes and not conversion.refused:
         click.echo(f"{view.name}: no equality deletes")
+    elif not conversion.deletes:
+        click.echo(
+            f"{view.name}: none of {conversion.refused} equality delete files can be converted: {conversion.why}"
+        )
     else:
         click.echo(
             f"{view.name}: {len(conversion.deletes)} equality delete files; the key columns of {len(files)} data files "

@@ -14,7 +14,13 @@ from rich.table import Table
 
 from compactor.debt.table_changes import CommitTimes, Deltas, live_counts
 from compactor.errors import FirnlineError
-from compactor.iceberg.other_compactors import DEPLOYMENT, other_compactors, other_firnlines
+from compactor.iceberg.other_compactors import (
+    CONVERTER_NAME,
+    DEPLOYMENT,
+    flink_converters,
+    other_compactors,
+    other_firnlines,
+)
 from compactor.iceberg.tables import Catalogs, FileSizes, TableView, file_sizes
 from compactor.lease.opening import known_deployment
 from compactor.manifests.cache import ManifestCache
@@ -202,7 +208,11 @@ def error_documents(failed: Iterable[tuple[TableName, FirnlineError]]) -> list[D
 
 def _causes(table: TableView, cache: ManifestCache, counted: Deltas, sizes: FileSizes, deployment: str) -> Document:
     now = time.time()
-    found = (*other_compactors(table.metadata, now), *other_firnlines(table.metadata, now, deployment))
+    found = (
+        *other_compactors(table.metadata, now),
+        *other_firnlines(table.metadata, now, deployment),
+        *flink_converters(table.metadata, now),
+    )
     others = [asdict(other) for other in found]
     held = {key: counts.data_bytes for key, counts in counted.items()}
     arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT), held)
@@ -343,6 +353,8 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
             console.print(f"and {len(document['partitions']) - 40} more partitions; --output json shows all")
         for other in document["other_compactors"] or ():
             what = "tables.other_compactors sets what firnline does"
+            if other["name"] == CONVERTER_NAME:
+                what = "its equality deletes are left to it"
             if other["name"].startswith(DEPLOYMENT):
                 what = "another firnline: stop one of the two, or give each its own tables by tables.include"
             console.print(

@@ -293,6 +293,7 @@ class Service:
             clock=self._clock,
             planned=ledger.looker.planned,
             owns=owns,
+            locks=parts.rewriter.locks,
         )
         committed = ledger.watcher.committed
         worker = ObserveWorker(planner) if self._observe else RewriteWorker(planner, parts.rewriter, committed)

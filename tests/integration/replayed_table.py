@@ -26,6 +26,7 @@ from compactor.events import EqualityDeletesConverted, Event, RunCommitted
 from compactor.iceberg.manifest_entries import Status
 from compactor.iceberg.tables import file_sizes
 from compactor.locations import plain_path
+from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.planning.budget import Grant, uncharged
 from compactor.runs.dispatcher import waiting
 from compactor.runs.rewriter import Rewriter
@@ -130,6 +131,8 @@ class FollowedTable:
     settings: Settings
     now: float = FIRST_MOMENT
     stamp: Callable[[float], None] = lambda _: None
+    locks: Locks = NO_LOCKS
+    events: list[Event] = field(default_factory=list)
     small_files: list[int] = field(default_factory=list)
     bytes_in: int = 0
     runs: list[RunCommitted] = field(default_factory=list)
@@ -141,11 +144,12 @@ class FollowedTable:
         self.cache = manifest_cache(self.settings)
         rewriter = Rewriter(
             lake.session, lake.catalogs, self.cache, lake.in_flight(), slots=SlotPool(2), lease_seconds=60,
-            check_seconds=60, listener=self.publish, clock=clock,
+            check_seconds=60, listener=self.publish, clock=clock, locks=self.locks,
+            commit=self.settings.commit,
         )  # fmt: skip
         planner = TablePlanner(
             settings=self.settings, catalogs=lake.catalogs, cache=self.cache, board=self.board, listener=self.publish,
-            clock=clock, planned=lambda _: None,
+            clock=clock, planned=lambda _: None, locks=self.locks,
         )  # fmt: skip
         self.worker = RewriteWorker(planner, rewriter, announce=lambda *_: None)
         self.looker = Looker(
@@ -161,6 +165,7 @@ class FollowedTable:
         return Path(tempfile.mkdtemp(prefix="ledger-")) / "ledger.sqlite"
 
     def publish(self, event: Event) -> None:
+        self.events.append(event)
         if isinstance(event, RunCommitted):
             self.runs.append(event)
         if isinstance(event, EqualityDeletesConverted):

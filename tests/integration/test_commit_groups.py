@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from compactor.commit import replace as replace_module
-from compactor.commit.replace import POLARIS_ROLLBACK, CommitSummary, Replacement, commit_replacements
+from compactor.commit.replace import CommitSummary, Replacement, commit_replacements
 from compactor.errors import GiveUpError, InputError, ReplanError, RetryError, StoppedError
+from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
 from compactor.lease.right import CommitRight
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyiceberg.types import IntegerType
 
-from compactor.commit.replace import POLARIS_ROLLBACK, CommitSummary
+from compactor.commit.replace import CommitSummary
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
 from compactor.manifests.columns import EntryColumns
 from compactor.manifests.live_files import DeleteIndex, LiveFile, LiveRows
 from compactor.partitions import PartitionKey, PartitionLayout

@@ -15,7 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from compactor.commit.replace import POLARIS_ROLLBACK
+from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
 from streaming.demo.local_process import free_port
 from streaming.demo.rest_catalog import rest_catalog
 from tests.services.quick_java import quick_java

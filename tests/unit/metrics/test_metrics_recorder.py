@@ -14,6 +14,7 @@ from compactor import events
 from compactor.events import (
     BatchFinished,
     CatalogAnswers,
+    CommitHeld,
     CommitUnannounced,
     DeadLettered,
     EqualityDeletesConverted,
@@ -117,6 +118,7 @@ ENDED = StreamEnded("ledger", "kafka_unavailable")
 LOST = EventsLost("ledger", "commits", 4)
 MERGED = ManifestsRewritten(run_id="r2", table=TABLE, before=120, after=3, seconds=1.5)
 CONVERTED = EqualityDeletesConverted("r3", TABLE, 12, delete_files=4, rows=90, files=7, bytes_read=4096, seconds=2.5)
+HELD = CommitHeld("r3", TABLE, 12.5, after_writer=True)
 TOLD = HookFinished(hook="0-trino", table=TABLE, seconds=0.5, error="no answer")
 KEPT = HistoryWritten(rows=7, dropped=3, error="no answer")
 REMOVED = UnreferencedFilesRemoved(TABLE, 21)
@@ -124,7 +126,7 @@ REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 EXAMPLES = (
     PLANNED, SKIPPED, MOVED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH,
     REMOVED, ENDED, LOST, TOLD, MERGED, CONVERTED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, UNRESOLVED, LOOKED,
-    ANSWERS,
+    ANSWERS, HELD,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -200,6 +202,10 @@ EXPECTED = {
         "manifest_rewrites_total": 1,
         "manifests_merged_total": 117,
         "manifest_rewrite_seconds_total": 1.5,
+    },
+    CommitHeld: {
+        'commits_held_total{after="writer"}': 1,
+        "commit_hold_seconds_total": 12.5,
     },
     EqualityDeletesConverted: {
         "converted_delete_files_total": 4,

@@ -1,0 +1,134 @@
+"""`replace` snapshots in a row: what a reader that gives up at two of them sees of the service's work."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+
+from compactor.errors import LaterError
+from compactor.events import ManifestsRewritten, PartitionsSkipped, RunSkipped
+from compactor.iceberg.other_compactors import FLINK_CONVERTER, flink_converters
+from compactor.settings.tree import Settings
+from streaming.ledger.look_queue import Lane
+from tests.conftest import Lake
+from tests.integration.replayed_table import FollowedTable
+from tests.integration.table_kit import MERGE_ON_READ, append, create, delete_equal, insert
+
+pytestmark = pytest.mark.spark
+
+
+def service(lake: Lake, table: str, commit: object = None, **manifests: object) -> FollowedTable:
+    given = {"catalogs": {"lake": {}}, "tables": {"include": ["*"]}, "manifests": manifests, "commit": commit or {}}
+    return FollowedTable(lake, table, Settings.model_validate(given), now=time.time())
+
+
+def in_a_row(lake: Lake, table: str) -> int:
+    """The longest row of `replace` snapshots."""
+    operations = [
+        row.operation for row in lake.sql(f"SELECT operation FROM lake.{table}.snapshots ORDER BY committed_at")
+    ]
+    longest = row = 0
+    for operation in operations:
+        row = row + 1 if operation == "replace" else 0
+        longest = max(longest, row)
+    return longest
+
+
+def look(followed: FollowedTable) -> str | None:
+    """The reason why the service waits, if it does."""
+    try:
+        followed.look(Lane.EVENT)
+    except LaterError as later:
+        return str(later.reason)
+    return None
+
+
+def test_manifests_follow_files_only_after_another_commit(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, properties="'commit.manifest-merge.enabled'='false'")
+    insert(lake, table_name, 12)
+    followed = service(lake, table_name, min_count=2, min_reduction=1.5)
+    assert look(followed) == "replaces_in_a_row"
+    assert look(followed) == "replaces_in_a_row"
+    assert in_a_row(lake, table_name) == 1
+    assert "replaces_in_a_row" in {each.reason for each in followed.events if isinstance(each, RunSkipped)}
+    append(lake, table_name)
+    look(followed)
+    assert sum(isinstance(each, ManifestsRewritten) for each in followed.events) == 1
+    assert in_a_row(lake, table_name) == 1
+
+
+def test_manifests_of_an_idle_table_follow_files_after_a_time(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, properties="'commit.manifest-merge.enabled'='false'")
+    insert(lake, table_name, 12)
+    followed = service(lake, table_name, min_count=2, min_reduction=1.5, wait_seconds=100)
+    assert look(followed) == "replaces_in_a_row"
+    followed.now += 101
+    assert look(followed) is None
+    assert sum(isinstance(each, ManifestsRewritten) for each in followed.events) == 1
+
+
+def test_a_table_with_a_limit_waits_for_a_writer_however_long(lake: Lake, table_name: str) -> None:
+    """One partition is due at once, the other when it is idle: then a writer must commit first."""
+    create(lake, table_name, by="PARTITIONED BY (a)")
+    for number in range(12):
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES ({number}, 'p0', 1)")
+        if number < 3:
+            lake.sql(f"INSERT INTO lake.{table_name} VALUES ({number}, 'p1', 1)")
+    switch(lake, table_name, consecutive_replaces="1")
+    followed = service(lake, table_name)
+    assert look(followed) is None
+    assert in_a_row(lake, table_name) == 1
+    followed.now += 1e6
+    assert look(followed) == "replaces_in_a_row"
+    files = len(lake.live_files(table_name))
+    lake.sql(f"INSERT INTO lake.{table_name} VALUES (99, 'p2', 1)")
+    followed.now += 1e6
+    assert look(followed) is None
+    assert len(lake.live_files(table_name)) < files
+    assert in_a_row(lake, table_name) == 1
+
+
+def test_a_run_makes_no_more_commits_than_are_left(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, by="PARTITIONED BY (a)")
+    insert(lake, table_name, 12)
+    switch(lake, table_name, consecutive_replaces="1")
+    followed = service(lake, table_name, commit={"groups": 1})
+    assert look(followed) is None
+    assert in_a_row(lake, table_name) == 1
+    assert [run.groups for run in followed.runs] == [2]
+
+
+def switch(lake: Lake, table: str, **policy: str) -> None:
+    properties = ", ".join(f"""'firnline.policy.{key}'="{value}\"""" for key, value in policy.items())
+    lake.sql(f"ALTER TABLE lake.{table} SET TBLPROPERTIES ({properties})")
+
+
+def upserts(lake: Lake, table: str) -> None:
+    for key in range(12):
+        delete_equal(lake, table, "id", [key])
+
+
+def flink_has_converted(lake: Lake, table: str) -> None:
+    """A commit with the marker of Flink's converter."""
+    with lake.catalog.load_table(lake.name(table).identifier).transaction() as transaction:
+        rows = lake.catalog.load_table(lake.name(table).identifier).scan().to_arrow()[:0]
+        transaction.append(rows, snapshot_properties={FLINK_CONVERTER: "123"})
+
+
+@pytest.mark.parametrize(("marked", "left"), [(flink_has_converted, True), (lambda *_: None, False)])
+def test_equality_deletes_are_left_to_flinks_converter(
+    lake: Lake, table_name: str, marked: Callable[[Lake, str], None], left: bool
+) -> None:
+    create(lake, table_name, properties=f"{MERGE_ON_READ}, 'firnline.policy.convert_equality_deletes'='5'")
+    insert(lake, table_name, 2)
+    marked(lake, table_name)
+    upserts(lake, table_name)
+    followed = service(lake, table_name)
+    look(followed)
+    skipped = [each for each in followed.events if isinstance(each, PartitionsSkipped)]
+    assert any(each.reason == "flink_converter" for each in skipped) == left
+    assert bool(followed.conversions) != left
+    found = flink_converters(lake.view(table_name).metadata, time.time())
+    assert [other.commits for other in found] == ([1] if left else [])

@@ -1,0 +1,78 @@
+"""When a rewrite waits for a row-level commit, and for how long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+
+from compactor.iceberg.other_compactors import RUN_ID
+from compactor.planning.commit_timing import ENDED, JUST_COMMITTED, Rhythm, rhythm_of, wait_until
+
+
+def snapshot(at: float, operation: Operation = Operation.OVERWRITE, **properties: str) -> Snapshot:
+    return Snapshot(
+        snapshot_id=1, timestamp_ms=int(at * 1000), manifest_list="x", summary=Summary(operation, **properties)
+    )
+
+
+def history(*snapshots: Snapshot) -> list[Snapshot]:
+    return sorted(snapshots, key=lambda each: -each.timestamp_ms)
+
+
+def test_the_usual_time_between_row_level_commits_is_their_median() -> None:
+    times = (100, 120, 140, 161, 400, 420)  # one pause
+    assert rhythm_of(history(*map(snapshot, times))) == Rhythm(420, 20)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda at: snapshot(at, Operation.APPEND),
+        lambda at: snapshot(at, Operation.REPLACE),
+        lambda at: snapshot(at, Operation.OVERWRITE, **{RUN_ID: "ours"}),
+        lambda at: snapshot(at, Operation.OVERWRITE, **{"added-equality-delete-files": "3"}),
+    ],
+)
+def test_commits_that_no_rewrite_makes_fail_do_not_count(other: Any) -> None:
+    rows = [snapshot(at, Operation.DELETE) for at in (100, 130, 160)]
+    assert rhythm_of(history(*rows, *map(other, (110, 150, 170)))) == Rhythm(160, 30)
+    assert rhythm_of(history(*map(other, range(100, 120)))) is None
+    assert rhythm_of(history(*rows[1:])) is None, "two commits are no rhythm"
+
+
+@pytest.mark.parametrize(
+    ("since", "until"),
+    [
+        (0, None),  # the writer has just committed: now
+        (5, None),
+        (6, 60),  # the next one may have begun: until it has committed, at the latest when the rhythm has ended
+        (19, 60),
+        (40, 60),  # it is late
+        (61, None),  # the writer has stopped
+        (-3, None),  # its clock is ahead
+    ],
+)
+def test_a_rewrite_waits_for_the_next_commit(since: float, until: float | None) -> None:
+    now = 1000.0 + since
+    assert wait_until(Rhythm(1000, 20), now, 60) == (None if until is None else 1000 + until)
+
+
+def test_a_rewrite_waits_no_longer_than_it_may_and_not_for_a_commit_that_is_far_away() -> None:
+    assert wait_until(Rhythm(1000, 3600), 1000 + 3590, 60) == 1000 + 3650
+    assert wait_until(Rhythm(1000, 3600), 1000 + 2000, 60) is None
+    assert wait_until(Rhythm(1000, 20), 1010, 0) is None
+    assert wait_until(None, 1010, 60) is None
+
+
+@given(st.floats(0.001, 1e5), st.floats(-1e4, 1e6), st.floats(0, 3600))
+def test_a_wait_is_short_and_never_right_after_a_commit(every: float, since: float, most: float) -> None:
+    until = wait_until(Rhythm(0, every), since, most)
+    if until is None:
+        return
+    assert since <= until <= since + most
+    assert JUST_COMMITTED * every < since <= ENDED * every
+    assert every - since <= most

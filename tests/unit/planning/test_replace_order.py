@@ -1,0 +1,60 @@
+"""Which `replace` snapshots follow one another."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pyiceberg.table.snapshots import Operation, Snapshot, Summary
+
+from compactor.planning.replace_order import Tail, tail_of
+
+
+def snapshot(kind: str, at: float) -> Snapshot:
+    touched = {"files": {"deleted-data-files": "4"}, "deletes": {"removed-delete-files": "2"}}.get(kind, {})
+    operation = Operation.APPEND if kind == "append" else Operation.REPLACE
+    return Snapshot(
+        snapshot_id=1, timestamp_ms=int(at * 1000), manifest_list="x", summary=Summary(operation, **touched)
+    )
+
+
+def tail(*kinds: str) -> Tail:
+    """Of a history in the order of its commits, ten seconds apart."""
+    snapshots = [snapshot(kind, 10.0 * number) for number, kind in enumerate(kinds)]
+    return tail_of(reversed(snapshots))
+
+
+def test_the_tail_ends_at_the_last_commit_of_another_kind() -> None:
+    assert tail() == Tail()
+    assert tail("files", "append") == Tail()
+    assert tail("append", "files") == Tail(1, manifests=False, at=10.0)
+    assert tail("append", "files", "deletes") == Tail(2, manifests=False, at=20.0)
+    assert tail("append", "files", "manifests") == Tail(2, manifests=True, at=20.0)
+
+
+@pytest.mark.parametrize(
+    ("last", "manifests", "seconds"),
+    [
+        ("files", False, 0),  # no limit: files may follow files
+        ("files", True, 100),
+        ("manifests", False, 100),
+        ("manifests", True, 100),
+        ("append", True, 0),
+        ("append", False, 0),
+    ],
+)
+def test_manifests_and_files_do_not_follow_each_other_at_once(last: str, manifests: bool, seconds: float) -> None:
+    end = tail("append", last)
+    assert end.wait_seconds(manifests=manifests, most=None, seconds=100, now=end.at) == seconds
+    assert end.wait_seconds(manifests=manifests, most=None, seconds=100, now=end.at + 101) == 0
+    assert end.wait_seconds(manifests=manifests, most=None, seconds=100, now=end.at - 50) == seconds, "a clock is wrong"
+    assert end.wait_seconds(manifests=manifests, most=None, seconds=0, now=end.at) == 0
+
+
+@pytest.mark.parametrize(("kinds", "left"), [((), 2), (("files",), 1), (("files", "deletes"), 0), (("files",) * 3, 0)])
+def test_a_limit_has_no_time(kinds: tuple[str, ...], left: int) -> None:
+    end = tail("append", *kinds)
+    assert end.commits_left(2) == left
+    assert end.commits_left(None) is None
+    wait = end.wait_seconds(manifests=False, most=2, seconds=0, now=1e9)
+    assert wait == (0 if left else math.inf)
