@@ -62,6 +62,10 @@ test-soak: setup ## Half an hour beside writers that never stop: rows, debt, mem
 	@deploy/setup.sh prometheus
 	@$(PYTHON_IN_VENV) -m tests.soak $(ARGS)
 
+test-merges: setup ## A MERGE every 20 s on one hot partition, no rollback: who fails, with and without waiting (ARGS="--help")
+	@deploy/setup.sh rest-s3
+	@$(PYTHON_IN_VENV) -m tests.soak.merges $(ARGS)
+
 test-faults: setup ## Break the broker, catalog, store, disk and processes beside the service; half an hour (ARGS="--help")
 	@deploy/setup.sh rest-s3
 	@$(PYTHON_IN_VENV) -m tests.faults $(ARGS)
@@ -92,7 +96,7 @@ lint: setup ## Check style, types and the direction of imports
 	@$(PYTHON_IN_VENV) -m mypy
 	@.venv/bin/lint-imports
 
-bench-rewrite: setup ## Rewrite speed beside a copy, Spark, Polars and PyArrow (CASES="a b c d e"; default a)
+bench-rewrite: setup ## Rewrite speed beside a copy, Spark, Polars and PyArrow (CASES="a b c d e f g"; default a)
 	@$(PYTHON_IN_VENV) -m tests.benchmarks.bench_rewrite $(CASES)
 
 bench-s3: setup ## Bytes that pass through the compactor when it rewrites inside S3

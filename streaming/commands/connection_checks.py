@@ -44,6 +44,10 @@ REFUSED = re.compile(
     re.IGNORECASE,
 )
 HISTORY_REMEDY = "set history.table to a new table or to an existing history, and allow writing to it"
+ROLLBACK_FLAG = "polaris.config.rollback.compaction.on-conflicts.enabled"
+ROLLBACK_REMEDY = (
+    f"set the property {ROLLBACK_FLAG}=true of the catalog in Apache Polaris, or commit.polaris_rollback: never"
+)
 OBSERVED = "not tried: `run --observe` writes nothing"
 
 
@@ -141,10 +145,22 @@ def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe
     opened = _tried(f"catalog {name}", f"check catalogs.{name}: type, uri and credentials", open_it)
     yield opened
     if opened.status is Status.OK:
+        if settings.commit.rolls_back(is_polaris=catalogs.is_polaris(name)):
+            yield _tried(f"rollback of {name}", ROLLBACK_REMEDY, _rolls_back, catalogs.catalog(name).properties)
         remedy = f"check the store's properties in catalogs.{name} and the permissions of its credentials"
         yield _tried(f"store of {name}, read", remedy, read)
         remedy += "; `run --observe` does not need it (check with --observe)"
         yield _tried(f"store of {name}, write", remedy, write)
+
+
+def _rolls_back(properties: Mapping[str, str]) -> str:
+    """Apache Polaris sends the properties of its catalog with the REST catalog's configuration."""
+    given = properties.get(ROLLBACK_FLAG)
+    if given is None:
+        raise NothingToTryError(f"the catalog has no property {ROLLBACK_FLAG}: it rolls back only if its server does")
+    if given.strip().lower() != "true":
+        raise InputError(f"{ROLLBACK_FLAG} is {given}: a writer that conflicts with a rewrite fails")
+    return "a rewrite is rolled back rather than a conflicting writer fails"
 
 
 def _some_table(settings: Settings, catalogs: Catalogs, name: str) -> TableName | None:

@@ -2,13 +2,14 @@
 
 Cases: (a) 112 files of 7.6 MB in 4 buckets; (b) 2,000 files of 104 KB; (c) as (a), a tenth of the rows deleted by
 position; (d) as (a), with equality deletes; (e) as (a), format version 3, where Spark reads row by row; (f) as (a),
-0.1 % and 1 % of the rows deleted, format versions 2 and 3; (c) and (f) are scanned with and without deletes. Each round
+0.1 % and 1 % of the rows deleted, format versions 2 and 3; (c) and (f) are scanned with and without deletes; (g) the
+equality deletes of (d), and as many of the newest rows, converted to positions without rewriting data. Each round
 measures all rivals in turn and rolls the table back; medians over the rounds. Spark runs (a) and (b) twice: in this
 session, which has rewritten the table before, and in a new one, as a scheduled job does. The files of (a) and (b) that
 firnline and Spark wrote are then scanned with three readers. Nothing is reflinked; every rival's files are synced to
 the disk.
 
-    python -m tests.benchmarks.bench_rewrite [a b c d e f] [--rounds 5] [--file-mb 7.6] [--commits 28] [--folder DIR]
+    python -m tests.benchmarks.bench_rewrite [a b c d e f g] [--rounds 5] [--file-mb 7.6] [--commits 28] [--folder DIR]
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from compactor.runs.slots import SlotPool
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
+from tests.benchmarks.conversion_rounds import conversion_rounds
 from tests.benchmarks.delete_scans import Rewritten, compare
 from tests.benchmarks.machine import description
 from tests.benchmarks.rewrite_cases import CASES, Case
@@ -143,13 +145,23 @@ class Bench:
             frame.write_parquet(target / str(number), compression="zstd", compression_level=3)
             _sync(target / str(number))
 
+    @property
+    def small_bytes(self) -> int:
+        return sum(Path(path).stat().st_size for path in self.small_files)
+
+    def remove_copy(self) -> None:
+        shutil.rmtree(self.folder / "copy")
+
+    def rewriter(self, cache: ManifestCache) -> Rewriter:
+        records = InFlightRecords(f"file://{self.folder}/in-flight", Owner.this_process(), 60, time.time)
+        return Rewriter(
+            self.session, self.catalogs, cache, records, slots=SlotPool(2), lease_seconds=60, check_seconds=15
+        )
+
     def firnline(self, carried: float | None = None) -> RunResult:
         """A rewrite as the settings say, or with another `carried_delete_ratio`."""
         cache = ManifestCache(64 * 1024 * 1024)
-        records = InFlightRecords(f"file://{self.folder}/in-flight", Owner.this_process(), 60, time.time)
-        rewriter = Rewriter(
-            self.session, self.catalogs, cache, records, slots=SlotPool(2), lease_seconds=60, check_seconds=15
-        )
+        rewriter = self.rewriter(cache)
         view, policy = self.catalogs.load(self.name), self.settings.policy.for_table(self.name)
         if carried is not None:
             policy = policy.model_copy(update={"carried_delete_ratio": carried})
@@ -217,7 +229,7 @@ def rewrite_rounds(bench: Bench, rounds: int, console: Console) -> None:
                 assert number or bench.contents() == before, f"{name} changed the table"
                 bench.roll_back()
             else:
-                shutil.rmtree(bench.folder / "copy")
+                bench.remove_copy()
             if number:
                 seconds[name].append(taken)
             if number and isinstance(result, RunResult):
@@ -312,6 +324,8 @@ def main() -> None:
     if not set(options.cases) <= set(letters):
         parser.error(f"cases are {', '.join(letters)}")
     console = Console(width=120)
+    if options.folder:
+        options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
         folder = Path(scratch)
         properties = {"type": "sql", "uri": f"sqlite:///{folder}/catalog.db", "warehouse": f"file://{folder}/warehouse"}
@@ -326,12 +340,15 @@ def main() -> None:
             session.conf.set("spark.sql.iceberg.vectorization.enabled", str(not case.lineage).lower())
             bench = Bench(folder, session, Catalogs(settings.catalogs), settings, case)
             seconds, _ = timed(bench.make, options.file_mb * 1e6, options.commits)
-            total = sum(Path(path).stat().st_size for path in bench.small_files)
+            total = bench.small_bytes
             console.print(
                 f"\n({case.letter}) {case.title}: {len(bench.small_files)} files, {total / 1e6:.0f} MB, written in "
                 f"{seconds:.0f} s by Spark"
             )
-            rewrite_rounds(bench, options.rounds, console)
+            if case.converted:
+                conversion_rounds(bench, options.rounds, console)
+            else:
+                rewrite_rounds(bench, options.rounds, console)
             if case.scans:
                 scans(bench, console)
             if case.carried:

@@ -28,6 +28,7 @@ class Case:
     """One table, what is asserted of the rewrite, and the goals: at most so many copies, so much faster than Spark.
 
     `carried`: the outputs hold deleted rows; scans are compared with scans of the same rows without deletes.
+    `converted`: the equality deletes are converted, no data file is rewritten; `goal_read`: bytes read of all.
     """
 
     letter: str
@@ -36,10 +37,12 @@ class Case:
     engine: str
     goal_copies: float | None = None
     goal_spark: float | None = None
+    goal_read: float | None = None
     arrow_rivals: bool = False
     scans: bool = False
     lineage: bool = False
     carried: bool = False
+    converted: bool = False
     variant: str = ""
 
     @property
@@ -72,15 +75,28 @@ def with_position_deletes(session: Any, catalogs: Catalogs, name: TableName, fil
 def with_equality_deletes(session: Any, catalogs: Catalogs, name: TableName, file_bytes: float, commits: int) -> None:
     """One delete file a bucket, a thousandth of the ids: what an upserting Flink job leaves in a while."""
     many_small(session, catalogs, name, file_bytes, commits)
+    _delete_ids(session, catalogs, name, range(0, rows_per_commit(file_bytes) * commits, 250))
+
+
+def with_equality_deletes_of_new_rows(
+    session: Any, catalogs: Catalogs, name: TableName, file_bytes: float, commits: int
+) -> None:
+    """As many ids, all of the last two commits: keys that grow with time, of which the newest are updated."""
+    many_small(session, catalogs, name, file_bytes, commits)
+    rows = rows_per_commit(file_bytes)
+    deleted = rows * commits // 250
+    _delete_ids(session, catalogs, name, range(rows * (commits - 2), rows * commits, max(1, 2 * rows // deleted)))
+
+
+def _delete_ids(session: Any, catalogs: Catalogs, name: TableName, deleted: range) -> None:
     view = catalogs.load(name)
     assert view.snapshot is not None
     table = JavaTable.load(session, view, view.snapshot.snapshot_id)
     bucket_of = BucketTransform(BUCKETS).transform(LongType())
-    rows = rows_per_commit(file_bytes) * commits
     schema = pa.schema([pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"})])
     files = []
     for bucket in range(BUCKETS):
-        ids = [number for number in range(0, rows, 250) if bucket_of(number) == bucket]
+        ids = [number for number in deleted if bucket_of(number) == bucket]
         path = f"{view.metadata.location}/data/equality-{uuid.uuid4()}.parquet"
         pq.write_table(pa.table({"id": ids}, schema=schema), path.removeprefix("file:"))
         files.append(
@@ -126,7 +142,7 @@ CASES = (
     Case("a", "many small files", many_small, "splice", 1.3, 12.0, arrow_rivals=True, scans=True),
     Case("b", f"{TINY_FILES:,} files of 104 KB", tiny, "encode", None, 4.0, arrow_rivals=True, scans=True),
     Case("c", "a tenth of the rows deleted by position", with_position_deletes, "splice", 1.2, 2.0, carried=True),
-    Case("d", "equality deletes", with_equality_deletes, "encode", None, 1.0),
+    Case("d", "equality deletes", with_equality_deletes, "encode", 2.0, 1.0),
     Case("e", "format version 3", version_3, "splice", 1.8, None, lineage=True),
     *(
         Case(
@@ -143,4 +159,9 @@ CASES = (
         for version in (2, 3)
         for one_of in (1000, 100)
     ),
-)
+    Case(
+        "g", "equality deletes of the newest rows, converted", with_equality_deletes_of_new_rows, "", goal_read=0.05,
+        converted=True, variant="_newest",
+    ),
+    Case("g", "the equality deletes of (d), converted", with_equality_deletes, "", converted=True, variant="_all"),
+)  # fmt: skip

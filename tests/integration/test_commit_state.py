@@ -21,7 +21,7 @@ from compactor.runs import commit_groups as commit_groups_module
 from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
 from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run, unreferenced
-from tests.services.faulty_catalog import Fault, FaultyCatalog, faulty_catalog
+from tests.services.faulty_catalog import Fault, FaultyCatalog, faulty_catalog, in_front_of
 from tests.services.rest_lake import RestLake, rest_lake_of
 from tests.slow import slow
 
@@ -262,3 +262,23 @@ def test_a_commit_of_other_files_than_planned_is_not_sent_and_if_it_were_would_b
     assert raised.value.reason == reason
     assert replaces(lake, table_name) == (0 if looked_at else 1)
     assert lake.rows(table_name) == rows
+
+
+@pytest.mark.parametrize("lifetime", ["PT30M", None])
+def test_commits_bring_an_idempotency_key_where_the_catalog_knows_them(
+    lake: Lake, faulty: FaultyCatalog, table_name: str, lifetime: str | None
+) -> None:
+    """A server that is asked twice answers twice, and commits once. An answer that is lost costs nothing either."""
+    with in_front_of(faulty.upstream, faulty.warehouse) as catalog:
+        catalog.keys_for = lifetime
+        rest = rest_lake_of(lake, catalog, "keyed" if lifetime else "unkeyed")
+        create(rest, table_name)
+        insert(rest, table_name, 3)
+        rows, plan = rest.rows(table_name), planned(rest, table_name)
+        catalog.keys.clear()
+        with catalog.failing(Fault.ANSWER_LOST, 504):
+            run(rest, plan)
+        assert len(catalog.keys) >= 1
+        assert all((key is not None) == (lifetime is not None) for key in catalog.keys)
+        assert replaces(rest, table_name) == 1
+        assert rest.rows(table_name) == rows

@@ -33,7 +33,11 @@ class Fault(Enum):
 
 @dataclass
 class FaultyCatalog:
-    """The proxy's address and its switches. `commits` counts commits that the catalog has accepted."""
+    """The proxy's address and its switches. `commits` counts commits that the catalog has accepted.
+
+    `defaults`: put into its configuration; `keys_for`: how long it says that it knows idempotency keys; `keys`: those
+    that commits brought.
+    """
 
     uri: str
     warehouse: str
@@ -44,6 +48,9 @@ class FaultyCatalog:
     before_commit: Callable[[], None] | None = None
     commits: int = 0
     rolled_back: int = 0
+    defaults: dict[str, str] = field(default_factory=dict)
+    keys_for: str | None = None
+    keys: list[str | None] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
@@ -169,6 +176,14 @@ def _roll_back(catalog: FaultyCatalog, path: str, body: bytes) -> bool:
     return done
 
 
+def _configured(catalog: FaultyCatalog, answer: _Answer) -> _Answer:
+    config = json.loads(answer.body)
+    config["defaults"] = {**(config.get("defaults") or {}), **catalog.defaults}
+    if catalog.keys_for is not None:
+        config["idempotency-key-lifetime"] = catalog.keys_for
+    return _Answer(answer.status, json.dumps(config).encode(), answer.headers)
+
+
 def _handler(catalog: FaultyCatalog) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -177,9 +192,12 @@ def _handler(catalog: FaultyCatalog) -> type[BaseHTTPRequestHandler]:
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length) if length else None
             if _is_commit(self.command, self.path):
+                catalog.keys.append(self.headers.get("Idempotency-Key"))
                 answer = _commit(catalog, self.path, body or b"{}")
             else:
                 answer = _send(catalog, self.command, self.path, body)
+            if self.path.startswith("/v1/config") and answer.status == http.client.OK:
+                answer = _configured(catalog, answer)
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)

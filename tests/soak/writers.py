@@ -165,15 +165,16 @@ class Merges(Writer):
     """Spark's MERGE: rows that exist get a new value, others are new."""
 
     table, version, share = "merges", 2, 0.1
+    parts: ClassVar[int] = PARTS
 
     def create(self) -> None:
         self._sql_create()
 
     def commit(self) -> None:
-        new, known, tag = self._new_ids(PARTS * ROWS), self._some_ids(), f"merge {self.commits}"
+        new, known, tag = self._new_ids(self.parts * ROWS), self._some_ids(), f"merge {self.commits}"
         touched = f"SELECT explode(array({', '.join(f'{each}L' for each in known)})) AS id UNION ALL " if known else ""
         self.lake.sql(
-            f"MERGE INTO {self.name} t USING (SELECT id, '{tag}' AS v, concat('p', id % {PARTS}) AS part FROM "
+            f"MERGE INTO {self.name} t USING (SELECT id, '{tag}' AS v, concat('p', id % {self.parts}) AS part FROM "
             f"({touched}SELECT id FROM range({new[0]}, {new[-1] + 1}))) s ON t.id = s.id "
             "WHEN MATCHED THEN UPDATE SET t.v = s.v WHEN NOT MATCHED THEN INSERT (id, v, part) VALUES (id, v, part)"
         )
