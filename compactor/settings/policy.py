@@ -71,7 +71,7 @@ class PolicyValues(Section):
         default=0.3, gt=0, le=1, description="Fraction of deleted rows that makes a data file due. 0.3 as in Spark."
     )
     carried_delete_ratio: float = Field(
-        default=0.05,
+        default=0.125,
         ge=0,
         le=1,
         description="Fraction of deleted rows up to which a rewrite copies row groups and deletes the rows in the "

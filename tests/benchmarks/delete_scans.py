@@ -34,6 +34,7 @@ for module in (duckdb_extension_avro, duckdb_extension_iceberg):
     folder = os.path.dirname(module.__file__)
     (path,) = glob.glob(folder + "/**/*.duckdb_extension", recursive=True)
     connection.execute(f"LOAD '{path}'")
+connection.execute("SET enable_progress_bar = false")
 for line in sys.stdin:
     metadata, snapshot = line.split()
     scan = f"iceberg_scan('{metadata}', snapshot_from_id = {snapshot})"
@@ -120,8 +121,9 @@ def _duckdb(folder: Path, tables: Rewritten) -> AbstractContextManager[Read]:
             def read(snapshot: int) -> tuple[float, int]:
                 asked.write(f"{tables.metadata} {snapshot}\n")
                 asked.flush()
-                seconds, rows = answers.readline().split()
-                return float(seconds), int(rows)
+                answer = answers.readline().split()
+                assert len(answer) == 2, f"DuckDB ended: {process.poll()}"
+                return float(answer[0]), int(answer[1])
 
             yield read
             asked.close()

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import random
+import uuid
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from compactor.errors import ReplanError
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.conversion import plan_conversion
+from compactor.planning.inventory import take_inventory
+from compactor.runs.convert import Converting
+from compactor.runs.run import RunTools
+from compactor.runs.slots import SlotPool
 from tests.chaos.model import SerialModel
 from tests.conftest import Lake
 from tests.integration.table_kit import delete_equal
@@ -168,6 +177,18 @@ def maintain(procedure: str, options: str) -> Callable[[Scene], None]:
     return call
 
 
+def convert_deletes(scene: Scene) -> None:
+    """Equality deletes become positions. A race that it loses is no failure: the next conversion finds them."""
+    lake, cache = scene.lake, ManifestCache(1 << 24)
+    tools = RunTools(
+        lake.session, lake.catalogs, cache, lake.in_flight(), slots=SlotPool(2), lease_seconds=60, check_seconds=60
+    )
+    view = lake.view(scene.table)
+    conversion = plan_conversion(take_inventory(view, cache))
+    with suppress(ReplanError):
+        Converting(tools, view, conversion, str(uuid.uuid4())).convert()
+
+
 def copy_on_write(operation: Callable[[Scene], None]) -> Callable[[Scene], None]:
     """The operation by a writer that replaces whole files."""
 
@@ -198,6 +219,7 @@ ROW_LEVEL = {
 OTHERS = {
     "overwrite partition": overwrite_partition,
     "schema change": change_schema,
+    "convert equality deletes": convert_deletes,
     "expire snapshots": expire_snapshots,
     "roll back": roll_back,
     "rewrite_data_files": maintain("rewrite_data_files", ", options => map('min-input-files', '2')"),

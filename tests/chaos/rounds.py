@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from compactor.errors import FirnlineError, ReplanError
@@ -14,13 +15,15 @@ from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, plan_table
 from compactor.rewrite.tasks.runner import OutputTaskRunner
+from compactor.runs import commit_groups
+from compactor.runs import convert as convert_module
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import first_line
 from tests.chaos.model import SerialModel
-from tests.chaos.operations import OPERATIONS, ROW_LEVEL, Scene, append_by_spark
+from tests.chaos.operations import OPERATIONS, ROW_LEVEL, Scene, append_by_spark, convert_deletes
 from tests.conftest import Lake
 from tests.correctness.metadata_oracle import check_run
 from tests.correctness.stage import any_size_splices
@@ -33,6 +36,7 @@ MOMENTS = (
     "after our check",
     "between two commits of the run",
 )
+CONVERSION_MOMENTS = ("before the conversion's check", "after the conversion's check")
 FINDINGS_SHOWN = 3
 SPLICES = 0.7
 """Share of rounds that may splice files of any size; others decode small files, as outside of tests."""
@@ -96,12 +100,15 @@ class Chaos:
         done = Round(number)
         rng = random.Random(f"{self._seed}-{number}")
         scene = Scene(self._lake, self._table, self._model, rng, self._partitioned)
-        self._commit = CommitSettings(polaris_rollback="always", groups=rng.choice([1, 1000]))
+        self._commit = CommitSettings(polaris_rollback="always", groups=rng.choice([1, 1000]), hold_seconds=0)
         for _ in range(2):
             self._apply(scene, done, "before the plan", "append (Spark)", append_by_spark)
         with any_size_splices() if rng.random() < SPLICES else nullcontext():
-            if scene.rng.random() < 0.3:
+            chance = scene.rng.random()
+            if chance < 0.3:
                 self._compact_under_a_writer(scene, done)
+            elif chance < 0.5:
+                self._convert_with_visitors(scene, done)
             else:
                 moments = [scene.rng.choice(MOMENTS) for _ in range(scene.rng.randint(1, 3))]
                 self._compact_with_visitors(scene, done, moments)
@@ -122,7 +129,10 @@ class Chaos:
 
         plan = self._plan(scene.rng)
         visit(MOMENTS[0])
-        with _visits_while_writing(lambda: visit(MOMENTS[1])), _visits_after_check(lambda: visit(MOMENTS[3])):
+        with (
+            _visits_while_writing(lambda: visit(MOMENTS[1])),
+            _visits(commit_groups, "commit_replacements", lambda: visit(MOMENTS[3])),
+        ):
             asked: list[None] = []
 
             def enabled() -> bool:
@@ -131,6 +141,30 @@ class Chaos:
                 return True
 
             done.outcome = self._run(plan, enabled, done)
+
+    def _convert_with_visitors(self, scene: Scene, done: Round) -> None:
+        """Equality deletes are converted, and others commit before its check, after it, or before both."""
+        for _ in range(2):
+            self._apply(scene, done, "before the plan", "equality delete", ROW_LEVEL["equality delete"])
+        moments = scene.rng.sample(CONVERSION_MOMENTS, scene.rng.randint(1, 2))
+
+        def visit(moment: str) -> None:
+            while moment in moments:
+                moments.remove(moment)
+                name = scene.rng.choice(self._row_level)
+                self._apply(scene, done, moment, name, OPERATIONS[name])
+
+        with (
+            _visits(convert_module, "changes_since", lambda: visit(CONVERSION_MOMENTS[0])),
+            _visits(convert_module, "commit_replacements", lambda: visit(CONVERSION_MOMENTS[1])),
+        ):
+            try:
+                convert_deletes(scene)
+            except FirnlineError as error:
+                done.outcome = f"FAILED: {error.reason}: {error}"
+            else:
+                done.outcome = "converted"
+        self._model.note(scene.head)
 
     def _compact_under_a_writer(self, scene: Scene, done: Round) -> None:
         """A writer's commit has been sent; before it arrives, ours lands."""
@@ -234,17 +268,16 @@ def _visits_while_writing(visit: Callable[[], None]) -> Iterator[None]:
 
 
 @contextmanager
-def _visits_after_check(visit: Callable[[], None]) -> Iterator[None]:
-    from compactor.runs import commit_groups  # noqa: PLC0415
+def _visits(module: ModuleType, name: str, visit: Callable[[], None]) -> Iterator[None]:
+    """Call `visit` before each call of a function that the module has imported."""
+    real = getattr(module, name)
 
-    real = commit_groups.commit_replacements
-
-    def commit_replacements(*arguments: Any, **more: Any) -> int:
+    def visited(*arguments: Any, **more: Any) -> Any:
         visit()
         return real(*arguments, **more)
 
-    commit_groups.commit_replacements = commit_replacements
+    setattr(module, name, visited)
     try:
         yield
     finally:
-        commit_groups.commit_replacements = real
+        setattr(module, name, real)

@@ -30,6 +30,7 @@ def by_duckdb(metadata, columns):
     for module in (duckdb_extension_avro, duckdb_extension_iceberg):
         (path,) = glob.glob(os.path.dirname(module.__file__) + "/**/*.duckdb_extension", recursive=True)
         connection.execute(f"LOAD '{path}'")
+    connection.execute("SET enable_progress_bar = false")
     return connection.execute(f"SELECT {', '.join(columns)} FROM iceberg_scan('{metadata}')").fetchall()
 
 def by_polars(metadata, columns):
