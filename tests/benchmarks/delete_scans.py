@@ -40,7 +40,7 @@ for line in sys.stdin:
     scan = f"iceberg_scan('{metadata}', snapshot_from_id = {snapshot})"
     started = time.perf_counter()
     rows = connection.execute(f"SELECT count(*), sum(hash(columns(*))) FROM {scan}").fetchone()
-    print(time.perf_counter() - started, rows[0], flush=True)
+    print("read", time.perf_counter() - started, rows[0], flush=True)
 """
 
 
@@ -121,9 +121,11 @@ def _duckdb(folder: Path, tables: Rewritten) -> AbstractContextManager[Read]:
             def read(snapshot: int) -> tuple[float, int]:
                 asked.write(f"{tables.metadata} {snapshot}\n")
                 asked.flush()
-                answer = answers.readline().split()
-                assert len(answer) == 2, f"DuckDB ended: {process.poll()}"
-                return float(answer[0]), int(answer[1])
+                for line in answers:  # DuckDB prints lines of its own, e.g. of a slow query
+                    if line.startswith("read "):
+                        _, seconds, rows = line.split()
+                        return float(seconds), int(rows)
+                raise AssertionError(f"DuckDB ended: {process.wait()}")
 
             yield read
             asked.close()
