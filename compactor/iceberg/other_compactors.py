@@ -19,6 +19,8 @@ RUN_ID = "firnline.run-id"
 DEPLOYMENT = "firnline.deployment-id"
 """The property of our snapshots' summaries that holds the id of the deployment."""
 NAME_KEYS = ("engine-name", "app-id", "spark.app.id", "flink.job-id")
+UNNAMED = "unknown"
+"""A compactor that names itself nowhere, as the optimizer of AWS Glue."""
 DAY_SECONDS = 86_400.0
 AMORO = ("snapshot.producer", "OPTIMIZE")
 """In the summaries of Apache Amoro's optimizers."""
@@ -68,9 +70,9 @@ def compactor_name(properties: Mapping[str, str], location: str) -> str:
     """The name of the compactor that made a snapshot, from the snapshot's summary and the table's location."""
     if properties.get(AMORO[0]) == AMORO[1]:
         return "Apache Amoro"
-    if urlsplit(location).netloc.endswith(S3_TABLES):
+    named = next((f"{key}={properties[key]}" for key in NAME_KEYS if key in properties), UNNAMED)
+    if named == UNNAMED and urlsplit(location).netloc.endswith(S3_TABLES):
         return "Amazon S3 Tables"
-    named = next((f"{key}={properties[key]}" for key in NAME_KEYS if key in properties), "unknown")
     return f"{named}, rolled back by Apache Polaris on conflict" if POLARIS_ROLLBACK in properties else named
 
 

@@ -17,6 +17,7 @@ from compactor.errors import FirnlineError
 from compactor.iceberg.other_compactors import (
     CONVERTER_NAME,
     DEPLOYMENT,
+    UNNAMED,
     flink_converters,
     other_compactors,
     other_firnlines,
@@ -353,6 +354,8 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
             console.print(f"and {len(document['partitions']) - 40} more partitions; --output json shows all")
         for other in document["other_compactors"] or ():
             what = "tables.other_compactors sets what firnline does"
+            if other["name"] == UNNAMED:
+                what = f"it does not name itself, as AWS Glue's optimizer; {what}"
             if other["name"] == CONVERTER_NAME:
                 what = "its equality deletes are left to it"
             if other["name"].startswith(DEPLOYMENT):

@@ -16,11 +16,14 @@ from compactor.locks.flink_locks import Locks
 from compactor.runs.commit_hold import LOCKED_SECONDS
 from compactor.settings.locks import LockSettings
 from compactor.settings.tree import Settings, load_settings
+from compactor.spark.java import REST_CATALOG_JARS, fetch_jars
 from compactor.table_names import TableName
 from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
 from tests.integration.table_kit import create, insert
+from tests.services.java_process import java_process
+from tests.services.writer_jars import FLINK_JARS, writer_jars
 from tests.services.zookeeper import zookeeper_server
 
 TABLE = TableName("lake", ("db",), "t")
@@ -131,6 +134,33 @@ def test_a_shared_count_of_one_is_a_lock_that_is_held(
     assert locks.holder(TABLE) == lock_id
     curator(path, 0)
     assert locks.holder(TABLE) is None
+
+
+@pytest.mark.slow
+def test_locks_that_flinks_own_factories_take(tmp_path: Path, zookeeper: str) -> None:
+    """`JdbcLockFactory` and `ZkLockFactory` of Iceberg's Flink runtime, in a JVM of their own."""
+    drivers = [jar for jar in fetch_jars(REST_CATALOG_JARS) if jar.name.startswith("sqlite-jdbc")]
+    with java_process(tmp_path / "flink", [*writer_jars(FLINK_JARS), *drivers]) as flink:
+        api = flink.java.org.apache.iceberg.flink.maintenance.api
+        properties = flink.map({"flink-maintenance.lock.jdbc.init-lock-tables": "true"})
+        uri = tmp_path / "flink.db"
+        by_database = api.JdbcLockFactory(f"jdbc:sqlite:{uri}", "job-1", properties)
+        by_zookeeper = api.ZkLockFactory(zookeeper, "job-2", 10_000, 10_000, 100, 3, None, 1_000)
+        settings = (
+            LockSettings(tables=("*",), lock_id="job-1", database=f"sqlite:///{uri}"),
+            LockSettings(tables=("*",), lock_id="job-2", zookeeper=zookeeper),
+        )
+        for factory, given in zip((by_database, by_zookeeper), settings, strict=True):
+            factory.open()
+            locks, lock = Locks([given]), factory.createLock()
+            assert locks.holder(TABLE) is None
+            assert lock.tryLock()
+            assert locks.holder(TABLE) == given.lock_id
+            lock.unlock()
+            assert locks.holder(TABLE) is None
+            assert factory.createRecoveryLock().tryLock()
+            assert locks.holder(TABLE) == given.lock_id
+            factory.close()
 
 
 def test_a_zookeeper_that_is_away_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

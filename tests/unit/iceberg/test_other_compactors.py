@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from compactor.iceberg.other_compactors import OtherCompactor, other_compactors, other_firnlines
+from compactor.iceberg.other_compactors import (
+    CONVERTER_NAME,
+    FLINK_CONVERTER,
+    POLARIS_ROLLBACK,
+    UNNAMED,
+    OtherCompactor,
+    compactor_name,
+    flink_converters,
+    flink_converts,
+    other_compactors,
+    other_firnlines,
+)
 from tests.properties.table_history import TableHistory
 
 if TYPE_CHECKING:
@@ -79,3 +91,30 @@ def test_another_deployment_of_firnline_is_known_by_its_id(tmp_path: Path) -> No
 def test_one_deployment_alone_is_no_other_to_somebody_without_an_id(tmp_path: Path) -> None:
     only = snapshot(1, deleted_data_files="28", firnline__run_id="a", firnline__deployment_id="ours")
     assert other_firnlines(metadata(tmp_path, only), NOW, "") == ()
+
+
+@pytest.mark.parametrize(
+    ("summary", "location", "name"),
+    [
+        ({"snapshot.producer": "OPTIMIZE"}, "s3://lake/db/t", "Apache Amoro"),
+        ({"snapshot.producer": "INGESTION"}, "s3://lake/db/t", UNNAMED),
+        ({}, "s3://63a8e430-6e0b-46f5--table-s3", "Amazon S3 Tables"),
+        ({"spark.app.id": "local-1"}, "s3://63a8e430-6e0b-46f5--table-s3", "spark.app.id=local-1"),
+        ({}, "s3://lake/about--table-s3", UNNAMED),
+        ({"app-id": "a", POLARIS_ROLLBACK: "rollback"}, "x", "app-id=a, rolled back by Apache Polaris on conflict"),
+    ],
+)
+def test_compactors_are_named_by_what_they_leave_in_summaries(
+    summary: dict[str, str], location: str, name: str
+) -> None:
+    assert compactor_name(summary, location) == name
+
+
+def test_flinks_converter_is_known_by_its_marker(tmp_path: Path) -> None:
+    marker = {FLINK_CONVERTER.replace("-", "_"): "77"}
+    snapshots = [snapshot(1, Operation.APPEND), snapshot(2, Operation.OVERWRITE, **marker), snapshot(3)]
+    assert flink_converts(reversed(snapshots))
+    assert not flink_converts([snapshots[0], snapshots[2]])
+    table = metadata(tmp_path, *snapshots, snapshot(4, Operation.OVERWRITE, age=2 * 86_400, **marker))
+    assert flink_converters(table, NOW) == (OtherCompactor(CONVERTER_NAME, 1, 0, NOW - 60),)
+    assert other_compactors(table, NOW) == ()
