@@ -17,6 +17,7 @@ _ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _BY_VALUE: Final = (
     "tests/unit/rewrite/test_equality_deletes.py::test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer"
 )
+_CONVERSION: Final = "tests/integration/test_conversion.py"
 _ROW_MAPS: Final = "tests/unit/rewrite/test_row_maps.py"
 
 MUTATIONS: Final = (
@@ -416,5 +417,38 @@ MUTATIONS: Final = (
         "ids = _compared_ids(deletes) - set(columns)",
         "ids = _compared_ids(deletes) - set(columns) - {*range(1000)}",
         f"{_SHARES}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
+    ),
+    # --- 18 converted equality deletes ---
+    Mutation(
+        "18",
+        "a new vector forgets the positions of another commit's",
+        "compactor/runs/convert.py",
+        "rows[path] |= BitMap64(positions)",
+        "rows[path] |= BitMap64()",
+        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-changes_since-False]",
+    ),
+    Mutation(
+        "18",
+        "a new vector forgets the positions of the one that it replaces",
+        "compactor/runs/convert.py",
+        "rows[path] |= BitMap64.deserialize(found.by_position[path])",
+        "rows[path] |= BitMap64()",
+        f"{_CONVERSION}::test_equality_deletes_become_positions[3-]",
+    ),
+    Mutation(
+        "18",
+        "the commit does not notice what was committed after its check",
+        "compactor/runs/convert.py",
+        "only_on=now.snapshot.snapshot_id if now.snapshot else None,",
+        "only_on=None,",
+        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-commit_replacements-False]",
+    ),
+    Mutation(
+        "18",
+        "equality deletes that nobody can compare are removed",
+        "compactor/planning/conversion.py",
+        "why = not_compared(schema, delete.equality_ids) or _not_parquet(delete)",
+        "why = _not_parquet(delete)",
+        f"{_CONVERSION}::test_deletes_that_nobody_can_compare_stay_and_the_others_are_converted",
     ),
 )

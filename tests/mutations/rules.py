@@ -133,6 +133,13 @@ RULES: Final = (
         "A projection is inclusive: if a row matches, its partition is kept, also where a transform loses precision.",
     ),
     Rule(
+        "18",
+        "Converted equality deletes",
+        "The positions that take the place of equality deletes are found and committed at one snapshot; a vector holds "
+        "all positions that its data file has lost, those of other commits too. A delete that applies to a file which "
+        "was not searched stays.",
+    ),
+    Rule(
         "state",
         "Writers' state in summaries",
         "Flink and Kafka Connect walk back from the current snapshot to find their own keys: a `replace` in between is "
