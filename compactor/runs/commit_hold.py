@@ -33,17 +33,17 @@ class CommitHold:
 
     Attributes:
         look: The table as it is now.
+        locked: Whether another maintenance holds its lock on the table.
         stopped: Waits so many seconds; whether the run must stop.
         moved: Called after each look: a run that waits does not hang.
         clock: Seconds since the epoch.
-        locked: Whether another maintenance holds its lock on the table.
     """
 
     look: Callable[[], TableView]
+    locked: Callable[[], bool]
     stopped: Callable[[float], bool]
     moved: Callable[[], object]
     clock: Callable[[], float]
-    locked: Callable[[], bool] = lambda: False
 
     def until_unlocked(self) -> None:
         """Wait while another maintenance holds its lock on the table.

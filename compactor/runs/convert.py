@@ -144,6 +144,7 @@ class Converting:
             stall_explained(watch, f"the conversion of {table.name}"),
         ):
             found = self._searched(watch)
+            tools.hold(table, run_id, watch)
             with watch.commit(table.name, wanted=self._switches.on):
                 done = self._committed(java, found, partial(tools.records.renew, record))
         records.delete_unreferenced(record)  # a lost race may have left files

@@ -20,7 +20,7 @@ from compactor.commit.replace import CommitSummary
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
 from compactor.events import CommitHeld, GroupCommitted, GroupDropped, Listener, RunMoved, ignore
-from compactor.iceberg.tables import Catalogs
+from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
@@ -77,6 +77,25 @@ class RunTools:
     right: CommitRight = UNLIMITED
     lifelines: Lifelines = field(default_factory=Lifelines)
     locks: Locks = NO_LOCKS
+
+    def hold(self, table: TableView, run_id: str, watch: RunWatch) -> None:
+        """Wait for the right moment of a run's commit, unless the run is stopped before.
+
+        Raises:
+            LaterError: another maintenance keeps its lock on the table for too long.
+            RetryError: the lock cannot be read.
+        """
+        hold = CommitHold(
+            look=lambda: self.catalogs.load(table.name, table.ref),
+            locked=lambda: self.locks.holder(table.name) is not None,
+            stopped=watch.stopped.wait,
+            moved=lambda: self.lifelines.moved(table.name),
+            clock=self.clock,
+        )
+        hold.until_unlocked()
+        held = hold.wait(self.commit.hold_seconds)
+        if held.seconds:
+            self.listener(CommitHeld(run_id, table.name, held.seconds, after_writer=held.after_writer))
 
 
 class Run:
@@ -228,19 +247,8 @@ class Run:
             )
 
     def _hold(self, watch: RunWatch) -> None:
-        """Wait for the right moment of the commit."""
-        tools, plan, self.stage = self._tools, self._plan, "hold"
-        hold = CommitHold(
-            look=lambda: tools.catalogs.load(plan.table.name, plan.table.ref),
-            stopped=watch.stopped.wait,
-            moved=self._moved,
-            clock=tools.clock,
-            locked=lambda: tools.locks.holder(plan.table.name) is not None,
-        )
-        hold.until_unlocked()
-        held = hold.wait(tools.commit.hold_seconds)
-        if held.seconds:
-            tools.listener(CommitHeld(self._run_id, plan.table.name, held.seconds, after_writer=held.after_writer))
+        self.stage = "hold"
+        self._tools.hold(self._plan.table, self._run_id, watch)
 
     def _send(self, table: JavaTable, groups: Sequence[GroupResult], part: str, record: Record) -> Committed:
         catalogs, name, right = self._tools.catalogs, self._plan.table.name, self._tools.right

@@ -19,13 +19,11 @@ from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, plan_c
 from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
-from compactor.planning.replace_order import tail_of
 from compactor.reasons import Reason
+from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
 
-LOCK_SECONDS = 30.0
-"""Between two looks at a lock that is held."""
 NEVER = 2**31 - 1
 """Equality delete files that no data file has: Flink's converter removes them, no rewrite need."""
 
@@ -47,6 +45,11 @@ class TablePlanner:
     owns: Callable[[TableName], bool] = lambda _table: True
     locks: Locks = NO_LOCKS
 
+    @property
+    def turns(self) -> Turns:
+        """Whether it is our turn to write."""
+        return Turns(self.settings, self.listener, self.clock, self.locks)
+
     def load(self, debt: TableDebt) -> TableView:
         """The table as it is now.
 
@@ -58,51 +61,13 @@ class TablePlanner:
         """
         with self._failures_published(debt):
             table = self.catalogs.load(debt.table)
-            lock = self.locks.holder(debt.table)
         switched_off = not self.acts_on(table)
         if switched_off or self.is_left_to_another(table):
             self.served(debt)
             self._skip(debt, switched_off=switched_off)
-        if lock is not None:
-            self._wait_for_lock(debt.table, lock)
-        if debt.due or debt.requested:
-            self.wait_for_writer(table, manifests=False, requested=bool(debt.requested))
+        with self._failures_published(debt):
+            self.turns.check(table, requested=bool(debt.requested))
         return table
-
-    def wait_for_lock(self, table: TableName) -> None:
-        """Refuse to write while Flink's maintenance holds its lock.
-
-        Raises:
-            LaterError: it does; published.
-            RetryError: the lock cannot be read.
-        """
-        lock = self.locks.holder(table)
-        if lock is not None:
-            self._wait_for_lock(table, lock)
-
-    def _wait_for_lock(self, table: TableName, lock: str) -> NoReturn:
-        self.listener(RunSkipped(table=table, reason=Reason.FLINK_LOCK))
-        raise LaterError(
-            f"Flink's maintenance holds its lock {lock} on {table}", reason=Reason.FLINK_LOCK, seconds=LOCK_SECONDS
-        )
-
-    def wait_for_writer(self, table: TableView, *, manifests: bool, requested: bool = False) -> None:
-        """Refuse a `replace` snapshot that must not follow the last ones. A request waits only where there is a limit.
-
-        Raises:
-            LaterError: it must wait for another writer's commit, or a time; published.
-        """
-        most = self.settings.policy.for_table(table.name, table.properties).consecutive_replaces
-        seconds = 0.0 if requested else self.settings.manifests.wait_seconds
-        wait = tail_of(table.history).wait_seconds(manifests=manifests, most=most, seconds=seconds, now=self.clock())
-        if not wait:
-            return
-        self.listener(RunSkipped(table=table.name, reason=Reason.REPLACES_IN_A_ROW))
-        raise LaterError(
-            f"{table.name} waits for another writer's commit before the next replace snapshot",
-            reason=Reason.REPLACES_IN_A_ROW,
-            seconds=wait,
-        )
 
     def conversion(self, debt: TableDebt, table: TableView) -> Conversion:
         """The equality deletes of a table to convert before anything is rewritten; requests go first.
@@ -189,6 +154,8 @@ class TablePlanner:
         """Publish an error and raise it; unexpected errors as GiveUpError."""
         try:
             yield
+        except LaterError:
+            raise  # published already, as a skipped run
         except FirnlineError as error:
             self.listener(RunFailed.of(error, "", debt.table, "plan"))
             raise

@@ -124,8 +124,7 @@ class RewriteWorker:
             counts = manifests_of(table, planner.settings.manifests)
             if not counts.due or not planner.acts_on(table) or planner.is_left_to_another(table):
                 return
-            planner.wait_for_lock(name)
-            planner.wait_for_writer(table, manifests=True)
+            planner.turns.check(table, manifests=True)
             requests = requests_of(counts.manifests, 1, counts.bytes)
             charge(Spent(counts.bytes, requests, COMMIT_CALLS, commits=1))  # also if it fails half-way
             rewriter, specs = self.rewriter, counts.due_specs[:1]  # one commit; the next spec waits for a writer's
