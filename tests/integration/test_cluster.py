@@ -107,6 +107,7 @@ def test_a_table_that_is_compacted_on_a_cluster_has_the_rows_and_files_of_local_
         assert place.unreferenced("there") == set()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_during_a_run_costs_neither_rows_nor_the_run(
     cluster: SparkCluster, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
 from tests.integration.table_kit import MERGE_ON_READ, append, create, delete_equal, insert, unreferenced
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -109,8 +110,10 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, other: Callable[[], No
     monkeypatch.setattr(convert_module, name, late)
 
 
-@pytest.mark.parametrize("moment", ["changes_since", "commit_replacements"])
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("version", "moment"),
+    [(2, "changes_since"), (3, "commit_replacements"), *slow((2, "commit_replacements"), (3, "changes_since"))],
+)
 def test_other_commits_meanwhile_are_respected(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str
 ) -> None:
@@ -130,9 +133,15 @@ def test_other_commits_meanwhile_are_respected(
     assert deletes(lake, table_name).count(Content.EQUALITY_DELETES) == 1
 
 
-@pytest.mark.parametrize("known", [False, True])
-@pytest.mark.parametrize("moment", ["changes_since", "commit_replacements"])
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("version", "moment", "known"),
+    [
+        (3, "changes_since", True),
+        (3, "commit_replacements", True),
+        (2, "commit_replacements", False),
+        *slow((3, "changes_since", False), (3, "commit_replacements", False), (2, "changes_since", True)),
+    ],
+)
 def test_a_position_delete_of_the_same_files_meanwhile(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str, known: bool
 ) -> None:

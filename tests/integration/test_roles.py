@@ -69,6 +69,7 @@ def test_a_web_identity_is_renewed(gate: Gate, roles: Sts) -> None:
     check(gate, location)
 
 
+@pytest.mark.slow
 def test_a_role_is_assumed_again(gate: Gate, roles: Sts, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "source")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "source-secret")

@@ -58,6 +58,7 @@ def assert_clean(place: Site, table: str, rows: list[Any]) -> None:
     assert all(Path(path).exists() for path in files_of(place.view(table)))
 
 
+@pytest.mark.slow
 def test_a_kill_in_mid_rewrite_leaves_nothing_behind(place: Site) -> None:
     place.create("t")
     place.publish(*place.append("t", **MANY))

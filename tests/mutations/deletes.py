@@ -425,7 +425,7 @@ MUTATIONS: Final = (
         "compactor/runs/convert.py",
         "rows[path] |= BitMap64(positions)",
         "rows[path] |= BitMap64()",
-        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-changes_since-False]",
+        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-changes_since-True]",
     ),
     Mutation(
         "18",
@@ -441,7 +441,7 @@ MUTATIONS: Final = (
         "compactor/runs/convert.py",
         "only_on=now.snapshot.snapshot_id if now.snapshot else None,",
         "only_on=None,",
-        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-commit_replacements-False]",
+        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-commit_replacements-True]",
     ),
     Mutation(
         "18",
