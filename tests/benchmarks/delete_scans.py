@@ -23,7 +23,7 @@ from rich.table import Table
 from compactor.iceberg.tables import Catalogs
 from compactor.table_names import TableName
 
-ROUNDS = 9
+ROUNDS = 5
 GOAL = 1.10
 DUCKDB = ("duckdb==1.5.5", "duckdb-extension-iceberg==1.5.5", "duckdb-extension-avro==1.5.5")
 DUCKDB_READER = """
