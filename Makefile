@@ -51,6 +51,9 @@ test-slow: setup ## Run the slow tests, and the property tests with all their ex
 test-correctness: setup ## Every kind of table, writer and engine, then 300 generated tables, row by row (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.correctness $(ARGS)
 
+test-deletes: setup ## Deletes rebased, carried, converted, compacted again: rows in six engines (ARGS="--help")
+	@$(PYTHON_IN_VENV) -m tests.correctness.delete_paths $(ARGS)
+
 test-chaos: setup ## Rewrites interleaved at random with other writers, against a serial model (ARGS="--help")
 	@$(PYTHON_IN_VENV) -m tests.chaos $(ARGS)
 
