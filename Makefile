@@ -2,7 +2,7 @@
 PYTHON_IN_VENV := .venv/bin/python
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-ledger test-writers test-soak test-faults test-security test-monitoring test-deploy test-mutations lint audit sbom requirements jar-digests reporter bench-reporter bench-rewrite bench-s3 bench-width bench-memory \
+.PHONY: help setup generate update-messages demo demo-rest-s3 package test test-package test-slow test-correctness test-chaos test-ledger test-writers test-soak test-merges test-deletes test-faults test-security test-monitoring test-deploy test-mutations lint audit sbom requirements jar-digests reporter bench-reporter bench-rewrite bench-s3 bench-width bench-memory \
 	bench-decode-once bench-planning bench-equality-deletes bench-upserts bench-fleet bench-cluster bench-unit-costs bench-events \
 	scale-model clean
 
