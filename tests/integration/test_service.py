@@ -122,8 +122,11 @@ def test_others_are_told_of_a_commit(shared: Site, running: ServiceProcess) -> N
 
 
 def test_many_manifests_become_few(shared: Site, running: ServiceProcess) -> None:
-    """A writer that appends without merging leaves a manifest a commit, whatever becomes of its files."""
-    shared.create("in_manifests", **{"firnline.enabled": "false"})  # no rewrite while it writes
+    """A writer that appends without merging leaves a manifest a commit. Its files are large enough as they are: after a
+    rewrite of files the merge would wait for the writer's next commit.
+    """
+    off_and_no_small_files = {"firnline.enabled": "false", "firnline.policy.target_file_size": "100"}
+    shared.create("in_manifests", **off_and_no_small_files)
     events = shared.append("in_manifests", commits=MANY_MANIFESTS)
     rows = shared.rows("in_manifests")
     shared.set_properties("in_manifests", **{"firnline.enabled": "true"})
