@@ -11,6 +11,7 @@ from compactor.events import CommitHeld, Event
 from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
 from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +22,7 @@ def delete(lake: Lake, table: str, key: int) -> float:
     return lake.view(table).metadata.snapshots[-1].timestamp_ms / 1000
 
 
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("version", [2, *slow(3)])
 def test_a_rewrite_is_committed_right_after_the_writers_next_commit(lake: Lake, table_name: str, version: int) -> None:
     """The writer deletes a row every four seconds; the rewrite is done in the middle and waits for the next one."""
     create(lake, table_name, version, MERGE_ON_READ)
