@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -22,6 +22,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.conversion import plan_conversion
 from compactor.planning.inventory import take_inventory
@@ -29,9 +30,10 @@ from compactor.planning.plan_table import Request, plan_table
 from compactor.runs.convert import Converting
 from compactor.runs.run import RunTools
 from compactor.runs.slots import SlotPool
-from tests.conftest import Lake
+from compactor.spark.session import spark_session
+from tests.conftest import Lake, lake_settings
 from tests.correctness.other_readers import READERS, OtherReaders, other_readers
-from tests.correctness.stage import open_stages
+from tests.correctness.stage import any_size_splices
 from tests.integration.table_kit import MERGE_ON_READ, create, delete_equal, insert, planned, run
 
 COLUMNS = ("id", "a", "k")
@@ -104,10 +106,10 @@ PATHS: dict[str, Callable[[Lake, str], Rows]] = {
     "rebased": rebased,
     "carried": carried,
     "converted": converted,
-    "converted, spliced": converted_and_spliced,
-    "rebased, again": again(rebased),
-    "carried, again": again(carried),
-    "converted, spliced, again": again(converted_and_spliced),
+    "converted and spliced": converted_and_spliced,
+    "rebased and again": again(rebased),
+    "carried and again": again(carried),
+    "converted and spliced and again": again(converted_and_spliced),
 }
 
 
@@ -170,6 +172,20 @@ def seen(expected: Rows, rows: Rows | str) -> str:
     return "ok" if list(map(repr, rows)) == list(map(repr, expected)) else f"wrong: {lost} lost, {new} more"
 
 
+@contextmanager
+def own_lake(folder: Path) -> Iterator[Lake]:
+    """A catalog and a session that splice files of any size."""
+    settings = lake_settings(folder, policy={"min_row_group_size": 0, "min_input_files": 2})
+    session = spark_session(settings, "firnline-deletes")
+    try:
+        with any_size_splices():
+            lake = Lake(folder, settings, session, Catalogs(settings.catalogs))
+            lake.sql("CREATE NAMESPACE IF NOT EXISTS lake.db")
+            yield lake
+    finally:
+        session.stop()
+
+
 @click.command(help=__doc__)
 @click.option("--readers", "folder", type=click.Path(path_type=Path), help="Where the readers' environment is kept.")
 @click.option("--paths", default=",".join(PATHS), show_default=True, help="Paths, comma-separated.")
@@ -180,7 +196,7 @@ def main(folder: Path | None, paths: str, output: str) -> None:
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory())
         readers = stack.enter_context(other_readers(folder or Path(scratch) / "readers"))
-        (lake,) = stack.enter_context(open_stages(1))
+        lake = stack.enter_context(own_lake(Path(scratch)))
         for path, version, by in product((each for each in PATHS if each in paths.split(",")), (2, 3), BY):
             new = play(lake, readers, path, version, by)
             reads += new

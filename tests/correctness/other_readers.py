@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from compactor.locations import plain_path
+
 PACKAGES = (
     "duckdb==1.5.5", "duckdb-extension-iceberg==1.5.5", "duckdb-extension-avro==1.5.5", "polars==2.1.0", "chdb==4.4.0",
     "daft==0.7.26", "pyiceberg[pyarrow]==0.12.0",
@@ -41,8 +43,8 @@ def by_clickhouse(metadata, columns):
     import chdb
     folder = os.path.dirname(os.path.dirname(metadata))
     name = os.path.relpath(metadata, folder)
-    settings = f"SETTINGS iceberg_metadata_file_path = '{name}'"
-    sql = f"SELECT {', '.join(columns)} FROM icebergLocal('{folder}', Parquet) {settings}"
+    table = f"icebergLocal('{folder}', Parquet, SETTINGS iceberg_metadata_file_path = '{name}')"
+    sql = f"SELECT {', '.join(columns)} FROM {table}"
     return [tuple(json.loads(line)) for line in str(chdb.query(sql, "JSONCompactEachRow")).splitlines()]
 
 def by_daft(metadata, columns):
@@ -73,7 +75,7 @@ class OtherReaders:
         """The rows, sorted; or why it cannot read them."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps([reader, metadata.removeprefix("file://"), columns]) + "\n")
+        self.process.stdin.write(json.dumps([reader, plain_path(metadata), columns]) + "\n")
         self.process.stdin.flush()
         answer = json.loads(self.process.stdout.readline())
         return answer.get("error") or [tuple(row) for row in answer["rows"]]
@@ -87,7 +89,12 @@ def other_readers(folder: Path) -> Iterator[OtherReaders]:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES], check=True)
     with subprocess.Popen(
-        [python, "-c", SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [python, "-c", SCRIPT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd="/",  # ClickHouse reads only files below the working folder
     ) as process:
         try:
             yield OtherReaders(process)
