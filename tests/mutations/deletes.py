@@ -418,9 +418,9 @@ MUTATIONS: Final = (
         "ids = _compared_ids(deletes) - set(columns) - {*range(1000)}",
         f"{_SHARES}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
     ),
-    # --- 18 converted equality deletes ---
+    # --- converted equality deletes ---
     Mutation(
-        "18",
+        "converted",
         "a new vector forgets the positions of another commit's",
         "compactor/runs/convert.py",
         "rows[path] |= BitMap64(positions)",
@@ -428,7 +428,7 @@ MUTATIONS: Final = (
         f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-changes_since-True]",
     ),
     Mutation(
-        "18",
+        "converted",
         "a new vector forgets the positions of the one that it replaces",
         "compactor/runs/convert.py",
         "rows[path] |= BitMap64.deserialize(found.by_position[path])",
@@ -436,15 +436,15 @@ MUTATIONS: Final = (
         f"{_CONVERSION}::test_equality_deletes_become_positions[3-]",
     ),
     Mutation(
-        "18",
+        "converted",
         "the commit does not notice what was committed after its check",
         "compactor/runs/convert.py",
         "only_on=now.snapshot.snapshot_id if now.snapshot else None,",
         "only_on=None,",
-        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-commit_replacements-True]",
+        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-commit_replacements-False]",
     ),
     Mutation(
-        "18",
+        "converted",
         "equality deletes that nobody can compare are removed",
         "compactor/planning/conversion.py",
         "why = not_compared(schema, delete.equality_ids) or _not_parquet(delete)",

@@ -133,7 +133,7 @@ RULES: Final = (
         "A projection is inclusive: if a row matches, its partition is kept, also where a transform loses precision.",
     ),
     Rule(
-        "18",
+        "converted",
         "Converted equality deletes",
         "The positions that take the place of equality deletes are found and committed at one snapshot; a vector holds "
         "all positions that its data file has lost, those of other commits too. A delete that applies to a file which "
