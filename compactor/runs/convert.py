@@ -31,6 +31,7 @@ from compactor.rewrite.deletes.row_maps import unpacked
 from compactor.rewrite.tasks.output_task import attempt_search
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import search_task
+from compactor.runs.commit_groups import RACES
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.run import RunTools, stall_explained
 from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches
@@ -38,8 +39,6 @@ from compactor.spark.java_table import JavaTable, first_line
 from compactor.table_names import TableName
 
 ENGINE = "convert"
-RACES = 5
-"""Commits that may come between the check and the commit, in a row, before the conversion ends."""
 
 
 @dataclass(frozen=True)

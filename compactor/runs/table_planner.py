@@ -59,8 +59,12 @@ class TablePlanner:
                 wait for a writer's; published.
             FirnlineError: the table cannot be loaded; published.
         """
-        with self._failures_published(debt):
-            table = self.catalogs.load(debt.table)
+        try:
+            with self._failures_published(debt):
+                table = self.catalogs.load(debt.table)
+        except InputError:  # the table is gone: another attempt would fail in the same way
+            self.served(debt)
+            raise
         switched_off = not self.acts_on(table)
         if switched_off or self.is_left_to_another(table):
             self.served(debt)

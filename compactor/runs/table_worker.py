@@ -79,7 +79,8 @@ class RewriteWorker:
         except FirnlineError as error:
             planner.listener(RunFailed.of(error, run_id, table.name, "convert"))
             raise
-        charge(Spent(done.bytes_read, requests_of(done.files_searched, 0, done.bytes_read), commits=1))
+        commits = int(done.snapshot_after is not None)
+        charge(Spent(done.bytes_read, requests_of(done.files_searched, 0, done.bytes_read), commits=commits))
         planner.board.settled(table.name)
         if done.snapshot_after is not None:
             planner.listener(done.as_event())
