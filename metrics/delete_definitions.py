@@ -32,7 +32,7 @@ COMMITS_HELD = counter(
 COMMIT_HOLD_SECONDS = counter(
     "firnline_commit_hold_seconds_total",
     "Seconds that finished rewrites waited for a row-level commit of another writer.",
-    "A lane is occupied meanwhile. Large beside the run stages: lower commit.hold_seconds or raise "
+    "A lane is occupied during that time. Large beside the run stages: lower commit.hold_seconds or raise "
     "service.concurrent_runs.",
 )
 CONVERTED_DELETE_FILES = counter(

@@ -256,7 +256,7 @@ def _live_delete_file(table: JavaTable, entry: FileEntry) -> Any:
                     return file.copy()
         finally:
             reader.close()
-    raise ReplanError(f"delete file {entry.path} was removed meanwhile", reason=Reason.CONFLICT)
+    raise ReplanError(f"delete file {entry.path} was removed by another commit", reason=Reason.CONFLICT)
 
 
 def _rewrite_files(table: JavaTable, changes: _Changes, carried: Sequence[Any], summary: CommitSummary) -> Any:

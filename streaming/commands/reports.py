@@ -331,7 +331,7 @@ def print_run(console: Console, result: RunResult) -> None:
         console.print(f"deleted rows copied, and deleted in the outputs: {carried:,}", highlight=False)
     if rebased:
         console.print(
-            f"rows that other commits deleted meanwhile, deleted in the outputs: {rebased:,}", highlight=False
+            f"rows that other commits deleted since the plan, deleted in the outputs: {rebased:,}", highlight=False
         )
     if result.delete_files_removed:
         console.print(f"delete files removed: {result.delete_files_removed}", highlight=False)
