@@ -335,6 +335,15 @@ class ManifestsRewritten:
 
 
 @dataclass(frozen=True)
+class CommitWaits:
+    """A finished rewrite begins to wait for a row-level commit of another writer, for at most so many `seconds`."""
+
+    run_id: str
+    table: TableName
+    seconds: float
+
+
+@dataclass(frozen=True)
 class CommitHeld:
     """A finished rewrite waited for a row-level commit of another writer; `after_writer`: there was one."""
 
@@ -412,6 +421,7 @@ Event = (
     | HistoryWritten
     | ManifestsRewritten
     | EqualityDeletesConverted
+    | CommitWaits
     | CommitHeld
 )
 

@@ -28,7 +28,7 @@ from compactor.planning.plan_table import Request, plan_table
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
-from compactor.settings.tree import Settings
+from compactor.settings.tree import CommitSettings, Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
 from tests.services.kafka_broker import kafka_source
@@ -146,6 +146,7 @@ class Lake:
             slots=SlotPool(slots),
             lease_seconds=60,
             check_seconds=15,
+            commit=CommitSettings(hold_seconds=0),  # the tests' own deletes are no writer to wait for
         )
         return rewriter.run(plan)
 

@@ -1,4 +1,4 @@
-"""When a finished rewrite is committed: right after a row-level commit of another writer, if these have a rhythm. Pure.
+"""When a finished rewrite is committed: right after a row-level commit of another writer, if one is expected. Pure.
 
 A writer that deletes rows (MERGE, UPDATE, DELETE, INSERT OVERWRITE) fails if a file that it has read is replaced before
 its commit. Snapshots tell when such a writer committed, not when it started. Right after its commit it is not under
@@ -19,8 +19,8 @@ from compactor.iceberg.other_compactors import RUN_ID
 
 LOOKED_AT: Final = 64
 """Newest snapshots of the branch that are looked at."""
-FEWEST: Final = 3
-"""Row-level commits from which there is a rhythm."""
+AFTER_FIRST: Final = 20.0
+"""Seconds to the second row-level commit that are assumed after the first one: the next writer may be under way."""
 MOST: Final = 9
 JUST_COMMITTED: Final = 0.25
 """Fraction of the usual time between two commits during which the next writer has hardly begun."""
@@ -33,7 +33,7 @@ UPSERTS: Final = "added-equality-delete-files"
 @dataclass(frozen=True)
 class Rhythm:
     """Row-level commits of other writers: when the last one was (seconds since the epoch), and the usual seconds
-    between two.
+    between two, or those that are assumed after the only one.
     """
 
     last: float
@@ -41,12 +41,12 @@ class Rhythm:
 
 
 def rhythm_of(snapshots: Iterable[Snapshot]) -> Rhythm | None:
-    """The rhythm of the row-level writers of a branch, whose `snapshots` come newest first; None without one."""
+    """The rhythm of the row-level writers of a branch, whose `snapshots` come newest first; None: there are none."""
     found = (each.timestamp_ms / 1000 for each in islice(snapshots, LOOKED_AT) if _deletes_rows(each))
     times = list(islice(found, MOST))
-    if len(times) < FEWEST:
+    if not times:
         return None
-    gaps = sorted(max(0.0, newer - older) for newer, older in pairwise(times))
+    gaps = sorted(max(0.0, newer - older) for newer, older in pairwise(times)) or [AFTER_FIRST]
     return Rhythm(times[0], gaps[len(gaps) // 2])
 
 

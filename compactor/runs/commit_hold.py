@@ -36,6 +36,7 @@ class CommitHold:
         locked: Whether another maintenance holds its lock on the table.
         stopped: Waits so many seconds; whether the run must stop.
         moved: Called after each look: a run that waits does not hang.
+        waits: Called before a wait for a writer, with its longest duration in seconds.
         clock: Seconds since the epoch.
     """
 
@@ -43,6 +44,7 @@ class CommitHold:
     locked: Callable[[], bool]
     stopped: Callable[[float], bool]
     moved: Callable[[], object]
+    waits: Callable[[float], object]
     clock: Callable[[], float]
 
     def until_unlocked(self) -> None:
@@ -74,6 +76,7 @@ class CommitHold:
             until = wait_until(rhythm, started, most_seconds)
             if until is None or rhythm is None:
                 return Held()
+            self.waits(until - started)
             last = rhythm.last
             while rhythm is not None and rhythm.last == last and self.clock() < until:
                 if self.stopped(LOOK_SECONDS):

@@ -19,7 +19,7 @@ from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.replace import CommitSummary
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
-from compactor.events import CommitHeld, GroupCommitted, GroupDropped, Listener, RunMoved, ignore
+from compactor.events import CommitHeld, CommitWaits, GroupCommitted, GroupDropped, Listener, RunMoved, ignore
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.locks.flink_locks import NO_LOCKS, Locks
@@ -90,6 +90,7 @@ class RunTools:
             locked=lambda: self.locks.holder(table.name) is not None,
             stopped=watch.stopped.wait,
             moved=lambda: self.lifelines.moved(table.name),
+            waits=lambda seconds: self.listener(CommitWaits(run_id, table.name, seconds)),
             clock=self.clock,
         )
         hold.until_unlocked()

@@ -126,8 +126,8 @@ class CommitSettings(Section):
         le=3600,
         description="Longest time that a finished rewrite waits for the next row-level commit (MERGE, UPDATE, DELETE) "
         "of another writer, to commit right after it, when no such writer is under way that its commit could make "
-        "fail. Only where these writers have a rhythm. Deletes that are committed while it waits follow their rows, so "
-        "waiting costs no work. 0: commit at once.",
+        "fail. Only where the next such commit is expected that soon. Deletes that are committed while it waits follow "
+        "their rows, so waiting costs no work. 0: commit at once.",
     )
     polaris_rollback: Literal["auto", "always", "never"] = Field(
         default="auto",

@@ -40,8 +40,8 @@ def log_event(event: events.Event) -> None:
                 table=str(event.table), groups=event.groups, files_in=event.files, files_out=event.files_after,
                 bytes_in=event.bytes,
             )  # fmt: skip
-        case events.ManifestsRewritten() | events.EqualityDeletesConverted():
-            _log_metadata_commit(event)
+        case events.CommitWaits() | events.ManifestsRewritten() | events.EqualityDeletesConverted():
+            _log_commit_step(event)
         case events.UnreferencedFilesRemoved():
             LOG.info("unreferenced outputs of ended runs removed", table=str(event.table), files=event.files)
         case events.RunFailed() | events.GroupDropped() | events.TableUnreadable():
@@ -57,20 +57,27 @@ def log_event(event: events.Event) -> None:
             LOG.debug(type(event).__name__, detail=str(event))
 
 
-def _log_metadata_commit(event: events.ManifestsRewritten | events.EqualityDeletesConverted) -> None:
-    """Log a commit that changed no data file."""
-    if isinstance(event, events.ManifestsRewritten):
-        LOG.info(
-            "manifests rewritten",
-            run_id=event.run_id, table=str(event.table), before=event.before, after=event.after,
-            seconds=_rounded(event.seconds),
-        )  # fmt: skip
-        return
-    LOG.info(
-        "equality deletes converted",
-        run_id=event.run_id, table=str(event.table), snapshot_id=event.snapshot_id, delete_files=event.delete_files,
-        rows=event.rows, files=event.files, bytes_read=event.bytes_read, seconds=_rounded(event.seconds),
-    )  # fmt: skip
+def _log_commit_step(event: events.CommitWaits | events.ManifestsRewritten | events.EqualityDeletesConverted) -> None:
+    """Log a wait before a commit, or a commit that changed no data file."""
+    match event:
+        case events.CommitWaits():
+            LOG.info(
+                "finished, waits to commit right after another writer",
+                run_id=event.run_id, table=str(event.table), seconds_at_most=_rounded(event.seconds),
+            )  # fmt: skip
+        case events.ManifestsRewritten():
+            LOG.info(
+                "manifests rewritten",
+                run_id=event.run_id, table=str(event.table), before=event.before, after=event.after,
+                seconds=_rounded(event.seconds),
+            )  # fmt: skip
+        case events.EqualityDeletesConverted():
+            LOG.info(
+                "equality deletes converted",
+                run_id=event.run_id, table=str(event.table), snapshot_id=event.snapshot_id,
+                delete_files=event.delete_files, rows=event.rows, files=event.files, bytes_read=event.bytes_read,
+                seconds=_rounded(event.seconds),
+            )  # fmt: skip
 
 
 def _log_rewrite(event: events.GroupCommitted) -> None:

@@ -29,7 +29,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import plan_table
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
-from compactor.settings.tree import Settings
+from compactor.settings.tree import CommitSettings, Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
 from tests.benchmarks.machine import description
@@ -76,6 +76,7 @@ def main() -> None:
             slots=SlotPool(2),
             lease_seconds=60,
             check_seconds=15,
+            commit=CommitSettings(hold_seconds=0),
         )
         decoded = copied = runs = 0
         manifests: list[int] = []

@@ -45,7 +45,7 @@ from compactor.planning.plan_table import plan_table
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
-from compactor.settings.tree import Settings
+from compactor.settings.tree import CommitSettings, Settings
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
 from tests.benchmarks.conversion_rounds import conversion_rounds
@@ -155,8 +155,9 @@ class Bench:
     def rewriter(self, cache: ManifestCache) -> Rewriter:
         records = InFlightRecords(f"file://{self.folder}/in-flight", Owner.this_process(), 60, time.time)
         return Rewriter(
-            self.session, self.catalogs, cache, records, slots=SlotPool(2), lease_seconds=60, check_seconds=15
-        )
+            self.session, self.catalogs, cache, records, slots=SlotPool(2), lease_seconds=60, check_seconds=15,
+            commit=CommitSettings(hold_seconds=0),
+        )  # fmt: skip
 
     def firnline(self, carried: float | None = None) -> RunResult:
         """A rewrite as the settings say, or with another `carried_delete_ratio`."""

@@ -17,6 +17,7 @@ from compactor.planning.inventory import take_inventory
 from compactor.runs.convert import Converting
 from compactor.runs.run import RunTools
 from compactor.runs.slots import SlotPool
+from compactor.settings.tree import CommitSettings
 from tests.chaos.model import SerialModel
 from tests.conftest import Lake
 from tests.integration.table_kit import delete_equal
@@ -181,8 +182,9 @@ def convert_deletes(scene: Scene) -> None:
     """Equality deletes become positions. A race that it loses is no failure: the next conversion finds them."""
     lake, cache = scene.lake, ManifestCache(1 << 24)
     tools = RunTools(
-        lake.session, lake.catalogs, cache, lake.in_flight(), slots=SlotPool(2), lease_seconds=60, check_seconds=60
-    )
+        lake.session, lake.catalogs, cache, lake.in_flight(), slots=SlotPool(2), lease_seconds=60, check_seconds=60,
+        commit=CommitSettings(hold_seconds=0),
+    )  # fmt: skip
     view = lake.view(scene.table)
     conversion = plan_conversion(take_inventory(view, cache))
     with suppress(ReplanError):

@@ -111,6 +111,9 @@ def run(
     right: CommitRight = UNLIMITED,
     **more: Any,
 ) -> RunResult:
+    commit = commit or CommitSettings()
+    if "hold_seconds" not in commit.model_fields_set:  # the tests' own deletes are no writer to wait for
+        commit = commit.model_copy(update={"hold_seconds": 0.0})
     rewriter = Rewriter(
         lake.session,
         lake.catalogs,
@@ -119,7 +122,7 @@ def run(
         slots=SlotPool(slots),
         lease_seconds=60,
         check_seconds=60,
-        commit=commit or CommitSettings(),
+        commit=commit,
         listener=listener,
         right=right,
     )

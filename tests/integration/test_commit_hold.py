@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from compactor.events import CommitHeld, Event
+from compactor.events import CommitHeld, CommitWaits, Event
 from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
 from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run
@@ -42,6 +42,31 @@ def test_a_rewrite_is_committed_right_after_the_writers_next_commit(lake: Lake, 
     assert operations[-2:] in (["overwrite", "replace"], ["delete", "replace"])
     assert sum(group.rows_rebased for group in result.groups) == 6
     assert sorted(row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")) == sorted([*range(4, 10)] * 6)
+
+
+@pytest.mark.parametrize("before", [1, *slow(2)])
+def test_a_rewrite_waits_after_the_first_row_level_commit_too(lake: Lake, table_name: str, before: int) -> None:
+    """The second writer may be under way. It commits while the rewrite waits; `before`: commits before that."""
+    create(lake, table_name, 2, MERGE_ON_READ)
+    insert(lake, table_name, 6)
+    for key in range(before):
+        last = delete(lake, table_name, key)
+        time.sleep(max(0.0, last + 6 - time.time()))
+    writers: list[threading.Timer] = []
+
+    def listen(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, CommitWaits):
+            writers.append(threading.Timer(1, delete, (lake, table_name, 9)))
+            writers[-1].start()
+
+    events: list[Event] = []
+    run(lake, planned(lake, table_name), commit=CommitSettings(hold_seconds=60), listener=listen)
+    (held,) = (event for event in events if isinstance(event, CommitHeld))
+    for writer in writers:
+        writer.join()
+    assert held.after_writer
+    assert sorted({row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")}) == [*range(before, 9)]
 
 
 def test_a_rewrite_of_a_table_that_is_only_appended_to_waits_for_nobody(lake: Lake, table_name: str) -> None:

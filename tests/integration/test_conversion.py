@@ -16,7 +16,7 @@ from compactor.runs import convert as convert_module
 from compactor.runs.convert import ConversionResult, Converting
 from compactor.runs.run import RunTools
 from compactor.runs.slots import SlotPool
-from compactor.settings.tree import Settings
+from compactor.settings.tree import CommitSettings, Settings
 from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
@@ -37,6 +37,7 @@ def convert(lake: Lake, table: str, run_id: str = "run-of-test") -> ConversionRe
         slots=SlotPool(2),
         lease_seconds=60,
         check_seconds=60,
+        commit=CommitSettings(hold_seconds=0),
     )
     view = lake.view(table)
     result = Converting(tools, view, plan_conversion(take_inventory(view, tools.cache)), run_id).convert()

@@ -16,6 +16,7 @@ from compactor.events import (
     CatalogAnswers,
     CommitHeld,
     CommitUnannounced,
+    CommitWaits,
     DeadLettered,
     EqualityDeletesConverted,
     EventsHeard,
@@ -52,6 +53,7 @@ TABLE = TableName("lake", ("db",), "t")
 
 # Every number is another one, so that a metric fed from a wrong field shows.
 PLANNED = RunPlanned("r1", TABLE, groups=2, files=30, bytes=4_000, seconds=0.5)
+WAITS = CommitWaits("r3", TABLE, 60.0)
 MOVED = RunMoved("r1", TABLE, tasks_done=1, tasks=3, bytes_done=2_100, bytes=4_000)
 DROPPED = GroupDropped(
     run_id="run-1",
@@ -126,7 +128,7 @@ REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 EXAMPLES = (
     PLANNED, SKIPPED, MOVED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH,
     REMOVED, ENDED, LOST, TOLD, MERGED, CONVERTED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, UNRESOLVED, LOOKED,
-    ANSWERS, HELD,
+    ANSWERS, HELD, WAITS,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -143,6 +145,7 @@ EXPECTED = {
     PartitionsSkipped: {},
     GroupCommitted: {"carried_rows_total": 4, "rebased_rows_total": 5},
     RunMoved: {},
+    CommitWaits: {},
     HistoryWritten: {
         "history_rows_total": 7,
         "history_dropped_rows_total": 3,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from compactor.iceberg.other_compactors import RUN_ID
-from compactor.planning.commit_timing import ENDED, JUST_COMMITTED, Rhythm, rhythm_of, wait_until
+from compactor.planning.commit_timing import AFTER_FIRST, ENDED, JUST_COMMITTED, Rhythm, rhythm_of, wait_until
 
 
 def snapshot(at: float, operation: Operation = Operation.OVERWRITE, **properties: str) -> Snapshot:
@@ -41,7 +41,14 @@ def test_commits_that_no_rewrite_makes_fail_do_not_count(other: Any) -> None:
     rows = [snapshot(at, Operation.DELETE) for at in (100, 130, 160)]
     assert rhythm_of(history(*rows, *map(other, (110, 150, 170)))) == Rhythm(160, 30)
     assert rhythm_of(history(*map(other, range(100, 120)))) is None
-    assert rhythm_of(history(*rows[1:])) is None, "two commits are no rhythm"
+    assert rhythm_of(history(*rows[1:])) == Rhythm(160, 30)
+
+
+def test_after_the_first_row_level_commit_the_next_one_is_assumed_soon() -> None:
+    first = history(snapshot(90, Operation.APPEND), snapshot(100), snapshot(105, Operation.APPEND))
+    assert rhythm_of(first) == Rhythm(100, AFTER_FIRST)
+    assert wait_until(rhythm_of(first), 110, 300) == 100 + ENDED * AFTER_FIRST
+    assert wait_until(rhythm_of(first), 161, 300) is None
 
 
 @pytest.mark.parametrize(
