@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 PACKAGES = ("compactor", "metrics", "streaming")
 NEEDED = (
-    "pyarrow", "pyiceberg", "pyiceberg_core", "datafusion", "pyroaring", "numpy", "pandas", "fastavro", "boto3",
-    "pydantic", "yaml",
+    "pyarrow", "pyiceberg", "pyiceberg_core", "datafusion", "pyroaring", "xxhash", "numpy", "pandas", "fastavro",
+    "boto3", "pydantic", "yaml",
 )  # fmt: skip
 """Modules that tasks import: rewrites, decoding of manifests and of events."""
 

@@ -1,14 +1,15 @@
-"""Which row groups can hold a row that equality deletes delete, by the statistics of the compared columns. Pure.
+"""Which row groups can hold a row that equality deletes delete, by the statistics of the compared columns.
 
-A row group is skipped only if its statistics exclude the values of every delete in some compared column. Types whose
+Pure. A row group is skipped only if every delete is excluded by a compared column: by its statistics, or by what knows
+more of its values. Types whose
 order in Parquet and in Python may differ are not compared.
 """
 
 from __future__ import annotations
 
 import datetime as dt
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -34,23 +35,29 @@ class Values:
             return None
         return cls(sorted(found), values.null_count > 0)
 
-    def may_be_in(self, statistics: pq.Statistics | None) -> bool:
-        """Whether a column chunk with these statistics may hold one of the values."""
+    def candidates(self, statistics: pq.Statistics | None) -> Sequence[Any] | None:
+        """The values that a column chunk with these statistics may hold; None: all of them, and a null perhaps."""
         if statistics is None:
-            return True
+            return None
         if self.has_null and (not statistics.has_null_count or statistics.null_count):
-            return True
+            return None
         if not statistics.has_min_max:
-            return bool(self.ordered) and statistics.num_values != 0
+            return self.ordered if statistics.num_values != 0 else ()
         low, high = statistics.min, statistics.max
         if not self.ordered or not isinstance(low, type(self.ordered[0])) or not isinstance(high, type(low)):
-            return bool(self.ordered)
-        at = bisect_left(self.ordered, low)
-        return at < len(self.ordered) and self.ordered[at] <= high
+            return self.ordered
+        return self.ordered[bisect_left(self.ordered, low) : bisect_right(self.ordered, high)]
+
+
+def _in_any(_chunk: pq.ColumnChunkMetaData, _values: Sequence[Any]) -> bool:
+    return True
 
 
 def matching_row_groups(
-    metadata: pq.FileMetaData, columns: Mapping[int, str], deletes: Sequence[Mapping[int, Values | None]]
+    metadata: pq.FileMetaData,
+    columns: Mapping[int, str],
+    deletes: Sequence[Mapping[int, Values | None]],
+    may_hold: Callable[[pq.ColumnChunkMetaData, Sequence[Any]], bool] = _in_any,
 ) -> list[int]:
     """Indexes of the row groups that may hold a deleted row.
 
@@ -58,6 +65,7 @@ def matching_row_groups(
         metadata: Of the data file.
         columns: Compared columns that the file has: field id → path in the schema.
         deletes: For each set of compared columns, the values of each; None: unknown.
+        may_hold: Whether a column chunk may hold one of the values that its statistics allow.
     """
     found = []
     for index in range(metadata.num_row_groups):
@@ -66,7 +74,10 @@ def matching_row_groups(
 
         def may_match(field_id: int, values: Values | None, chunks: Mapping[str, Any] = chunks) -> bool:
             chunk = chunks.get(columns.get(field_id, ""))
-            return values is None or chunk is None or values.may_be_in(chunk.statistics)
+            if values is None or chunk is None:
+                return True
+            left = values.candidates(chunk.statistics)
+            return left is None or (len(left) > 0 and may_hold(chunk, left))
 
         if any(all(may_match(*each) for each in keys.items()) for keys in deletes):
             found.append(index)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,8 @@ from compactor.rewrite.deletes.equality_deletes import (
 from compactor.rewrite.deletes.key_ranges import matching_row_groups
 from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, delete_refusal, deleted_positions
 from compactor.rewrite.deletes.row_maps import packed
+from compactor.rewrite.parquet.bloom_filter import BloomFilter
+from compactor.rewrite.parquet.footer import bloom_filter_range
 from compactor.rewrite.reading.files import FilePlan, FileReader, tables
 from compactor.rewrite.reading.projection import Projection
 from compactor.rewrite.reading.schema import RefusedError, written_schema
@@ -36,6 +39,8 @@ from compactor.storage.opening import byte_store_for
 
 FETCHED_WHOLE: Final = 256 * 1024
 """Bytes of a file up to which one request for all of it costs less than requests for its footer and key columns."""
+MOST_PROBED: Final = 200
+"""Values that a bloom filter is asked for. Of more, one is nearly always "perhaps" (one of 100, as writers set it)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +176,8 @@ class _Search:
                 f"{file.location} holds {metadata.num_rows} rows, but its manifest entry says {file.records}",
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
-        groups = matching_row_groups(metadata, _paths(plan, projection, self._field_ids), self._values)
+        paths = _paths(plan, projection, self._field_ids)
+        groups = matching_row_groups(metadata, paths, self._values, partial(self._may_hold, file))
         self._groups += metadata.num_row_groups
         self._groups_read += len(groups)
         found = [NO_POSITIONS]
@@ -180,6 +186,18 @@ class _Search:
             numbers = np.full(rows.num_rows, file.data_sequence_number, dtype=np.int64)
             found.append(np.flatnonzero(self._deletes.deleted(rows, numbers)) + start)
         return np.concatenate(found)
+
+    def _may_hold(self, file: EncodeInput, chunk: pq.ColumnChunkMetaData, values: Sequence[Any]) -> bool:
+        """Ask the chunk's bloom filter, where it is smaller than the chunk and may exclude so many values."""
+        if len(values) > MOST_PROBED or file.size <= FETCHED_WHOLE or not chunk.bloom_filter_offset:
+            return True
+        at = bloom_filter_range(
+            self._counted, file.location, chunk.bloom_filter_offset, chunk.bloom_filter_length or 0, file.size
+        )
+        if at is None or at.length >= chunk.total_compressed_size:
+            return True
+        bloom = BloomFilter.of(self._counted.read(file.location, at.offset, at.length))
+        return bloom is None or bloom.may_hold(chunk.physical_type, values)
 
 
 def _rows_of(

@@ -115,8 +115,8 @@ _PAGE_OFFSET: Final = 1  # PageLocation.offset
 _PAGE_LENGTH: Final = 2  # PageLocation.compressed_page_size
 _NULL_PAGES: Final = 1  # ColumnIndex.null_pages
 _NULL_COUNT: Final = 3  # Statistics.null_count
-_BLOOM_BYTES: Final = 1  # BloomFilterHeader.numBytes: the bitset, without the header
-_BLOOM_UNIONS: Final = (2, 3, 4)  # its algorithm, hash and compression
+BLOOM_BYTES: Final = 1  # BloomFilterHeader.numBytes: the bitset, without the header
+BLOOM_UNIONS: Final = (2, 3, 4)  # its algorithm, hash and compression
 _BLOOM_HEADER_GUESS: Final = 64  # a BloomFilterHeader takes about 16 bytes
 _VARIANT: Final = 16  # LogicalType.VARIANT
 
@@ -431,20 +431,26 @@ def _whole_struct(data: bytes) -> Struct:
     return tree
 
 
-def bloom_filter_range(store: ByteStore, location: str, chunk: ColumnChunk, data_end: int) -> ByteRange | None:
-    """The range of a chunk's bloom filter, header and bitset; None if there is none, or it cannot be read.
+def bloom_filter_range(store: ByteStore, location: str, offset: int, length: int, data_end: int) -> ByteRange | None:
+    """The range of a bloom filter, header and bitset; None if there is none, or it cannot be read.
 
     Reads from the store only if the footer does not contain the length.
+
+    Args:
+        store: Of the file.
+        location: Of the file.
+        offset: By the footer; 0: none.
+        length: By the footer; 0: not there.
+        data_end: End of the bytes before the footer.
     """
-    offset, length = chunk.bloom_offset, chunk.bloom_length
     if not len(MAGIC) <= offset < data_end:
         return None
     if length <= 0:
         head = store.read(location, offset, min(_BLOOM_HEADER_GUESS, data_end - offset))
         try:
             header, header_length = decode_struct(head)
-            _ = [header.require(field_id, STRUCT) for field_id in _BLOOM_UNIONS]  # random bytes rarely have all of them
-            length = header_length + header.require(_BLOOM_BYTES, I32)
+            _ = [header.require(field_id, STRUCT) for field_id in BLOOM_UNIONS]  # random bytes rarely have all of them
+            length = header_length + header.require(BLOOM_BYTES, I32)
         except ThriftError:
             return None
     return ByteRange(offset, length) if 0 < length <= data_end - offset else None

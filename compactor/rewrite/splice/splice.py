@@ -323,7 +323,10 @@ def _copy_blooms(store: ByteStore, file: OutputFile, chunks: Sequence[_Chunk]) -
     moved: list[ByteRange | None] = []
     for chunk in chunks:
         source = chunk.source
-        found = bloom_filter_range(store, source.location, chunk.chunk, source.footer.data_end) if source else None
+        old, found = chunk.chunk, None
+        if source:
+            end = source.footer.data_end
+            found = bloom_filter_range(store, source.location, old.bloom_offset, old.bloom_length, end)
         moved.append(ByteRange(copier.append(source.location, found), found.length) if source and found else None)
     copier.flush()
     return moved

@@ -113,6 +113,30 @@ def test_row_groups_whose_statistics_exclude_the_keys_are_not_read(tmp_path: Pat
     assert result.bytes_read < 0.05 * size
 
 
+@pytest.mark.parametrize("filters", [True, False])
+def test_row_groups_whose_bloom_filter_excludes_the_keys_are_not_read(tmp_path: Path, filters: bool) -> None:
+    """The keys are spread over all row groups: statistics exclude none."""
+    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
+    rows = [(number * 7919 % 100_003, "x" * 50 + str(number)) for number in range(100_000)]
+    options: dict[str, Any] = {"bloom_filter_options": {"id": True}} if filters else {}
+    size = written(data, (1, 2), rows, row_group_size=10_000, use_dictionary=False, compression="none", **options)
+    wanted = [rows[55_000][0], rows[55_001][0], 10**9]
+    delete = EqualityDelete(f"file://{keys}", written(keys, (1,), [(each,) for each in wanted]), 2, (1,))
+    result = search(
+        KeySearch(
+            (EncodeInput(f"file://{data}", size, len(rows), 1, equality_deletes=(delete,)),), SCHEMA.model_dump_json()
+        )
+    )
+    assert isinstance(result, FoundRows)
+    assert list(unpacked(result.by_value[f"file://{data}"])) == [55_000, 55_001]
+    if filters:
+        assert result.row_groups_read < 4
+        assert result.bytes_read < 0.7 * 100_000 * 8
+    else:
+        assert result.row_groups_read == 10
+        assert result.bytes_read > 100_000 * 8
+
+
 def test_keys_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     delete = EqualityDelete("file:///nowhere", 1, 2, (3,))
     result = search(
