@@ -1,9 +1,8 @@
-"""Commit rewritten file groups; deletes of other commits follow the rows; try again after a lost race.
+"""Commit rewritten file groups; deletes of other commits follow the rows.
 
 Before the commit is sent, file groups are compared with the commits made since the plan. Rows that these deleted are
 deleted in the outputs too. A group is left out if one of its files was removed, or if it is unknown where its rows are.
-If Iceberg's own validation then finds a conflict, another commit came in between: compare again and send the rest.
-Outputs are never written twice.
+If Iceberg's own validation then finds a conflict, another commit came in between (`races.py`).
 """
 
 from __future__ import annotations
@@ -13,23 +12,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from compactor.commit.replace import CommitSummary, NewDeletes, Replacement, commit_replacements
-from compactor.errors import GiveUpError, ReplanError
+from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
-from compactor.planning.conflicts import changes_since, touched_groups
+from compactor.planning.conflicts import touched_groups
 from compactor.planning.dangling_deletes import dangling_deletes
 from compactor.planning.plan_table import TablePlan
-from compactor.reasons import Reason
 from compactor.rebase.delete_files import DeletedRows, can_read, read_positions, write_deletes
 from compactor.rebase.input_changes import Changes, InputChange
 from compactor.rebase.settle import Settled, settle
 from compactor.rewrite.deletes.row_maps import InputRows
+from compactor.runs.races import Head, Send, commit_beside_others
 from compactor.runs.results import DroppedGroup, GroupResult, overtaken
 from compactor.spark.java_table import JavaTable
 
 Pair = tuple[GroupResult, Settled]
-RACES = 5  # lost races in a row after which the run ends: the table is too busy at present
 FIRST_VERSION_WITH_DELETES = 2
 
 
@@ -68,43 +66,60 @@ def commit_groups(
     Raises:
         FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
     """
-    kept, dropped = list(groups), list[DroppedGroup]()
-    for race in range(1, RACES + 1):
-        table.refresh()
-        table.check_unchanged()
-        now = tools.catalogs.load(plan.table.name, plan.table.ref)
-        entries = changes_since(now, table.snapshot_id, tools.cache)
-        changes = Changes(entries)
-        settled = _settled(now, kept, entries, changes)
-        dropped += [
-            overtaken(group.planned, plan.table.name, each)
-            for group, each in zip(kept, settled, strict=True)
-            if isinstance(each, str)
-        ]
-        pairs = [(group, each) for group, each in zip(kept, settled, strict=True) if isinstance(each, Settled)]
-        kept = [group for group, _ in pairs]
-        if groups and not kept:
-            return Committed(snapshot_id=None, kept=(), dropped=tuple(dropped), delete_files_removed=0)
-        dangling = _dangling(plan, pairs, entries, changes)
-        if not kept and not dangling:
-            return Committed(snapshot_id=None, kept=(), dropped=(), delete_files_removed=0)
-        new = _new_deletes(now, pairs, tools.deletes_at(race), changes, dangling)
-        replacements = [
-            Replacement(part.scan_tasks, part.outputs, part.files_in) for group in kept for part in group.parts
-        ]
-        try:
-            snapshot_id = commit_replacements(table, replacements, dangling, summary, tools.about_to_send, new=new)
-        except ReplanError as error:
-            if error.reason != Reason.CONFLICT or race == RACES:
-                raise
-            continue
+    commit = _GroupCommit(table, plan, tuple(groups), summary, tools)
+    return commit_beside_others(table, tools.catalogs, tools.cache, commit.prepare)
+
+
+class _GroupCommit:
+    """Groups that are left out of one attempt are left out of the next ones too."""
+
+    def __init__(
+        self,
+        table: JavaTable,
+        plan: TablePlan,
+        groups: tuple[GroupResult, ...],
+        summary: CommitSummary,
+        tools: CommitTools,
+    ) -> None:
+        self._table = table
+        self._plan = plan
+        self._summary = summary
+        self._tools = tools
+        self._only_deletes = not groups
+        self._kept = groups
+        self._dropped: tuple[DroppedGroup, ...] = ()
+
+    def prepare(self, head: Head) -> Send[Committed]:
+        """Leave out what cannot be committed any more, and write the delete files of the rest."""
+        changes = Changes(head.changes)
+        settled = _settled(head.table, self._kept, head.changes, changes)
+        found = list(zip(self._kept, settled, strict=True))
+        pairs = [(group, each) for group, each in found if isinstance(each, Settled)]
+        left_out = [(group, why) for group, why in found if isinstance(why, str)]
+        self._kept = tuple(group for group, _ in pairs)
+        self._dropped += tuple(overtaken(group.planned, self._plan.table.name, why) for group, why in left_out)
+        dangling = _dangling(self._plan, pairs, head.changes, changes)
+        if not self._kept and not (self._only_deletes and dangling):
+            return lambda: Committed(snapshot_id=None, kept=(), dropped=self._dropped, delete_files_removed=0)
+        new = _new_deletes(head.table, pairs, self._tools.deletes_at(head.attempt), changes, dangling)
+        return partial(self._send, pairs, dangling, new)
+
+    def _send(self, pairs: Sequence[Pair], dangling: Sequence[FileEntry], new: NewDeletes) -> Committed:
+        parts = [part for group, _ in pairs for part in group.parts]
+        snapshot_id = commit_replacements(
+            self._table,
+            [Replacement(part.scan_tasks, part.outputs, part.files_in) for part in parts],
+            dangling,
+            self._summary,
+            self._tools.about_to_send,
+            new=new,
+        )
         return Committed(
             snapshot_id=snapshot_id,
             kept=tuple(replace(group, rows_carried=each.carried, rows_rebased=each.rebased) for group, each in pairs),
-            dropped=tuple(dropped),
+            dropped=self._dropped,
             delete_files_removed=len(dangling),
         )
-    raise AssertionError("unreachable: the last race returns or raises")
 
 
 def _settled(

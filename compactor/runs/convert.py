@@ -15,13 +15,14 @@ from py4j.protocol import Py4JError
 from pyroaring import BitMap64
 from pyspark.errors.exceptions.captured import CapturedException
 
-from compactor.commit.replace import CommitSummary, NewDeletes, commit_replacements
-from compactor.errors import FirnlineError, GiveUpError, ReplanError, StoppedError
+from compactor.commit.in_flight import Record
+from compactor.commit.replace import NewDeletes, commit_replacements
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, StoppedError
 from compactor.events import EqualityDeletesConverted
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
-from compactor.planning.conflicts import changes_since
+from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, uncharged
 from compactor.planning.conversion import Conversion, converted, overtaken_by
 from compactor.reasons import Reason, Refusal
 from compactor.rebase.delete_files import DeletedRows, read_positions, write_deletes
@@ -31,8 +32,8 @@ from compactor.rewrite.deletes.row_maps import unpacked
 from compactor.rewrite.tasks.output_task import attempt_search
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import search_task
-from compactor.runs.commit_groups import RACES
 from compactor.runs.output_record import OutputRecords
+from compactor.runs.races import Head, Send, commit_beside_others
 from compactor.runs.run import RunTools, stall_explained
 from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches
 from compactor.spark.java_table import JavaTable, first_line
@@ -105,6 +106,7 @@ class Converting:
         run_id: str,
         switches: Switches = ALWAYS_ON,
         progress: Callable[[int, int], None] = lambda _done, _all: None,
+        charge: Charge = uncharged,
     ) -> None:
         self._tools = tools
         self._table = table
@@ -112,6 +114,7 @@ class Converting:
         self._run_id = run_id
         self._switches = switches
         self._progress = progress
+        self._charge = charge
 
     def convert(self) -> ConversionResult:
         """Search the rows that the equality deletes delete, and commit their positions.
@@ -145,7 +148,8 @@ class Converting:
             found = self._searched(watch)
             tools.hold(table, run_id, watch)
             with watch.commit(table.name, wanted=self._switches.on):
-                done = self._committed(java, found, partial(tools.records.renew, record))
+                prepare = partial(self._prepare, java, found, record)
+                done = self._charged(lambda: commit_beside_others(java, tools.catalogs, tools.cache, prepare))
         records.delete_unreferenced(record)  # a lost race may have left files
         tools.records.close(record)
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
@@ -162,6 +166,15 @@ class Converting:
             bytes_searched=conversion.bytes,
             seconds=tools.clock() - started,
         )
+
+    def _charged(self, commit: Callable[[], int | None]) -> int | None:
+        try:
+            done = commit()
+        except CommitUnknownError:
+            self._charge(Spent(commits=1))
+            raise
+        self._charge(Spent(commits=int(done is not None)))
+        return done
 
     def _cancel(self) -> None:
         self._tools.session.sparkContext.cancelJobGroup(self._run_id)
@@ -207,48 +220,32 @@ class Converting:
         if isinstance(outcome, FirnlineError):
             raise outcome
         found: FoundRows | Refusal = outcome
+        if isinstance(found, FoundRows):
+            self._charge(Spent(found.bytes_read, requests_of(len(files), 0, found.bytes_read)))
         return found
 
-    def _committed(self, java: JavaTable, found: _Found, renew: Callable[[], object]) -> int | None:
-        """Commit; the new snapshot's id, or None if no equality delete can be removed."""
-        tools, table, run_id, conversion = self._tools, java.view, self._run_id, self._conversion
-        summary = CommitSummary(
-            run_id=run_id,
-            engines=(ENGINE,),
-            rollback_on_conflict=tools.commit.rolls_back(is_polaris=tools.catalogs.is_polaris(table.name.catalog)),
-            deployment=tools.right.deployment,
+    def _prepare(self, java: JavaTable, found: _Found, record: Record, head: Head) -> Send[int | None]:
+        """Write the positions; the send returns the new snapshot's id, None if no equality delete can be removed."""
+        tools, conversion, now = self._tools, self._conversion, head.table
+        self._charge(Spent(catalog_calls=COMMIT_CALLS))
+        gone = {entry.identity for entry in head.changes if entry.status is Status.DELETED}
+        removed = converted(conversion, found.refused, gone)
+        if not removed:
+            return lambda: None
+        conflict = overtaken_by(removed, head.changes)
+        if conflict is not None:
+            raise ReplanError(f"{now.name}: {conflict}; the next conversion finds it", reason=Reason.CONFLICT)
+        rows, replaced = _new_rows(now, conversion, found, head.changes)
+        location = f"{run_folder(java, self._run_id)}/converted-{head.attempt}"
+        new = NewDeletes(
+            files=tuple(write_deletes(now, location, rows)),
+            rows=sum(len(each.positions) for each in rows),
+            validated_at=now.snapshot.snapshot_id if now.snapshot else None,
+            only_on=now.snapshot.snapshot_id if now.snapshot else None,
         )
-
-        def about_to_send() -> None:
-            renew()
-            tools.right.confirm()
-
-        for race in range(1, RACES + 1):
-            java.refresh()
-            java.check_unchanged()
-            now = tools.catalogs.load(table.name, table.ref)
-            changes = changes_since(now, java.snapshot_id, tools.cache)
-            gone = {entry.identity for entry in changes if entry.status is Status.DELETED}
-            removed = converted(conversion, found.refused, gone)
-            if not removed:
-                return None
-            conflict = overtaken_by(removed, changes)
-            if conflict is not None:
-                raise ReplanError(f"{table.name}: {conflict}; the next conversion finds it", reason=Reason.CONFLICT)
-            rows, replaced = _new_rows(now, conversion, found, changes)
-            location = f"{run_folder(java, run_id)}/converted-{race}"
-            new = NewDeletes(
-                files=tuple(write_deletes(now, location, rows)),
-                rows=sum(len(each.positions) for each in rows),
-                validated_at=now.snapshot.snapshot_id if now.snapshot else None,
-                only_on=now.snapshot.snapshot_id if now.snapshot else None,
-            )
-            try:
-                return commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
-            except ReplanError as error:
-                if error.reason != Reason.CONFLICT or race == RACES:
-                    raise
-        raise AssertionError("unreachable: the last race returns or raises")
+        summary = tools.summary(now.name, self._run_id, [ENGINE])
+        about_to_send = partial(tools.about_to_send, record)
+        return lambda: commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
 
 
 def _new_rows(

@@ -43,6 +43,7 @@ from compactor.runs.slots import SlotPool
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import JavaTable
+from compactor.table_names import TableName
 
 Progress = Callable[[int, int, int], None]
 """Called with (output tasks done, output tasks in all, input bytes done)."""
@@ -97,6 +98,25 @@ class RunTools:
         held = hold.wait(self.commit.hold_seconds)
         if held.seconds:
             self.listener(CommitHeld(run_id, table.name, held.seconds, after_writer=held.after_writer))
+
+    def summary(self, table: TableName, run_id: str, engines: Sequence[str], part: str = "1/1") -> CommitSummary:
+        """What a commit says of itself; `part`: "2/3" is the second of three commits of the run."""
+        return CommitSummary(
+            run_id=run_id,
+            engines=tuple(engines),
+            part=part,
+            rollback_on_conflict=self.commit.rolls_back(is_polaris=self.catalogs.is_polaris(table.catalog)),
+            deployment=self.right.deployment,
+        )
+
+    def about_to_send(self, record: Record) -> None:
+        """Keep the run's outputs on record, then make sure that this service may still commit.
+
+        Raises:
+            FirnlineError: it may not, or that cannot be told.
+        """
+        self.records.renew(record)
+        self.right.confirm()  # last: it may take long, and nothing may come between it and the commit
 
 
 class Run:
@@ -252,32 +272,24 @@ class Run:
         self._tools.hold(self._plan.table, self._run_id, watch)
 
     def _send(self, table: JavaTable, groups: Sequence[GroupResult], part: str, record: Record) -> Committed:
-        catalogs, name, right = self._tools.catalogs, self._plan.table.name, self._tools.right
-        summary = CommitSummary(
-            run_id=self._run_id,
-            engines=tuple(output.engine.kind.value for group in groups for output in group.parts),
-            part=part,
-            rollback_on_conflict=self._tools.commit.rolls_back(is_polaris=catalogs.is_polaris(name.catalog)),
-            deployment=right.deployment,
-        )
-
+        engines = [output.engine.kind.value for group in groups for output in group.parts]
+        summary = self._tools.summary(self._plan.table.name, self._run_id, engines, part)
         attempts = count()
 
         def about_to_send() -> None:
             if next(attempts):  # the first one is charged before its preparation, which may find nothing to send
                 self._charge(Spent(catalog_calls=COMMIT_CALLS))
-            self._tools.records.renew(record)
-            right.confirm()  # last: it may take long, and nothing may come between it and the commit
+            self._tools.about_to_send(record)
 
         def deletes_at(race: int) -> str:
             """In the run's own folder, which the record lists: what no snapshot references is deleted with it."""
             self._lost_a_race = self._lost_a_race or race > 1
             return f"{run_folder(table, self._run_id)}/deletes-{part.replace('/', '-')}-{race}"
 
-        tools = CommitTools(catalogs, self._tools.cache, deletes_at, about_to_send)
+        tools = CommitTools(self._tools.catalogs, self._tools.cache, deletes_at, about_to_send)
         committed = commit_groups(table, self._plan, groups, summary, tools)
         if committed.snapshot_id is not None:
-            carry_statistics(table, committed.snapshot_id, right.confirm)
+            carry_statistics(table, committed.snapshot_id, self._tools.right.confirm)
         return committed
 
     def _clean_up(self, record: Record, *, written_twice: bool) -> None:

@@ -73,14 +73,11 @@ class RewriteWorker:
         """Convert equality deletes; a failure is published and raised."""
         planner, run_id = self.planner, str(uuid.uuid4())
         switches = Switches(partial(self._enabled, table.name), stopping)
-        charge(Spent(catalog_calls=COMMIT_CALLS))
         try:
-            done = Converting(self.rewriter, table, conversion, run_id, switches).convert()
+            done = Converting(self.rewriter, table, conversion, run_id, switches, charge=charge).convert()
         except FirnlineError as error:
             planner.listener(RunFailed.of(error, run_id, table.name, "convert"))
             raise
-        commits = int(done.snapshot_after is not None)
-        charge(Spent(done.bytes_read, requests_of(done.files_searched, 0, done.bytes_read), commits=commits))
         planner.board.settled(table.name)
         if done.snapshot_after is not None:
             planner.listener(done.as_event())

@@ -155,7 +155,7 @@ class Chaos:
                 self._apply(scene, done, moment, name, OPERATIONS[name])
 
         with (
-            _visits(convert_module, "changes_since", lambda: visit(CONVERSION_MOMENTS[0])),
+            _visits(convert_module, "commit_beside_others", lambda: visit(CONVERSION_MOMENTS[0])),
             _visits(convert_module, "commit_replacements", lambda: visit(CONVERSION_MOMENTS[1])),
         ):
             try:

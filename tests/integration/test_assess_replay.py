@@ -115,6 +115,7 @@ def test_what_assess_foretells_is_what_the_service_does(
     assert apart <= 0.1
 
 
+@pytest.mark.slow
 def test_what_was_just_rewritten_is_not_idle(lake: Lake, settings: Settings) -> None:
     """A run plans the whole table: it leaves alone what an earlier run has merged a minute ago."""
     past = history(lake, pair)

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from compactor.errors import RetryError
 from compactor.iceberg.manifest_entries import Content
 from compactor.manifests.cache import ManifestCache
+from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, uncharged
 from compactor.planning.conversion import plan_conversion
 from compactor.planning.inventory import take_inventory
 from compactor.runs import convert as convert_module
@@ -24,11 +26,14 @@ from tests.integration.table_kit import MERGE_ON_READ, append, create, delete_eq
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
+BEFORE, AFTER = "commit_beside_others", "commit_replacements"  # the check of what others committed
 
 BY_A = "PARTITIONED BY (a)"
 
 
-def convert(lake: Lake, table: str, run_id: str = "run-of-test") -> ConversionResult:
+def convert(
+    lake: Lake, table: str, run_id: str = "run-of-test", charge: Charge = uncharged
+) -> ConversionResult:
     tools = RunTools(
         lake.session,
         lake.catalogs,
@@ -40,7 +45,7 @@ def convert(lake: Lake, table: str, run_id: str = "run-of-test") -> ConversionRe
         commit=CommitSettings(hold_seconds=0),
     )
     view = lake.view(table)
-    result = Converting(tools, view, plan_conversion(take_inventory(view, tools.cache)), run_id).convert()
+    result = Converting(tools, view, plan_conversion(take_inventory(view, tools.cache)), run_id, charge=charge).convert()
     assert unreferenced(lake, table) == set()
     assert run_id not in {record.run_id for record in lake.in_flight().all()}
     return result
@@ -111,9 +116,35 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, other: Callable[[], No
     monkeypatch.setattr(convert_module, name, late)
 
 
+def test_a_conversion_that_fails_is_charged_for_what_it_read(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(lake, table_name, properties=MERGE_ON_READ)
+    insert(lake, table_name, 2)
+    delete_equal(lake, table_name, "id", [5])
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise RetryError("the catalog does not answer")
+
+    costs: list[Spent] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(convert_module, AFTER, fails)
+        with pytest.raises(RetryError):
+            convert(lake, table_name, charge=costs.append)
+    total = sum(costs, Spent())
+    assert (total.bytes > 0, total.requests > 0, total.catalog_calls, total.commits) == (True, True, COMMIT_CALLS, 0)
+    costs.clear()
+    assert convert(lake, table_name, "another-run", charge=costs.append).rows == 2
+    assert sum(costs, Spent()) == Spent(total.bytes, total.requests, COMMIT_CALLS, 1)
+
+
 @pytest.mark.parametrize(
     ("version", "moment"),
-    [(2, "changes_since"), (3, "commit_replacements"), *slow((2, "commit_replacements"), (3, "changes_since"))],
+    [
+        (2, BEFORE),
+        (3, AFTER),
+        *slow((2, AFTER), (3, BEFORE)),
+    ],
 )
 def test_other_commits_meanwhile_are_respected(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, moment: str
@@ -137,10 +168,10 @@ def test_other_commits_meanwhile_are_respected(
 @pytest.mark.parametrize(
     ("version", "moment", "known"),
     [
-        (3, "changes_since", True),
-        (3, "commit_replacements", True),
-        (2, "commit_replacements", False),
-        *slow((3, "changes_since", False), (3, "commit_replacements", False), (2, "changes_since", True)),
+        (3, BEFORE, True),
+        (3, AFTER, True),
+        (2, AFTER, False),
+        *slow((3, BEFORE, False), (3, AFTER, False), (2, BEFORE, True)),
     ],
 )
 def test_a_position_delete_of_the_same_files_meanwhile(
@@ -175,7 +206,7 @@ def test_a_rewrite_by_another_compactor_meanwhile_ends_the_conversion(
     insert(lake, table_name, 5)
     delete_equal(lake, table_name, "id", [5])
     before = rows(lake, table_name)
-    meanwhile(monkeypatch, "changes_since", lambda: spark_rewrites(lake, table_name))
+    meanwhile(monkeypatch, BEFORE, lambda: spark_rewrites(lake, table_name))
     convert(lake, table_name)
     assert rows(lake, table_name) == before
 

@@ -62,6 +62,7 @@ def check(gate: Gate, location: str) -> None:
     assert gate.issuer.s3.get(location) == PART * PARTS
 
 
+@pytest.mark.slow
 def test_a_web_identity_is_renewed(gate: Gate, roles: Sts) -> None:
     location = f"{gate.issuer.s3.folder()}/a"
     assert upload(store_of(gate), location) == PARTS * len(PART)

@@ -179,6 +179,7 @@ def test_a_drained_service_ends_after_its_run_starts_no_other_and_leaves_nothing
     assert lines[-1] == "stopped"
 
 
+@pytest.mark.slow
 def test_the_next_life_knows_what_was_spent_by_namespace_and_a_reload_lifts_the_limit(shared: Site) -> None:
     """The budget of `db.in_*` is what the first life has used, so its tables wait; another table does not."""
     spent = sum(cost["bytes"] for cost in usage(shared) if json.loads(cost["table"])[-1].startswith("in_"))

@@ -109,6 +109,7 @@ def divided(*members: Member) -> bool:
     return all(member.members == names for member in members) and sorted(owned) == sorted(ALL)
 
 
+@pytest.mark.slow
 def test_two_services_divide_the_tables_and_the_rest_is_taken_over_when_one_stops(group: Group) -> None:
     one, two = group.start("a"), group.start("b")
     wait_for("both to own their tables", lambda: divided(one, two))

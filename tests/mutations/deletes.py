@@ -179,8 +179,8 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "one group's conflict, found by Iceberg, ends the run for all groups",
-        "compactor/runs/commit_groups.py",
-        "if error.reason != Reason.CONFLICT or race == RACES:",
+        "compactor/runs/races.py",
+        "if error.reason != Reason.CONFLICT or attempt == RACES:",
         "if error:",
         f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-DELETE FROM lake.{{table}} WHERE id = 5-"
         "after the check-auto-file]",
@@ -425,7 +425,7 @@ MUTATIONS: Final = (
         "compactor/runs/convert.py",
         "rows[path] |= BitMap64(positions)",
         "rows[path] |= BitMap64()",
-        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-changes_since-True]",
+        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-commit_beside_others-True]",
     ),
     Mutation(
         "converted",
