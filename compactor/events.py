@@ -246,6 +246,13 @@ class CommitUnannounced:
 
 
 @dataclass(frozen=True)
+class HttpEventAnswered:
+    """An event came by HTTP. `result`: accepted, ignored (no commit), refused (not usable), busy (to be sent again)."""
+
+    result: str
+
+
+@dataclass(frozen=True)
 class LocationUnresolved:
     """Events told of metadata files in a folder that belongs to no table of the catalogs. `source`: their decoder."""
 
@@ -407,6 +414,7 @@ Event = (
     | ManifestsRead
     | EventsHeard
     | CommitUnannounced
+    | HttpEventAnswered
     | LocationUnresolved
     | TableLooked
     | LedgerUpdated

@@ -92,6 +92,8 @@ class Recorder:
                 self._heard(event)
             case events.CommitUnannounced():
                 self._count(s.UNANNOUNCED_COMMITS, 1, event.source)
+            case events.HttpEventAnswered():
+                self._count(s.HTTP_EVENTS, 1, event.result)
             case events.LocationUnresolved():
                 self._count(s.UNRESOLVED_LOCATIONS, 1, event.source)
             case events.TableLooked():

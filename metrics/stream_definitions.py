@@ -38,6 +38,13 @@ UNRESOLVED_LOCATIONS = counter(
     "Expected if the bucket holds tables of other catalogs. Otherwise add their catalog to `catalogs`.",
     labels=("source",),
 )
+HTTP_EVENTS = counter(
+    "firnline_http_events_total",
+    "Events that came by HTTP, by result: accepted, ignored (no commit), refused (the answer says why), busy (the "
+    "broker did not take it; the sender has to send it again).",
+    "`refused` grows: the sender's log has the answers. `busy` grows: see the broker.",
+    labels=("result",),
+)
 EVENT_LAG_OFFSETS = gauge(
     "firnline_event_lag_offsets",
     "Offsets on the event topic that the query's last batch did not read.",
@@ -90,6 +97,7 @@ STREAM_METRICS: Final[tuple[MetricDefinition, ...]] = (
     LAST_EVENT_TIMESTAMP_SECONDS,
     UNANNOUNCED_COMMITS,
     UNRESOLVED_LOCATIONS,
+    HTTP_EVENTS,
     EVENT_LAG_OFFSETS,
     DEAD_LETTERS,
     BATCH_SECONDS,

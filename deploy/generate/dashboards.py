@@ -305,6 +305,12 @@ STREAMING = Dashboard(
             (("{{source}}", _increase("firnline_unannounced_commits_total", "source")),),
         ),
         Panel(
+            "Events by HTTP",
+            "Accepted or ignored. Refused: the answer told the sender why.",
+            (("{{result}}", _rate("firnline_http_events_total", "result")),),
+            "ops",
+        ),
+        Panel(
             "Events behind",
             "Zero after each batch.",
             (("{{query}}", _or_zero("max by (query) (firnline_event_lag_offsets)")),),

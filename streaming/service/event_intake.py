@@ -15,11 +15,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from compactor.errors import FirnlineError
+from compactor.events import HttpEventAnswered, Listener, ignore
 from metrics.http.http_connections import Answer
 from streaming.commit_events import canonical, commit_report
 from streaming.commit_events.decoder import BadEvent, MalformedError, NotACommit, RawEvent
@@ -44,6 +46,18 @@ _JSON = "application/json"
 Headers = tuple[tuple[str, bytes], ...]
 
 
+class Result(StrEnum):
+    """What became of an event; a label of the metric."""
+
+    ACCEPTED = "accepted"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+    BUSY = "busy"
+
+
+Outcome = tuple[Result, Answer]
+
+
 def is_events_path(path: str) -> bool:
     """Whether events are accepted at this path."""
     place = path.partition("?")[0]
@@ -61,38 +75,47 @@ class EventIntake:
     sources: EventSources
     connect: Callable[[], KafkaProducer]
     clock: Callable[[], float]
+    listener: Listener = ignore
     _producer: KafkaProducer | None = field(default=None, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _waiting: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_WAITING), init=False)
 
     def __call__(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:
         """The response: 202 or 204 once the broker has the event."""
-        report = _METRICS_PATH.fullmatch(path.partition("?")[0])
-        if report is not None:
-            return self._take_report(report, body)
+        place = path.partition("?")[0]
+        report = _METRICS_PATH.fullmatch(place)
+        result, answer = self._take_event(headers, body) if report is None else self._take_report(report, body)
+        self.listener(HttpEventAnswered(result))
+        return answer
+
+    def _take_event(self, headers: Mapping[str, str], body: bytes) -> Outcome:
         kept = _cloud_events(headers)
         decoded = self.sources.decoded(RawEvent(None, body, kept, int(self.clock() * 1000)), self.topic)
         if isinstance(decoded, BadEvent):
             return _refused(decoded)
         if isinstance(decoded, NotACommit):
-            return _answer(HTTPStatus.ACCEPTED, result="ignored")
-        return self._send(None, body, kept) or _answer(HTTPStatus.ACCEPTED, result="accepted")
+            return Result.IGNORED, _answer(HTTPStatus.ACCEPTED, result=Result.IGNORED)
+        return self._send(None, body, kept) or (
+            Result.ACCEPTED,
+            _answer(HTTPStatus.ACCEPTED, result=Result.ACCEPTED),
+        )
 
-    def _take_report(self, path: re.Match[str], body: bytes) -> Answer:
+    def _take_report(self, path: re.Match[str], body: bytes) -> Outcome:
         """A report becomes a canonical event: its path names the table more exactly than its text."""
         try:
             changed = commit_report.with_table(body, *_table_of(path), int(self.clock() * 1000))
         except MalformedError as malformed:
             return _refused(malformed.bad)
-        table = None if changed is None else self.sources.table(changed)
+        nothing = Answer(b"", _JSON, HTTPStatus.NO_CONTENT)
+        if changed is None:
+            return Result.IGNORED, nothing
+        table = self.sources.table(changed)
         if isinstance(table, BadEvent):
             return _refused(table)
-        if changed is not None and table is not None:
-            key, value = canonical.encode(replace(changed, catalog=table.catalog), sender=changed.source)
-            refusal = self._send(key, value, ())
-            if refusal is not None:
-                return refusal
-        return Answer(b"", _JSON, HTTPStatus.NO_CONTENT)
+        if table is None:
+            return Result.IGNORED, nothing
+        key, value = canonical.encode(replace(changed, catalog=table.catalog), sender=changed.source)
+        return self._send(key, value, ()) or (Result.ACCEPTED, nothing)
 
     def close(self) -> None:
         """Close the connection to the broker."""
@@ -101,8 +124,8 @@ class EventIntake:
         if made is not None:
             made.close(timeout=1.0)
 
-    def _send(self, key: bytes | None, value: bytes, headers: Headers) -> Answer | None:
-        """Write the event to the topic; the response if that fails."""
+    def _send(self, key: bytes | None, value: bytes, headers: Headers) -> Outcome | None:
+        """Write the event to the topic; what is answered if that fails."""
         with self._place() as granted:
             if not granted:
                 return _busy("too many requests wait for the broker")
@@ -146,13 +169,13 @@ def _cloud_events(headers: Mapping[str, str]) -> Headers:
     return tuple((f"ce_{name.removeprefix('ce-')}", value.encode()) for name, value in found if name.startswith("ce-"))
 
 
-def _refused(bad: BadEvent) -> Answer:
-    return _answer(HTTPStatus.BAD_REQUEST, reason=bad.reason.value, detail=bad.detail)
+def _refused(bad: BadEvent) -> Outcome:
+    return Result.REFUSED, _answer(HTTPStatus.BAD_REQUEST, reason=bad.reason.value, detail=bad.detail)
 
 
-def _busy(why: str) -> Answer:
+def _busy(why: str) -> Outcome:
     retry = (("Retry-After", "5"),)
-    return _answer(HTTPStatus.SERVICE_UNAVAILABLE, retry, detail=f"{why}; send the event again")
+    return Result.BUSY, _answer(HTTPStatus.SERVICE_UNAVAILABLE, retry, detail=f"{why}; send the event again")
 
 
 def _answer(status: HTTPStatus, headers: tuple[tuple[str, str], ...] = (), **fields: str) -> Answer:

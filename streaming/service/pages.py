@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from compactor.debt.board import DebtBoard
+from compactor.events import Listener, ignore
 from compactor.redaction import hide
 from compactor.runs.dispatcher import NO_LIMITS, Dispatcher, Work
 from compactor.runs.pauses import Pause, PauseWatch
@@ -195,7 +196,12 @@ class ServiceState:
 
 
 def metrics_server(
-    settings: Settings, registry: CollectorRegistry, board: DebtBoard, state: ServiceState, work: RecentWork
+    settings: Settings,
+    registry: CollectorRegistry,
+    board: DebtBoard,
+    state: ServiceState,
+    work: RecentWork,
+    listener: Listener = ignore,
 ) -> MetricsServer:
     """The HTTP server, not yet started.
 
@@ -243,11 +249,11 @@ def metrics_server(
         http.port,
         certificate=Certificate(http.tls_certificate, http.tls_key) if http.tls_certificate else None,
         auth=auth,
-        intake=_intake(settings, auth) if auth is not None and http.accept_events else None,
+        intake=_intake(settings, auth, listener) if auth is not None and http.accept_events else None,
     )
 
 
-def _intake(settings: Settings, auth: BasicAuth) -> Intake:
+def _intake(settings: Settings, auth: BasicAuth, listener: Listener) -> Intake:
     sources = EventSources.of(settings.kafka, tuple(settings.catalogs))
-    events = EventIntake(settings.kafka.commit_topic, sources, lambda: producer(settings.kafka), time.time)
+    events = EventIntake(settings.kafka.commit_topic, sources, lambda: producer(settings.kafka), time.time, listener)
     return Intake(auth, is_events_path, events, MAX_EVENT_BYTES, events.close)

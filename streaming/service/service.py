@@ -95,7 +95,7 @@ class Service:
         work = RecentWork(clock)
         self._bus = EventBus(self._recorder, work, last=(log_event, listener))
         self._cache = manifest_cache(settings, self._bus.publish)
-        self._http = metrics_server(settings, registry, self._board, self._state, work)
+        self._http = metrics_server(settings, registry, self._board, self._state, work, self._bus.publish)
 
     @property
     def address(self) -> str:

@@ -31,9 +31,7 @@ BEFORE, AFTER = "commit_beside_others", "commit_replacements"  # the check of wh
 BY_A = "PARTITIONED BY (a)"
 
 
-def convert(
-    lake: Lake, table: str, run_id: str = "run-of-test", charge: Charge = uncharged
-) -> ConversionResult:
+def convert(lake: Lake, table: str, run_id: str = "run-of-test", charge: Charge = uncharged) -> ConversionResult:
     tools = RunTools(
         lake.session,
         lake.catalogs,
@@ -45,7 +43,8 @@ def convert(
         commit=CommitSettings(hold_seconds=0),
     )
     view = lake.view(table)
-    result = Converting(tools, view, plan_conversion(take_inventory(view, tools.cache)), run_id, charge=charge).convert()
+    conversion = plan_conversion(take_inventory(view, tools.cache))
+    result = Converting(tools, view, conversion, run_id, charge=charge).convert()
     assert unreferenced(lake, table) == set()
     assert run_id not in {record.run_id for record in lake.in_flight().all()}
     return result

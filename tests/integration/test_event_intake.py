@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
+from compactor.events import Event, HttpEventAnswered, ignore
 from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import RawEvent, TableChanged
@@ -39,8 +40,9 @@ def intake(kafka: KafkaSettings) -> Iterator[EventIntake]:
     made.close()
 
 
-def intake_of(kafka: KafkaSettings) -> EventIntake:
-    return EventIntake(kafka.commit_topic, EventSources(("lake",)), partial(producer, kafka), time.time)
+def intake_of(kafka: KafkaSettings, told: list[Event] | None = None) -> EventIntake:
+    listener = ignore if told is None else told.append
+    return EventIntake(kafka.commit_topic, EventSources(("lake",)), partial(producer, kafka), time.time, listener)
 
 
 def on_topic(kafka: KafkaSettings) -> list[Any]:
@@ -91,6 +93,22 @@ def test_a_report_of_a_rest_client_names_its_table_by_the_path(intake: EventInta
         assert intake(path, {}, wrong).status == 400
     assert intake("/v1/namespaces/db/tables/%00/metrics", {}, json.dumps(REPORT).encode()).status == 400
     assert len(on_topic(kafka)) == 1
+
+
+def test_what_became_of_each_event_is_told(kafka: KafkaSettings) -> None:
+    told: list[Event] = []
+    intake, path = intake_of(kafka, told), "/v1/prod/namespaces/db/tables/t/metrics"
+    intake("/v1/events", {}, EVENT)
+    intake("/v1/events", {}, b'{"event-id": "e", "operation-type": "drop-table"}')
+    intake("/v1/events", {}, b"rubbish")
+    for report in (REPORT, {**REPORT, "report-type": "scan-report"}, {}):
+        intake(path, {}, json.dumps(report).encode())
+    intake.close()
+    intake_of(KafkaSettings(bootstrap_servers="127.0.0.1:1", options={"bootstrap.timeout.ms": 500}), told)(
+        "/v1/events", {}, EVENT
+    )
+    results = [event.result for event in told if isinstance(event, HttpEventAnswered)]
+    assert results == ["accepted", "ignored", "refused", "accepted", "ignored", "refused", "busy"]
 
 
 def test_without_a_broker_the_sender_is_asked_to_come_again() -> None:

@@ -26,6 +26,7 @@ from compactor.events import (
     GroupRewritten,
     HistoryWritten,
     HookFinished,
+    HttpEventAnswered,
     LedgerUpdated,
     LocationUnresolved,
     ManifestsRead,
@@ -110,6 +111,7 @@ LEDGER = LedgerUpdated(
 )
 HEARD = EventsHeard({"canonical": 4, "glue": 1}, {"glue": 1_700_000_000_000})
 UNANNOUNCED = CommitUnannounced(TABLE, "glue")
+BY_HTTP = HttpEventAnswered("refused")
 UNRESOLVED = LocationUnresolved("s3", "s3://lake/t/metadata")
 LOOKED = TableLooked(TABLE, "unchanged")
 ANSWERS = CatalogAnswers("lake", available=True)
@@ -127,8 +129,8 @@ REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 
 EXAMPLES = (
     PLANNED, SKIPPED, MOVED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH,
-    REMOVED, ENDED, LOST, TOLD, MERGED, CONVERTED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, UNRESOLVED, LOOKED,
-    ANSWERS, HELD, WAITS,
+    REMOVED, ENDED, LOST, TOLD, MERGED, CONVERTED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, BY_HTTP, UNRESOLVED,
+    LOOKED, ANSWERS, HELD, WAITS,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
@@ -146,6 +148,7 @@ EXPECTED = {
     GroupCommitted: {"carried_rows_total": 4, "rebased_rows_total": 5},
     RunMoved: {},
     CommitWaits: {},
+    HttpEventAnswered: {'http_events_total{result="refused"}': 1},
     HistoryWritten: {
         "history_rows_total": 7,
         "history_dropped_rows_total": 3,
