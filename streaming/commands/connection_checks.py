@@ -37,6 +37,7 @@ from streaming.kafka.topic_sample import sample_topic
 from streaming.wiring import history_table, in_flight_records
 
 PROBE = b"written by firnline check-config --connect; it may be deleted"
+TOPICS_NAMED = 10
 TABLES_LOOKED_AT = 500  # in search of one that may be rewritten; a catalog can have very many
 REFUSED = re.compile(
     "access.?denied|forbidden|unauthori[sz]ed|permission denied|not authori[sz]ed|authori[sz]ation ?failed|"
@@ -251,6 +252,9 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
         for topic in kafka.named_topics[1:]:
             remedy = f"allow this principal to READ topic {topic}"
             yield _tried(f"events topic {topic}", remedy, _read_topic, access[0], kafka, topic)
+        for pattern in kafka.patterns:
+            remedy = f"allow this principal to DESCRIBE and READ the topics that match {pattern}"
+            yield _tried(f"events topics {pattern}", remedy, _read_topics, access[0], kafka, pattern)
         if settings.service.shard_group:
             group = group_id(settings.service.shard_group)
             yield _tried(
@@ -284,6 +288,21 @@ def _read_topic(access: KafkaAccess, kafka: KafkaSettings, topic: str) -> str:
     if not access.topic(topic).exists:
         return "it does not exist yet; the service waits for it"
     return f"{_allowed(access, topic, ('READ',))}; {sample_topic(kafka, topic).text}"
+
+
+def _read_topics(access: KafkaAccess, kafka: KafkaSettings, pattern: str) -> str:
+    matching = [topic for topic in access.names() if re.fullmatch(pattern, topic) and kafka.reads(topic)]
+    if not matching:
+        return "no topic matches yet; the service waits for one"
+    refused = [topic for topic in matching if "READ" not in access.topic(topic).operations]
+    if refused:
+        raise InputError(f"the broker does not allow this principal to READ {_listed(refused)}")
+    return f"READ allowed on {_listed(matching)}"
+
+
+def _listed(topics: list[str]) -> str:
+    more = f" and {len(topics) - TOPICS_NAMED} more" if len(topics) > TOPICS_NAMED else ""
+    return f"{', '.join(topics[:TOPICS_NAMED])}{more}"
 
 
 def _written_topic(access: KafkaAccess, topic: str, observe: bool) -> str:

@@ -57,6 +57,17 @@ class KafkaAccess:
             self._topics[name] = TopicAccess(code == 0, len(found["partitions"]), operations)
         return self._topics[name]
 
+    def names(self) -> list[str]:
+        """Names of the topics that this principal may DESCRIBE, sorted.
+
+        Raises:
+            RetryError: the broker reports an error.
+        """
+        try:
+            return sorted(self._admin.list_topics())
+        except KafkaError as error:
+            raise RetryError(f"topics cannot be listed: {type(error).__name__}: {error}") from error
+
     def check_group(self, group: str) -> None:
         """Check that this principal may join the consumer group, without joining it.
 

@@ -226,6 +226,26 @@ def test_what_the_broker_does_not_allow_is_told(
     assert not found[check].again
 
 
+def test_topics_that_match_a_pattern_are_named(tree: dict[str, Any], strict_broker: str, tmp_path: Path) -> None:
+    tree["kafka"]["bootstrap_servers"] = strict_broker
+    make_topics(strict_broker, tree)
+    lake = f"lake-{uuid.uuid4().hex[:8]}"
+    tree["kafka"]["commit_topics"] = [{"pattern": f"{lake}-.*"}]
+    name = f"events topics {lake}-.*"
+    assert "no topic matches yet" in checks(tree, tmp_path)[name].detail
+    administration = KafkaAdminClient(bootstrap_servers=strict_broker)
+    administration.create_topics([NewTopic(f"{lake}-{each}") for each in "abc"], wait_for_metadata=True)
+    assert checks(tree, tmp_path)[name].detail == f"READ allowed on {lake}-a, {lake}-b, {lake}-c"
+    topic = ResourcePattern(ResourceType.TOPIC, f"{lake}-b")
+    denied = [("User:ANONYMOUS", ACLOperation.READ, ACLPermissionType.DENY)]
+    allowed = [("User:*", ACLOperation.ALL, ACLPermissionType.ALLOW)]
+    administration.create_acls([ACL(who, "*", what, how, topic) for who, what, how in (*denied, *allowed)])
+    administration.close()
+    found = checks(tree, tmp_path)
+    assert failed(found) == {name}
+    assert found[name].detail.endswith(f"READ {lake}-b")
+
+
 def test_the_permission_to_join_the_shard_group(tree: dict[str, Any], strict_broker: str, tmp_path: Path) -> None:
     tree["kafka"]["bootstrap_servers"] = strict_broker
     make_topics(strict_broker, tree)
