@@ -76,18 +76,8 @@ def decisions_of(event: Event, at: float) -> list[Decision]:
         case GroupCommitted():
             found = [_done(event, at)]
         case RunCommitted(groups=0):
-            done = Decision(
-                at=at,
-                table=event.table,
-                decision=DONE,
-                reason="dangling_deletes",
-                why=f"{event.delete_files_removed} delete files applied to no data file",
-                run_id=event.run_id,
-                delete_files_removed=event.delete_files_removed,
-                seconds=event.commit_seconds,
-                committed_snapshot_id=event.snapshot_id,
-            )
-            found = [done]
+            why = f"{event.delete_files_removed} delete files applied to no data file"
+            found = [_whole_table(event, at, "dangling_deletes", why, event.commit_seconds, event.delete_files_removed)]
         case GroupDropped():
             dropped = Decision(
                 at=at, table=event.table, decision=DROPPED, reason=event.reason, why=event.message, run_id=event.run_id
@@ -109,32 +99,10 @@ def decisions_of(event: Event, at: float) -> list[Decision]:
             found = [_skipped(skipped, partition) for partition in event.partitions] or [skipped]
         case EqualityDeletesConverted():
             why = f"{event.delete_files} equality delete files became positions of {event.rows} rows"
-            found = [
-                Decision(
-                    at=at,
-                    table=event.table,
-                    decision=DONE,
-                    reason="equality_deletes",
-                    why=why,
-                    run_id=event.run_id,
-                    delete_files_removed=event.delete_files,
-                    seconds=event.seconds,
-                    committed_snapshot_id=event.snapshot_id,
-                )
-            ]
+            found = [_whole_table(event, at, "equality_deletes", why, event.seconds, event.delete_files)]
         case ManifestsRewritten():
             why = f"{event.before} manifests became {event.after}"
-            found = [
-                Decision(
-                    at=at,
-                    table=event.table,
-                    decision=DONE,
-                    reason="manifests",
-                    why=why,
-                    run_id=event.run_id,
-                    seconds=event.seconds,
-                )
-            ]
+            found = [_whole_table(event, at, "manifests", why, event.seconds)]
     return [replace(decision, why=decision.why[:LONGEST_WHY]) for decision in found]
 
 
@@ -160,6 +128,28 @@ class RepeatFilter:
         if len(self._recorded) > self._most:
             del self._recorded[next(iter(self._recorded))]
         return True
+
+
+def _whole_table(
+    event: RunCommitted | EqualityDeletesConverted | ManifestsRewritten,
+    at: float,
+    reason: str,
+    why: str,
+    seconds: float,
+    delete_files_removed: int | None = None,
+) -> Decision:
+    """A commit that replaced no data file."""
+    return Decision(
+        at=at,
+        table=event.table,
+        decision=DONE,
+        reason=reason,
+        why=why,
+        run_id=event.run_id,
+        delete_files_removed=delete_files_removed,
+        seconds=seconds,
+        committed_snapshot_id=None if isinstance(event, ManifestsRewritten) else event.snapshot_id,
+    )
 
 
 def _about(decision: Decision, key: PartitionKey, partition: Mapping[str, JsonValue]) -> Decision:
