@@ -14,7 +14,7 @@ from compactor.errors import InputError
 from compactor.events import Listener, ignore
 from compactor.history.appender import History
 from compactor.history.table import HistoryTable
-from compactor.iceberg.tables import Catalogs
+from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.owner import Owner
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.locks.flink_locks import Locks
@@ -23,6 +23,7 @@ from compactor.manifests.disk import ManifestDisk
 from compactor.reasons import Reason
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
+from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
 from compactor.settings.tree import Settings
 from compactor.spark.cluster import STREAM_CORES, ClusterWatch, SparkExecutors
@@ -139,6 +140,16 @@ def rewriting(
         locks=Locks(settings.locks),
     )
     return Rewriting(catalogs=catalogs, cache=cache, records=records, rewriter=rewriter, slots=slots, cluster=cluster)
+
+
+def check_turn(settings: Settings, table: TableView) -> None:
+    """Make sure that a person's command may commit a `replace` snapshot to the table now.
+
+    Raises:
+        LaterError: a Flink job holds its lock, or `policy.consecutive_replaces` lets another writer commit first.
+        RetryError: the lock cannot be read.
+    """
+    Turns(settings, ignore, time.time, Locks(settings.locks)).check(table, requested=True)
 
 
 def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], float] = time.time) -> InFlightRecords:

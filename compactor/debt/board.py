@@ -377,6 +377,13 @@ class DebtBoard:
             waiting = earliest(known.waiting_since, waiting_since)
             self._keep(replace(known, stale=reason, waiting_since=waiting, recounting=recounting))
 
+    def left_to_others(self, table: TableName) -> None:
+        """The table waits on purpose: it is due anew with its next change, and nobody is late."""
+        with self._lock:
+            known = self._tables.get(table)
+            if known is not None:
+                self._keep(replace(known, due_since=None))
+
     def settled(self, table: TableName) -> None:
         """Clear the waiting times of a table after the commit of a rewrite."""
         with self._lock:

@@ -23,6 +23,7 @@ from compactor.debt.board import DebtBoard, TableDebt
 from compactor.errors import FirnlineError, LaterError, StoppedError
 from compactor.patience.backoff import Backoff
 from compactor.planning.budget import Charge, Grant, Spent
+from compactor.reasons import Reason
 from compactor.runs.lifelines import Lifelines
 from compactor.runs.slots import SlotPool
 from compactor.runs.usage import HourOfUsage
@@ -269,6 +270,8 @@ class Dispatcher:
                 attempt = Attempt(not_before=self._clock() + self._backoff.seconds(1))
             except LaterError as later:
                 attempt = after_later(later, debt, self._clock())
+                if later.reason is not Reason.FLINK_LOCK:  # a lock may have been left behind: that is to be seen
+                    self._board.left_to_others(debt.table)
             except FirnlineError:  # the worker published it as an event
                 attempt = after_failure(attempt, self._clock(), self._backoff)
             except Exception:

@@ -47,7 +47,10 @@ class Turns:
         seconds = 0.0 if requested else self.settings.manifests.wait_seconds
         wait = tail_of(table.history).wait_seconds(manifests=manifests, most=most, seconds=seconds, now=self.clock())
         if wait:
-            message = f"{table.name} waits for another writer's commit before the next replace snapshot"
+            message = (
+                f"{table.name} waits for another writer's commit before the next replace snapshot "
+                "(policy.consecutive_replaces, manifests.wait_seconds)"
+            )
             raise self._later(table.name, message, Reason.REPLACES_IN_A_ROW, wait)
 
     def _later(self, table: TableName, message: str, reason: Reason, seconds: float) -> LaterError:

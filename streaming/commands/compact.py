@@ -29,7 +29,7 @@ from streaming.commands.plan import plan_of, show_plan
 from streaming.commands.progress import progress_display
 from streaming.logs.events import log_event
 from streaming.service.event_bus import EventBus
-from streaming.wiring import history_of, rewriting
+from streaming.wiring import check_turn, history_of, rewriting
 
 HISTORY_SECONDS = 60.0
 
@@ -54,6 +54,8 @@ def compact(
         return
     if table_switch(made.table.properties) is False:
         raise InputError(f"table {made.table.name} has the property firnline.enabled=false; unset it first")
+    if made.has_work:
+        check_turn(settings, made.table)
     with progress_display(output) as progress:
         bar = progress.add_task("rewriting", total=sum(len(group.file_group.tasks) for group in made.groups))
         result = _run(

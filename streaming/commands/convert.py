@@ -12,7 +12,6 @@ import click
 from rich.filesize import decimal
 
 from compactor.errors import InputError, ReplanError
-from compactor.events import ignore
 from compactor.iceberg.other_compactors import flink_converts
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.opening import known_deployment
@@ -26,7 +25,8 @@ from compactor.spark.session import spark_session
 from compactor.table_names import TableName
 from streaming.commands.options import OUTPUT, print_json, result_console
 from streaming.commands.progress import progress_display
-from streaming.wiring import rewriting
+from streaming.logs.events import log_event
+from streaming.wiring import check_turn, rewriting
 
 CACHE_BYTES = 64 * 1024 * 1024
 ATTEMPTS = 3
@@ -42,8 +42,8 @@ def convert(config: Path | None, /, table: str, dry_run: bool, output: str) -> N
     """Replace the equality deletes of TABLE by deletion vectors (V3) or position deletes (V2), in one commit.
 
     Reads the key columns of the data files to which equality deletes apply, and of these only row groups whose
-    statistics do not exclude the keys. No data file is rewritten. Readers then need no comparison of values, and
-    PyIceberg can read the table. Needs no Kafka.
+    statistics and bloom filters do not exclude the keys. No data file is rewritten. Readers then need no comparison of
+    values, and PyIceberg can read the table. Needs no Kafka.
 
     \b
         firnline -c firnline.yaml convert db.upserts
@@ -66,6 +66,7 @@ def convert(config: Path | None, /, table: str, dry_run: bool, output: str) -> N
             f"Flink's converter works on {name}: its next run converts these deletes; stop that job if firnline is to "
             "do so"
         )
+    check_turn(settings, view)
     _show(_run(settings, catalogs, cache, view, output), output)
 
 
@@ -82,7 +83,7 @@ def _run(
         checkpoint = settings.state.checkpoint.rstrip("/")
         right = CommitRight(known_deployment(checkpoint))
         parts = rewriting(
-            settings, session, catalogs, cache, ignore, checkpoint=checkpoint, beside_stream=False, right=right
+            settings, session, catalogs, cache, log_event, checkpoint=checkpoint, beside_stream=False, right=right
         )
         parts.sweep(time.time(), settings.service.grace_seconds)
         with progress_display(output) as progress:

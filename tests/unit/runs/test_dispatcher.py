@@ -16,6 +16,7 @@ from compactor.errors import LaterError, RetryError, StoppedError
 from compactor.partitions import PartitionKey
 from compactor.patience.backoff import Backoff
 from compactor.planning.budget import Charge, Grant, Spent
+from compactor.reasons import Reason
 from compactor.runs.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
 from compactor.runs.lifelines import ABANDONED_SECONDS, Lifelines
 from compactor.runs.slots import SlotPool
@@ -267,6 +268,19 @@ def test_a_table_that_is_left_to_another_compactor_is_looked_at_again(bench: Ben
     bench.now += 1
     bench.dispatcher.wake()
     bench.called(2)
+
+
+@pytest.mark.parametrize(
+    ("reason", "age"), [(Reason.REPLACES_IN_A_ROW, 0.0), (Reason.OTHER_COMPACTOR, 0.0), (Reason.FLINK_LOCK, 60.0)]
+)
+def test_nobody_is_late_while_a_table_is_left_to_others_on_purpose(bench: Bench, reason: Reason, age: float) -> None:
+    """A lock may have been left behind by a job that is gone: that is no purpose."""
+    bench.put(debt("a", since=40))
+    bench.called(1)
+    bench.end("a", LaterError("another writer first", reason=reason))
+    assert bench.dispatcher.status.oldest_due_seconds == age
+    (left,) = bench.board.tables()
+    assert left.due_since == (None if age == 0 else 40)
 
 
 def test_a_table_that_fails_over_and_over_counts_as_waiting(bench: Bench) -> None:
