@@ -26,7 +26,8 @@ REBASED_ROWS = counter(
 COMMITS_HELD = counter(
     "firnline_commits_held_total",
     "Finished rewrites that waited for a row-level commit of another writer; `after`: what ended that (writer, time).",
-    "Mostly `time`: the writers have no rhythm after all; lower commit.hold_seconds.",
+    "Mostly `time`: the writers do not commit as regularly as before; lower commit.hold_seconds. After the first MERGE "
+    "of a table it is usual.",
     labels=("after",),
 )
 COMMIT_HOLD_SECONDS = counter(

@@ -121,7 +121,7 @@ class Recorder:
                 self._count(of_deletes.CARRIED_ROWS, event.rows_carried)
                 self._count(of_deletes.REBASED_ROWS, event.rows_rebased)
             case events.PartitionsSkipped() | events.RunMoved() | events.CommitWaits():
-                pass  # for the log, the history and the status page; RunCommitted and RunSkipped count the run
+                pass  # each for the log, the history or the status page; other events count the run
             case _:
                 assert_never(event)
 

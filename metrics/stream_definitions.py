@@ -41,7 +41,7 @@ UNRESOLVED_LOCATIONS = counter(
 HTTP_EVENTS = counter(
     "firnline_http_events_total",
     "Events that came by HTTP, by result: accepted, ignored (no commit), refused (the answer says why), busy (the "
-    "broker did not take it; the sender has to send it again).",
+    "broker did not take it; the sender has to send it again). Requests without login or length are not counted.",
     "`refused` grows: the sender's log has the answers. `busy` grows: see the broker.",
     labels=("result",),
 )

@@ -20,7 +20,7 @@ from compactor.iceberg.other_compactors import RUN_ID
 LOOKED_AT: Final = 64
 """Newest snapshots of the branch that are looked at."""
 AFTER_FIRST: Final = 20.0
-"""Seconds to the second row-level commit that are assumed after the first one: the next writer may be under way."""
+"""The fewest seconds that are assumed between the first row-level commit and the second, which may be under way."""
 MOST: Final = 9
 JUST_COMMITTED: Final = 0.25
 """Fraction of the usual time between two commits during which the next writer has hardly begun."""
@@ -42,11 +42,13 @@ class Rhythm:
 
 def rhythm_of(snapshots: Iterable[Snapshot]) -> Rhythm | None:
     """The rhythm of the row-level writers of a branch, whose `snapshots` come newest first; None: there are none."""
-    found = (each.timestamp_ms / 1000 for each in islice(snapshots, LOOKED_AT) if _deletes_rows(each))
-    times = list(islice(found, MOST))
+    looked_at = list(islice(snapshots, LOOKED_AT))
+    times = [each.timestamp_ms / 1000 for each in looked_at if _deletes_rows(each)][:MOST]
     if not times:
         return None
-    gaps = sorted(max(0.0, newer - older) for newer, older in pairwise(times)) or [AFTER_FIRST]
+    gaps = sorted(max(0.0, newer - older) for newer, older in pairwise(times))
+    if not gaps:  # none came in all the time before this one: the next one comes no sooner
+        gaps = [max(AFTER_FIRST, times[0] - looked_at[-1].timestamp_ms / 1000)]
     return Rhythm(times[0], gaps[len(gaps) // 2])
 
 

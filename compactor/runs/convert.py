@@ -146,7 +146,7 @@ class Converting:
             stall_explained(watch, f"the conversion of {table.name}"),
         ):
             found = self._searched(watch)
-            tools.hold(table, run_id, watch)
+            tools.hold(table, run_id, watch, self._charge)
             with watch.commit(table.name, wanted=self._switches.on):
                 prepare = partial(self._prepare, java, found, record)
                 done = self._charged(lambda: commit_beside_others(java, tools.catalogs, tools.cache, prepare))
@@ -217,12 +217,14 @@ class Converting:
             ) from error
         finally:
             tools.slots.release(name)
+        if isinstance(outcome, FoundRows):
+            self._charge(Spent(outcome.bytes_read, outcome.reads))
+            return outcome
+        self._charge(Spent(requests=requests_of(len(files), 0, 0)))  # what it has read until then is not known
         if isinstance(outcome, FirnlineError):
             raise outcome
-        found: FoundRows | Refusal = outcome
-        if isinstance(found, FoundRows):
-            self._charge(Spent(found.bytes_read, requests_of(len(files), 0, found.bytes_read)))
-        return found
+        refusal: Refusal = outcome
+        return refusal
 
     def _prepare(self, java: JavaTable, found: _Found, record: Record, head: Head) -> Send[int | None]:
         """Write the positions; the send returns the new snapshot's id, None if no equality delete can be removed."""

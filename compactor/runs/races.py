@@ -1,6 +1,6 @@
 """Commit beside other writers: after a lost race, compare with what came between and send the rest.
 
-Nothing is written twice for it: outputs and found rows stay as they are.
+No data file is written twice for it, and no row is searched twice.
 """
 
 from __future__ import annotations

@@ -79,15 +79,22 @@ class RunTools:
     lifelines: Lifelines = field(default_factory=Lifelines)
     locks: Locks = NO_LOCKS
 
-    def hold(self, table: TableView, run_id: str, watch: RunWatch) -> None:
+    def hold(self, table: TableView, run_id: str, watch: RunWatch, charge: Charge) -> None:
         """Wait for the right moment of a run's commit, unless the run is stopped before.
+
+        A lock is looked at again after the wait for a writer: it may have been taken meanwhile.
 
         Raises:
             LaterError: another maintenance keeps its lock on the table for too long.
             RetryError: the lock cannot be read.
         """
+
+        def look() -> TableView:
+            charge(Spent(catalog_calls=1))
+            return self.catalogs.load(table.name, table.ref)
+
         hold = CommitHold(
-            look=lambda: self.catalogs.load(table.name, table.ref),
+            look=look,
             locked=lambda: self.locks.holder(table.name) is not None,
             stopped=watch.stopped.wait,
             moved=lambda: self.lifelines.moved(table.name),
@@ -98,6 +105,7 @@ class RunTools:
         held = hold.wait(self.commit.hold_seconds)
         if held.seconds:
             self.listener(CommitHeld(run_id, table.name, held.seconds, after_writer=held.after_writer))
+            hold.until_unlocked()
 
     def summary(self, table: TableName, run_id: str, engines: Sequence[str], part: str = "1/1") -> CommitSummary:
         """What a commit says of itself; `part`: "2/3" is the second of three commits of the run."""
@@ -269,7 +277,7 @@ class Run:
 
     def _hold(self, watch: RunWatch) -> None:
         self.stage = "hold"
-        self._tools.hold(self._plan.table, self._run_id, watch)
+        self._tools.hold(self._plan.table, self._run_id, watch, self._charge)
 
     def _send(self, table: JavaTable, groups: Sequence[GroupResult], part: str, record: Record) -> Committed:
         engines = [output.engine.kind.value for group in groups for output in group.parts]

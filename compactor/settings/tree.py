@@ -124,10 +124,10 @@ class CommitSettings(Section):
         default=60.0,
         ge=0,
         le=3600,
-        description="Longest time that a finished rewrite waits for the next row-level commit (MERGE, UPDATE, DELETE) "
-        "of another writer, to commit right after it, when no such writer is under way that its commit could make "
-        "fail. Only where the next such commit is expected that soon. Deletes that are committed while it waits follow "
-        "their rows, so waiting costs no work. 0: commit at once.",
+        description="Longest time that a finished rewrite waits for the next commit of a writer that deletes rows "
+        "(MERGE, UPDATE, DELETE), if one is expected within this time. It commits directly after that writer: the next "
+        "one has hardly started then, and does not fail. Deletes that are committed during the wait are applied to the "
+        "outputs, so no work is lost. 0: commit at once.",
     )
     polaris_rollback: Literal["auto", "always", "never"] = Field(
         default="auto",
@@ -168,8 +168,8 @@ class StateSettings(Section):
     checkpoint: Checkpoint = Field(
         default="",
         description="URI of the stream's checkpoint. The lease of the active service, in-flight records and open "
-        "requests are stored beside it. Required by `run`. Use a volume: on object stores Spark's checkpoint needs an "
-        "abortable file manager.",
+        "requests are stored in its folder. Required by `run`. Use a volume: on object stores Spark's checkpoint needs "
+        "an abortable file manager.",
     )
 
 

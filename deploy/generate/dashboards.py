@@ -306,7 +306,7 @@ STREAMING = Dashboard(
         ),
         Panel(
             "Events by HTTP",
-            "Accepted or ignored. Refused: the answer told the sender why.",
+            "Accepted or ignored. Refused: the answer told the sender why. Busy: the broker did not take it.",
             (("{{result}}", _rate("firnline_http_events_total", "result")),),
             "ops",
         ),

@@ -293,7 +293,7 @@ def _read_topic(access: KafkaAccess, kafka: KafkaSettings, topic: str) -> str:
 def _read_topics(access: KafkaAccess, kafka: KafkaSettings, pattern: str) -> str:
     matching = [topic for topic in access.names() if re.fullmatch(pattern, topic) and kafka.reads(topic)]
     if not matching:
-        return "no topic matches yet; the service waits for one"
+        return "no topic matches that this principal may DESCRIBE; the service waits for one"
     refused = [topic for topic in matching if "READ" not in access.topic(topic).operations]
     if refused:
         raise InputError(f"the broker does not allow this principal to READ {_listed(refused)}")

@@ -10,6 +10,7 @@ from typing import Any
 from compactor.events import Listener, ignore
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.locations import plain_path
+from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
 from compactor.runs.results import RunResult
@@ -109,6 +110,7 @@ def run(
     commit: CommitSettings | None = None,
     listener: Listener = ignore,
     right: CommitRight = UNLIMITED,
+    locks: Locks = NO_LOCKS,
     **more: Any,
 ) -> RunResult:
     commit = commit or CommitSettings()
@@ -125,6 +127,7 @@ def run(
         commit=commit,
         listener=listener,
         right=right,
+        locks=locks,
     )
     result = rewriter.run(plan, **more)
     findings = check_run(lake, plan.table.name.short, result, whole_table=plan.selection is None).findings

@@ -17,6 +17,7 @@ _ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _BY_VALUE: Final = (
     "tests/unit/rewrite/test_equality_deletes.py::test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer"
 )
+_SEARCH: Final = "tests/unit/rewrite/test_key_search.py"
 _CONVERSION: Final = "tests/integration/test_conversion.py"
 _ROW_MAPS: Final = "tests/unit/rewrite/test_row_maps.py"
 
@@ -450,5 +451,38 @@ MUTATIONS: Final = (
         "why = not_compared(schema, delete.equality_ids) or _not_parquet(delete)",
         "why = _not_parquet(delete)",
         f"{_CONVERSION}::test_deletes_that_nobody_can_compare_stay_and_the_others_are_converted",
+    ),
+    Mutation(
+        "converted",
+        "the bloom filter of a column that was widened is asked for wider values",
+        "compactor/rewrite/deletes/key_search.py",
+        "if column.position is not None and column.convert is None",
+        "if column.position is not None",
+        f"{_SEARCH}::test_a_filter_of_a_column_that_was_widened_is_not_asked",
+    ),
+    Mutation(
+        "converted",
+        "a bloom filter is believed that does not know the values of its column",
+        "compactor/rewrite/deletes/key_search.py",
+        "if bloom is None or not all(bloom.may_hold(chunk.physical_type, [each]) for each in known):",
+        "if bloom is None:",
+        f"{_SEARCH}::test_a_filter_that_does_not_know_the_values_that_are_there_is_not_trusted",
+    ),
+    Mutation(
+        "converted",
+        "values are looked for in another block of the bloom filter",
+        "compactor/rewrite/parquet/bloom_filter.py",
+        "((digest >> 32) * len(self.words)) >> 32",
+        "((digest & 0xFFFFFFFF) * len(self.words)) >> 32",
+        f"{_SEARCH}::test_the_rows_are_those_of_a_plain_comparison",
+    ),
+    Mutation(
+        "converted",
+        "a lock that is taken while the commit waits for a writer is not seen",
+        "compactor/runs/run.py",
+        "after_writer=held.after_writer))\n            hold.until_unlocked()",
+        "after_writer=held.after_writer))",
+        "tests/integration/test_flink_locks.py"
+        "::test_a_lock_that_is_taken_while_a_rewrite_waits_for_a_writer_is_respected",
     ),
 )

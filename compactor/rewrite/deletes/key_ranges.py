@@ -1,8 +1,7 @@
 """Which row groups can hold a row that equality deletes delete, by the statistics of the compared columns.
 
-Pure. A row group is skipped only if every delete is excluded by a compared column: by its statistics, or by what knows
-more of its values. Types whose
-order in Parquet and in Python may differ are not compared.
+A row group is skipped only if every delete is excluded by a compared column: by its statistics, or by what knows more
+of its values. Types whose order in Parquet and in Python may differ are not compared.
 """
 
 from __future__ import annotations

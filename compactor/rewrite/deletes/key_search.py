@@ -39,8 +39,10 @@ from compactor.storage.opening import byte_store_for
 
 FETCHED_WHOLE: Final = 256 * 1024
 """Bytes of a file up to which one request for all of it costs less than requests for its footer and key columns."""
-MOST_PROBED: Final = 200
-"""Values that a bloom filter is asked for. Of more, one is nearly always "perhaps" (one of 100, as writers set it)."""
+EXCLUDES: Final = 0.99
+"""Share of the values that a chunk does not hold that its bloom filter excludes, as writers set it by default."""
+FEWEST_BITS: Final = 8
+"""Bits of a bloom filter for each value of the chunk below which it excludes far fewer: its size was capped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class FoundRows:
         by_value: Packed positions of rows that equality deletes delete and position deletes do not, by data file.
         by_position: Packed positions that position deletes or a vector delete already, of the same data files.
         bytes_read: Of data files.
+        reads: Requests for these bytes.
         row_groups: Of the data files.
         row_groups_read: Of which key columns were read.
     """
@@ -79,6 +82,7 @@ class FoundRows:
     by_value: Mapping[str, bytes]
     by_position: Mapping[str, bytes]
     bytes_read: int
+    reads: int
     row_groups: int
     row_groups_read: int
 
@@ -88,7 +92,7 @@ class _Counted(ByteStore):
 
     def __init__(self, store: ByteStore) -> None:
         self._store = store
-        self.bytes_read = 0
+        self.bytes_read = self.reads = 0
 
     def size(self, location: str) -> int:
         return self._store.size(location)
@@ -96,6 +100,7 @@ class _Counted(ByteStore):
     def read(self, location: str, offset: int, length: int) -> bytes:
         data = self._store.read(location, offset, length)
         self.bytes_read += len(data)
+        self.reads += 1
         return data
 
     def create(self, location: str) -> OutputFile:
@@ -165,7 +170,8 @@ class _Search:
             if len(new):
                 by_value[file.location] = packed(new, file.records)
                 by_position[file.location] = packed(before, file.records)
-        return FoundRows(by_value, by_position, self._counted.bytes_read, self._groups, self._groups_read)
+        counted = self._counted
+        return FoundRows(by_value, by_position, counted.bytes_read, counted.reads, self._groups, self._groups_read)
 
     def _deleted(self, file: EncodeInput) -> Positions:
         """Positions that the equality deletes of a file delete in it."""
@@ -188,16 +194,22 @@ class _Search:
         return np.concatenate(found)
 
     def _may_hold(self, file: EncodeInput, chunk: pq.ColumnChunkMetaData, values: Sequence[Any]) -> bool:
-        """Ask the chunk's bloom filter, where it is smaller than the chunk and may exclude so many values."""
-        if len(values) > MOST_PROBED or file.size <= FETCHED_WHOLE or not chunk.bloom_filter_offset:
+        """Ask the chunk's bloom filter, where reading it probably saves more than it costs."""
+        if file.size <= FETCHED_WHOLE or not chunk.bloom_filter_offset:
+            return True
+        most = int(chunk.total_compressed_size * EXCLUDES ** len(values))
+        if (chunk.bloom_filter_length or 0) >= most:
             return True
         at = bloom_filter_range(
             self._counted, file.location, chunk.bloom_filter_offset, chunk.bloom_filter_length or 0, file.size
         )
-        if at is None or at.length >= chunk.total_compressed_size:
+        if at is None or at.length >= most or at.length * 8 < FEWEST_BITS * chunk.num_values:
             return True
         bloom = BloomFilter.of(self._counted.read(file.location, at.offset, at.length))
-        return bloom is None or bloom.may_hold(chunk.physical_type, values)
+        known = (chunk.statistics.min, chunk.statistics.max) if chunk.statistics.has_min_max else ()
+        if bloom is None or not all(bloom.may_hold(chunk.physical_type, [each]) for each in known):
+            return True  # it does not even know the values that are there (or they are cut off): not to be trusted
+        return bloom.may_hold(chunk.physical_type, values)
 
 
 def _rows_of(

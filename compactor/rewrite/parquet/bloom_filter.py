@@ -1,5 +1,8 @@
 """Which values a column chunk cannot hold, by its bloom filter.
 
+A filter that a writer made badly, or that is damaged, would hide rows: no checksum covers it. So one that is not as
+every writer leaves it is not used.
+
 Source: apache/parquet-format, BloomFilter.md: a split block filter of the XXH64 digests of plain-encoded values.
 """
 
@@ -40,16 +43,21 @@ class BloomFilter:
 
     @classmethod
     def of(cls, data: bytes) -> BloomFilter | None:
-        """The filter in these bytes, header and bitset; None for a kind that is not known, or damaged bytes."""
+        """The filter in these bytes, header and bitset; None for a kind that is not known, or damaged bytes.
+
+        Each value sets one bit of every word of its block: no block has empty words beside others.
+        """
         try:
             header, start = decode_struct(data)
             known = all(_FIRST_OF_UNION in header.require(each, STRUCT).fields for each in BLOOM_UNIONS)
             length = header.require(BLOOM_BYTES, I32)
         except ThriftError:
             return None
-        if not known or length <= 0 or length % (4 * _WORDS) or len(data) - start < length:
+        if not known or length <= 0 or length % (4 * _WORDS) or len(data) - start != length:
             return None
-        return cls(np.frombuffer(data, dtype="<u4", offset=start, count=length // 4).reshape(-1, _WORDS))
+        words = np.frombuffer(data, dtype="<u4", offset=start).reshape(-1, _WORDS)
+        filled = np.count_nonzero(words, axis=1)
+        return cls(words) if np.isin(filled, (0, _WORDS)).all() and filled.any() else None
 
     def may_hold(self, physical_type: str, values: Iterable[Any]) -> bool:
         """Whether a chunk of this physical type may hold one of the values. Never False for one that it holds."""

@@ -195,7 +195,8 @@ def test_nothing_runs_as_root_or_writes_beside_its_volumes(overlay: str) -> None
             assert context["allowPrivilegeEscalation"] is False
             assert context["capabilities"] == {"drop": ["ALL"]}
             writable = {mount["mountPath"] for mount in container["volumeMounts"]}
-            assert writable >= {"/tmp", "/var/lib/firnline", "/var/cache/firnline"}  # noqa: S108 - mount points
+            assert writable >= {"/tmp", "/var/cache/firnline"}  # noqa: S108 - mount points
+            assert ("/var/lib/firnline" in writable) == (container["name"] == "firnline"), "the driver alone has state"
 
 
 @needs_kubectl
@@ -236,7 +237,8 @@ def test_executors_are_what_the_driver_is() -> None:
     assert conf["spark.kubernetes.authenticate.executor.serviceAccountName"] in {
         name_of(thing) for thing in built(overlay) if thing["kind"] == "ServiceAccount"
     }
-    assert only(overlay, "PersistentVolumeClaim", "firnline-state")["spec"]["accessModes"] == ["ReadWriteMany"]
+    assert only(overlay, "PersistentVolumeClaim", "firnline-state")["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert not [volume for volume in template["spec"]["volumes"] if "persistentVolumeClaim" in volume]
 
 
 def _with_image(template: dict[str, Any]) -> dict[str, Any]:

@@ -49,6 +49,9 @@ def test_after_the_first_row_level_commit_the_next_one_is_assumed_soon() -> None
     assert rhythm_of(first) == Rhythm(100, AFTER_FIRST)
     assert wait_until(rhythm_of(first), 110, 300) == 100 + ENDED * AFTER_FIRST
     assert wait_until(rhythm_of(first), 161, 300) is None
+    rare = history(*(snapshot(at, Operation.APPEND) for at in range(0, 1000, 30)), snapshot(1000))
+    assert rhythm_of(rare) == Rhythm(1000, 1000), "in all this time there was no other: the next is not near"
+    assert wait_until(rhythm_of(rare), 1030, 60) is None
 
 
 @pytest.mark.parametrize(

@@ -83,5 +83,9 @@ def test_a_filter_of_another_kind_or_cut_off_is_not_used(tmp_path: Path) -> None
     header, at = decode_struct(data)
     assert BloomFilter.of(data) is not None
     assert BloomFilter.of(data[:-1]) is None
+    assert BloomFilter.of(data + b"\0") is None
+    assert BloomFilter.of(data[:at] + bytes(len(data) - at)) is None, "it holds nothing"
+    (filled, *_) = [place for place in range(at, len(data), 4) if any(data[place : place + 4])]
+    assert BloomFilter.of(data[:filled] + bytes(4) + data[filled + 4 :]) is None, "a word of a block is lost"
     other = header.with_fields({3: (STRUCT, Struct({2: (STRUCT, Struct({}))}))})  # a hash that does not exist yet
     assert BloomFilter.of(encode_struct(other) + data[at:]) is None

@@ -15,6 +15,7 @@ from pyiceberg.types import DateType, DoubleType, LongType, NestedField, StringT
 from pyroaring import BitMap64
 
 from compactor.reasons import Refusal
+from compactor.rewrite.deletes import key_search
 from compactor.rewrite.deletes.equality_deletes import EncodeInput, EqualityDelete
 from compactor.rewrite.deletes.key_ranges import Values
 from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, search
@@ -51,6 +52,7 @@ def written(path: Path, ids: tuple[int, ...], rows: list[Any], **options: Any) -
     st.lists(DELETE, min_size=1, max_size=3),
     st.sets(st.integers(0, 9)),
     st.booleans(),
+    st.booleans(),
 )
 def test_the_rows_are_those_of_a_plain_comparison(
     tmp_path_factory: pytest.TempPathFactory,
@@ -58,7 +60,9 @@ def test_the_rows_are_those_of_a_plain_comparison(
     deletes: list[tuple[tuple[int, ...], list[Any], int]],
     gone: set[int],
     statistics: bool,
+    filters: bool,
 ) -> None:
+    """Statistics and bloom filters only save reading: with `filters` they are asked whatever that costs."""
     folder = tmp_path_factory.mktemp("search")
     by_value = []
     for number, (ids, rows, sequence_number) in enumerate(deletes):
@@ -68,7 +72,8 @@ def test_the_rows_are_those_of_a_plain_comparison(
     inputs, expected = [], {}
     for number, (rows, sequence_number) in enumerate(files):
         path = folder / f"data-{number}.parquet"
-        size = written(path, (1, 2), rows, row_group_size=GROUP_ROWS, write_statistics=statistics)
+        options: dict[str, Any] = {"bloom_filter_options": {"id": True, "s": True}} if filters and rows else {}
+        size = written(path, (1, 2), rows, row_group_size=GROUP_ROWS, write_statistics=statistics, **options)
         location, known = f"file://{path}", {each for each in gone if each < len(rows)} if number == 0 else set()
         position_deletes: tuple[DeleteFile, ...] = ()
         if known:
@@ -89,7 +94,10 @@ def test_the_rows_are_those_of_a_plain_comparison(
         } - known
         if found:
             expected[location] = (found, known)
-    result = search(KeySearch(tuple(inputs), SCHEMA.model_dump_json()))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(key_search, "FETCHED_WHOLE", 0)
+        patched.setattr(key_search, "EXCLUDES", 1e9 if filters else 0.99)
+        result = search(KeySearch(tuple(inputs), SCHEMA.model_dump_json()))
     assert isinstance(result, FoundRows)
     assert {
         location: (set(unpacked(positions).tolist()), set(unpacked(result.by_position[location]).tolist()))
@@ -135,6 +143,42 @@ def test_row_groups_whose_bloom_filter_excludes_the_keys_are_not_read(tmp_path: 
     else:
         assert result.row_groups_read == 10
         assert result.bytes_read > 100_000 * 8
+
+
+def test_a_filter_of_a_column_that_was_widened_is_not_asked(tmp_path: Path) -> None:
+    """The file has 4-byte ids, the keys 8 bytes: their digests differ."""
+    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
+    narrow = pa.field("id", pa.int32(), metadata={b"PARQUET:field_id": b"1"})
+    ids = [number * 7919 % 100_003 for number in range(100_000)]
+    pq.write_table(
+        pa.table([ids], schema=pa.schema([narrow])), data, use_dictionary=False, bloom_filter_options={"id": True}
+    )
+    delete = EqualityDelete(f"file://{keys}", written(keys, (1,), [(ids[77],)]), 2, (1,))
+    file = EncodeInput(f"file://{data}", data.stat().st_size, len(ids), 1, equality_deletes=(delete,))
+    result = search(KeySearch((file,), SCHEMA.model_dump_json()))
+    assert isinstance(result, FoundRows)
+    assert list(unpacked(result.by_value[f"file://{data}"])) == [77]
+
+
+def test_a_filter_that_does_not_know_the_values_that_are_there_is_not_trusted(tmp_path: Path) -> None:
+    """A writer's mistake: the filter is that of another column."""
+    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
+    rows = [(number * 7919 % 100_003, "x") for number in range(100_000)]
+    options: dict[str, Any] = {"bloom_filter_options": {"id": True}, "use_dictionary": False, "compression": "none"}
+    size = written(data, (1, 2), rows, **options)
+    other = tmp_path / "other.parquet"
+    written(other, (1, 2), [(-number - 1, "x") for number, _ in rows], **options)
+    chunk, wrong = (pq.read_metadata(path).row_group(0).column(0) for path in (data, other))
+    assert chunk.bloom_filter_length == wrong.bloom_filter_length
+    with data.open("r+b") as file, other.open("rb") as filters:
+        file.seek(chunk.bloom_filter_offset)
+        filters.seek(wrong.bloom_filter_offset)
+        file.write(filters.read(wrong.bloom_filter_length))
+    delete = EqualityDelete(f"file://{keys}", written(keys, (1,), [(rows[77][0],)]), 2, (1,))
+    entry = EncodeInput(f"file://{data}", size, len(rows), 1, equality_deletes=(delete,))
+    result = search(KeySearch((entry,), SCHEMA.model_dump_json()))
+    assert isinstance(result, FoundRows)
+    assert list(unpacked(result.by_value[f"file://{data}"])) == [77]
 
 
 def test_keys_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
