@@ -106,7 +106,7 @@ class Locks:
     """The locks of all tables."""
 
     def __init__(self, settings: Sequence[LockSettings] = ()) -> None:
-        self._locks = [(each.tables, each.lock_id, _opened(each)) for each in settings]
+        self._locks = [(each.tables, each.lock_id, opened(each)) for each in settings]
 
     def holder(self, table: TableName) -> str | None:
         """The id of a lock that is held on the table; None: there is none.
@@ -121,11 +121,12 @@ class Locks:
         return None
 
 
-NO_LOCKS: Final = Locks()
-
-
-def _opened(settings: LockSettings) -> FlinkLock:
+def opened(settings: LockSettings) -> FlinkLock:
+    """The lock that settings name; nothing is connected yet."""
     if settings.database:
         password = os.environ.get(settings.password_env, "") if settings.password_env else ""
         return DatabaseLock(settings.database, settings.lock_id, password)
     return ZooKeeperLock(settings.zookeeper, settings.lock_id)
+
+
+NO_LOCKS: Final = Locks()

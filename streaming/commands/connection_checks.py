@@ -21,8 +21,10 @@ from compactor.errors import FirnlineError, InputError
 from compactor.history.table import HistoryTable
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.locations import plain_path
+from compactor.locks.flink_locks import opened
 from compactor.redaction import hide
 from compactor.settings.kafka import KafkaSettings
+from compactor.settings.locks import LockSettings
 from compactor.settings.tree import Settings
 from compactor.spark.catalogs import spark_catalog_conf
 from compactor.spark.java import jars_folder, java_home
@@ -44,6 +46,7 @@ REFUSED = re.compile(
     "authentication ?failed|InvalidAccessKeyId|SignatureDoesNotMatch",
     re.IGNORECASE,
 )
+LOCK_REMEDY = "check locks[].database or locks[].zookeeper, the password, and that the driver is installed"
 HISTORY_REMEDY = "set history.table to a new table or to an existing history, and allow writing to it"
 ROLLBACK_FLAG = "polaris.config.rollback.compaction.on-conflicts.enabled"
 ROLLBACK_REMEDY = (
@@ -85,6 +88,8 @@ def check_connections(settings: Settings, *, observe: bool = False) -> Iterator[
     history = history_table(settings, catalogs)
     if history is not None:
         yield _tried(f"history table {history.name}", HISTORY_REMEDY, _history, catalogs, history, observe)
+    for lock in settings.locks:
+        yield _tried(f"Flink's lock {lock.lock_id}", LOCK_REMEDY, _lock, lock)
     yield _tried("in-flight folder", "make state.checkpoint writable", _in_flight, settings, observe)
     yield from _check_kafka(settings, observe=observe)
 
@@ -228,6 +233,11 @@ def _in_flight(settings: Settings, observe: bool) -> str:
     with _folders_kept(f"{records.location}/probe"):
         records.probe()
     return f"wrote, read and deleted a file in {records.location}"
+
+
+def _lock(settings: LockSettings) -> str:
+    held = opened(settings).held()
+    return "it is held: nothing is written to its tables now" if held else "it can be read; nobody holds it"
 
 
 def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:

@@ -20,6 +20,7 @@ from compactor.settings.locks import LockSettings
 from compactor.settings.tree import CommitSettings, Settings, load_settings
 from compactor.spark.java import REST_CATALOG_JARS, fetch_jars
 from compactor.table_names import TableName
+from streaming.commands.connection_checks import Status, check_connections
 from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
@@ -97,6 +98,18 @@ def test_a_lock_in_no_place_or_in_two_is_refused(tmp_path: Path, given: dict[str
     with pytest.raises(InputError, match=message) as caught:
         load_settings(file, {})
     assert "secret" not in str(caught.value)
+
+
+def test_check_config_tries_the_locks(tmp_path: Path, database: FlinkDatabase) -> None:
+    database.lock("job-2")
+    away = LockSettings(tables=("*",), lock_id="job-3", database=f"sqlite:///{tmp_path}/empty.db")
+    locks = (database.settings("job-1"), database.settings("job-2"), away)
+    catalog = {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}"}
+    settings = Settings(catalogs={"lake": catalog}, state={"checkpoint": str(tmp_path)}, locks=locks)
+    found = {check.name: check for check in check_connections(settings)}
+    assert found["Flink's lock job-1"].detail == "it can be read; nobody holds it"
+    assert "it is held" in found["Flink's lock job-2"].detail
+    assert found["Flink's lock job-3"].status is Status.FAILED
 
 
 @pytest.fixture(scope="module")
