@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from pathlib import Path
@@ -26,7 +28,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from compactor.iceberg.tables import Catalogs
+from compactor.iceberg.tables import Catalogs, file_sizes
+from compactor.settings.policy import PolicySettings
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from tests.benchmarks.machine import description
@@ -40,12 +43,12 @@ from tests.soak.faults import Stage, broken, next_fault
 from tests.soak.looks import GROWING, Minute, growth, look, slope, warm
 from tests.soak.writers import PARTS, WRITERS, Writer, writing
 
-MIN_INPUT_FILES = 5
+SMALLEST_FILE = 1024  # bytes
 GROWTH = 1.1
 PATIENCE = 180.0  # seconds, for the debt that is left
 SCRAPE = "5s"
 SETTINGS = {
-    "policy": {"min_input_files": MIN_INPUT_FILES},
+    "policy": {name: PolicySettings().model_dump()[name] for name in ("strategy", "min_row_group_size")},  # as users'
     "commit": {"polaris_rollback": "always"},
     # A small cache is full in minutes: what grows then is no cache.
     "service": {"manifest_cache_bytes": 8 * 2**20, "sweep_seconds": 30},
@@ -61,6 +64,7 @@ class Soaked:
     figures: dict[str, float]
     alerts: list[str]
     wrong: dict[str, str]
+    troubles: dict[str, int]
 
 
 def writers_lake(scene: Scene, rollback: FaultyCatalog) -> Lake:
@@ -123,7 +127,18 @@ def soak(stage: Stage, rules: Prometheus, options: argparse.Namespace, console: 
             console.print(shown(minutes[-1:]), *sorted(alerts), *(each.failures for each in stage.writers))
     wrong = judged(stage, minutes, alerts)
     return Soaked(options.seed, minutes, figures(stage, rules, minutes, time.monotonic() - started), sorted(
-        f"{name} ({count} looks)" for name, count in alerts.items()), wrong)  # fmt: skip
+        f"{name} ({count} looks)" for name, count in alerts.items()), wrong, troubles(scene))  # fmt: skip
+
+
+def troubles(scene: Scene) -> dict[str, int]:
+    """What the services could not do, by reason, from their logs."""
+    found = Counter[str]()
+    for text in (line for each in scene.site.services for line in each.log_text.splitlines()):
+        with suppress(json.JSONDecodeError):  # the last line of a life that was killed
+            line = json.loads(text)
+            if line["message"] in {"run failed", "file group not rewritten"}:
+                found[f"{line['message']}: {line['reason']}"] += 1
+    return dict(found.most_common())
 
 
 def judged(stage: Stage, minutes: Sequence[Minute], alerts: dict[str, int]) -> dict[str, str]:
@@ -159,9 +174,11 @@ def judged(stage: Stage, minutes: Sequence[Minute], alerts: dict[str, int]) -> d
 
 
 def small_bound(writers: Sequence[Writer], minutes: Sequence[Minute]) -> int:
-    """Small files of one table: what makes its partitions due, and what a minute of faults may add."""
+    """Small files of one table: what the tiers may leave (`compactor/debt/tiers.py`), and what a faulty minute adds."""
+    policy, target = PolicySettings(), file_sizes(PolicySettings(), {}).target
+    tiers = 1 + math.log(target / SMALLEST_FILE, policy.growth / (policy.growth - 1))
     most = max(each.commits for each in writers) / (minutes[-1].at / 60)
-    return round(PARTS * (MIN_INPUT_FILES + most))
+    return round(PARTS * (tiers + most))
 
 
 def figures(stage: Stage, rules: Prometheus, minutes: Sequence[Minute], seconds: float) -> dict[str, float]:

@@ -28,10 +28,11 @@ from tests.conftest import Lake
 from tests.faults.scene import Scene
 from tests.integration.service_process import free_port
 from tests.services.faulty_catalog import in_front_of
-from tests.soak.__main__ import MIN_INPUT_FILES, SETTINGS, writers_lake
+from tests.soak.__main__ import SETTINGS, writers_lake
 from tests.soak.writers import Merges, writing
 
 MOST_FAILED = 0.01
+MIN_INPUT_FILES = 5
 APPEND_SECONDS = 4.0
 LOOK_SECONDS = 5.0
 HELD: dict[str, dict[str, Any]] = {"as by default": {}, "at once": {"hold_seconds": 0}}
@@ -78,7 +79,8 @@ class Outcome:
 
 @contextmanager
 def staged(folder: Path, commit: dict[str, Any], seed: int, merge_of: int) -> Iterator[tuple[Scene, list[HotMerges]]]:
-    settings = {**SETTINGS, "commit": {"polaris_rollback": "never", **commit}}
+    policy = {"strategy": "threshold", "min_input_files": MIN_INPUT_FILES}
+    settings = {**SETTINGS, "policy": policy, "commit": {"polaris_rollback": "never", **commit}}
     scene = Scene(folder, settings, free_port())
     try:
         with in_front_of(scene.catalog_uri, "") as catalog:

@@ -58,6 +58,16 @@ def report(soaks: Sequence[Mapping[str, Any]]) -> str:
         lines.append(f"- Seed {each['seed']}, {len(each['minutes'])} minutes: {told or 'nothing'}.")
     lines += ["", "## Alerts that fired", ""]
     lines += [f"- Seed {each['seed']}: {'; '.join(each['alerts']) or 'none'}." for each in soaks]
+    lines += [
+        "",
+        "## What the service could not do at once",
+        "",
+        "It tried again later, or left the files as they were.",
+        "",
+    ]
+    for each in soaks:
+        told = "; ".join(f"{name} ({count})" for name, count in each["troubles"].items())
+        lines.append(f"- Seed {each['seed']}: {told or 'nothing'}.")
     lines += ["", "## Expectations that were not met", ""]
     for each in soaks:
         lines += [
