@@ -59,8 +59,7 @@ def deletes(lake: Lake, table: str) -> list[Content]:
     return sorted((each.content for each in take_inventory(lake.view(table), ManifestCache(1 << 24)).deletes), key=str)
 
 
-@pytest.mark.parametrize("by", ["", BY_A])
-@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(("version", "by"), [(2, BY_A), (3, ""), *slow((2, ""), (3, BY_A))])
 def test_equality_deletes_become_positions(lake: Lake, table_name: str, version: int, by: str) -> None:
     create(lake, table_name, version, MERGE_ON_READ, by)
     insert(lake, table_name, 3)

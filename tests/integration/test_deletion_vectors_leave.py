@@ -30,7 +30,7 @@ ONE_LAYOUT = pytest.mark.parametrize(
     "by",
     [pytest.param("", marks=pytest.mark.slow, id="unpartitioned"), pytest.param(BUCKETED, id="bucketed")],
 )
-ENGINES = pytest.mark.parametrize("engine", ["auto", "encode", "spark"])
+ENGINES = pytest.mark.parametrize("engine", ["auto", "encode", *slow("spark")])
 EACH_COMMIT_ITS_MANIFEST = "'commit.manifest-merge.enabled'='false'"
 
 

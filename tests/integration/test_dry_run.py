@@ -82,11 +82,18 @@ REQUESTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
+QUICK = {
+    ("forced", with_position_deletes),
+    ("limited", with_position_deletes),
+    ("forced", drifted),
+    ("forced", with_equality_deletes),
+}
+
+
 def each_with_each() -> Iterator[Any]:
-    """Each request and three kinds of tables; the other combinations are slow."""
+    """Each request with each kind of table; most are slow."""
     for made, request in product(KINDS, REQUESTS):
-        quick = made is with_position_deletes or (request == "forced" and made in {drifted, with_equality_deletes})
-        marks = () if quick else pytest.mark.slow
+        marks = () if (request, made) in QUICK else pytest.mark.slow
         yield pytest.param(made, *REQUESTS[request], id=f"{request}-{made.__name__}", marks=marks)
 
 

@@ -13,7 +13,7 @@ from tests.integration.service_process import wait_for
 from tests.services.java_process import JavaProcess, java_process
 from tests.services.reporter import built_reporter, documents, new_topic, numbers, properties
 
-pytestmark = [pytest.mark.kafka, pytest.mark.spark]
+pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ from tests.integration.service_process import (
     wait_for,
 )
 from tests.services.processes import kill, python_workers
+from tests.slow import slow
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -63,12 +64,14 @@ def test_every_line_is_an_object_through_crashes(tmp_path: Path, broker: str) ->
 @pytest.mark.parametrize(
     ("arguments", "environment", "code", "said"),
     [
-        (("run", "--bogus"), {}, 2, "Error: No such option"),
         (("run",), {"FIRNLINE_POLICY__GROWTH": "much"}, 2, "policy.growth"),
-        (("run",), {"FIRNLINE_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}, 3, "check kafka.bootstrap_servers"),
         (("run",), NO_JVM, 1, "Error occurred during initialization of VM"),
+        *slow(
+            (("run", "--bogus"), {}, 2, "Error: No such option"),
+            (("run",), {"FIRNLINE_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}, 3, "check kafka.bootstrap_servers"),
+        ),
     ],
-    ids=["arguments", "setting", "broker", "jvm"],
+    ids=["setting", "jvm", "arguments", "broker"],
 )
 def test_a_start_that_fails_says_why_in_an_object(
     arguments: tuple[str, ...], environment: dict[str, str], code: int, said: str, tmp_path: Path, broker: str

@@ -44,6 +44,7 @@ def checksum(site: Site, table: str, served: RestCatalog, folder: Path) -> list[
     return [tuple(row) for row in duckdb.execute(query).fetchall()]
 
 
+@pytest.mark.slow
 def test_commits_from_before_the_first_start_become_one_replace_commit(
     lake: Site, table: str, rest_catalog: RestCatalog, tmp_path: Path
 ) -> None:
