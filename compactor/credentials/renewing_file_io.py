@@ -11,19 +11,19 @@ from pyiceberg.io import FileIO, InputStream, OutputStream
 from pyiceberg.io.pyarrow import PyArrowFile, PyArrowFileIO
 from pyiceberg.typedef import Properties
 
-from compactor.credentials.credential import Credential, means_expired
+from compactor.credentials.credential import means_expired
+from compactor.credentials.shared_file_systems import shared_file_system
 from compactor.credentials.vended import VendedCredential
 
 Found = TypeVar("Found")
 
 
 class RenewingFileIO(PyArrowFileIO):
-    """Makes its file systems again when the credential has changed. `properties` has the present credential in it."""
+    """Uses another file system when the credential has changed. `properties` has the present credential in it."""
 
     def __init__(self, properties: Properties, vended: VendedCredential) -> None:
         self.vended = vended
         self._fixed = dict(properties)
-        self._made: tuple[Credential | None, dict[tuple[str, str | None], FileSystem]] = (None, {})
         super().__init__(properties)
         self.fs_by_scheme = self._file_system
 
@@ -45,14 +45,7 @@ class RenewingFileIO(PyArrowFileIO):
         return _RenewingFile(super().new_output(location), self, location)
 
     def _file_system(self, scheme: str, netloc: str | None) -> FileSystem:
-        credential = self.vended.current()
-        made_with, made = self._made
-        if made_with != credential:
-            made = {}
-            self._made = (credential, made)
-        if (scheme, netloc) not in made:
-            made[scheme, netloc] = self._initialize_fs(scheme, netloc)
-        return made[scheme, netloc]
+        return shared_file_system(self.properties, scheme, netloc)
 
 
 class _RenewingFile(PyArrowFile):

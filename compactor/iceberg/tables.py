@@ -19,6 +19,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
 
+from compactor.credentials.shared_file_systems import sharing
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, retried
 from compactor.iceberg.conditional_load import Loaded, TableLoader
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
@@ -327,7 +328,7 @@ class Catalogs:
 
 def _view(name: TableName, found: Loaded, ref: str) -> TableView:
     table = found.table
-    return TableView(name, table.metadata, table.metadata_location, table.io, ref, found.etag)
+    return TableView(name, table.metadata, table.metadata_location, sharing(table.io), ref, found.etag)
 
 
 def _message(error: Exception) -> str:

@@ -10,6 +10,7 @@ from pyiceberg.io import FileIO, InputStream, OutputStream, load_file_io
 from pyspark import TaskContext
 
 from compactor.credentials.renewing_file_io import renewing
+from compactor.credentials.shared_file_systems import sharing
 from compactor.credentials.vended import VendedCredential
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
@@ -38,7 +39,7 @@ class FileIOByteStore:
         _check_parsable(location)
         scheme = location.partition(":")[0] if ":" in location else ""
         if scheme not in self._file_ios:
-            self._file_ios[scheme] = renewing(load_file_io(self.properties, location), self.vended)
+            self._file_ios[scheme] = renewing(sharing(load_file_io(self.properties, location)), self.vended)
         return self._file_ios[scheme]
 
     def size(self, location: str) -> int:
