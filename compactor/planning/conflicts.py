@@ -8,12 +8,14 @@ the outputs carry the planned snapshot's data sequence number, so newer deletes 
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from pyiceberg.table.snapshots import Snapshot
+
 from compactor.debt.table_changes import Gap, entries_changed, manifests_added, unseen_snapshots
-from compactor.errors import ReplanError
+from compactor.errors import ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
 from compactor.manifests.cache import ManifestCache
@@ -22,21 +24,66 @@ from compactor.planning.planner import FileGroup
 from compactor.reasons import Reason
 
 
-def changes_since(now: TableView, snapshot_id: int, cache: ManifestCache) -> tuple[FileEntry, ...]:
-    """All files added and removed on the view's branch after `snapshot_id`, which may itself have expired.
+def is_traced(now: TableView, snapshot_id: int) -> bool:
+    """Whether the table's metadata lists every commit of the branch after `snapshot_id`."""
+    return not isinstance(unseen_snapshots(now.metadata, snapshot_id, now.ref), Gap)
+
+
+def changes_since(now: TableView, planned: TableView, snapshot_id: int, cache: ManifestCache) -> tuple[FileEntry, ...]:
+    """All files added and removed on the branch after the planned snapshot.
+
+    Where the metadata does not list all commits in between (they expired, or the catalog shows the newest alone, as
+    Nessie does), the files of both snapshots are compared: what was added and removed again is not among the changes.
 
     Raises:
-        ReplanError: the branch no longer descends from that snapshot (a rollback), or history in between expired.
+        ReplanError: the branch no longer descends from that snapshot (a rollback), or its manifests are gone.
         RetryError: a manifest cannot be read.
     """
     unseen = unseen_snapshots(now.metadata, snapshot_id, now.ref)
-    if isinstance(unseen, Gap):
+    if not isinstance(unseen, Gap):
+        return tuple(entries_changed(now, manifests_added(now, unseen), cache))
+    before = planned.metadata.snapshot_by_id(snapshot_id)
+    if before is None or now.metadata.snapshot_by_id(snapshot_id) is not None:
         raise ReplanError(
             f"branch {now.ref} of {now.name} no longer descends from the planned snapshot {snapshot_id}: it was rolled "
-            "back, or its history expired",
+            "back",
             reason=Reason.HISTORY_GAP,
         )
-    return tuple(entries_changed(now, manifests_added(now, unseen), cache))
+    try:
+        return _differences(planned, before, now, cache)
+    except RetryError as error:
+        raise ReplanError(
+            f"the history of {now.name} since the planned snapshot {snapshot_id} expired: {error}",
+            reason=Reason.HISTORY_GAP,
+        ) from error
+
+
+def _differences(planned: TableView, before: Snapshot, now: TableView, cache: ManifestCache) -> tuple[FileEntry, ...]:
+    """Live files that one of two snapshots has more often than the other; manifests that both list are not read."""
+    old, new = (
+        {each.manifest_path: each for each in each_of} for each_of in (planned.manifests(before), now.manifests())
+    )
+    gone = _live(cache.read(planned, [each for path, each in old.items() if path not in new]))
+    come = _live(cache.read(now, [each for path, each in new.items() if path not in old]))
+    added, removed = _more(come, gone), _more(gone, come)
+    return (
+        *(entry._replace(status=Status.DELETED) for entry in removed),
+        *(entry._replace(status=Status.ADDED) for entry in added),
+    )
+
+
+def _live(manifests: Iterable[Iterable[FileEntry]]) -> list[FileEntry]:
+    return [entry for entries in manifests for entry in entries if entry.is_live]
+
+
+def _more(some: Sequence[FileEntry], others: Sequence[FileEntry]) -> Iterator[FileEntry]:
+    """Entries of `some` that `others` have not, or not as often."""
+    left = Counter(entry.identity for entry in others)
+    for entry in some:
+        if left[entry.identity]:
+            left[entry.identity] -= 1
+        else:
+            yield entry
 
 
 def touched_groups(groups: Sequence[FileGroup], changes: Iterable[FileEntry]) -> dict[int, str]:

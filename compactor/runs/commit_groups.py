@@ -101,7 +101,7 @@ class _GroupCommit:
         dangling = _dangling(self._plan, pairs, head.changes, changes)
         if not self._kept and not (self._only_deletes and dangling):
             return lambda: Committed(snapshot_id=None, kept=(), dropped=self._dropped, delete_files_removed=0)
-        new = _new_deletes(head.table, pairs, self._tools.deletes_at(head.attempt), changes, dangling)
+        new = _new_deletes(head, pairs, self._tools.deletes_at(head.attempt), changes, dangling)
         return partial(self._send, pairs, dangling, new)
 
     def _send(self, pairs: Sequence[Pair], dangling: Sequence[FileEntry], new: NewDeletes) -> Committed:
@@ -171,7 +171,7 @@ def _dangling(
 
 
 def _new_deletes(
-    now: TableView, pairs: Sequence[Pair], location: str, changes: Changes, dangling: Sequence[FileEntry]
+    head: Head, pairs: Sequence[Pair], location: str, changes: Changes, dangling: Sequence[FileEntry]
 ) -> NewDeletes:
     """Write the delete files of the outputs."""
     deleted = [
@@ -180,11 +180,11 @@ def _new_deletes(
         for part, positions in zip(group.parts, settled.deleted, strict=True)
         if positions
     ]
-    head = now.snapshot.snapshot_id if now.snapshot and any(settled.touched for _, settled in pairs) else None
+    from_head = not head.traced or any(settled.touched for _, settled in pairs)
     return NewDeletes(
-        files=tuple(write_deletes(now, location, deleted)),
+        files=tuple(write_deletes(head.table, location, deleted)),
         rows=sum(len(each.positions) for each in deleted),
-        validated_at=head,
+        validated_at=head.table.snapshot.snapshot_id if head.table.snapshot and from_head else None,
         company=_company(pairs, changes) if deleted and not dangling else None,
     )
 

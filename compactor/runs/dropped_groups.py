@@ -58,7 +58,7 @@ def reclassify_conflicts(
     snapshot_id = plan.snapshot_id or 0
     try:
         now = catalogs.load(plan.table.name, plan.table.ref)
-        changes = changes_since(now, snapshot_id, cache)
+        changes = changes_since(now, plan.table, snapshot_id, cache)
     except ReplanError as error:
         return (*mine, *(_planned_anew(drop, str(error), error.reason) for drop in others))
     except FirnlineError:  # the other commits cannot be read

@@ -13,7 +13,7 @@ from compactor.errors import ReplanError
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
-from compactor.planning.conflicts import changes_since
+from compactor.planning.conflicts import changes_since, is_traced
 from compactor.reasons import Reason
 from compactor.spark.java_table import JavaTable
 
@@ -33,11 +33,14 @@ class Head:
         table: As it is now.
         changes: Of the commits since the plan.
         attempt: 1 for the first.
+        traced: Whether the metadata lists all these commits. If not, Iceberg cannot validate from the plan: the commit
+            has to name this head as the snapshot up to which others were taken into account.
     """
 
     table: TableView
     changes: Sequence[FileEntry]
     attempt: int
+    traced: bool = True
 
 
 def commit_beside_others(
@@ -53,7 +56,8 @@ def commit_beside_others(
         java.refresh()
         java.check_unchanged()
         now = catalogs.load(java.view.name, java.view.ref)
-        send = prepare(Head(now, changes_since(now, java.snapshot_id, cache), attempt))
+        changes = changes_since(now, java.view, java.snapshot_id, cache)
+        send = prepare(Head(now, changes, attempt, is_traced(now, java.snapshot_id)))
         try:
             return send()
         except ReplanError as error:

@@ -62,15 +62,11 @@ class JavaTable:
 
         Raises:
             RetryError: Spark's catalog cannot load it.
-            ReplanError: the table was replaced, its format version changed, or the planned snapshot expired.
+            ReplanError: the table was replaced, or its format version changed.
         """
         table = cls(session, None, view, snapshot_id)
         table.load_anew()
         table.check_unchanged()
-        if table.handle.snapshot(snapshot_id) is None:
-            raise ReplanError(
-                f"snapshot {snapshot_id} of {view.name} expired since planning", reason=Reason.SNAPSHOT_EXPIRED
-            )
         return table
 
     @property

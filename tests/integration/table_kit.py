@@ -160,6 +160,12 @@ def expire(lake: Lake, table: str) -> None:
     loaded.expireSnapshots().expireSnapshotId(pinned).commit()
 
 
+def expire_history(lake: Lake, table: str, *, clean: bool = True) -> None:
+    """All snapshots but the newest; with `clean` also the files that only they need. Nessie shows tables like this."""
+    expiry = java_table(lake, table).expireSnapshots().expireOlderThan(2**53).retainLast(1)
+    expiry.cleanExpiredFiles(clean).commit()
+
+
 def upgrade(lake: Lake, table: str) -> None:
     lake.sql(f"ALTER TABLE lake.{table} SET TBLPROPERTIES ('format-version'='3')")
 

@@ -7,7 +7,7 @@ run must be one `replace`, leave nothing to do, no in-flight record and no data 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -39,6 +39,7 @@ from tests.integration.table_kit import (
     delete_equal,
     engines,
     expire,
+    expire_history,
     insert,
     java_table,
     overwrite,
@@ -607,12 +608,59 @@ def test_writers_that_conflict_win(lake: Lake, table_name: str, conflict: str, w
         assert unreferenced(lake, table_name) == set()
 
 
-def test_a_planned_snapshot_that_expires_before_the_run_is_planned_anew(lake: Lake, table_name: str) -> None:
+def test_a_planned_snapshot_that_expires_before_the_run_is_planned_anew_if_spark_is_to_read_it(
+    lake: Lake, table_name: str
+) -> None:
     create(lake, table_name)
     insert(lake, table_name, 3)
     with pytest.raises(ReplanError) as raised:
-        interfere(lake, table_name, expire, WHEN[0])
+        interfere(lake, table_name, expire, WHEN[0], "spark")
     assert raised.value.reason == "snapshot_expired"
+
+
+def delete_and_expire(lake: Lake, table: str) -> None:
+    append(lake, table)
+    delete_by_position(lake, table)
+    expire_history(lake, table)
+
+
+def compact_one_and_expire(lake: Lake, table: str) -> None:
+    where = "where => 'a = \"p1\"', options => map('rewrite-all', 'true')"
+    lake.sql(f"CALL lake.system.rewrite_data_files(table => '{table}', {where})")
+    append(lake, table)
+    expire_history(lake, table, clean=False)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(
+    ("other", "when", "committed", "left"),
+    [
+        (delete_and_expire, WHEN[1], ["p0", "p1"], [number for number in range(10) if number != 5]),
+        (compact_one_and_expire, WHEN[1], ["p0"], range(10)),
+        *slow(
+            (delete_and_expire, WHEN[0], ["p0", "p1"], [number for number in range(10) if number != 5]),
+            (compact_one_and_expire, WHEN[0], ["p0"], range(10)),
+        ),
+    ],
+)
+def test_a_history_that_expires_meanwhile_costs_nothing(
+    lake: Lake,
+    table_name: str,
+    other: Callable[[Lake, str], None],
+    when: str,
+    committed: list[str],
+    left: Sequence[int],
+    version: int,
+) -> None:
+    """The files of both snapshots tell what others did; groups that lost no file are committed."""
+    create(lake, table_name, version, MERGE_ON_READ, "PARTITIONED BY (a)")
+    insert(lake, table_name, 3)
+    result = interfere(lake, table_name, other, when)
+    assert sorted(group.planned.file_group.partition["a"] for group in result.groups) == committed
+    assert sum(group.rows_rebased for group in result.groups) == 3 * (10 - len(left))
+    assert sorted(row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")) == sorted([*left, *left, *left, 77])
+    if len(committed) == 2:  # else the files that the other compactor replaced are still there
+        assert unreferenced(lake, table_name) == set()
 
 
 def test_a_planned_snapshot_that_expires_before_the_commit_costs_nothing(lake: Lake, table_name: str) -> None:

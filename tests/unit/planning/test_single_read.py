@@ -201,10 +201,10 @@ def test_a_recount_after_a_contradicted_walk_reads_each_manifest_list_once(
 
 
 def test_the_check_before_a_commit_reads_each_manifest_list_once(lake: LookedAt) -> None:
-    planned_at = lake.load().snapshot
-    assert planned_at is not None
+    planned = lake.load()
+    assert planned.snapshot is not None
     for category in CATEGORIES:
         lake.history.append_unreal(category, [10])
-    changes = changes_since(lake.load(), planned_at.snapshot_id, ManifestCache(1 << 20))
+    changes = changes_since(lake.load(), planned, planned.snapshot.snapshot_id, ManifestCache(1 << 20))
     assert len(changes) == len(CATEGORIES)
     assert lake.io.manifest_lists == [1] * len(CATEGORIES)
