@@ -454,4 +454,22 @@ MUTATIONS: Final = (
         "            return made\n",
         f"{_GROUPS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
     ),
+    Mutation(
+        "15",
+        "Iceberg validates from the planned snapshot although its successors expired",
+        "compactor/runs/commit_groups.py",
+        "from_head = not head.traced or any(",
+        "from_head = any(",
+        "tests/integration/test_table_kinds.py::test_a_history_that_expires_meanwhile_costs_nothing"
+        "[compact_one_and_expire-before the commit-committed1-left1-2]",
+    ),
+    Mutation(
+        "15",
+        "a file that was removed while its history expired counts as there",
+        "compactor/planning/conflicts.py",
+        "*(entry._replace(status=Status.DELETED) for entry in removed),",
+        "*(entry for entry in ()),",
+        "tests/integration/test_table_kinds.py::test_a_history_that_expires_meanwhile_costs_nothing"
+        "[compact_one_and_expire-before the commit-committed1-left1-2]",
+    ),
 )

@@ -454,14 +454,6 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "converted",
-        "the bloom filter of a column that was widened is asked for wider values",
-        "compactor/rewrite/deletes/key_search.py",
-        "if column.position is not None and column.convert is None",
-        "if column.position is not None",
-        f"{_SEARCH}::test_a_filter_of_a_column_that_was_widened_is_not_asked",
-    ),
-    Mutation(
-        "converted",
         "a bloom filter is believed that does not know the values of its column",
         "compactor/rewrite/deletes/key_search.py",
         "if bloom is None or not all(bloom.may_hold(chunk.physical_type, [each]) for each in known):",
@@ -474,7 +466,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/parquet/bloom_filter.py",
         "((digest >> 32) * len(self.words)) >> 32",
         "((digest & 0xFFFFFFFF) * len(self.words)) >> 32",
-        f"{_SEARCH}::test_the_rows_are_those_of_a_plain_comparison",
+        "tests/unit/rewrite/test_bloom_filter.py::test_a_filter_knows_every_value_and_few_others",
     ),
     Mutation(
         "converted",
