@@ -43,14 +43,6 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "1",
-        "a planned snapshot that has expired is read all the same",
-        "compactor/spark/java_table.py",
-        "        if self.handle.snapshot(self.snapshot_id) is None:",
-        "        if False:",
-        f"{_KINDS}::test_a_planned_snapshot_that_expires_before_the_run_is_planned_anew_if_spark_is_to_read_it",
-    ),
-    Mutation(
-        "1",
         "success without a commit is believed (apache/iceberg 17202)",
         "compactor/commit/replace.py",
         "return _verified(table, changes, summary)",
