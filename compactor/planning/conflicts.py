@@ -65,7 +65,7 @@ def _differences(planned: TableView, before: Snapshot, now: TableView, cache: Ma
     )
     gone = _live(cache.read(planned, [each for path, each in old.items() if path not in new]))
     come = _live(cache.read(now, [each for path, each in new.items() if path not in old]))
-    added, removed = _more(come, gone), _more(gone, come)
+    added, removed = more_often(come, gone), more_often(gone, come)
     return (
         *(entry._replace(status=Status.DELETED) for entry in removed),
         *(entry._replace(status=Status.ADDED) for entry in added),
@@ -76,8 +76,8 @@ def _live(manifests: Iterable[Iterable[FileEntry]]) -> list[FileEntry]:
     return [entry for entries in manifests for entry in entries if entry.is_live]
 
 
-def _more(some: Sequence[FileEntry], others: Sequence[FileEntry]) -> Iterator[FileEntry]:
-    """Entries of `some` that `others` have not, or not as often."""
+def more_often(some: Sequence[FileEntry], others: Sequence[FileEntry]) -> Iterator[FileEntry]:
+    """Pure: entries of `some` that `others` have not, or not as often."""
     left = Counter(entry.identity for entry in others)
     for entry in some:
         if left[entry.identity]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -16,7 +17,7 @@ from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
 from compactor.manifests.columns import EntryColumns
 from compactor.manifests.live_files import DeleteIndex, LiveFile, LiveRows
 from compactor.partitions import PartitionKey, PartitionLayout
-from compactor.planning.conflicts import touched_groups
+from compactor.planning.conflicts import more_often, touched_groups
 from compactor.planning.dangling_deletes import coverable_deletes, dangling_deletes
 from compactor.planning.inventory import Inventory
 from compactor.planning.planner import FileGroup, batches
@@ -275,3 +276,18 @@ def test_a_commit_is_known_again_by_its_run_and_its_part() -> None:
     assert not summary.matches({})
     assert not summary.matches(replace(summary, run_id="another run").properties)
     assert not summary.matches(replace(summary, part="1/3").properties)
+
+
+PATHS = st.lists(st.sampled_from("abcd"), max_size=8)
+
+
+@given(PATHS, PATHS)
+def test_what_one_snapshot_has_more_often_leads_from_the_other_to_it(before: list[str], after: list[str]) -> None:
+    """A file may be in a table more than once."""
+    old, new = ([entry(Content.DATA, path, PartitionKey(0, "[]"), 1) for path in paths] for paths in (before, after))
+    added, removed = [*more_often(new, old)], [*more_often(old, new)]
+    counts = Counter(before)
+    counts.subtract(each.path for each in removed)
+    counts.update(each.path for each in added)
+    assert +counts == Counter(after)
+    assert not {each.path for each in added} & {each.path for each in removed}
