@@ -69,7 +69,7 @@ test-merges: setup ## A MERGE every 20 s on one hot partition, no rollback: who 
 	@deploy/setup.sh rest-s3
 	@$(PYTHON_IN_VENV) -m tests.soak.merges $(ARGS)
 
-test-faults: setup ## Break the broker, catalog, store, disk and processes beside the service; half an hour (ARGS="--help")
+test-faults: setup ## Break the broker, catalog, store, disk and processes beside the service; over an hour (ARGS="--help")
 	@deploy/setup.sh rest-s3
 	@$(PYTHON_IN_VENV) -m tests.faults $(ARGS)
 
