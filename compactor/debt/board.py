@@ -378,7 +378,7 @@ class DebtBoard:
             self._keep(replace(known, stale=reason, waiting_since=waiting, recounting=recounting))
 
     def left_to_others(self, table: TableName) -> None:
-        """The table waits on purpose: it is due anew with its next change, and nobody is late."""
+        """The table waits on purpose: it is not late, and becomes due again with its next change."""
         with self._lock:
             known = self._tables.get(table)
             if known is not None:

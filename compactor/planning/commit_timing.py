@@ -33,7 +33,7 @@ UPSERTS: Final = "added-equality-delete-files"
 @dataclass(frozen=True)
 class Rhythm:
     """Row-level commits of other writers: when the last one was (seconds since the epoch), and the usual seconds
-    between two, or those that are assumed after the only one.
+    between two; after the only one, an assumption.
     """
 
     last: float

@@ -46,7 +46,7 @@ class Head:
 def commit_beside_others(
     java: JavaTable, catalogs: Catalogs, cache: ManifestCache, prepare: Callable[[Head], Send[Done]]
 ) -> Done:
-    """Prepare a commit for the branch as it is, and send it; prepare it anew if another commit came in between.
+    """Prepare a commit for the branch as it is, and send it; prepare it again if another commit came in between.
 
     Raises:
         FirnlineError: from `prepare`, or by class the reaction; nothing was committed (unless it is a

@@ -82,7 +82,7 @@ class RunTools:
     def hold(self, table: TableView, run_id: str, watch: RunWatch, charge: Charge) -> None:
         """Wait for the right moment of a run's commit, unless the run is stopped before.
 
-        A lock is looked at again after the wait for a writer: it may have been taken meanwhile.
+        A lock is looked at again after the wait for a writer: it may have been taken during the wait.
 
         Raises:
             LaterError: another maintenance keeps its lock on the table for too long.

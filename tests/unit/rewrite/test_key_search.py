@@ -62,7 +62,7 @@ def test_the_rows_are_those_of_a_plain_comparison(
     statistics: bool,
     filters: bool,
 ) -> None:
-    """Statistics and bloom filters only save reading: with `filters` they are asked whatever that costs."""
+    """Statistics and bloom filters only save reading: with `filters` they are asked at any cost."""
     folder = tmp_path_factory.mktemp("search")
     by_value = []
     for number, (ids, rows, sequence_number) in enumerate(deletes):
