@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
-from compactor.errors import FirnlineError, GiveUpError, ReplanError
+from compactor.errors import FirnlineError, GiveUpError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Status
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
@@ -75,6 +76,33 @@ def reclassify_conflicts(
         for index, drop in enumerate(others)
     ]
     return (*mine, *reclassified)
+
+
+@contextmanager
+def expiry_explained(plan: TablePlan, catalogs: Catalogs) -> Iterator[None]:
+    """An expiry of the planned snapshot deletes manifests that nothing else lists: plan anew, do not try again later.
+
+    Raises:
+        ReplanError: instead of a RetryError, if a manifest cannot be read and the planned snapshot has expired.
+    """
+    try:
+        yield
+    except RetryError as error:
+        if error.reason is not Reason.MANIFEST_UNREADABLE or not _has_expired(plan, catalogs):
+            raise
+        raise ReplanError(
+            f"the planned snapshot {plan.snapshot_id} of {plan.table.name} expired during the run: {error}",
+            reason=Reason.SNAPSHOT_EXPIRED,
+        ) from error
+
+
+def _has_expired(plan: TablePlan, catalogs: Catalogs) -> bool:
+    """Whether the planned snapshot is gone; False if the catalog does not answer."""
+    try:
+        now = catalogs.load(plan.table.name, plan.table.ref)
+    except FirnlineError:
+        return False
+    return now.metadata.snapshot_by_id(plan.snapshot_id or 0) is None
 
 
 def _planned_anew(drop: DroppedGroup, what: str, reason: Reason) -> DroppedGroup:

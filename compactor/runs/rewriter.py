@@ -10,6 +10,7 @@ from compactor.events import RunCommitted, RunFailed, RunPlanned, RunSkipped
 from compactor.planning.budget import Charge, uncharged
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
+from compactor.runs.dropped_groups import expiry_explained
 from compactor.runs.results import RunResult
 from compactor.runs.run import Progress, Run, RunTools
 from compactor.runs.supervisor import Switches
@@ -65,7 +66,8 @@ class Rewriter(RunTools):
             )
         )
         try:
-            result = run.carry_out(plan.snapshot_id)
+            with expiry_explained(plan, self.catalogs):
+                result = run.carry_out(plan.snapshot_id)
         except FirnlineError as failed:
             error = self._cause_of(failed)
             message = f"{error} (after {run.commits} commits of the run)" if run.commits else str(error)
