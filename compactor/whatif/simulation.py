@@ -221,9 +221,9 @@ class _Replay:
             self._unsettled[key] = arrival.at  # ordered by last commit, oldest first
 
     def look(self, now: float) -> None:
-        """Run once: rewrite all that is due or idle, until nothing is."""
-        if self._act(list(self._touched), 0.0, now):
-            self._settle(now)
+        """Run once: rewrite all that is due or idle, until nothing is. Any commit makes the service judge all buckets."""
+        self._act(list(self._touched), 0.0, now)
+        self._settle(now)
         self._touched.clear()
 
     def sweep_until(self, now: float) -> None:
