@@ -62,17 +62,18 @@ def test_a_cron_and_firnline_are_replayed_beside_it() -> None:
     assert was.days == pytest.approx(599 * 60 / 86_400)
 
 
-def test_what_has_gone_idle_is_found_by_the_next_sweep() -> None:
+def test_what_has_gone_idle_is_found_by_the_next_sweep_or_commit() -> None:
     """Five equal files wait for three more; ten minutes later they are idle, and a sweep every 300 s sees it."""
     first = [append(60.0 * number, MEBIBYTE) for number in range(5)]
     policy, other = TieredPolicy(PolicyValues(), SIZES), PartitionKey(0, "[1]")
 
-    def small_files(pause: float, sweep: float) -> int:
-        again = Commit(240 + pause, rewrite=False, writer=UNKNOWN, added={other: (1,)}, removed={})
+    def small_files(pause: float, sweep: float, key: PartitionKey = KEY) -> int:
+        again = Commit(240 + pause, rewrite=False, writer=UNKNOWN, added={key: (1,)}, removed={})
         return assess([*first, again], PolicyValues(), SIZES, policy, [], sweep)[-1].last_small_files
 
     assert [small_files(pause, 0.0) for pause in (599, 600)] == [6, 2]
     assert [small_files(pause, 300.0) for pause in (600, 659, 660)] == [6, 6, 2]  # sweeps at 600 s and 900 s
+    assert [small_files(pause, 300.0, other) for pause in (599, 600)] == [6, 2]
 
 
 def test_a_bill_adds_up_requests_bytes_and_scans() -> None:
