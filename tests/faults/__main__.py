@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -142,34 +142,38 @@ def main() -> None:
         print("\n".join(cell.name for cell in cells))
         return
     console = Console(width=200, stderr=options.output == "json")
-    outcomes = []
     with tempfile.TemporaryDirectory(dir=options.folder, ignore_cleanup_errors=True) as folder:
         console.print(description(Path(folder)))
-        scene = Scene(Path(folder))
-        try:
-            for number, cell in enumerate(cells, 1):
-                started = time.monotonic()
-                outcome = tried(scene, cell)
-                outcomes.append(outcome)
-                verdict = "ok" if outcome.well else f"FAILED {outcome.lost} rows, {outcome.left}, {outcome.error}"
-                console.print(
-                    f"{number}/{len(cells)} {cell.name}: {verdict} ({time.monotonic() - started:.0f} s)",
-                    highlight=False,
-                )
-                if not outcome.well:
-                    (Path(folder) / "site").joinpath("failed").mkdir(exist_ok=True)
-                    console.print(scene.service.log_text[-1500:], highlight=False, markup=False)
-                if outcome.error and scene.service._process.poll() is not None:
-                    scene.start_service()
-        finally:
-            scene.close()
+        outcomes = list(all_tried(cells, Path(folder), console))
     if options.output == "json":
         print(json.dumps([asdict(outcome) for outcome in outcomes], indent=1))
     else:
         console.print(table_of(outcomes))
     failed = [outcome for outcome in outcomes if not outcome.well]
     console.print(f"{len(outcomes)} cells, {len(failed)} failed")
-    sys.exit(bool(failed))
+    sys.exit(bool(failed) or len(outcomes) < len(cells))
+
+
+def all_tried(cells: Sequence[Cell], folder: Path, console: Console) -> Iterator[Outcome]:
+    """Run one cell after the other beside one service; Ctrl-C ends it with what was found until then."""
+    scene = Scene(folder)
+    try:
+        for number, cell in enumerate(cells, 1):
+            started = time.monotonic()
+            outcome = tried(scene, cell)
+            yield outcome
+            verdict = "ok" if outcome.well else f"FAILED {outcome.lost} rows, {outcome.left}, {outcome.error}"
+            seconds = time.monotonic() - started
+            console.print(f"{number}/{len(cells)} {cell.name}: {verdict} ({seconds:.0f} s)", highlight=False)
+            if not outcome.well:
+                (folder / "site").joinpath("failed").mkdir(exist_ok=True)
+                console.print(scene.service.log_text[-1500:], highlight=False, markup=False)
+            if outcome.error and scene.service._process.poll() is not None:
+                scene.start_service()
+    except KeyboardInterrupt:
+        console.print("stopped")
+    finally:
+        scene.close()
 
 
 def table_of(outcomes: list[Outcome]) -> Table:
