@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compactor.errors import RetryError
+from compactor.errors import FirnlineError, RetryError
 from compactor.iceberg.manifest_entries import Content
+from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, uncharged
 from compactor.planning.conversion import plan_conversion
@@ -134,6 +136,18 @@ def test_a_conversion_that_fails_is_charged_for_what_it_read(
     costs.clear()
     assert convert(lake, table_name, "another-run", charge=costs.append).rows == 2
     assert sum(costs, Spent()) == Spent(total.bytes, total.requests, COMMIT_CALLS, 1)
+
+
+def test_a_search_that_fails_is_charged_its_requests(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, properties=MERGE_ON_READ)
+    insert(lake, table_name, 1)
+    delete_equal(lake, table_name, "id", [5])
+    searched = plan_conversion(take_inventory(lake.view(table_name), ManifestCache(1 << 24))).files
+    Path(plain_path(searched[0].entry.path)).unlink()
+    costs: list[Spent] = []
+    with pytest.raises(FirnlineError, match="does not exist any more"):
+        convert(lake, table_name, charge=costs.append)
+    assert [(cost.requests > 0, cost.bytes, cost.commits) for cost in costs] == [(True, 0, 0)]
 
 
 @pytest.mark.parametrize(
