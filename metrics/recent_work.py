@@ -7,8 +7,19 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
-from compactor.events import Event, GroupRewritten, RunCommitted, RunFailed, RunMoved, RunPlanned, RunSkipped
+from compactor.events import (
+    CommitHeld,
+    CommitWaits,
+    Event,
+    GroupRewritten,
+    RunCommitted,
+    RunFailed,
+    RunMoved,
+    RunPlanned,
+    RunSkipped,
+)
 from compactor.table_names import TableName
 
 MOST_KEPT = 50
@@ -24,6 +35,7 @@ class Running:
         tasks: Output tasks in all; None before the first is done.
         bytes_done: Of the input files of the tasks that are done.
         moved_at: When the last of them was done.
+        waits_until: The latest moment to which its finished outputs wait for a writer's commit; None if they do not.
     """
 
     run_id: str
@@ -36,6 +48,7 @@ class Running:
     tasks: int | None = None
     bytes_done: int = 0
     moved_at: float | None = None
+    waits_until: float | None = None
 
     def seconds_left(self, now: float) -> float | None:
         """Estimated time to its end, at the pace so far; None before its first output. 0 if it is overdue."""
@@ -99,16 +112,18 @@ class RecentWork:
                         since=self._clock(),
                     )
                 case RunMoved():
-                    known = self._running.get(event.table)
-                    if known is not None and known.run_id == event.run_id:
-                        self._running[event.table] = replace(
-                            known,
-                            tasks_done=event.tasks_done,
-                            tasks=event.tasks,
-                            bytes_done=event.bytes_done,
-                            bytes=event.bytes,
-                            moved_at=self._clock(),
-                        )
+                    self._change(
+                        event,
+                        tasks_done=event.tasks_done,
+                        tasks=event.tasks,
+                        bytes_done=event.bytes_done,
+                        bytes=event.bytes,
+                        moved_at=self._clock(),
+                    )
+                case CommitWaits():
+                    self._change(event, waits_until=self._clock() + event.seconds)
+                case CommitHeld():
+                    self._change(event, waits_until=None)
                 case GroupRewritten():
                     self._engines.setdefault(event.run_id, Counter())[f"{event.engine}: {event.reason}"] += 1
                 case RunSkipped():
@@ -121,6 +136,11 @@ class RecentWork:
                     self._end(Finished(run_id=event.run_id, table=event.table, at=self._clock(), message=message))
                 case _:
                     pass
+
+    def _change(self, event: RunMoved | CommitWaits | CommitHeld, **values: Any) -> None:
+        known = self._running.get(event.table)
+        if known is not None and known.run_id == event.run_id:
+            self._running[event.table] = replace(known, **values)
 
     def _end(self, run: Finished) -> None:
         self._running.pop(run.table, None)

@@ -188,6 +188,7 @@ def _running(one: Running, now: float) -> Document:
         "bytes_done": one.bytes_done,
         "seconds_left": round(left, 1) if left is not None else None,
         "estimated_end": round(now + left) if left is not None else None,
+        "waits_for_writer_until": round(one.waits_until) if one.waits_until is not None else None,
     }
 
 
@@ -290,6 +291,9 @@ def _running_html(running: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _end(run: Mapping[str, Any]) -> str:
+    if run["waits_for_writer_until"] is not None:
+        until = time.strftime("%H:%M:%SZ", time.gmtime(run["waits_for_writer_until"]))
+        return f"done; commits after a writer's commit, at the latest at {until}"
     if run["estimated_end"] is None:
         return ""
     return f"{time.strftime('%H:%M:%SZ', time.gmtime(run['estimated_end']))} (in {_span(run['seconds_left'])})"

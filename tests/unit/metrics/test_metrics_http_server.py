@@ -21,7 +21,16 @@ from prometheus_client.openmetrics import parser as openmetrics
 
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt
 from compactor.errors import InputError
-from compactor.events import GroupRewritten, RunCommitted, RunFailed, RunMoved, RunPlanned, RunSkipped
+from compactor.events import (
+    CommitHeld,
+    CommitWaits,
+    GroupRewritten,
+    RunCommitted,
+    RunFailed,
+    RunMoved,
+    RunPlanned,
+    RunSkipped,
+)
 from compactor.partitions import PartitionKey
 from compactor.runs.dispatcher import Work
 from compactor.runs.pauses import Pause
@@ -330,6 +339,18 @@ def test_a_run_shows_what_is_done_of_all_and_its_estimated_end():
     assert row == ["lake.db.orders", "4", "112", "1.0 MB of 4.0 MB", "2 of 7", "70.0 s", "00:20:00Z (in 2 min)"]
     overdue = status_document(WELL, (), work.running, (), 9_000.0)["running"][0]
     assert (overdue["seconds_left"], overdue["estimated_end"]) == (0.0, 9_000)
+
+
+def test_a_run_whose_commit_waits_for_a_writer_says_so():
+    work = RecentWork(lambda: 1_000.0)
+    work(RunPlanned(run_id="p", table=ORDERS, groups=4, files=112, bytes=4_000_000, seconds=0.5))
+    work(CommitWaits("p", ORDERS, 60.0))
+    work(CommitHeld("an older run", ORDERS, 3.0, after_writer=True))
+    document = status_document(WELL, (), work.running, (), 1_020.0)
+    assert document["running"][0]["waits_for_writer_until"] == 1_060
+    assert rows_of(status_page(document))[1][-1].endswith("after a writer's commit, at the latest at 00:17:40Z")
+    work(CommitHeld("p", ORDERS, 30.0, after_writer=True))
+    assert status_document(WELL, (), work.running, (), 1_030.0)["running"][0]["waits_for_writer_until"] is None
 
 
 def test_quiet_hours_and_what_is_left_of_the_limits_are_shown(serve):
