@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -24,20 +24,7 @@ class Cost:
 
     table: TableName
     at: float
-    bytes: int
-    requests: int = 0
-    catalog_calls: int = 0
-    commits: int = 1
-
-    @property
-    def spent(self) -> Spent:
-        """The cost without table and time."""
-        return Spent(self.bytes, self.requests, self.catalog_calls, self.commits)
-
-    @classmethod
-    def of(cls, table: TableName, at: float, spent: Spent) -> Cost:
-        """Inverse of `spent`."""
-        return cls(table, at, spent.bytes, spent.requests, spent.catalog_calls, spent.commits)
+    spent: Spent
 
 
 def _none(_table: TableName) -> tuple[str, ...]:
@@ -61,19 +48,14 @@ class Usage:
         commits: Counter[TableName] = Counter()
         by_namespace: dict[str, list[Cost]] = {}
         for cost in recent:
-            commits[cost.table] += cost.commits
+            commits[cost.table] += cost.spent.commits
             for glob in namespaces_of(cost.table):
                 by_namespace.setdefault(glob, []).append(cost)
         return cls(_sum(recent), commits, {glob: _sum(found) for glob, found in by_namespace.items()})
 
 
-def _sum(costs: Sequence[Cost]) -> Spent:
-    return Spent(
-        sum(cost.bytes for cost in costs),
-        sum(cost.requests for cost in costs),
-        sum(cost.catalog_calls for cost in costs),
-        sum(cost.commits for cost in costs),
-    )
+def _sum(costs: Iterable[Cost]) -> Spent:
+    return sum((cost.spent for cost in costs), Spent())
 
 
 class HourOfUsage:
@@ -95,10 +77,10 @@ class HourOfUsage:
     def charge(self, table: TableName, at: float, spent: Spent) -> None:
         """A cost has arisen at `at`."""
         with self._lock:
-            self._add(Cost.of(table, at, spent))
+            self._add(Cost(table, at, spent))
             reserved = self._reserved.get(table)
             if reserved is not None:
-                self._reserved[table] = Cost.of(table, reserved.at, reserved.spent.less(spent))
+                self._reserved[table] = replace(reserved, spent=reserved.spent.less(spent))
 
     def release(self, table: TableName) -> None:
         """The run of the table has ended."""
@@ -115,5 +97,5 @@ class HourOfUsage:
         key = (cost.table, int(cost.at // _SLOT_SECONDS))
         known = self._costs.get(key)
         if known is not None:
-            cost = Cost.of(cost.table, max(known.at, cost.at), known.spent + cost.spent)
+            cost = replace(cost, at=max(known.at, cost.at), spent=known.spent + cost.spent)
         self._costs[key] = cost

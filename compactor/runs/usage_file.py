@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from compactor.errors import RetryError
+from compactor.planning.budget import Spent
 from compactor.reasons import Reason
 from compactor.runs.usage import HOUR, Cost
 from compactor.storage.state_files import StateFolder
@@ -84,7 +85,7 @@ class UsageFile:
 
 
 def _row(cost: Cost) -> dict[str, Any]:
-    numbers = {name: getattr(cost, name) for name in _NUMBERS}
+    numbers = {name: getattr(cost.spent, name) for name in _NUMBERS}
     return {"table": cost.table.key, "at": cost.at, **numbers}
 
 
@@ -92,4 +93,4 @@ def _cost(row: Mapping[str, Any], now: float) -> Cost:
     at, numbers = row["at"], [row[name] for name in _NUMBERS]
     if not all(isinstance(number, int) and number >= 0 for number in numbers) or not isinstance(at, int | float):
         raise ValueError(f"not a cost: {row}")
-    return Cost(TableName.of_key(row["table"]), min(float(at), now), *numbers)
+    return Cost(TableName.of_key(row["table"]), min(float(at), now), Spent(*numbers))

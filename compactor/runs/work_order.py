@@ -143,13 +143,13 @@ def _budgets(caps: HourCaps, spent: Spent, tables: str) -> Iterator[Budget]:
 def reserved(debt: TableDebt, grant: Grant, now: float) -> Cost:
     """A running run, as `Usage` counts it: with its grant."""
     need = needed(debt)
-    return Cost(
-        debt.table,
-        now,
+    granted = Spent(
         need.bytes if grant.bytes is None else grant.bytes,
         need.requests if grant.requests is None else grant.requests,
         need.catalog_calls,
+        commits=1,
     )
+    return Cost(debt.table, now, granted)
 
 
 def needed(debt: TableDebt) -> Spent:

@@ -221,7 +221,7 @@ class _Replay:
             self._unsettled[key] = arrival.at  # ordered by last commit, oldest first
 
     def look(self, now: float) -> None:
-        """Run once: rewrite all that is due or idle, until nothing is. Any commit makes the service judge all buckets."""
+        """Run once: rewrite all that is due or idle, until nothing is. The service judges all buckets at any commit."""
         self._act(list(self._touched), 0.0, now)
         self._settle(now)
         self._touched.clear()

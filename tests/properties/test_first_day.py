@@ -103,13 +103,13 @@ class FirstDay:
         requests = requests_of(files, 1, size)
         if grant.requests is not None:
             requests = min(requests, grant.requests)
-        spent = Spent(size, requests, CATALOG_CALLS)
-        self.starts.append((self.now, Cost(chosen.table, self.now, size, requests, CATALOG_CALLS)))
+        spent = Spent(size, requests, CATALOG_CALLS, 1)
+        self.starts.append((self.now, Cost(chosen.table, self.now, spent)))
         self.first_served.setdefault(chosen.table.name, self.now)
         return self.now + self.chance.uniform(1, 20), len(self.starts), chosen, spent
 
     def _ended(self, done: TableDebt, spent: Spent) -> None:
-        run = Cost(done.table, self.now, spent.bytes, spent.requests, spent.catalog_calls)
+        run = Cost(done.table, self.now, spent)
         self.ends.append(run)
         self.dispatcher._charge(run.table, run.spent)
         self.dispatcher._end(done.table, Attempt(settled=done))
@@ -123,9 +123,9 @@ def most_in_an_hour(runs: list[Cost], resource: str) -> int:
     most = spent = 0
     for run in sorted(runs, key=lambda each: each.at):
         window.append(run)
-        spent += getattr(run, resource)
+        spent += getattr(run.spent, resource)
         while window[0].at <= run.at - HOUR:
-            spent -= getattr(window.popleft(), resource)
+            spent -= getattr(window.popleft().spent, resource)
         most = max(most, spent)
     return most
 
@@ -156,7 +156,7 @@ def test_no_hour_has_more_than_its_caps_and_no_table_starves(which: str, lanes: 
     assert len(in_first_minutes) >= lanes
     most = day.limits.settings.commits_per_table_and_hour
     for number in range(BUSY if most is not None else 0):
-        mine = [Cost(run.table, run.at, 1) for run in day.ends if run.table.name == f"t{number:04d}"]
-        assert most_in_an_hour(mine, "bytes") <= (most or 0)
+        mine = [run for run in day.ends if run.table.name == f"t{number:04d}"]
+        assert most_in_an_hour(mine, "commits") <= (most or 0)
     hours = (max(day.first_served.values()) - START) / HOUR
     print(f"{which}, {lanes} lanes: all {TABLES} tables served in {hours:.1f} h, {len(day.ends)} runs")

@@ -418,7 +418,7 @@ def test_a_restart_does_not_give_the_budget_anew() -> None:
     board = DebtBoard()
     board.put(debt("a"))
     started = threading.Event()
-    hour = HourOfUsage([Cost(debt("b").table, 90.0, 99)])
+    hour = HourOfUsage([Cost(debt("b").table, 90.0, Spent(99, commits=1))])
     dispatcher = Dispatcher(
         board, lambda *_: started.set(), concurrent_runs=1, first_backoff_seconds=10, limits=limits, usage=hour,
         clock=lambda: 100.0,

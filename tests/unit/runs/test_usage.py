@@ -43,7 +43,7 @@ def test_no_cost_is_forgotten_within_an_hour_nor_counted_a_minute_longer(
 
 def test_a_running_run_counts_with_its_grant_or_with_its_cost_if_that_is_more() -> None:
     hour = HourOfUsage()
-    hour.reserve(Cost(ONE, NOW, 100, 10, 12))
+    hour.reserve(Cost(ONE, NOW, Spent(100, 10, 12, 1)))
     assert total(hour, NOW) == Spent(100, 10, 12, 1)
     hour.charge(ONE, NOW, Spent(30, 2, 6))
     assert total(hour, NOW) == Spent(100, 10, 12, 1)
@@ -55,12 +55,16 @@ def test_a_running_run_counts_with_its_grant_or_with_its_cost_if_that_is_more() 
 
 def test_a_long_run_counts_with_its_grant_however_long_it_runs() -> None:
     hour = HourOfUsage()
-    hour.reserve(Cost(ONE, NOW, 100))
+    hour.reserve(Cost(ONE, NOW, Spent(100, commits=1)))
     assert total(hour, NOW + 5 * HOUR).bytes == 100
 
 
 def test_the_hour_is_known_by_namespace() -> None:
-    costs = [Cost(ONE, NOW, 5, 4, 3, 2), Cost(ONE, NOW - 1, 1, 1, 1, 1), Cost(OTHER, NOW, 7, 0, 0, 0)]
+    costs = [
+        Cost(ONE, NOW, Spent(5, 4, 3, 2)),
+        Cost(ONE, NOW - 1, Spent(1, 1, 1, 1)),
+        Cost(OTHER, NOW, Spent(7, 0, 0, 0)),
+    ]
     usage = Usage.of(costs, NOW, lambda table: ("all", "one") if table == ONE else ("all",))
     assert usage.by_namespace == {"all": Spent(13, 5, 4, 3), "one": Spent(6, 5, 4, 3)}
     assert usage.spent == Spent(13, 5, 4, 3)
@@ -70,7 +74,7 @@ def test_the_hour_is_known_by_namespace() -> None:
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-COSTS = [Cost(ONE, NOW - 10, 5, 4, 3, 2), Cost(OTHER, NOW - HOUR + 1, 1, 1, 1, 0)]
+COSTS = [Cost(ONE, NOW - 10, Spent(5, 4, 3, 2)), Cost(OTHER, NOW - HOUR + 1, Spent(1, 1, 1, 0))]
 
 
 def file(folder: Path) -> UsageFile:

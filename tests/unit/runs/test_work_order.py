@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from compactor.debt.board import PartitionCounts, PartitionDebt, TableDebt
 from compactor.errors import InputError
 from compactor.partitions import PartitionKey
-from compactor.planning.budget import NO_GRANT, Grant
+from compactor.planning.budget import NO_GRANT, Grant, Spent
 from compactor.runs.usage import HOUR, Cost, Usage
 from compactor.runs.work_order import STARVING_SECONDS, Budget, Limits, commit_rate, rank, reserved
 from compactor.settings.limits import HourCaps, LimitSettings
@@ -29,6 +29,11 @@ def debt(name: str, files: int = 10, size: int = 10 * MEBIBYTE, age: float = 0.0
     partition = PartitionDebt(KEY, {}, None, counts, due=True, why="test")
     table = TableName("lake", ("db",), name)
     return TableDebt(table, 1, {KEY: partition}, acted_on=True, due_since=NOW - age, commits_per_hour=commits)
+
+
+def cost(table: TableName, at: float, size: int, requests: int = 0, catalog_calls: int = 0) -> Cost:
+    """Of a run that made one commit."""
+    return Cost(table, at, Spent(size, requests, catalog_calls, 1))
 
 
 def order(*tables: TableDebt) -> list[str]:
@@ -117,21 +122,21 @@ def test_bytes_of_the_last_hour_hold_back_what_does_not_fit() -> None:
     limits = Limits(LimitSettings(bytes_per_hour=250 * MEBIBYTE))
     one = debt("a")
     assert one.due_bytes == 100 * MEBIBYTE
-    spent = [Cost(debt("b").table, NOW - 10, 150 * MEBIBYTE)]
+    spent = [cost(debt("b").table, NOW - 10, 150 * MEBIBYTE)]
     assert allow(limits, one, spent, NOW)
-    assert not allow(limits, one, [*spent, Cost(debt("c").table, NOW - 20, 1)], NOW)
-    assert allow(limits, one, [*spent, Cost(debt("c").table, NOW - HOUR, 1)], NOW)
+    assert not allow(limits, one, [*spent, cost(debt("c").table, NOW - 20, 1)], NOW)
+    assert allow(limits, one, [*spent, cost(debt("c").table, NOW - HOUR, 1)], NOW)
 
 
 def test_a_table_larger_than_the_cap_starts_in_an_empty_hour() -> None:
     limits = Limits(LimitSettings(bytes_per_hour=MEBIBYTE))
     assert allow(limits, debt("a"), [], NOW)
-    assert not allow(limits, debt("a"), [Cost(debt("b").table, NOW - 1, 1)], NOW)
+    assert not allow(limits, debt("a"), [cost(debt("b").table, NOW - 1, 1)], NOW)
 
 
 def test_a_table_has_so_many_commits_an_hour_and_the_others_theirs() -> None:
     limits = Limits(LimitSettings(commits_per_table_and_hour=2))
-    twice = [Cost(debt("a").table, NOW - 1, 1), Cost(debt("a").table, NOW - 2, 1)]
+    twice = [cost(debt("a").table, NOW - 1, 1), cost(debt("a").table, NOW - 2, 1)]
     assert not allow(limits, debt("a"), twice, NOW)
     assert allow(limits, debt("b"), twice, NOW)
     assert allow(limits, debt("a"), twice, NOW + HOUR)
@@ -144,9 +149,9 @@ def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[int, int]]) -> 
         now += pause
         one = debt("a", files=files)
         if allow(limits, one, finished, now):
-            finished.append(Cost(one.table, now, one.due_bytes))
+            finished.append(cost(one.table, now, one.due_bytes))
     for run in finished:
-        hour = [other.bytes for other in finished if run.at - HOUR < other.at <= run.at]
+        hour = [other.spent.bytes for other in finished if run.at - HOUR < other.at <= run.at]
         assert sum(hour) <= 1000 * MEBIBYTE
 
 
@@ -168,7 +173,7 @@ def test_a_run_is_granted_what_the_hour_has_left() -> None:
     assert limits.allow(large, Usage(), NOW)
     assert limits.grant(large, Usage()).bytes == 30 * MEBIBYTE
     small = debt("b", files=2, size=1000)
-    used = Usage.of([Cost(large.table, NOW, 29 * MEBIBYTE, 950)], NOW)
+    used = Usage.of([cost(large.table, NOW, 29 * MEBIBYTE, 950)], NOW)
     assert limits.grant(small, used) == Grant(MEBIBYTE, 50)
     assert Limits().grant(large, used) == NO_GRANT
 
@@ -176,7 +181,7 @@ def test_a_run_is_granted_what_the_hour_has_left() -> None:
 @pytest.mark.parametrize("cap", [{"requests_per_hour": 100}, {"catalog_calls_per_hour": 30}])
 def test_requests_and_catalog_calls_have_caps_too(cap: dict[str, int]) -> None:
     limits = Limits(LimitSettings(**cap))  # type: ignore[arg-type]
-    once = [Cost(debt("b").table, NOW - 10, 1, 80, 24)]
+    once = [cost(debt("b").table, NOW - 10, 1, 80, 24)]
     assert not allow(limits, debt("a"), once, NOW)
     assert allow(limits, debt("a"), once, NOW + HOUR)
 
@@ -195,7 +200,7 @@ SALES = LimitSettings(
 
 
 def test_a_namespace_that_has_used_its_budget_waits_and_the_others_go_on() -> None:
-    limits, used = Limits(SALES), [Cost(in_namespace("sales", "other").table, NOW - 10, 200 * MEBIBYTE, 10)]
+    limits, used = Limits(SALES), [cost(in_namespace("sales", "other").table, NOW - 10, 200 * MEBIBYTE, 10)]
     assert not allow(limits, in_namespace("sales"), used, NOW)
     assert allow(limits, in_namespace("sales", files=5), used, NOW)
     assert allow(limits, in_namespace("web"), used, NOW)
@@ -203,7 +208,7 @@ def test_a_namespace_that_has_used_its_budget_waits_and_the_others_go_on() -> No
 
 
 def test_the_limits_of_all_tables_hold_for_those_of_a_namespace_too() -> None:
-    limits, used = Limits(SALES), [Cost(in_namespace("web").table, NOW - 10, 950 * MEBIBYTE)]
+    limits, used = Limits(SALES), [cost(in_namespace("web").table, NOW - 10, 950 * MEBIBYTE)]
     assert not allow(limits, in_namespace("sales"), used, NOW)
     assert limits.grant(in_namespace("sales"), limits.usage(used, NOW)) == Grant(50 * MEBIBYTE, 35)
 
@@ -218,7 +223,7 @@ def test_a_run_is_granted_the_least_that_any_of_its_budgets_has_left() -> None:
 
 def test_the_budgets_name_the_tables_that_share_them() -> None:
     limits = Limits(SALES)
-    used = [Cost(in_namespace("sales").table, NOW, 30, 9), Cost(in_namespace("web").table, NOW, 5, 1)]
+    used = [cost(in_namespace("sales").table, NOW, 30, 9), cost(in_namespace("web").table, NOW, 5, 1)]
     assert limits.budgets(limits.usage(used, NOW)) == (
         Budget("bytes_per_hour", 1000 * MEBIBYTE, 35),
         Budget("bytes_per_hour", 250 * MEBIBYTE, 30, "sales.*"),
@@ -246,8 +251,8 @@ def test_no_hour_of_a_namespace_sees_more_than_its_budget_and_none_takes_another
         assert allowed == allow(limits, one, [run for run in runs if run.table.namespace == (namespace,)], now)
         if allowed:
             size = limits.grant(one, limits.usage(runs, now)).bytes
-            runs.append(Cost(one.table, now, min(one.due_bytes, one.due_bytes if size is None else size)))
+            runs.append(cost(one.table, now, min(one.due_bytes, one.due_bytes if size is None else size)))
     for namespace, cap in caps.items():
         mine = [run for run in runs if run.table.namespace == (namespace,)]
         for run in mine:
-            assert sum(other.bytes for other in mine if run.at - HOUR < other.at <= run.at) <= cap
+            assert sum(other.spent.bytes for other in mine if run.at - HOUR < other.at <= run.at) <= cap
