@@ -279,6 +279,34 @@ COMPACTION = Dashboard(
                 ("services that drain", "sum(firnline_draining)"),
             ),
         ),
+        Panel(
+            "Rewrite slots",
+            "In use: below the slots most of the time. No run waits for long.",
+            (
+                ("slots", "sum(firnline_slots)"),
+                ("in use", "sum(firnline_slots_in_use)"),
+                ("runs that wait for one", "sum(firnline_slot_waiting_runs)"),
+            ),
+        ),
+        Panel(
+            "Executors",
+            "As many as the cluster gives. A fall without a scale-down: executors were lost.",
+            (("executors", "sum(firnline_executors)"), ("cores", "sum(firnline_executor_cores)")),
+        ),
+        Panel(
+            "Commits that waited for a writer",
+            "Ended by a writer's commit, seldom by time. None without MERGE, UPDATE or DELETE.",
+            (("ended by: {{after}}", _increase("firnline_commits_held_total", "after")),),
+        ),
+        Panel(
+            "Deleted rows",
+            "Carried: few beside the rewritten rows. Deleted meanwhile: as writers do. Converted: as upserts do.",
+            (
+                ("carried into outputs", _increase("firnline_carried_rows_total")),
+                ("deleted meanwhile", _increase("firnline_rebased_rows_total")),
+                ("converted to positions", _increase("firnline_converted_rows_total")),
+            ),
+        ),
     ),
 )
 
