@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
@@ -38,6 +39,7 @@ from compactor.table_names import MAIN, TableName
 
 LOG = logging.getLogger("firnline")
 SUFFIX = ".json"
+UNREAD_HEAD = -2  # the owner is marked as dead, and the table's head is not noted yet
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Record:
 
     `abandoned`: the owner has ended this run, although it may be alive. `seen_head`, `seen_at`: the table's head when a
     sweep first found the owner dead. `swept`: a sweep has already deleted outputs. `attempts`: how often an output may
-    be tried; each attempt writes a file of its own beside the name in `files` (`attempt_location`).
+    be tried; each attempt writes a file of its own beside the name in `files` (`attempt_location`). `committed`: own
+    names (`own_name`) of outputs that a snapshot of an earlier part of the run holds.
     """
 
     run_id: str
@@ -67,6 +70,7 @@ class Record:
     seen_at: float | None = None
     swept: bool = False
     attempts: int = 1
+    committed: tuple[str, ...] = ()
 
     @property
     def outputs(self) -> list[str]:
@@ -92,7 +96,7 @@ def judge(record: Record, *, owner_dead: bool | None, head: int | None, now: flo
     alive = record.lease_until > now if owner_dead is None else not owner_dead
     if alive and not record.abandoned:
         return Verdict.LEAVE
-    if record.seen_at is None:
+    if record.seen_at is None or record.seen_head == UNREAD_HEAD:
         return Verdict.NOTE_HEAD
     over = record.abandoned or owner_dead is True  # one that was only silent may be paused right before its commit
     if head != record.seen_head or (over and now - record.seen_at > grace_seconds):
@@ -110,6 +114,7 @@ class InFlightRecords:
         self._clock = clock
         self._lock = threading.RLock()  # both a run's watch and its commit renew the lease
         self._unwritten: dict[str, Record] = {}  # ended runs whose end could not be written yet
+        self._committed: dict[str, tuple[str, ...]] = {}  # by run, written with the next change of its record
 
     @property
     def location(self) -> str:
@@ -166,11 +171,24 @@ class InFlightRecords:
             self.save(renewed)
         return renewed
 
+    def note_committed(self, run_id: str, locations: Iterable[str]) -> None:
+        """These outputs are in a snapshot: from now on they are the table's, and only an expiry may delete them.
+
+        Not every catalog shows all snapshots that hold a file (branches of Nessie).
+        """
+        with self._lock:
+            names = [own_name(location, run_id) for location in locations]
+            self._committed[run_id] = (*self._committed.get(run_id, ()), *names)
+
+    def as_noted(self, record: Record) -> Record:
+        """The record with all outputs that are known to be committed."""
+        return replace(record, committed=self._committed.get(record.run_id, record.committed))
+
     def save(self, record: Record) -> None:
         """Write a record."""
         try:
             with self._lock:
-                self._folder.write(_name(record.run_id), json.dumps(asdict(record)).encode())
+                self._folder.write(_name(record.run_id), json.dumps(asdict(self.as_noted(record))).encode())
         except OSError as error:
             raise RetryError(
                 f"in-flight record of run {record.run_id} cannot be written to {self._folder.path}: {error}; "
@@ -188,6 +206,7 @@ class InFlightRecords:
         """Remove the record of a run that is committed or cleaned up. If that fails, a later sweep removes it."""
         try:
             self._folder.remove(_name(record.run_id))
+            self._committed.pop(record.run_id, None)
         except FileNotFoundError:
             return
         except OSError:
@@ -214,6 +233,7 @@ class InFlightRecords:
             tree: dict[str, Any] = json.loads(self._folder.read(name))
             for key in ("namespace", "files", "prefixes"):
                 tree[key] = tuple(tree[key])
+            tree["committed"] = tuple(tree.get("committed", ()))  # records of earlier versions have none
             return Record(**{**tree, "owner": Owner(**tree["owner"])})
         except FileNotFoundError:
             return None  # another process has removed it
@@ -227,6 +247,17 @@ class InFlightRecords:
                 f"in-flight record {self._folder.file(name)} cannot be read: {error}; check state.checkpoint",
                 reason=Reason.STATE_UNREADABLE,
             ) from error
+
+
+def own_name(location: str, run_id: str) -> str:
+    """What tells a run's outputs apart however their location is spelled: from the folder or file with its id on.
+
+    Hadoop writes `file:///a//b` as `file:/a/b` into manifests. A location without the id stays whole.
+    """
+    at = location.find(run_id)
+    if at < 0:
+        return plain_path(location)
+    return re.sub("/+", "/", location[location.rfind("/", 0, at) + 1 :])
 
 
 def _name(run_id: str) -> str:
@@ -281,7 +312,11 @@ def _sweep_one(
     else:
         verdict = judge(record, owner_dead=record.owner.is_dead(), head=head, now=now, grace_seconds=grace)
     if verdict is Verdict.NOTE_HEAD:
-        records.save(replace(record, seen_head=head, seen_at=now))
+        # The mark first, then the head: an owner that resumes in between has prepared its commit for this head or an
+        # older one, or does not commit.
+        records.save(replace(record, seen_head=UNREAD_HEAD, seen_at=now))
+        current = head_of(catalogs.load(record.table).metadata, record.ref)
+        records.save(replace(record, seen_head=current.snapshot_id if current else None, seen_at=now))
     if verdict is not Verdict.CLEAN:
         return 0
     confirm()
@@ -309,10 +344,10 @@ def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) 
         candidates.update(repeated(io, partial(_files_below, io, prefix)))
     if not candidates:
         return 0
-    referenced = {plain_path(path) for path in referenced_paths(table, record, cache)}
+    kept = {own_name(path, record.run_id) for path in referenced_paths(table, record, cache)} | set(record.committed)
     deleted = 0
     for path in sorted(candidates):
-        if plain_path(path) not in referenced and repeated(io, partial(_delete, io, path)):
+        if own_name(path, record.run_id) not in kept and repeated(io, partial(_delete, io, path)):
             deleted += 1
     return deleted
 

@@ -69,8 +69,8 @@ class NewDeletes:
         files: Their content-file JSON.
         rows: Rows that they delete.
         validated_at: The snapshot up to which commits were taken into account; Iceberg validates against later ones.
-        only_on: The head that must be the commit's parent, where deletes are for files that are in the table already:
-            Iceberg does not compare them with those that others add for the same files.
+        only_on: The head that must be the commit's parent. Iceberg does not validate what others committed after it
+            where no data file is replaced: deletes for files that are in the table already, or delete files that leave.
         company: A live delete file that stays, if the commit removes none. Iceberg's RewriteFiles adds delete files
             only if it removes some, so this one is removed and added again.
     """
@@ -156,6 +156,7 @@ def commit_replacements(
             continue
         try:
             table.check_unchanged()  # `_prepared` has refreshed the table: check the metadata that is sent against
+            _check_parent(snapshot, changes, summary)
             _check_counts(snapshot, changes, summary)
             about_to_send()
         except BaseException:
@@ -163,7 +164,6 @@ def commit_replacements(
             raise
         if _sent(table, snapshot, summary, sleep):
             return _verified(table, changes, summary)
-        _discard(table, snapshot)
         pause = BACKOFF.seconds(attempt + 1)
         if attempt + 1 >= FIRST_LOGGED_ATTEMPT:
             message = "%s: another commit came first in attempt %d of %d to commit run %s; next attempt in %.1f s"
@@ -211,8 +211,6 @@ def _prepared(table: JavaTable, changes: _Changes, summary: CommitSummary) -> An
     carried: dict[str, Any] = {}
     for _ in range(CARRY_ATTEMPTS):
         try:
-            if changes.new.only_on not in (None, table.handle.snapshot(table.view.ref).snapshotId()):
-                raise ReplanError(f"another commit came before that of run {summary.run_id}", reason=Reason.CONFLICT)
             if changes.new.company is not None and not carried:
                 carried[changes.new.company.path] = _live_delete_file(table, changes.new.company)
             snapshot = _rewrite_files(table, changes, list(carried.values()), summary).apply()
@@ -306,14 +304,25 @@ def _discard(table: JavaTable, snapshot: Any) -> None:
 
 
 def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> bool:
-    """Send the snapshot once. True: committed; False: another commit came first, so it is certainly not committed.
+    """Send the snapshot once. True: committed; False: another commit came first, or the login had expired.
 
     Raises:
         ReplanError: it was committed and then rolled back.
         RetryError: it was refused.
         CommitUnknownError: the outcome is unknown.
     """
-    run_id = summary.run_id
+    try:
+        return _answered(table, snapshot, summary, sleep)
+    except FirnlineError:
+        raise
+    except BaseException as error:  # an interrupt, or the JVM is lost, also while its answer is judged
+        raise CommitUnknownError(
+            f"the commit of run {summary.run_id} was interrupted ({type(error).__name__}: {error}); nothing is deleted "
+            "until the sweep finds out"
+        ) from error
+
+
+def _answered(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> bool:
     try:
         operations = table.handle.operations()
         base = operations.current()
@@ -321,12 +330,19 @@ def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callab
         operations.commit(base, builder.setBranchSnapshot(snapshot, table.view.ref).build())
     except JAVA_ERRORS as error:
         return _landed(table, snapshot, error, summary, sleep)
-    except BaseException as error:  # an interrupt, a lost JVM: the request may be on its way
-        raise CommitUnknownError(
-            f"the commit of run {run_id} was interrupted ({type(error).__name__}: {error}); nothing is deleted until "
-            "the sweep finds out"
-        ) from error
     return True
+
+
+def _check_parent(snapshot: Any, changes: _Changes, summary: CommitSummary) -> None:
+    """Check that the snapshot follows the head that was compared, where Iceberg does not validate what came after it.
+
+    Iceberg makes the snapshot for the newest head, which may be another one.
+
+    Raises:
+        ReplanError: another commit came in between; it was not sent.
+    """
+    if changes.new.only_on not in (None, snapshot.parentId()):
+        raise ReplanError(f"another commit came before that of run {summary.run_id}", reason=Reason.CONFLICT)
 
 
 def _check_counts(snapshot: Any, changes: _Changes, summary: CommitSummary) -> None:
@@ -370,8 +386,9 @@ def _landed(
         f"whether run {run_id} was committed is unknown ({message}); nothing is deleted until the sweep finds out"
     )
     try:
-        # A refusal may answer a retry of the HTTP client whose first request was committed: look once.
-        found = find_commit(table, summary, sleep, attempts=1 if kind in REFUSALS else SETTLE_ATTEMPTS)
+        # A refusal may answer a retry of the HTTP client. Its first request was then committed before another commit
+        # came first, but may still be under way before a login was refused.
+        found = find_commit(table, summary, sleep, attempts=1 if kind == COMMIT_FAILED else SETTLE_ATTEMPTS)
     except BaseException as second:
         raise unknown from second
     if found is Search.UNANSWERED or (found is Search.MISSING and kind not in REFUSALS):
@@ -380,6 +397,8 @@ def _landed(
         raise ReplanError(  # the table retains the snapshot: its metadata files must stay
             f"run {run_id} was committed, and another commit rolled it back at once", reason=Reason.CONFLICT
         )
+    if found is Search.MISSING and kind == COMMIT_FAILED:
+        _discard(table, snapshot)
     return found is Search.FOUND
 
 

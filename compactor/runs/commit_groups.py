@@ -33,12 +33,16 @@ FIRST_VERSION_WITH_DELETES = 2
 
 @dataclass(frozen=True)
 class Committed:
-    """The result of a commit. `snapshot_id` is None when nothing was sent, e.g. because every group was dropped."""
+    """The result of a commit. `snapshot_id` is None when nothing was sent, e.g. because every group was dropped.
+
+    `files`: locations of the files that it added.
+    """
 
     snapshot_id: int | None
     kept: tuple[GroupResult, ...]
     dropped: tuple[DroppedGroup, ...]
     delete_files_removed: int
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,10 @@ class _GroupCommit:
             kept=tuple(replace(group, rows_carried=each.carried, rows_rebased=each.rebased) for group, each in pairs),
             dropped=self._dropped,
             delete_files_removed=len(dangling),
+            files=(
+                *(str(output.location()) for part in parts for output in part.outputs),
+                *(str(file["file-path"]) for file in new.files),
+            ),
         )
 
 
@@ -181,10 +189,12 @@ def _new_deletes(
         if positions
     ]
     from_head = not head.traced or any(settled.touched for _, settled in pairs)
+    compared = head.table.snapshot.snapshot_id if head.table.snapshot else None
     return NewDeletes(
         files=tuple(write_deletes(head.table, location, deleted)),
         rows=sum(len(each.positions) for each in deleted),
-        validated_at=head.table.snapshot.snapshot_id if head.table.snapshot and from_head else None,
+        validated_at=compared if from_head else None,
+        only_on=None if pairs else compared,  # Iceberg validates nothing where no data file is replaced
         company=_company(pairs, changes) if deleted and not dangling else None,
     )
 

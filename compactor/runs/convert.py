@@ -150,8 +150,7 @@ class Converting:
             with watch.commit(table.name, wanted=self._switches.on):
                 prepare = partial(self._prepare, java, found, record)
                 done = self._charged(lambda: commit_beside_others(java, tools.catalogs, tools.cache, prepare))
-        records.delete_unreferenced(record)  # a lost race may have left files
-        tools.records.close(record)
+        records.close(record)  # a lost race may have left files
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
         return replace(
             nothing,

@@ -54,12 +54,21 @@ class OutputRecords:
         """Delete outputs that are certainly uncommitted; leave the record to the sweep, for what is written late."""
         # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
         self.records.abandon(replace(record, seen_at=0.0, seen_head=NO_HEAD))
-        self.delete_unreferenced(record)
+        self._delete_unreferenced(record)
 
-    def delete_unreferenced(self, record: Record) -> None:
-        """Delete outputs that no snapshot references. A failure is logged: the outcome of the run counts."""
+    def close(self, record: Record) -> None:
+        """Delete outputs that no snapshot references, and end the record; if that fails, leave it to the sweep."""
+        if self._delete_unreferenced(record):
+            self.records.close(record)
+        else:
+            self.records.abandon(replace(record, seen_at=0.0, seen_head=NO_HEAD))
+
+    def _delete_unreferenced(self, record: Record) -> bool:
+        """Whether it could be done. A failure is logged: the outcome of the run counts."""
         try:
             self.right.confirm()
-            delete_unreferenced(record, self.catalogs.load(record.table), self.cache)
+            delete_unreferenced(self.records.as_noted(record), self.catalogs.load(record.table), self.cache)
         except Exception as error:  # noqa: BLE001 - any store's error
-            LOG.warning("%s: unreferenced outputs could not be deleted: %s", record.table, error)
+            LOG.warning("%s: unreferenced outputs could not be deleted yet: %s", record.table, error)
+            return False
+        return True

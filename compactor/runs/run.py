@@ -262,6 +262,7 @@ class Run:
             return
         self._charge(Spent(commits=1))
         self.commits += 1
+        self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed
         for group in committed.kept:
@@ -301,13 +302,14 @@ class Run:
         return committed
 
     def _clean_up(self, record: Record, *, written_twice: bool) -> None:
-        if self._dropped:
-            self._outputs.abandon(record)  # outputs of dropped file groups are in no snapshot
-            return
+        """Delete outputs of dropped file groups, of tasks that ran twice, and of lost races: no snapshot has them."""
         by_spark = any(group.rewritten.engine == Engine.SPARK.value for group in self._results)
-        if written_twice or self._lost_a_race or by_spark:
-            self._outputs.delete_unreferenced(record)  # a task that ran twice, or a lost race, may have left a file
-        self._tools.records.close(record)
+        if self._dropped or written_twice:
+            self._outputs.abandon(record)  # a task may still write
+        elif self._lost_a_race or by_spark:
+            self._outputs.close(record)
+        else:
+            self._tools.records.close(record)
 
     def _drop(self, dropped: Sequence[DroppedGroup]) -> None:
         self._dropped += dropped

@@ -103,7 +103,9 @@ class RunSupervisor:
                 elif not watch.committing.is_set() and (switches.stopping() or (look and not switches.enabled())):
                     watch.stopped.set()
                     self.cancel()
-            except StoppedError:
+            except StoppedError:  # a sweep has taken the run for dead
+                renewed = now
                 watch.stopped.set()
+                self.cancel()
             except FirnlineError:
                 continue  # the state folder or the catalog does not answer: the work goes on, ask again in a second

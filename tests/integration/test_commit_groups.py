@@ -543,6 +543,16 @@ def files_below(lake: Lake, table: str, folder: str) -> set[str]:
     return {str(path) for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")}
 
 
+def test_what_spark_wrote_stays_although_hadoop_spells_its_location_otherwise(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, 2, f"'write.data.path'='file://{lake.folder}//odd/./{table_name}'")
+    insert(lake, table_name, 3)
+    rows = lake.rows(table_name)
+    assert lake.compact(table_name, force=True, engine="spark").commits == 1
+    assert lake.rows(table_name) == rows
+    lake.compact(table_name, force=True)
+    assert lake.rows(table_name) == rows
+
+
 def test_a_run_that_a_sweep_has_taken_for_dead_does_not_commit(lake: Lake, table_name: str) -> None:
     create(lake, table_name)
     insert(lake, table_name, 3)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from compactor.commit import replace as commit_module
 from compactor.commit.in_flight import sweep
@@ -176,6 +176,26 @@ def test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing(
     deadline = time.monotonic() + 60
     while faulty.commits == commits and time.monotonic() < deadline:
         time.sleep(0.2)
+    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert replaces(rest_lake, table_name) == 1
+    assert rest_lake.rows(table_name) == rows
+    sweep_until_settled(rest_lake, table_name)
+    assert rest_lake.rows(table_name) == rows
+
+
+def test_a_jvm_that_is_lost_while_the_answer_is_judged_deletes_nothing(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
+
+    def lost(_error: object) -> str:
+        raise Py4JNetworkError("the JVM does not answer")
+
+    monkeypatch.setattr(commit_module, "exception_class", lost)
+    with faulty.failing(Fault.ANSWER_LOST, 409), pytest.raises(CommitUnknownError, match="was interrupted"):
+        run(rest_lake, plan)
     rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
     assert replaces(rest_lake, table_name) == 1
     assert rest_lake.rows(table_name) == rows

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from compactor.commit import replace as commit_module
 from compactor.errors import FirnlineError, RetryError
 from compactor.iceberg.manifest_entries import Content
 from compactor.locations import plain_path
@@ -29,6 +30,7 @@ from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 BEFORE, AFTER = "commit_beside_others", "commit_replacements"  # the check of what others committed
+AT_LAST = "_rewrite_files"  # right before Iceberg reads the head for which it makes the snapshot
 
 BY_A = "PARTITIONED BY (a)"
 
@@ -105,15 +107,16 @@ def test_equality_deletes_that_apply_to_nothing_leave(lake: Lake, table_name: st
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, other: Callable[[], None]) -> None:
-    """Let another writer in before the function `name` of the module is called for the first time."""
-    real, waiting = getattr(convert_module, name), [other]
+    """Let another writer in before the function `name` of its module is called for the first time."""
+    module = commit_module if name == AT_LAST else convert_module
+    real, waiting = getattr(module, name), [other]
 
     def late(*arguments: Any, **more: Any) -> Any:
         while waiting:
             waiting.pop()()
         return real(*arguments, **more)
 
-    monkeypatch.setattr(convert_module, name, late)
+    monkeypatch.setattr(module, name, late)
 
 
 def test_a_conversion_that_fails_is_charged_for_what_it_read(
@@ -182,6 +185,7 @@ def test_other_commits_meanwhile_are_respected(
     [
         (3, BEFORE, True),
         (3, AFTER, True),
+        (3, AT_LAST, False),
         (2, AFTER, False),
         *slow((3, BEFORE, False), (3, AFTER, False), (2, BEFORE, True)),
     ],

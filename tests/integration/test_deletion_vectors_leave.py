@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from compactor.commit import replace as commit_module
+from compactor.errors import ReplanError
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import AS_THE_SERVICE, plan_table
 from compactor.runs.results import RunResult
@@ -191,6 +193,26 @@ def test_vectors_that_an_earlier_version_left_behind_go_in_a_commit_of_their_own
     assert plan_table(view, lake.settings.policy.for_table(view.name), ManifestCache(1 << 24), AS_THE_SERVICE).has_work
     assert_clean(lake, table_name, compacted(lake, table_name, "auto"), before, LINEAGE)
     assert [entry.path for entry in state_of(lake, table_name).data] == data
+
+
+def test_vectors_whose_files_come_back_while_the_commit_is_made_stay(
+    lake: Lake, tables: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody rolls the table back: Iceberg makes the snapshot for the newest head, and validates no delete file."""
+    table_name = tables.fresh(3, "file", "", FILES, dangling=True)
+    first = lake.view(table_name).snapshot.parent_snapshot_id
+    then = sorted(map(tuple, lake.sql(f"SELECT * FROM lake.{table_name} VERSION AS OF {first}")), key=repr)
+    real, waiting = commit_module._rewrite_files, [first]
+
+    def late(*arguments: Any) -> Any:
+        while waiting:
+            java_table(lake, table_name).manageSnapshots().rollbackTo(waiting.pop()).commit()
+        return real(*arguments)
+
+    monkeypatch.setattr(commit_module, "_rewrite_files", late)
+    with pytest.raises(ReplanError):
+        compacted(lake, table_name, "auto")
+    assert lake.rows(table_name) == then
 
 
 def test_a_delete_whose_files_leave_in_two_commits_of_a_run_leaves_with_the_next(lake: Lake, table_name: str) -> None:

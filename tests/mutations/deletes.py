@@ -189,6 +189,15 @@ MUTATIONS: Final = (
     # --- 4 dangling deletes ---
     Mutation(
         "4",
+        "delete files leave although a rollback has brought their data files back",
+        "compactor/runs/commit_groups.py",
+        "only_on=None if pairs else compared,",
+        "only_on=None,",
+        "tests/integration/test_deletion_vectors_leave.py::"
+        "test_vectors_whose_files_come_back_while_the_commit_is_made_stay",
+    ),
+    Mutation(
+        "4",
         "a delete file goes with the first of the files it covers",
         "compactor/planning/dangling_deletes.py",
         "if delete.covers <= rewritten and",
@@ -443,6 +452,14 @@ MUTATIONS: Final = (
         "only_on=now.snapshot.snapshot_id if now.snapshot else None,",
         "only_on=None,",
         f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-commit_replacements-False]",
+    ),
+    Mutation(
+        "converted",
+        "the commit is made for a head that came after the check",
+        "compactor/commit/replace.py",
+        "if changes.new.only_on not in (None, snapshot.parentId()):",
+        "if False:",
+        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-_rewrite_files-False]",
     ),
     Mutation(
         "converted",

@@ -13,9 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.commit.in_flight import InFlightRecords, Record, Verdict, judge, referenced_paths, sweep, was_committed
+from compactor.commit.in_flight import (
+    InFlightRecords,
+    Record,
+    Verdict,
+    judge,
+    own_name,
+    referenced_paths,
+    sweep,
+    was_committed,
+)
 from compactor.errors import InputError, RetryError, StoppedError
-from compactor.iceberg.tables import Catalogs
+from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.owner import Owner
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
@@ -47,6 +56,7 @@ records = st.builds(
     seen_head=heads,
     seen_at=st.none() | times,
     swept=st.booleans(),
+    committed=st.lists(texts).map(tuple),
 )
 
 
@@ -208,6 +218,77 @@ def test_a_late_commit_keeps_its_outputs_however_they_are_spelled(scene: Scene) 
     assert [scene.sweep(kept), scene.sweep(kept)] == [0, 0]
     assert scene.left() == ["one.parquet", "two.parquet"]
     assert kept.all() == []
+
+
+def test_what_spark_wrote_is_kept_although_hadoop_spells_its_location_otherwise(scene: Scene) -> None:
+    """It writes `file:///a//b/./c` as `file:/a/b/c` into manifests; the folder of the record is what the table says."""
+    folder = scene.folder / "data" / "firnline-run-1"
+    folder.mkdir(parents=True)
+    live, left = folder / "p=1" / "live.parquet", folder / "left.parquet"
+    for output in (live, left):
+        output.parent.mkdir(exist_ok=True)
+        output.write_text("bytes")
+    kept = scene.run(prefixes=(f"file://{scene.folder}//data/./firnline-run-1",))
+    scene.commit(live, path=lambda path: f"file:{path}")
+    scene.sweep(kept)
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept) == 1
+    assert (live.exists(), left.exists()) == (True, False)
+
+
+@given(st.uuids().map(str), st.sampled_from(["file:///w//t/./data", "file:/w/t/data", "/w/t/data", "s3://w/t/data"]))
+def test_only_the_same_output_has_the_same_own_name(run_id: str, folder: str) -> None:
+    names = [f"firnline-{run_id}/a/b", f"firnline-{run_id}/b", f"00001-00000-firnline-{run_id}.parquet",
+             f"00000-00001-firnline-{run_id}.parquet", f"00000-00001-firnline-{run_id}-attempt1.parquet"]  # fmt: skip
+    assert [own_name(f"{folder}/{name}", run_id) for name in names] == names
+    assert own_name(f"{folder}/c=1/{names[2]}", run_id) == names[2]
+    assert own_name("file:///w/t/data/other.parquet", run_id) == "/w/t/data/other.parquet"
+
+
+def test_an_output_that_was_committed_is_the_tables_even_if_no_snapshot_shows_it(scene: Scene) -> None:
+    """A branch of Nessie may hold it; the catalog shows the newest snapshot of one branch."""
+    kept = scene.run(Owner.this_process())
+    kept.note_committed("run-1", [f"file:{scene.outputs[0]}"])
+    kept.abandon(replace(kept.all()[0], seen_at=0.0, seen_head=-1))
+    again = InFlightRecords(kept.location, DEAD, 60, lambda: scene.now)
+    assert scene.sweep(again) == 1
+    assert scene.left() == ["one.parquet"]
+
+
+def test_the_head_is_noted_after_the_mark_that_stops_the_owner(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer commits after the sweep has read the table, and a paused owner prepares its commit for that head."""
+    kept = scene.run(ELSEWHERE, lease=60)
+    scene.now += 61
+    real, marked = kept.save, list[Record]()
+
+    def save(record: Record) -> None:
+        real(record)
+        if not marked:
+            scene.history.append_unreal("a", [1])
+        marked.append(record)
+
+    monkeypatch.setattr(kept, "save", save)
+    assert scene.sweep(kept) == 0
+    assert scene.sweep(kept) == 0, "the head is the one that the owner may have seen: its commit can still land"
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept) == 2
+
+
+def test_a_head_that_could_not_be_noted_is_noted_later(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = scene.run()
+    real, calls = scene.catalogs.load, list[TableName]()
+
+    def load(name: TableName, *more: str) -> TableView:
+        calls.append(name)
+        if len(calls) == 2:
+            raise RetryError("the catalog does not answer")
+        return real(name, *more)
+
+    monkeypatch.setattr(scene.catalogs, "load", load)
+    assert [scene.sweep(kept) for _ in range(3)] == [0, 0, 0]
+    assert scene.left() == ["one.parquet", "two.parquet"]
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept) == 2
 
 
 def test_a_live_output_is_kept_although_the_runs_snapshot_has_expired(scene: Scene) -> None:
