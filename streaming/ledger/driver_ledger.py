@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Collection
@@ -182,14 +183,32 @@ class DriverLedger:
     def shard_changed(self, shard: Shard) -> None:
         """Forget the tables of others, and look for those that are ours now.
 
-        A service that owns nothing has just joined, or is cut off for a while: its counts stay.
+        A service that owns nothing has just joined, or is cut off for a while: its counts stay. Requests stay with the
+        tables that become ours soon.
         """
         if shard.owns_nothing:
             return
         for table in self.board.known():
-            if not shard.owns(table):
+            if shard.owns(table):
+                self.inbox.unsure.discard(table)
+            elif shard.lasting.owns(table):
+                self.looker.forget(table, keep_requests=True)
+            else:
+                self._tell_of_lost_requests(table)
                 self.looker.forget(table)
         self.watcher.sweep_soon()
+
+    def _tell_of_lost_requests(self, table: TableName) -> None:
+        """The table's owner has not heard of these requests if it joined after they were sent."""
+        if table in self.inbox.unsure:  # it was never ours: its owner has heard them
+            self.inbox.unsure.discard(table)
+            return
+        for requested in self.board.requests(table):
+            LOG.warning(
+                "%s is another service's now, and a requested rewrite is not done. If that service does not do it, "
+                "send it again: firnline request %s%s",
+                table, table, f" --where {shlex.quote(requested)}" if requested else "",
+            )  # fmt: skip
 
     def settings_changed(self) -> None:
         """Forget tables that are ignored now, and look at all others."""

@@ -4,15 +4,16 @@ An event that names a metadata file and no table is of the table that keeps its 
 such a table yet, it is searched.
 
 An event is a hint. It is dropped if its table is ignored or belongs to another service, and if it is older than the
-table's last look and announces a snapshot that is counted (a duplicate or late event). Requested rewrites are saved
-before the batch ends.
+table's last look and announces a snapshot that is counted (a duplicate or late event). A request is no hint: each
+service reads it once, and nothing else tells of it. So it is kept while it is not certain that its table is another
+service's. Requested rewrites are saved before the batch ends.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compactor.debt.board import DebtBoard
 from compactor.events import EventsHeard, Listener
@@ -31,7 +32,10 @@ MOST_REQUESTS = 100
 
 @dataclass(frozen=True)
 class Inbox:
-    """The callable that gets each batch's events. `found`: tables that the last sweep listed."""
+    """The callable that gets each batch's events. `is_found`: whether the last sweep listed a table.
+
+    `unsure`: tables that were not this service's when all their requests were kept.
+    """
 
     settings: WorkSettings
     board: DebtBoard
@@ -41,11 +45,18 @@ class Inbox:
     shard: Callable[[], Shard]
     is_found: Callable[[TableName], bool]
     listener: Listener
+    unsure: set[TableName] = field(default_factory=set, init=False)
 
     def __call__(self, events: Sequence[AnyHeard]) -> None:
         shard, asked = self.shard(), dict[TableName, Asked]()
         for event in map(self._with_table, events):
-            if event is None or not shard.owns(event.table) or self.settings.tables.ignores(event.table):
+            if event is None or self.settings.tables.ignores(event.table):
+                continue
+            if not shard.owns(event.table):
+                if event.request is not None and shard.lasting.owns(event.table):
+                    if not self.board.requests(event.table):
+                        self.unsure.add(event.table)
+                    self._request(event.table, event.request)
                 continue
             one = self._asks(event)
             if one is not None:

@@ -175,10 +175,10 @@ class Looker:
         self.writer.unreadable(table, error, None)
         self.listener(TableUnreadable(table=table, reason=error.reason, message=str(error)))
 
-    def forget(self, table: TableName) -> None:
+    def forget(self, table: TableName, *, keep_requests: bool = False) -> None:
         """Another service takes care of the table now. Its state stays on disk."""
         self._known.pop(table, None)
-        self.board.forget(table)
+        self.board.forget(table, keep_requests=keep_requests)
         self.writer.forget(table)
         self.rhythms.forget(table)
         self.locations.forget(table)

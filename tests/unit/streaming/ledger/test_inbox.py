@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compactor.events import EventsHeard
-from compactor.shards import EVERYTHING, Shard
+from compactor.shards import EVERYTHING, NOBODY, Shard
 from compactor.table_names import TableName
 from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
 from streaming.ledger.inbox import MOST_REQUESTS, Inbox
@@ -193,6 +193,27 @@ def test_tables_of_another_shard_are_left_alone(receiving: Receiving) -> None:
     requests = [replace(event, request="id = 1", writes=False) for event in events]
     assert [table for table, _ in receiving.asked(*events, *requests)] == mine
     assert set(receiving.scene.board.known()) == set(mine)
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        Shard("a", ("a",), (NOBODY,)),
+        Shard("a", ("a", "b"), (NOBODY,)),
+        Shard("a", ("a", "b"), (("b", "c"),)),
+    ],
+    ids=["not yet joined", "joined", "others' tables become ours"],
+)
+def test_a_request_is_kept_while_it_is_not_certain_whose_its_table_is(receiving: Receiving, shard: Shard) -> None:
+    receiving.shard = shard
+    tables = [named(f"t{number}") for number in range(100)]
+    assert not any(map(shard.owns, tables))
+    becomes_ours = {table for table in tables if Shard(shard.me, shard.members).owns(table)}
+    assert becomes_ours
+    events = [replace(COMMIT, table=table) for table in tables]
+    requests = [replace(event, request="id = 1", writes=False) for event in events]
+    assert receiving.asked(*events, *requests) == [], "a look at another service's table is none"
+    assert set(receiving.scene.board.known()) == becomes_ours
 
 
 def test_a_request_beyond_the_most_is_dropped_and_a_known_one_is_not_counted_twice(receiving: Receiving) -> None:
