@@ -46,6 +46,9 @@ LEAST_KEPT_BYTES = 1024 * 1024
 """Of manifests that one count reads. Most tables of a fleet are counted and never planned: a thousand small ones would
 cost two processor seconds of writing, and a plan of one reads its manifests again in a few calls."""
 
+FORGET_SECONDS = 600.0
+"""Between two times that names which are no tables are forgotten."""
+
 
 @dataclass(frozen=True)
 class Around:
@@ -87,6 +90,7 @@ class DriverLedger:
     inbox: Inbox = field(init=False)
     breakers: Breakers = field(init=False)
     writer: BoardWriter = field(init=False)
+    _forgot_at: float = field(default=float("-inf"), init=False)
 
     def __post_init__(self) -> None:
         names, settings = self.catalogs.names, self.settings
@@ -146,9 +150,14 @@ class DriverLedger:
         self._database.close()
 
     def check(self) -> None:
-        """Replace threads whose look hangs; search tables by location. Called every second."""
+        """Replace threads whose look hangs; search tables by location; forget old names. Called every second."""
         self._lookers.check()
         self._locations.check()
+        now = time.monotonic()
+        found = self.watcher.found
+        if found is not None and now - self._forgot_at >= FORGET_SECONDS:
+            self._forgot_at = now
+            self.writer.forget_answers(found)
 
     @property
     def troubles(self) -> dict[str, str]:

@@ -178,6 +178,7 @@ class Looker:
     def forget(self, table: TableName, *, keep_requests: bool = False) -> None:
         """Another service takes care of the table now. Its state stays on disk."""
         self._known.pop(table, None)
+        self._planned.discard(table)
         self.board.forget(table, keep_requests=keep_requests)
         self.writer.forget(table)
         self.rhythms.forget(table)
@@ -281,6 +282,7 @@ class Looker:
                 self._missing[table] = now + MISSING_SECONDS
         was_known = self._known.pop(table, None) is not None or self.board.get(table) is not None
         self._failures.pop(table, None)
+        self._planned.discard(table)
         self.rhythms.forget(table)
         self.locations.forget(table)
         self.board.forget(table)

@@ -98,6 +98,19 @@ def test_the_first_count_is_measured_against_what_the_sweep_has_found(driving: D
     assert ledger.counted == (2, 2)
 
 
+def test_names_that_are_no_tables_are_forgotten(driving: Driving) -> None:
+    scene, ledger = driving.scene, driving.ledger
+    listed = named("listed")
+    scene.catalog.create_table("db.listed", scene.history.table.schema())
+    ledger.watcher.sweep("lake")
+    scene.catalog.drop_table("db.listed")
+    for table in (NAME, listed, *(named(f"unknown{number}") for number in range(9))):
+        ledger.looker.look(table, Asked())
+    ledger.check()
+    assert ledger.writer._answered == {NAME, listed}
+    assert ledger.counted == (2, 2)
+
+
 def test_a_recount_under_way_is_no_answer(driving: Driving, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         driving.scene.history.append_unreal("a", [1])
