@@ -116,6 +116,7 @@ class DriverLedger:
             deployment=self.deployment,
             rhythms=TableRhythms(self.listener, self.clock),
             locations=self._locations,
+            is_listed=self._is_listed,
         )
         self._lookers = Lookers(
             catalogs=names,
@@ -242,6 +243,9 @@ class DriverLedger:
     def _is_known(self, table: TableName) -> bool:
         known = self.looker.is_known(table) or self.board.get(table) is not None or self.watcher.is_found(table)
         return known or self.settings.tables.ignores(table)
+
+    def _is_listed(self, table: TableName) -> bool:
+        return self.watcher.is_found(table)  # the watcher is made after the looker
 
     def _exists(self, table: TableName) -> bool:
         if self.looker.is_missing(table):
