@@ -45,6 +45,7 @@ class Reason(StrEnum):
     # Tables and their metadata.
     BAD_METADATA = "bad_metadata"
     TABLE_UNREADABLE = "table_unreadable"
+    NAMESPACE_UNREADABLE = "namespace_unreadable"
     TABLE_REPLACED = "table_replaced"
     FORMAT_CHANGED = "format_changed"
     BRANCH_DROPPED = "branch_dropped"

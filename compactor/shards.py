@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from compactor.table_names import TableName
@@ -39,6 +39,14 @@ class Shard:
         record may be handled twice, but is not lost while the services agree on the members.
         """
         return owner(self.members, _key(topic, str(partition), str(offset))) == self.me
+
+    @property
+    def lasting(self) -> Shard:
+        """The shard without its former memberships: for events that pass each service once and cannot wait.
+
+        Before this service has joined, it is everything: nobody knows yet whose the tables are.
+        """
+        return replace(self, settling=())
 
     @property
     def owns_nothing(self) -> bool:

@@ -21,6 +21,7 @@ from compactor.debt.manifest_debt import ManifestCounts
 from compactor.iceberg.other_compactors import DAY_SECONDS
 from compactor.partitions import JsonValue
 from compactor.runs.dispatcher import Work
+from compactor.runs.work_order import STARVING_SECONDS
 from compactor.table_names import TableName
 from metrics import definitions as d
 from metrics.metric_definition import MetricDefinition
@@ -120,7 +121,8 @@ class DebtCollector(Collector):
         """All gauge families with their current values."""
         now = self._clock()
         summaries, work = self.summaries(), self._work()
-        yield from self._tables(summaries[: self._max_tables], work.working, now)
+        named = sorted(summaries, key=lambda summary: _table_rank(summary.debt, now))[: self._max_tables]
+        yield from self._tables(tuple(named), work.working, now)
         yield from self._partitions(summaries)
         yield from self._service(summaries, work, now)
         yield _family(d.BUILD_INFO, [((self._version, platform.python_version()), 1)])
@@ -239,6 +241,15 @@ def _family(definition: MetricDefinition, samples: Iterable[tuple[tuple[str, ...
     for labels, value in samples:
         family.add_metric(labels, value)
     return family
+
+
+def _table_rank(debt: TableDebt, now: float) -> tuple[int, float]:
+    """Which tables have series of their own: first those that alerts are about, in the order of their trouble."""
+    if debt.unreadable:
+        return (0, 0.0)
+    if debt.acted_on and debt.due_since is not None and now - debt.due_since > STARVING_SECONDS:
+        return (1, debt.due_since)
+    return (2, 0.0)  # in the given order
 
 
 def _ranked(summary: TableSummary) -> Iterator[tuple[_Rank, TableName, PartitionDebt]]:

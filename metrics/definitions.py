@@ -123,7 +123,8 @@ UNCOUNTED_TABLES = gauge(
 )
 TABLES_LEFT_OUT = gauge(
     "firnline_tables_left_out",
-    "Tables without per-table metrics: only the 5,000 tables with the most small files have them.",
+    "Tables without per-table metrics. 5,000 tables have them: unreadable ones first, then those that have been due "
+    "for more than an hour, then those with the most small files.",
     "No action needed: rewrites are not affected. The status page and `firnline debt` cover all tables.",
 )
 STALE_TABLES = gauge(

@@ -34,7 +34,7 @@ UNANNOUNCED_COMMITS = counter(
 UNRESOLVED_LOCATIONS = counter(
     "firnline_unresolved_locations_total",
     "Folders of metadata files named by events, in which no table of the catalogs keeps its metadata; each counts once "
-    "in ten minutes.",
+    "in ten minutes, later once a day.",
     "Expected if the bucket holds tables of other catalogs. Otherwise add their catalog to `catalogs`.",
     labels=("source",),
 )

@@ -349,13 +349,13 @@ class DebtBoard:
             changed = self._set_requests(table, ())
         self._save_if(changed)
 
-    def forget(self, table: TableName) -> None:
-        """Drop a table that no longer exists."""
+    def forget(self, table: TableName, *, keep_requests: bool = False) -> None:
+        """Drop a table that no longer exists, or is another service's. Its requests may wait for it."""
         with self._lock:
             self._tables.pop(table, None)
             self._with_work.discard(table)
             self._declined.pop(table, None)
-            changed = self._set_requests(table, ())
+            changed = not keep_requests and self._set_requests(table, ())
         self._save_if(changed)
 
     def mark_stale(

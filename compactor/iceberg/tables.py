@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +23,7 @@ from compactor.credentials.shared_file_systems import sharing
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, retried
 from compactor.iceberg.conditional_load import Loaded, TableLoader
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
+from compactor.iceberg.namespaces import Namespace, listed_tables
 from compactor.iceberg.open_catalog import open_catalog
 from compactor.iceberg.rest_catalog import concerns_catalog, refuses_login
 from compactor.partitions import PartitionLayout
@@ -306,24 +307,32 @@ class Catalogs:
             remedy = LOGIN_REMEDY.format(catalog=name.catalog) if refuses_login(error) else ""
             raise RetryError(f"table {name} cannot be loaded: {_message(error)}{remedy}", reason=reason) from error
 
-    def list_tables(self, catalog_name: str) -> Iterator[TableName]:
+    def list_tables(
+        self, catalog_name: str, skipped: Callable[[Namespace, RetryError], None] | None = None
+    ) -> Iterator[TableName]:
         """Every table of a catalog, nested namespaces included.
 
+        `skipped` gets each namespace that cannot be listed, with the error; its tables are not among the found ones.
+        None: such a namespace is an error.
+
         Raises:
-            RetryError: the catalog does not answer.
+            RetryError: the catalog does not answer, or a namespace cannot be listed and `skipped` is None.
         """
+
+        def cannot_be_listed(namespace: Namespace, error: Exception) -> None:
+            failure = RetryError(
+                f"namespace {'.'.join((catalog_name, *namespace))} cannot be listed: {error}; allow this service to "
+                "list it, or exclude its tables (tables.exclude)",
+                reason=Reason.NAMESPACE_UNREADABLE,
+            )
+            if skipped is None:
+                raise failure from error
+            skipped(namespace, failure)
+
         catalog = self.catalog(catalog_name)
         with retried(f"catalog {catalog_name} cannot be listed", Reason.CATALOG_UNAVAILABLE):
-            waiting = [tuple(namespace) for namespace in catalog.list_namespaces()]
-            seen: set[tuple[str, ...]] = set()
-            while waiting:
-                namespace = waiting.pop()
-                if namespace in seen:
-                    continue
-                seen.add(namespace)
-                waiting.extend(_children(catalog, namespace))
-                for identifier in _tables(catalog, namespace):
-                    yield TableName(catalog_name, tuple(identifier[:-1]), identifier[-1])
+            for identifier in listed_tables(catalog, cannot_be_listed):
+                yield TableName(catalog_name, tuple(identifier[:-1]), identifier[-1])
 
 
 def _view(name: TableName, found: Loaded, ref: str) -> TableView:
@@ -356,18 +365,3 @@ def _check_branch(metadata: TableMetadata, name: TableName, ref: str) -> None:
             f"{ref!r} of table {name} is a tag, and tags are never rewritten; its branches: {branches}",
             reason=Reason.BAD_BRANCH,
         )
-
-
-def _children(catalog: Catalog, namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
-    try:
-        found = [tuple(child) for child in catalog.list_namespaces(namespace)]
-    except (NotImplementedError, NoSuchNamespaceError, ValueError):
-        return []  # catalogs without nested namespaces
-    return [child if len(child) > len(namespace) else (*namespace, *child) for child in found]
-
-
-def _tables(catalog: Catalog, namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
-    try:
-        return catalog.list_tables(namespace)
-    except NoSuchNamespaceError:
-        return []  # dropped since the namespaces were listed

@@ -291,8 +291,12 @@ class Dispatcher:
         return tuple(debt for debt in self._board.with_work() if not self._paused(debt.table))
 
     def _end(self, table: TableName, attempt: Attempt) -> None:
+        known, now = {*self._board.known(), table}, self._clock()
         with self._changed:
             self._attempts[table] = attempt
+            for gone in [each for each in self._attempts if each not in known]:
+                if not self._attempts[gone].backs_off(now):
+                    del self._attempts[gone]  # with its debt: a table that was dropped, or is another service's
             self._running.discard(table)
             self._lost.discard(table)
             self._usage.release(table)

@@ -75,6 +75,10 @@ class TableRules(Section):
             return True
         return not any(table.matches(glob) for glob in (*self.include, *self.observe))
 
+    def excludes_namespace(self, catalog: str, namespace: tuple[str, ...]) -> bool:
+        """Whether `exclude` names all tables of the namespace, e.g. `lake.private.*`."""
+        return any(TableName(catalog, namespace, "*").matches(glob) for glob in self.exclude)
+
     def acts_on(self, table: TableName, properties: Mapping[str, str]) -> bool:
         """Whether the table may be rewritten: not excluded, and switched on by its property, else by `include`."""
         if any(table.matches(glob) for glob in self.exclude):

@@ -13,9 +13,9 @@ _PAGE_HEAD = f"""\
 
 This page is generated from `metrics/definitions.py`: `make generate` writes it.
 
-- Per-table metrics exist for the {MAX_TABLES:,} tables with the most small files. Per-partition metrics exist for the
-  partitions of all tables with the most small files: `service.worst_partitions`, {_WORST} by default. The series of a
-  dropped table or partition vanish.
+- Per-table metrics exist for {MAX_TABLES:,} tables: unreadable ones first, then those that have been due for more than
+  an hour, then those with the most small files. Per-partition metrics exist for the partitions of all tables with the
+  most small files: `service.worst_partitions`, {_WORST} by default. The series of a dropped table or partition vanish.
 - `table` is `catalog.namespace.name`; a dot, `%` or control character inside a part is written as `%XX`. `partition` is
   `field=value/field=value`; `/`, `=`, `%`, `"` and control characters in it are written as `%XX`; `spec` is the id of
   the partition spec, `bucket` the bucket number or empty. Labels over {LONGEST_LABEL} characters end in `~` and a

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import Enum
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from streaming.kafka.access import KafkaAccess
 from streaming.kafka.commit_topic import ForeignTopicError
 from streaming.kafka.shard_group import group_id
 from streaming.kafka.topic_sample import sample_topic
+from streaming.ledger.watched_tables import raise_unless_excluded
 from streaming.wiring import history_table, in_flight_records
 
 PROBE = b"written by firnline check-config --connect; it may be deleted"
@@ -171,7 +173,8 @@ def _rolls_back(properties: Mapping[str, str]) -> str:
 
 def _some_table(settings: Settings, catalogs: Catalogs, name: str) -> TableName | None:
     """A table that may be rewritten, else one that is observed."""
-    watched = (table for table in catalogs.list_tables(name) if not settings.tables.ignores(table))
+    listed = catalogs.list_tables(name, partial(raise_unless_excluded, settings.tables, name))
+    watched = (table for table in listed if not settings.tables.ignores(table))
     first = None
     for table in islice(watched, TABLES_LOOKED_AT):
         first = first or table

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, TableDebt, earliest
@@ -161,6 +161,12 @@ class BoardWriter:
         """Another service takes care of the table now."""
         self._by_slot.pop(table, None)
         self._answered.discard(table)
+
+    def forget_answers(self, listed: Container[TableName]) -> None:
+        """Forget answers about names that are neither listed nor on the board: events can name anything."""
+        for table in self._answered.copy():
+            if table not in listed and self.board.get(table) is None:
+                self._answered.discard(table)
 
     def answered_of(self, tables: Iterable[TableName]) -> int:
         """How many of these tables were answered."""

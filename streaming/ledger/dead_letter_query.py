@@ -139,7 +139,7 @@ class LetterWriter:
         Raises:
             FirnlineError: a catalog does not answer; the batch must be tried again.
         """
-        decoder = LetterDecoder(EventSources.of(self.kafka, self.catalogs), lasting(self.shard()))
+        decoder = LetterDecoder(EventSources.of(self.kafka, self.catalogs), self.shard().lasting)
         bad, tables = found(frame.mapInArrow(decoder.found, FOUND_SCHEMA).collect())
         names = frozenset(chain.from_iterable(tables))
         missing = self.missing(names) & names if names else names
@@ -184,11 +184,6 @@ def found(rows: Collection[Any]) -> tuple[Counter[str], Counter[Tables]]:
 
 def _struct(table: TableName) -> dict[str, Any]:
     return {"catalog": table.catalog, "namespace": table.namespace, "name": table.name}
-
-
-def lasting(shard: Shard) -> Shard:
-    """The shard without its former memberships: a letter cannot wait until they end, and would be lost."""
-    return replace(shard, settling=())
 
 
 def start_dead_letters(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import time
 from collections.abc import Callable, Collection
@@ -44,6 +45,9 @@ COUNTING_CACHE_BYTES = 16 * 1024 * 1024
 LEAST_KEPT_BYTES = 1024 * 1024
 """Of manifests that one count reads. Most tables of a fleet are counted and never planned: a thousand small ones would
 cost two processor seconds of writing, and a plan of one reads its manifests again in a few calls."""
+
+FORGET_SECONDS = 600.0
+"""Between two times that names which are no tables are forgotten."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ class DriverLedger:
     inbox: Inbox = field(init=False)
     breakers: Breakers = field(init=False)
     writer: BoardWriter = field(init=False)
+    _forgot_at: float = field(default=float("-inf"), init=False)
 
     def __post_init__(self) -> None:
         names, settings = self.catalogs.names, self.settings
@@ -111,6 +116,7 @@ class DriverLedger:
             deployment=self.deployment,
             rhythms=TableRhythms(self.listener, self.clock),
             locations=self._locations,
+            is_listed=self._is_listed,
         )
         self._lookers = Lookers(
             catalogs=names,
@@ -145,9 +151,14 @@ class DriverLedger:
         self._database.close()
 
     def check(self) -> None:
-        """Replace threads whose look hangs; search tables by location. Called every second."""
+        """Replace threads whose look hangs; search tables by location; forget old names. Called every second."""
         self._lookers.check()
         self._locations.check()
+        now = time.monotonic()
+        found = self.watcher.found
+        if found is not None and now - self._forgot_at >= FORGET_SECONDS:
+            self._forgot_at = now
+            self.writer.forget_answers(found)
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -182,14 +193,32 @@ class DriverLedger:
     def shard_changed(self, shard: Shard) -> None:
         """Forget the tables of others, and look for those that are ours now.
 
-        A service that owns nothing has just joined, or is cut off for a while: its counts stay.
+        A service that owns nothing has just joined, or is cut off for a while: its counts stay. Requests stay with the
+        tables that become ours soon.
         """
         if shard.owns_nothing:
             return
         for table in self.board.known():
-            if not shard.owns(table):
+            if shard.owns(table):
+                self.inbox.unsure.discard(table)
+            elif shard.lasting.owns(table):
+                self.looker.forget(table, keep_requests=True)
+            else:
+                self._tell_of_lost_requests(table)
                 self.looker.forget(table)
         self.watcher.sweep_soon()
+
+    def _tell_of_lost_requests(self, table: TableName) -> None:
+        """The table's owner has not heard of these requests if it joined after they were sent."""
+        if table in self.inbox.unsure:  # it was never ours: its owner has heard them
+            self.inbox.unsure.discard(table)
+            return
+        for requested in self.board.requests(table):
+            LOG.warning(
+                "%s is another service's now, and a requested rewrite is not done. If that service does not do it, "
+                "send it again: firnline request %s%s",
+                table, table, f" --where {shlex.quote(requested)}" if requested else "",
+            )  # fmt: skip
 
     def settings_changed(self) -> None:
         """Forget tables that are ignored now, and look at all others."""
@@ -214,6 +243,9 @@ class DriverLedger:
     def _is_known(self, table: TableName) -> bool:
         known = self.looker.is_known(table) or self.board.get(table) is not None or self.watcher.is_found(table)
         return known or self.settings.tables.ignores(table)
+
+    def _is_listed(self, table: TableName) -> bool:
+        return self.watcher.is_found(table)  # the watcher is made after the looker
 
     def _exists(self, table: TableName) -> bool:
         if self.looker.is_missing(table):

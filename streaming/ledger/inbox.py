@@ -1,18 +1,20 @@
 """The inbox: what the driver does with the events of a micro-batch. It asks for looks and never waits for one.
 
 An event that names a metadata file and no table is of the table that keeps its metadata there; if no look has told of
-such a table yet, it is searched.
+such a table yet, it is searched. It is not searched if every name that the path suggests is ignored or another
+service's: looks never tell where such tables are.
 
 An event is a hint. It is dropped if its table is ignored or belongs to another service, and if it is older than the
-table's last look and announces a snapshot that is counted (a duplicate or late event). Requested rewrites are saved
-before the batch ends.
+table's last look and announces a snapshot that is counted (a duplicate or late event). A request is no hint: each
+service reads it once, and nothing else tells of it. So it is kept while it is not certain that its table is another
+service's. Requested rewrites are saved before the batch ends.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from compactor.debt.board import DebtBoard
 from compactor.events import EventsHeard, Listener
@@ -22,7 +24,7 @@ from compactor.table_names import TableName
 from streaming.ledger.heard import AnyHeard, Heard
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Looker
-from streaming.ledger.table_locations import guesses
+from streaming.ledger.table_locations import folder_of, guesses
 from streaming.logs.events import LOG
 
 MOST_REQUESTS = 100
@@ -31,7 +33,10 @@ MOST_REQUESTS = 100
 
 @dataclass(frozen=True)
 class Inbox:
-    """The callable that gets each batch's events. `found`: tables that the last sweep listed."""
+    """The callable that gets each batch's events. `is_found`: whether the last sweep listed a table.
+
+    `unsure`: tables that were not this service's when all their requests were kept.
+    """
 
     settings: WorkSettings
     board: DebtBoard
@@ -41,11 +46,19 @@ class Inbox:
     shard: Callable[[], Shard]
     is_found: Callable[[TableName], bool]
     listener: Listener
+    unsure: set[TableName] = field(default_factory=set, init=False)
 
     def __call__(self, events: Sequence[AnyHeard]) -> None:
         shard, asked = self.shard(), dict[TableName, Asked]()
-        for event in map(self._with_table, events):
-            if event is None or not shard.owns(event.table) or self.settings.tables.ignores(event.table):
+        for each in events:
+            event = self._with_table(each, shard)
+            if event is None or self.settings.tables.ignores(event.table):
+                continue
+            if not shard.owns(event.table):
+                if event.request is not None and shard.lasting.owns(event.table):
+                    if not self.board.requests(event.table):
+                        self.unsure.add(event.table)
+                    self._request(event.table, event.request)
                 continue
             one = self._asks(event)
             if one is not None:
@@ -74,8 +87,8 @@ class Inbox:
             oldest[event.source] = min(event.timestamp_ms, oldest.get(event.source, event.timestamp_ms))
         self.listener(EventsHeard(by_source=Counter(event.source for event in events), oldest_ms=oldest))
 
-    def _with_table(self, event: AnyHeard) -> Heard | None:
-        """The event with its table; None: the table of its metadata file is not known, and is searched."""
+    def _with_table(self, event: AnyHeard, shard: Shard) -> Heard | None:
+        """The event with its table; None: the table of its metadata file is not known, and is searched if need be."""
         if isinstance(event, Heard):
             return event
         locations, at = self.looker.locations, event.timestamp_ms / 1000
@@ -83,10 +96,14 @@ class Inbox:
         if table is not None:
             written = event.metadata_location
             return Heard(table, event.source, event.timestamp_ms, writes=True, metadata_location=written)
-        folder = locations.search(event.metadata_location, event.source, at)
-        for guess in guesses(folder, self.catalogs) if folder is not None else ():
-            if not self.settings.tables.ignores(guess) and not self.looker.is_missing(guess):
-                self.queue.put(guess, Asked(self._lane(guess), at))
+        suggested = [*guesses(folder_of(event.metadata_location), self.catalogs)]
+        ours = [guess for guess in suggested if shard.owns(guess) and not self.settings.tables.ignores(guess)]
+        if suggested and not ours:
+            return None
+        if locations.search(event.metadata_location, event.source, at) is not None:
+            for guess in ours:
+                if not self.looker.is_missing(guess):
+                    self.queue.put(guess, Asked(self._lane(guess), at))
         return None
 
     def _lane(self, table: TableName) -> Lane:

@@ -85,6 +85,7 @@ class Looker:
         deployment: The id that this deployment writes into its commits; empty if it makes none.
         rhythms: Learns when tables are committed to.
         locations: Learns where tables keep their metadata.
+        is_listed: Whether the last listing of the catalog has the table.
     """
 
     settings: WorkSettings
@@ -99,6 +100,7 @@ class Looker:
     deployment: str = ""
     rhythms: TableRhythms = field(default_factory=TableRhythms)
     locations: TableLocations = field(default_factory=TableLocations)
+    is_listed: Callable[[TableName], bool] = lambda _table: False
     unsaved: str = field(default="", init=False)
     """Why the state of the last look could not be saved; empty if it was."""
     _known: dict[TableName, _Known] = field(default_factory=dict, init=False)
@@ -175,10 +177,11 @@ class Looker:
         self.writer.unreadable(table, error, None)
         self.listener(TableUnreadable(table=table, reason=error.reason, message=str(error)))
 
-    def forget(self, table: TableName) -> None:
+    def forget(self, table: TableName, *, keep_requests: bool = False) -> None:
         """Another service takes care of the table now. Its state stays on disk."""
         self._known.pop(table, None)
-        self.board.forget(table)
+        self._planned.discard(table)
+        self.board.forget(table, keep_requests=keep_requests)
         self.writer.forget(table)
         self.rhythms.forget(table)
         self.locations.forget(table)
@@ -273,6 +276,10 @@ class Looker:
         )
 
     def _lost(self, table: TableName, error: TableMissingError) -> Looked:
+        """The catalog has no such table. A proxy may say so for a moment: then its state is counted anew.
+
+        Requests cannot be found again. They wait for another look, and as long as listings have the table.
+        """
         now = self.clock()
         with self._lock:
             if len(self._missing) >= MOST_MISSING:
@@ -281,9 +288,10 @@ class Looker:
                 self._missing[table] = now + MISSING_SECONDS
         was_known = self._known.pop(table, None) is not None or self.board.get(table) is not None
         self._failures.pop(table, None)
+        self._planned.discard(table)
         self.rhythms.forget(table)
         self.locations.forget(table)
-        self.board.forget(table)
+        self.board.forget(table, keep_requests=was_known or self.is_listed(table))
         if was_known:
             try:
                 self.database.forget(table.key)

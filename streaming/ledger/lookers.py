@@ -183,7 +183,7 @@ class Lookers:
             LOG.exception("%s: the look failed with an unexpected error", table)
         finally:
             if not self.wanted(table):  # it became another service's during the look
-                self.looker.forget(table)
+                self.looker.forget(table, keep_requests=True)  # `shard_changed` judges them
             self.breakers.ended(table.catalog, str(table), looked.error if looked is not None else None)
             self.queue.done(table)
             if looked is not None and looked.again_after is not None:

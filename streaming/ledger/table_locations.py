@@ -2,18 +2,21 @@
 
 A look tells where a table keeps its metadata. For an unknown folder, first the names that its path suggests are looked
 at, then the catalogs are listed: a table that was created a second ago is found either way. A folder that belongs to no
-table after that is left alone for a while; other things lie in a bucket too.
+table after that is left alone, each time for longer; other things lie in a bucket too, and tables of other services.
 """
 
 from __future__ import annotations
 
+import heapq
 import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from compactor.locations import plain_path
+from compactor.patience.backoff import Backoff
 from compactor.table_names import TableName
 
 GUESS_SECONDS = 1.5
@@ -21,8 +24,9 @@ GUESS_SECONDS = 1.5
 LISTING_PAUSE_SECONDS = 10.0
 """Least time between two listings that unknown folders ask for."""
 SEARCH_SECONDS = 60.0
-FOREIGN_SECONDS = 600.0
-"""How long a folder that belongs to no table is not searched again."""
+FOREIGN_BACKOFF = Backoff(first_seconds=600.0, longest_seconds=86_400.0)
+"""How long a folder that belongs to no table is not searched again: a search lists all catalogs. Sweeps list them too,
+so they find a table that is created there later."""
 MOST_FOLDERS = 10_000
 """That are searched, and again that are known to be foreign: a flood of wrong places must not fill the memory."""
 
@@ -88,6 +92,13 @@ class Search:
     source: str
 
 
+class _Foreign(NamedTuple):
+    """A folder that belongs to no table. `searches`: in vain. `until`: of the ticks: it is not searched before."""
+
+    searches: int
+    until: float
+
+
 @dataclass(eq=False)
 class TableLocations:
     """Folders of tables' metadata. Thread-safe.
@@ -102,7 +113,7 @@ class TableLocations:
     _tables: dict[str, TableName] = field(default_factory=dict, init=False)
     _folders: dict[TableName, str] = field(default_factory=dict, init=False)
     _searched: dict[str, Search] = field(default_factory=dict, init=False)
-    _foreign: dict[str, float] = field(default_factory=dict, init=False)
+    _foreign: dict[str, _Foreign] = field(default_factory=dict, init=False)
     _listed: float = field(default=float("-inf"), init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
@@ -134,7 +145,8 @@ class TableLocations:
         """Begin to search the table of a file that `find` does not know; returns the folder if that is news."""
         folder, now = folder_of(metadata_location), self.ticks()
         with self._lock:
-            if self._foreign.get(folder, float("-inf")) > now or folder in self._searched:
+            foreign = self._foreign.get(folder)
+            if (foreign is not None and foreign.until > now) or folder in self._searched:
                 return None
             if len(self._searched) >= MOST_FOLDERS:
                 return None
@@ -147,10 +159,12 @@ class TableLocations:
         with self._lock:
             late = [folder for folder, each in self._searched.items() if now - each.since > SEARCH_SECONDS]
             given_up = [(self._searched.pop(folder).source, folder) for folder in late]
-            if len(self._foreign) + len(late) > MOST_FOLDERS:
-                self._foreign = {folder: until for folder, until in self._foreign.items() if until > now}
-            if len(self._foreign) + len(late) <= MOST_FOLDERS:
-                self._foreign |= dict.fromkeys(late, now + FOREIGN_SECONDS)
+            for folder in late:
+                searches = self._foreign[folder].searches + 1 if folder in self._foreign else 1
+                self._foreign[folder] = _Foreign(searches, now + FOREIGN_BACKOFF.seconds(searches))
+            if len(self._foreign) > MOST_FOLDERS:  # those that came back often stay
+                kept = heapq.nlargest(MOST_FOLDERS, self._foreign.items(), key=lambda each: each[1])
+                self._foreign = dict(kept)
             unlisted = [each for each in self._searched.values() if each.since > self._listed]
             waiting = any(now - each.since > GUESS_SECONDS for each in unlisted)
             must_list = waiting and now - self._listed > LISTING_PAUSE_SECONDS

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from compactor.errors import FirnlineError
+from compactor.errors import FirnlineError, RetryError
 from compactor.events import Listener, TableUnreadable
+from compactor.iceberg.namespaces import Namespace
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
@@ -31,6 +32,8 @@ ROUND_SECONDS = 5.0
 """At most between two rounds. A round requests the looks that are due; 10,000 tables cost it 50 ms."""
 ROUNDS_PER_SWEEP = 20.0
 WAIT_SECONDS = 0.5
+MOST_SHOWN = 3
+"""Namespaces that cannot be listed: a principal may see a few of a thousand."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,7 @@ class TableWatcher:
     _listing: dict[str, float] = field(default_factory=dict, init=False)
     _found: dict[str, frozenset[TableName]] = field(default_factory=dict, init=False)
     _troubles: dict[str, str] = field(default_factory=dict, init=False)
+    _unlisted: dict[str, dict[Namespace, RetryError]] = field(default_factory=dict, init=False)
     _threads: list[threading.Thread] = field(default_factory=list, init=False)
 
     def start(self) -> None:
@@ -124,8 +128,11 @@ class TableWatcher:
 
     @property
     def trouble(self) -> str | None:
-        """Why catalogs could not be listed by their last sweep."""
-        return "; ".join(self._troubles.values()) or None
+        """Why catalogs, or namespaces of them, could not be listed by their last sweep."""
+        unlisted = [str(error) for errors in [*self._unlisted.values()] for error in errors.values()]
+        if len(unlisted) > MOST_SHOWN:
+            unlisted[MOST_SHOWN:] = [f"and {len(unlisted) - MOST_SHOWN} more namespaces"]
+        return "; ".join((*self._troubles.values(), *unlisted)) or None
 
     @property
     def hanging(self) -> Mapping[str, float]:
@@ -137,13 +144,16 @@ class TableWatcher:
     def sweep(self, catalog: str) -> int:
         """List one catalog and ask for looks at tables that are new or due; return the number of tables that are ours.
 
+        Of a namespace that cannot be listed, the tables that were found before still count as listed.
+
         Raises:
             FirnlineError: it cannot be listed; the tables that were listed before are asked for.
         """
         listed: set[TableName] = set()
+        unlisted: dict[Namespace, RetryError] = {}
         asked_at = self._round(catalog).asked_at
         try:
-            for table in self.catalogs.list_tables(catalog):
+            for table in self.catalogs.list_tables(catalog, unlisted.__setitem__):
                 if self._stop.is_set():
                     return len(listed)
                 if self._watches(table):
@@ -154,11 +164,33 @@ class TableWatcher:
             if listed:
                 self._keep(catalog, self._found.get(catalog, frozenset()) | listed)
             raise
-        self._keep(catalog, frozenset(listed))
+        self._keep(catalog, frozenset(listed.union(self._found_within(catalog, unlisted))))
+        self._report_unlisted(catalog, unlisted)
         for table in self._not_listed(catalog):
             self._ask(table, asked_at)
         self.ask_due(catalog)
-        return len(listed)
+        return len(self._found[catalog])
+
+    def _found_within(self, catalog: str, namespaces: Collection[Namespace]) -> Iterator[TableName]:
+        """Tables of the last listing in these namespaces, and in those within them that are ours."""
+        for table in self._found.get(catalog, frozenset()) if namespaces else ():
+            levels = (table.namespace[:depth] for depth in range(1, len(table.namespace) + 1))
+            if self._watches(table) and any(level in namespaces for level in levels):
+                yield table
+
+    def _report_unlisted(self, catalog: str, unlisted: Mapping[Namespace, RetryError]) -> None:
+        """Publish the namespaces that can be listed no more, once. Excluded ones are nobody's trouble."""
+        before, tables = self._unlisted.get(catalog, {}), self.settings.tables
+        now = {each: error for each, error in unlisted.items() if not tables.excludes_namespace(catalog, each)}
+        self._unlisted = {**self._unlisted, catalog: now}
+        news = [each for each in now if each not in before]
+        for namespace in news[:MOST_SHOWN]:
+            table, error = TableName(catalog, namespace, "*"), now[namespace]
+            self.listener(TableUnreadable(table=table, reason=error.reason, message=str(error)))
+        if len(news) > MOST_SHOWN:
+            LOG.warning("%d more namespaces of catalog %s cannot be listed", len(news) - MOST_SHOWN, catalog)
+        for namespace in before.keys() - now.keys():
+            LOG.info("namespace %s is listed again, is dropped, or is excluded", ".".join((catalog, *namespace)))
 
     def ask_due(self, catalog: str) -> int:
         """Ask for a look at each table of the catalog that is due, and that all are judged again; return their number.

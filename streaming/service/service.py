@@ -422,7 +422,8 @@ def check_catalogs(catalogs: Catalogs) -> None:
         RetryError: no catalog answers; the error is that of the first.
     """
     with ThreadPoolExecutor(len(catalogs.names), thread_name_prefix="catalog") as pool:
-        asked = [pool.submit(next, catalogs.list_tables(name), None) for name in catalogs.names]
+        listings = (catalogs.list_tables(name, lambda _namespace, _error: None) for name in catalogs.names)
+        asked = [pool.submit(next, listing, None) for listing in listings]  # the sweeps tell which were skipped
     failed = [error for answer in asked if (error := answer.exception()) is not None]
     for error in failed:
         if len(failed) == len(asked) or not isinstance(error, FirnlineError):

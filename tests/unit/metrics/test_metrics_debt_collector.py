@@ -18,6 +18,7 @@ from compactor.debt.manifest_debt import ManifestCounts
 from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.partitions import PartitionKey
 from compactor.runs.dispatcher import Work
+from compactor.runs.work_order import STARVING_SECONDS
 from compactor.table_names import TableName
 from metrics.debt_collector import (
     LONGEST_LABEL,
@@ -315,11 +316,29 @@ def test_worst_tables_come_first_and_the_rest_is_counted():
 
 def test_table_left_out_still_counts_as_stale_and_as_waiting():
     board = DebtBoard()
-    board.put(debt("worst", partition({}, small(9))))
+    board.put(debt("shown", partition({}, small(9)), stale="gone"))
     board.put(debt("stale", stale="gone", acted_on=True, waiting_since=NOW - 7))
     found = exposed(board, max_tables=1)
     assert not [series for series in found if "lake.db.stale" in series]
-    assert (found["stale_tables",], found["oldest_waiting_seconds",]) == (1, 7)
+    assert (found["stale_tables",], found["oldest_waiting_seconds",]) == (2, 7)
+
+
+def test_tables_that_alerts_are_about_have_series_before_those_with_most_small_files():
+    board = DebtBoard()
+    board.put(debt("worst", partition({}, small(9))))
+    board.put(debt("second", partition({}, small(8)), due_since=NOW - STARVING_SECONDS, acted_on=True))
+    board.put(debt("watched", due_since=NOW - 9_000))
+    board.put(debt("recounting", stale="a recount is under way", recounting=True))
+    board.put(debt("late", due_since=NOW - 5_000, acted_on=True))
+    board.put(debt("latest", due_since=NOW - 9_000, acted_on=True))
+    board.mark_stale(TableName("lake", ("db",), "unreadable"), "never counted")
+
+    def named(limit):
+        found = exposed(board, max_tables=limit)
+        return [series[2].removeprefix("lake.db.") for series in found if series[0] == "table_files"]
+
+    assert named(5) == ["unreadable", "latest", "late", "worst", "second"]
+    assert len(named(100)) == 7
 
 
 @pytest.mark.parametrize("limit", [0, 1])

@@ -194,6 +194,19 @@ def bench() -> Iterator[Bench]:
     assert made.dispatcher.stop(PATIENCE)
 
 
+def test_the_debt_of_a_table_that_has_left_the_board_is_not_kept(bench: Bench) -> None:
+    bench.put(debt("dropped"), debt("fails"))
+    bench.called(2)
+    bench.end("dropped")
+    bench.end("fails", RetryError("a moment"))
+    for name in ("dropped", "fails"):
+        bench.board.forget(debt(name).table)
+    bench.put(debt("a"))
+    bench.called(3)
+    bench.end("a")
+    assert {table.name for table in bench.dispatcher._attempts} == {"a", "fails"}, "a back-off lasts"
+
+
 def test_one_lane_per_table_and_at_most_two_tables_at_once(bench: Bench) -> None:
     bench.put(debt("a", since=1), debt("b", since=2), debt("c", since=3))
     bench.called(2)

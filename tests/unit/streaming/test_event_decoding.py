@@ -13,7 +13,7 @@ from compactor.shards import EVERYTHING, Shard
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import MAX_EVENT_BYTES, TIMESTAMP_MS_MAX, BadEventReason, TableChanged
-from streaming.ledger.dead_letter_query import RECORD_COLUMNS, LetterDecoder, found, lasting
+from streaming.ledger.dead_letter_query import RECORD_COLUMNS, LetterDecoder, found
 from streaming.ledger.event_reader import EventDecoder, heard_of, take_over_offsets
 from streaming.ledger.event_sources import EventSources
 from streaming.ledger.heard import Heard
@@ -168,7 +168,7 @@ def test_each_letter_is_of_one_service() -> None:
     members = ("a", "b", "c")
     values = [event(f"t{number}") if number % 2 else b"rubbish" for number in range(60)]
     missing = frozenset(TableName("lake", ("db",), f"t{number}") for number in range(60))
-    shards = [lasting(Shard(me, members, (("a", "b"),))) for me in members]
+    shards = [Shard(me, members, (("a", "b"),)).lasting for me in members]
     written = [letters(LetterDecoder(SOURCES, shard, missing), *values) for shard in shards]
     offsets = [int(letter["firnline.offset"]) for each in written for letter in each]
     assert sorted(offsets) == list(range(40, 100))

@@ -13,7 +13,9 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from compactor.debt.board import DebtBoard, TableDebt
+from compactor.errors import RetryError
 from compactor.events import Event, LedgerUpdated, TableLooked
+from compactor.iceberg.namespaces import Namespace
 from compactor.iceberg.tables import Catalogs, KnownVersion, TableView, Unchanged
 from compactor.manifests.cache import ManifestCache
 from compactor.settings.tree import Settings
@@ -79,9 +81,11 @@ class CountedCatalogs(Catalogs):
             self._called(name)
         return super().load_if_changed(name, known, now)
 
-    def list_tables(self, catalog_name: str) -> Iterator[TableName]:
+    def list_tables(
+        self, catalog_name: str, skipped: Callable[[Namespace, RetryError], None] | None = None
+    ) -> Iterator[TableName]:
         self._called(TableName(catalog_name, (), "*"))
-        return super().list_tables(catalog_name)
+        return super().list_tables(catalog_name, skipped)
 
     def _called(self, name: TableName) -> None:
         self.calls.append(name)

@@ -11,7 +11,7 @@ import pytest
 from compactor.debt.ledger import STATE_VERSION
 from compactor.errors import RetryError
 from compactor.events import LedgerUpdated
-from compactor.shards import EVERYTHING, Shard
+from compactor.shards import EVERYTHING, NOBODY, Shard
 from compactor.table_names import TableName
 from streaming.ledger.driver_ledger import Around, DriverLedger, state_file
 from streaming.ledger.heard import Heard
@@ -98,6 +98,19 @@ def test_the_first_count_is_measured_against_what_the_sweep_has_found(driving: D
     assert ledger.counted == (2, 2)
 
 
+def test_names_that_are_no_tables_are_forgotten(driving: Driving) -> None:
+    scene, ledger = driving.scene, driving.ledger
+    listed = named("listed")
+    scene.catalog.create_table("db.listed", scene.history.table.schema())
+    ledger.watcher.sweep("lake")
+    scene.catalog.drop_table("db.listed")
+    for table in (NAME, listed, *(named(f"unknown{number}") for number in range(9))):
+        ledger.looker.look(table, Asked())
+    ledger.check()
+    assert ledger.writer._answered == {NAME, listed}
+    assert ledger.counted == (2, 2)
+
+
 def test_a_recount_under_way_is_no_answer(driving: Driving, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         driving.scene.history.append_unreal("a", [1])
@@ -174,6 +187,57 @@ def test_tables_of_another_service_are_neither_swept_nor_counted_and_a_table_tha
     driving.shard = Shard({"a": "b", "b": "a"}[owner], ("a", "b"))
     driving.ledger.shard_changed(driving.shard)
     assert driving.scene.board.known() == ()
+
+
+def lost_requests(caplog: pytest.LogCaptureFixture) -> list[str]:
+    said = [record.getMessage() for record in caplog.records if "another service's" in record.getMessage()]
+    caplog.clear()
+    return said
+
+
+REQUEST = Heard(NAME, "canonical", 5, writes=False, request="id = 'x'")
+OWNER = "a" if Shard("a", ("a", "b")).owns(NAME) else "b"
+OTHER = {"a": "b", "b": "a"}[OWNER]
+
+
+def test_a_request_that_is_read_before_this_service_has_settled_is_carried_out(
+    driving: Driving, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A restart: the stream reads the backlog at once, and the service owns nothing for 25 s."""
+    driving.scene.history.append_unreal("a", [1])
+    driving.shard = Shard(OWNER, (OWNER,), (NOBODY,))
+    driving.ledger.start()
+    driving.ledger.inbox([REQUEST])
+    for settling in ((NOBODY,), ((OTHER,),)):  # joined; then the other one's table becomes ours
+        driving.shard = Shard(OWNER, ("a", "b"), settling)
+        driving.ledger.shard_changed(driving.shard)
+        assert driving.scene.board.requests(NAME) == (REQUEST.request,)
+    driving.shard = Shard(OWNER, ("a", "b"))
+    driving.ledger.shard_changed(driving.shard)
+    until(lambda: driving.files() == {A: 1})
+    assert driving.scene.debt().requested == (REQUEST.request,)
+    assert driving.scene.board.with_work() == (driving.scene.debt(),)
+    assert lost_requests(caplog) == []
+
+
+def test_a_request_for_a_table_that_turns_out_to_be_anothers_is_dropped_and_not_mentioned(
+    driving: Driving, caplog: pytest.LogCaptureFixture
+) -> None:
+    driving.shard = Shard(OTHER, (OTHER,), (NOBODY,))
+    driving.ledger.inbox([REQUEST])
+    assert driving.scene.board.known() == (NAME,)
+    driving.ledger.shard_changed(Shard(OTHER, ("a", "b")))
+    assert (driving.scene.board.known(), driving.ledger.inbox.unsure) == ((), set())
+    assert lost_requests(caplog) == []
+
+
+def test_a_request_whose_table_moves_is_named_with_what_to_do(
+    driving: Driving, caplog: pytest.LogCaptureFixture
+) -> None:
+    driving.ledger.inbox([REQUEST])
+    driving.ledger.shard_changed(Shard(OTHER, ("a", "b")))
+    (told,) = lost_requests(caplog)
+    assert told.endswith("""send it again: firnline request lake.db.t --where 'id = '"'"'x'"'"''""")
 
 
 # --- names that do not exist ------------------------------------------------------------------------------------------

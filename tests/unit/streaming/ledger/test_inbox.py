@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from compactor.events import EventsHeard
-from compactor.shards import EVERYTHING, Shard
+from compactor.shards import EVERYTHING, NOBODY, Shard
 from compactor.table_names import TableName
 from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
 from streaming.ledger.inbox import MOST_REQUESTS, Inbox
@@ -195,6 +195,27 @@ def test_tables_of_another_shard_are_left_alone(receiving: Receiving) -> None:
     assert set(receiving.scene.board.known()) == set(mine)
 
 
+@pytest.mark.parametrize(
+    "shard",
+    [
+        Shard("a", ("a",), (NOBODY,)),
+        Shard("a", ("a", "b"), (NOBODY,)),
+        Shard("a", ("a", "b"), (("b", "c"),)),
+    ],
+    ids=["not yet joined", "joined", "others' tables become ours"],
+)
+def test_a_request_is_kept_while_it_is_not_certain_whose_its_table_is(receiving: Receiving, shard: Shard) -> None:
+    receiving.shard = shard
+    tables = [named(f"t{number}") for number in range(100)]
+    assert not any(map(shard.owns, tables))
+    becomes_ours = {table for table in tables if Shard(shard.me, shard.members).owns(table)}
+    assert becomes_ours
+    events = [replace(COMMIT, table=table) for table in tables]
+    requests = [replace(event, request="id = 1", writes=False) for event in events]
+    assert receiving.asked(*events, *requests) == [], "a look at another service's table is none"
+    assert set(receiving.scene.board.known()) == becomes_ours
+
+
 def test_a_request_beyond_the_most_is_dropped_and_a_known_one_is_not_counted_twice(receiving: Receiving) -> None:
     requests = [replace(COMMIT, request=f"id = {number}") for number in range(MOST_REQUESTS)]
     receiving.asked(*requests, *requests)
@@ -259,3 +280,37 @@ def test_a_table_that_was_made_a_second_ago_is_found_by_its_path(receiving: Rece
         scene.look(table, asked)
     assert scene.looker.locations.find(made.metadata_location) == named("new")
     assert [table for table, _ in receiving.asked(place)] == [named("new")]
+
+
+PLACE = HeardLocation("s3://lake/a/db.db/new/metadata/00000-x.metadata.json", "s3", 5_000)
+GUESSES = (TableName("lake", ("db",), "new"), TableName("lake", ("a", "db"), "new"))
+
+
+def owning(*tables: TableName) -> Shard:
+    """A shard to which, of all that `PLACE` suggests, these tables belong."""
+    shards = (Shard("a", ("a", f"b{number}")) for number in range(1000))
+    return next(shard for shard in shards if all(shard.owns(each) == (each in tables) for each in GUESSES))
+
+
+def test_a_folder_of_anothers_table_is_not_searched(receiving: Receiving) -> None:
+    receiving.shard = owning()
+    assert receiving.asked(PLACE) == []
+    assert receiving.scene.looker.locations._searched == {}
+
+
+def test_of_the_names_that_a_path_suggests_ours_is_looked_at(receiving: Receiving) -> None:
+    receiving.shard = owning(GUESSES[1])
+    assert receiving.asked(PLACE) == [(GUESSES[1], Asked(Lane.UNKNOWN, 5.0))]
+
+
+def test_a_folder_of_an_ignored_table_is_not_searched(tmp_path_factory: pytest.TempPathFactory) -> None:
+    rules = {"include": ["*"], "exclude": ["*.new"]}
+    receiving = Receiving(Scene(tmp_path_factory.mktemp("ignored"), tables=rules))
+    assert receiving.asked(PLACE) == []
+    assert receiving.scene.looker.locations._searched == {}
+
+
+def test_a_path_that_suggests_no_name_is_searched(receiving: Receiving) -> None:
+    receiving.shard = owning()
+    assert receiving.asked(replace(PLACE, metadata_location="s3://lake/new/metadata/1.metadata.json")) == []
+    assert [*receiving.scene.looker.locations._searched] == ["s3://lake/new/metadata"]

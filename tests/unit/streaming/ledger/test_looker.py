@@ -12,7 +12,7 @@ import pytest
 from compactor.debt import ledger
 from compactor.errors import RetryError
 from compactor.events import LedgerUpdated, ManifestsRead, TableLooked, TableUnreadable
-from compactor.iceberg.tables import KnownVersion
+from compactor.iceberg.tables import KnownVersion, TableMissingError
 from compactor.locations import plain_path
 from compactor.reasons import Reason
 from compactor.settings.current import CurrentSettings
@@ -240,9 +240,40 @@ def test_a_dropped_table_leaves_the_board_and_its_state(scene: Scene) -> None:
     scene.catalog.drop_table("db.t")
     assert scene.look().outcome is Outcome.MISSING
     assert scene.board.tables() == ()
+    assert scene.look().outcome is Outcome.MISSING
     assert scene.board.known() == ()
     assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
     assert (scene.looker.is_known(NAME), scene.looker.is_missing(NAME)) == (False, True)
+
+
+def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -> None:
+    """A proxy answers 404. The state is counted anew; nothing would bring a request back."""
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    scene.board.request(NAME, ["id = 1"])
+    listed, scene.looker.is_listed = [True], lambda _table: listed[0]
+    scene.catalogs.failure = TableMissingError("404")
+    for _ in range(3):
+        assert scene.look().outcome is Outcome.MISSING
+        assert scene.board.tables() == ()
+    scene.catalogs.failure = None
+    scene.look()
+    assert scene.debt().requested == ("id = 1",)
+    scene.catalogs.failure, listed[0] = TableMissingError("404"), False
+    scene.look()
+    assert scene.board.known() == (NAME,), "it was there at the last look; its listing may be old"
+    scene.look()
+    assert scene.board.known() == ()
+
+
+def test_nothing_is_kept_of_dropped_tables_and_of_those_of_others(scene: Scene) -> None:
+    for forget in (scene.look, lambda: scene.looker.forget(NAME)):
+        scene.catalogs.failure = None
+        scene.look()
+        scene.looker.planned(NAME)
+        scene.catalogs.failure = TableMissingError("dropped")
+        forget()
+        assert (scene.looker._planned, scene.looker._known, scene.looker._failures) == (set(), {}, {})
 
 
 def test_a_table_that_is_created_anew_under_its_name_is_counted_anew(scene: Scene) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from compactor.table_names import TableName
 from streaming.ledger import table_locations
 from streaming.ledger.table_locations import (
-    FOREIGN_SECONDS,
+    FOREIGN_BACKOFF,
     GUESS_SECONDS,
     LISTING_PAUSE_SECONDS,
     SEARCH_SECONDS,
@@ -136,9 +138,38 @@ def test_a_folder_without_a_table_is_reported_once_and_left_alone_for_a_while() 
     assert searching.unresolved == [("s3", "s3://lake/db/t/metadata")]
     listings = searching.listings
     assert searching.locations.search(FILE, "s3", 8.0) is None
-    searching.pass_seconds(FOREIGN_SECONDS + 2)
+    searching.pass_seconds(FOREIGN_BACKOFF.first_seconds + 2)
     assert searching.listings == listings
     assert searching.locations.search(FILE, "s3", 9.0) is not None
+
+
+def test_a_folder_that_stays_without_a_table_is_searched_ever_more_rarely() -> None:
+    searching = Searching()
+    searched: list[float] = []
+    while searching.now < 5 * FOREIGN_BACKOFF.longest_seconds:
+        if searching.locations.search(FILE, "s3", 7.0) is not None:
+            searched.append(searching.now)
+        searching.now += SEARCH_SECONDS / 2
+        searching.locations.check()
+    pauses = [after - before for before, after in pairwise(searched)]
+    assert pauses == sorted(pauses)
+    assert len(pauses) < 15
+    assert FOREIGN_BACKOFF.longest_seconds < pauses[-1] < 1.1 * FOREIGN_BACKOFF.longest_seconds
+    searching.locations.put(T, FILE)
+    assert searching.locations._foreign == {}
+
+
+def test_of_too_many_foreign_folders_those_that_come_back_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_locations, "MOST_FOLDERS", 50)
+    searching = Searching()
+    for _ in range(2):
+        searching.locations.search(FILE, "s3", 7.0)
+        searching.pass_seconds(SEARCH_SECONDS + 2 + FOREIGN_BACKOFF.first_seconds)
+    for number in range(50):
+        searching.locations.search(f"s3://x/{number}/metadata/y", "s3", 1.0)
+    searching.pass_seconds(SEARCH_SECONDS + 2)
+    assert len(searching.locations._foreign) == 50
+    assert searching.locations.search(FILE, "s3", 8.0) is None
 
 
 def test_a_flood_of_places_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyiceberg.exceptions import ForbiddenError
 
 from compactor.errors import RetryError
 from compactor.events import CatalogAnswers, TableUnreadable
@@ -16,7 +17,7 @@ from streaming.ledger import table_watcher
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.lookers import Breakers
 from streaming.ledger.sweep_schedule import BEHIND_SECONDS, RARELY, Rhythm
-from streaming.ledger.table_watcher import SWEEP_AGAIN_SECONDS, Surroundings, TableWatcher
+from streaming.ledger.table_watcher import MOST_SHOWN, SWEEP_AGAIN_SECONDS, Surroundings, TableWatcher
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene, named, until
 
@@ -237,7 +238,7 @@ def test_a_sweep_that_fails_half_way_asks_for_what_it_listed_and_forgets_nothing
     watcher.sweep("lake")
     watching.asked()
 
-    def half(_catalog: str) -> Iterator[TableName]:
+    def half(_catalog: str, _skipped: object) -> Iterator[TableName]:
         yield named("new")
         raise NO_LIST
 
@@ -246,6 +247,71 @@ def test_a_sweep_that_fails_half_way_asks_for_what_it_listed_and_forgets_nothing
         watcher.sweep("lake")
     assert [name for name, _ in watching.asked()] == ["new"]
     assert watcher.found == frozenset({NAME, named("new")})
+
+
+def forbid(watching: Watching, monkeypatch: pytest.MonkeyPatch, *forbidden: str) -> None:
+    """Make the catalog refuse to list these namespaces."""
+    catalog = watching.scene.catalogs.catalog("lake")
+    list_tables = type(catalog).list_tables
+
+    def refuses(namespace: tuple[str, ...]) -> list[tuple[str, ...]]:
+        if ".".join(namespace) in forbidden:
+            raise ForbiddenError("not for you")
+        return list_tables(catalog, namespace)
+
+    monkeypatch.setattr(catalog, "list_tables", refuses)
+
+
+def test_a_namespace_that_cannot_be_listed_hides_no_other_and_loses_no_table(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene, watcher = watching.scene, watching.watcher
+    secret = TableName("lake", ("secret",), "s")
+    scene.catalog.create_namespace("secret")
+    scene.catalog.create_table("secret.s", scene.history.table.schema())
+    watcher._swept("lake")
+    scene.catalog.create_table("db.new", scene.history.table.schema())
+    watching.asked()
+    scene.published.clear()
+    forbid(watching, monkeypatch, "secret")
+    sweep = scene.settings.service.sweep_seconds
+    assert [watcher._swept("lake") for _ in range(2)] == [sweep, sweep]
+    assert watcher.found == frozenset({NAME, secret, named("new")})
+    assert [name for name, _ in watching.asked()] == ["new"], (
+        "the known table of the namespace is not taken for dropped"
+    )
+    assert watching.breakers.available("lake")
+    assert watcher.trouble is not None
+    assert "namespace lake.secret cannot be listed: not for you" in watcher.trouble
+    (told,) = scene.published
+    assert told == TableUnreadable(TableName("lake", ("secret",), "*"), Reason.NAMESPACE_UNREADABLE, watcher.trouble)
+    forbid(watching, monkeypatch)
+    watcher._swept("lake")
+    assert watcher.trouble is None
+
+
+def test_an_excluded_namespace_that_cannot_be_listed_is_no_trouble(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watching = Watching(Scene(tmp_path, tables={"include": ["*"], "exclude": ["lake.secret.*"]}))
+    watching.scene.catalog.create_namespace("secret")
+    forbid(watching, monkeypatch, "secret")
+    watching.watcher._swept("lake")
+    assert (watching.watcher.found, watching.watcher.trouble) == (frozenset({NAME}), None)
+    assert watching.scene.published == []
+
+
+def test_of_many_namespaces_that_cannot_be_listed_a_few_are_shown(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"n{number}" for number in range(MOST_SHOWN + 2)]
+    for name in names:
+        watching.scene.catalog.create_namespace(name)
+    forbid(watching, monkeypatch, *names)
+    watching.watcher._swept("lake")
+    assert watching.watcher.found == frozenset({NAME})
+    assert watching.watcher.trouble is not None
+    assert watching.watcher.trouble.endswith("; and 2 more namespaces")
 
 
 def test_an_unexpected_error_ends_no_sweeping_thread(watching: Watching) -> None:
