@@ -59,10 +59,13 @@ def uncharged(_spent: Spent) -> None:
 
 @dataclass(frozen=True)
 class Grant:
-    """The limits of a run's cost; None: no limit. A run may always write one output file, even above the limits."""
+    """The limits of a run's cost; None: no limit. A run may always write one output file, or convert the equality
+    deletes of one partition, even above the limits of bytes and requests.
+    """
 
     bytes: int | None = None
     requests: int | None = None
+    commits: int | None = None
 
 
 NO_GRANT = Grant()

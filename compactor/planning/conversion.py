@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyiceberg.schema import Schema
 
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
+from compactor.planning.budget import Grant, requests_of
 from compactor.planning.compared_columns import not_compared
 from compactor.planning.dangling_deletes import Identity
 from compactor.planning.inventory import Inventory
@@ -73,6 +74,58 @@ def plan_conversion(inventory: Inventory) -> Conversion:
         refused=len(refused),
         why=next(iter(refused.values()), ""),
     )
+
+
+def within_grant(conversion: Conversion, grant: Grant) -> Conversion:
+    """The part of a conversion that a run may do. At least one piece, even above the grant.
+
+    A piece: searches that share equality deletes, mostly those of one partition. A delete leaves only when all its data
+    files were searched. Pieces with the most deletes come first: because of them the conversion is due.
+    """
+    if grant.bytes is None and grant.requests is None:
+        return conversion
+    chosen: set[int] = set()
+    put_off: set[Identity] = set()
+    files = size = 0
+    for numbers, deletes in sorted(_pieces(conversion.searches), key=lambda piece: -len(piece[1])):
+        found = [file for number in numbers for file in conversion.searches[number]]
+        more = sum(file.size for file in found)  # the most: a search reads key columns only
+        fits = (grant.bytes is None or size + more <= grant.bytes) and (
+            grant.requests is None or requests_of(files + len(found), 0, size + more) <= grant.requests
+        )
+        if fits or not chosen:
+            chosen.update(numbers)
+            files, size = files + len(found), size + more
+        else:
+            put_off |= deletes
+    return replace(
+        conversion,
+        searches=tuple(search for number, search in enumerate(conversion.searches) if number in chosen),
+        deletes=tuple(delete for delete in conversion.deletes if delete.identity not in put_off),
+    )
+
+
+def _pieces(searches: Sequence[Sequence[LiveFile]]) -> list[tuple[list[int], set[Identity]]]:
+    """The numbers of searches that share equality deletes, and these deletes, for each piece."""
+    joined_to = list(range(len(searches)))
+
+    def first_of(number: int) -> int:
+        while joined_to[number] != number:
+            joined_to[number] = joined_to[joined_to[number]]
+            number = joined_to[number]
+        return number
+
+    deletes = [{each.identity for file in search for each in file.deletes if _by_value(each)} for search in searches]
+    known: dict[Identity, int] = {}
+    for number, identities in enumerate(deletes):
+        for identity in identities:
+            joined_to[first_of(number)] = first_of(known.setdefault(identity, number))
+    pieces: dict[int, tuple[list[int], set[Identity]]] = {}
+    for number, identities in enumerate(deletes):
+        numbers, of_piece = pieces.setdefault(first_of(number), ([], set()))
+        numbers.append(number)
+        of_piece |= identities
+    return list(pieces.values())
 
 
 def _with_deletes(inventory: Inventory) -> Iterable[tuple[PartitionKey, Sequence[LiveFile]]]:

@@ -15,7 +15,7 @@ from compactor.iceberg.tables import Catalogs, TableView, file_sizes
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant
-from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, plan_conversion
+from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, plan_conversion, within_grant
 from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
@@ -73,8 +73,10 @@ class TablePlanner:
             self.turns.check(table, requested=bool(debt.requested))
         return table
 
-    def conversion(self, debt: TableDebt, table: TableView) -> Conversion:
+    def conversion(self, debt: TableDebt, table: TableView, grant: Grant = NO_GRANT) -> Conversion:
         """The equality deletes of a table to convert before anything is rewritten; requests go first.
+
+        `grant`: what does not fit it is left to later runs.
 
         Raises:
             FirnlineError: the table cannot be planned; published.
@@ -96,7 +98,7 @@ class TablePlanner:
             rules = DeleteRules(policy, file_sizes(policy, table.properties))
             if not any(rules.conversion_due(each.counts) for each in with_deletes):
                 return NOTHING_TO_CONVERT
-            return plan_conversion(take_inventory(table, self.cache))
+            return within_grant(plan_conversion(take_inventory(table, self.cache)), grant)
 
     def plan(self, debt: TableDebt, table: TableView, grant: Grant = NO_GRANT) -> TablePlan | None:
         """A plan of `table`; None (and published) when nothing is due.

@@ -56,17 +56,19 @@ class RewriteWorker:
 
     def work(self, debt: TableDebt, stopping: Stopping, grant: Grant, charge: Charge) -> None:
         """See `TableWorker`."""
+        commits = 0
         if debt.due or debt.requested:
             charge(Spent(catalog_calls=PLAN_CALLS))
             table = self.planner.load(debt)
-            conversion = self.planner.conversion(debt, table)
+            conversion = self.planner.conversion(debt, table, grant)
             if conversion.deletes:  # what else is due is found by the next look: readers get one new snapshot at a time
                 self._convert(table, conversion, stopping, charge)
                 return
             plan = self.planner.plan(debt, table, grant)
             if plan is not None:
-                self._rewrite(debt, plan, stopping, charge)
-        if debt.manifests is not None and debt.manifests.due and not stopping():
+                commits = self._rewrite(debt, plan, stopping, charge)
+        may_commit = grant.commits is None or commits < grant.commits
+        if debt.manifests is not None and debt.manifests.due and may_commit and not stopping():
             self._rewrite_manifests(debt.table, charge)
 
     def _convert(self, table: TableView, conversion: Conversion, stopping: Stopping, charge: Charge) -> None:
@@ -86,7 +88,8 @@ class RewriteWorker:
     def _enabled(self, name: TableName) -> bool:
         return self.planner.acts_on(self.planner.catalogs.load(name))
 
-    def _rewrite(self, debt: TableDebt, plan: TablePlan, stopping: Stopping, charge: Charge) -> None:
+    def _rewrite(self, debt: TableDebt, plan: TablePlan, stopping: Stopping, charge: Charge) -> int:
+        """Rewrite; returns the number of commits."""
         planner = self.planner
         enabled = partial(self._enabled, debt.table)
         try:
@@ -103,6 +106,7 @@ class RewriteWorker:
         self._decline(debt, plan, result.dropped)
         if result.snapshot_after is not None:
             self.announce(debt.table)
+        return result.commits
 
     def _decline(self, debt: TableDebt, plan: TablePlan, dropped: Sequence[DroppedGroup]) -> None:
         """Partitions left alone or given up are not due again until they change."""
