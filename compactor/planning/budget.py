@@ -67,6 +67,14 @@ class Grant:
     requests: int | None = None
     commits: int | None = None
 
+    def less(self, spent: Spent) -> Grant:
+        """The rest of the grant; never below 0."""
+        return Grant(
+            None if self.bytes is None else max(0, self.bytes - spent.bytes),
+            None if self.requests is None else max(0, self.requests - spent.requests),
+            None if self.commits is None else max(0, self.commits - spent.commits),
+        )
+
 
 NO_GRANT = Grant()
 """A run without limits."""

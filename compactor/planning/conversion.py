@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
 
 from pyiceberg.schema import Schema
 
@@ -16,6 +18,7 @@ from compactor.planning.compared_columns import not_compared
 from compactor.planning.dangling_deletes import Identity
 from compactor.planning.inventory import Inventory
 
+NOTHING_KNOWN: Final[Mapping[str, str]] = MappingProxyType({})
 FILES_OF_A_SEARCH = 200
 """Data files that one Spark task searches. It reads all their deletes once: fewer files would read them more often."""
 
@@ -28,12 +31,14 @@ class Conversion:
         searches: Data files of one partition each, at most `FILES_OF_A_SEARCH`, to which equality deletes apply.
         deletes: Live equality deletes to convert; some may apply to no data file any more.
         refused: Number of live equality deletes that cannot be converted, and `why` the first cannot.
+        refused_in: Partitions of these deletes, and why.
     """
 
     searches: tuple[tuple[LiveFile, ...], ...]
     deletes: tuple[FileEntry, ...]
     refused: int = 0
     why: str = ""
+    refused_in: Mapping[PartitionKey, str] = field(default_factory=dict)
 
     @property
     def files(self) -> list[LiveFile]:
@@ -49,8 +54,11 @@ class Conversion:
 NOTHING_TO_CONVERT = Conversion((), ())
 
 
-def plan_conversion(inventory: Inventory) -> Conversion:
-    """The conversion of all equality deletes of a table, except those that `encode` could not apply either."""
+def plan_conversion(inventory: Inventory, unsearchable: Mapping[str, str] = NOTHING_KNOWN) -> Conversion:
+    """The conversion of all equality deletes of a table, except those that `encode` could not apply either.
+
+    `unsearchable`: data files of searches that were refused, and why: deletes that apply to them stay too.
+    """
     equality_deletes = [delete for delete in inventory.deletes if _by_value(delete)]
     if not equality_deletes:
         return NOTHING_TO_CONVERT
@@ -58,7 +66,10 @@ def plan_conversion(inventory: Inventory) -> Conversion:
         key: [file for file in files if any(map(_by_value, file.deletes))] for key, files in _with_deletes(inventory)
     }
     refused = _refused(
-        inventory.table.metadata.schema(), equality_deletes, [file for files in hit.values() for file in files]
+        inventory.table.metadata.schema(),
+        equality_deletes,
+        [file for files in hit.values() for file in files],
+        unsearchable,
     )
     searches: list[tuple[LiveFile, ...]] = []
     for files in hit.values():
@@ -73,6 +84,7 @@ def plan_conversion(inventory: Inventory) -> Conversion:
         deletes=tuple(delete for delete in equality_deletes if delete.identity not in refused),
         refused=len(refused),
         why=next(iter(refused.values()), ""),
+        refused_in={each.key: refused[each.identity] for each in equality_deletes if each.identity in refused},
     )
 
 
@@ -132,7 +144,9 @@ def _with_deletes(inventory: Inventory) -> Iterable[tuple[PartitionKey, Sequence
     return ((key, files) for key, files in inventory.partitions.items() if files.has_deletes)
 
 
-def _refused(schema: Schema, deletes: Iterable[FileEntry], files: Iterable[LiveFile]) -> dict[Identity, str]:
+def _refused(
+    schema: Schema, deletes: Iterable[FileEntry], files: Iterable[LiveFile], unsearchable: Mapping[str, str]
+) -> dict[Identity, str]:
     """Equality deletes that cannot be compared, or that apply to a file whose columns cannot be read; and why."""
     found: dict[Identity, str] = {}
     for delete in deletes:
@@ -140,7 +154,7 @@ def _refused(schema: Schema, deletes: Iterable[FileEntry], files: Iterable[LiveF
         if why is not None:
             found[delete.identity] = why
     for file in files:
-        why = _not_parquet(file.entry)
+        why = _not_parquet(file.entry) or unsearchable.get(file.entry.path)
         if why is not None:
             found.update((delete.identity, why) for delete in file.deletes if _by_value(delete))
     return found
