@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import FirnlineError, GiveUpError, ReplanError
 from compactor.events import EqualityDeletesConverted, Event, PartitionsSkipped, RunFailed, RunSkipped
 from compactor.manifests.cache import ManifestCache
@@ -84,7 +86,7 @@ class Working:
         Searching.made, Searching.outcome = [], staticmethod(outcome)
         self.events: list[Event] = []
         self.plans: list[TablePlan] = []
-        self.announced = 0
+        self.announced = self.commits = 0
         planner = TablePlanner(
             settings=self.scene.settings, catalogs=self.scene.catalogs, cache=ManifestCache(1 << 20),
             board=self.scene.board, listener=self.events.append, clock=lambda: self.scene.now, planned=lambda _: None,
@@ -99,7 +101,7 @@ class Working:
 
     def run(self, plan: TablePlan, **_: Any) -> RunResult:
         self.plans.append(plan)
-        return RunResult("run", NAME, 1, None, (), 0.0, 0.0, 0.0, commits=0)
+        return RunResult("run", NAME, 1, None, (), 0.0, 0.0, 0.0, commits=self.commits)
 
     def delete_by_value(self, partition: str = "a") -> None:
         self.scene.history.append_unreal(partition, [1], by_value=True)
@@ -199,6 +201,19 @@ def test_what_a_refused_conversion_has_read_is_taken_from_the_grant(
     monkeypatch.setattr(TablePlanner, "plan", plan)
     working.work(Grant(bytes=100, commits=3))
     assert granted == [Grant(bytes=30, commits=3)]
+
+
+@pytest.mark.parametrize(("commits", "granted", "merges"), [(2, 2, 0), (1, 2, 1), (0, 1, 1), (2, None, 1)])
+def test_manifests_are_merged_after_a_rewrite_if_the_grant_has_a_commit_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int, granted: int | None, merges: int
+) -> None:
+    working, merged = Working(tmp_path, refused), list[object]()
+    working.commits = commits
+    monkeypatch.setattr(RewriteWorker, "_rewrite_manifests", lambda *_: merged.append(None))
+    working.scene.look()
+    debt = replace(working.scene.debt(), manifests=ManifestCounts(100, 100, due_specs=(0,), why="many"))
+    working.worker.work(debt, lambda: False, Grant(commits=granted), lambda _: None)
+    assert (len(working.plans), len(merged)) == (1, merges)
 
 
 def test_a_conversion_that_another_commit_overtook_fails_and_is_tried_again(tmp_path: Path) -> None:
