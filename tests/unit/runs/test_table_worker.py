@@ -152,7 +152,7 @@ def test_a_refused_conversion_settles_nothing_by_itself(tmp_path: Path) -> None:
     """The rewrite decides what becomes of the times, and the next plan what is due."""
     working = Working(tmp_path, refused)
     settled: list[object] = []
-    working.scene.board.settled = settled.append  # type: ignore[method-assign]
+    working.scene.board.settled = settled.append  # type: ignore[method-assign, assignment]
     working.work()
     assert len(settled) == len(working.plans) == 1
 
