@@ -49,8 +49,8 @@ class SkippedPartition:
 class PartitionsSkipped:
     """Partitions with debt that are not rewritten now. No partitions: the whole table.
 
-    `reason`: `not_due` (the ledger's counts), `declined` (a plan that read the partition's files) or `not_acted_on`
-    (the table is only observed).
+    `reason`: `not_due` (the ledger's counts), `declined` (a plan that read the partition's files), `not_acted_on` (the
+    table is only observed), or why its equality deletes are not converted.
     """
 
     table: TableName

@@ -128,6 +128,7 @@ class Reason(StrEnum):
     OTHER_COMPACTOR = "other_compactor"
     REPLACES_IN_A_ROW = "replaces_in_a_row"
     FLINK_CONVERTER = "flink_converter"
+    CONVERSION_REFUSED = "conversion_refused"
     FLINK_LOCK = "flink_lock"
     LOCK_UNREADABLE = "lock_unreadable"
     SWITCHED_OFF = "switched_off"

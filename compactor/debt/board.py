@@ -144,6 +144,8 @@ class TableDebt:
         refused: Table properties of firnline that are not used, with the reason.
         target_bytes: The table's target file size.
         other_firnlines: Other deployments of firnline that rewrote the table within the day before its last commit.
+        basis: What plans depend on besides the files, e.g. policy and schema: what a plan declined holds while it is
+            equal.
     """
 
     table: TableName
@@ -163,6 +165,7 @@ class TableDebt:
     target_bytes: int | None = None
     other_firnlines: tuple[OtherCompactor, ...] = ()
     recounting: bool = False
+    basis: object = None
 
     @property
     def unreadable(self) -> bool:
@@ -222,17 +225,19 @@ def earliest(*moments: float | None) -> float | None:
 class Declined:
     """A partition that is due by its counts, but that a plan did not select (`why`).
 
-    Valid while the counts and the reason for being due (`judged`) stay the same: a partition that is not worth merging
-    now may be worth it when it is idle.
+    Valid while the counts, the reason for being due (`judged`) and the table's `basis` (see `TableDebt`) stay the same:
+    a partition that is not worth merging now may be worth it when it is idle, or by another policy.
     """
 
     counts: PartitionCounts
     judged: str
     why: str
+    basis: object = None
 
-    def applied(self, partition: PartitionDebt) -> PartitionDebt:
-        """The partition, not due if nothing has changed since."""
-        if partition.due and (partition.counts, partition.why) == (self.counts, self.judged):
+    def applied(self, partition: PartitionDebt, basis: object) -> PartitionDebt:
+        """The partition, not due if nothing has changed since. `basis`: the table's now."""
+        known = (self.counts, self.judged, self.basis)
+        if partition.due and (partition.counts, partition.why, basis) == known:
             return replace(partition, due=False, why=self.why)
         return partition
 
@@ -276,9 +281,9 @@ class DebtBoard:
         (self._with_work.add if wanted else self._with_work.discard)(debt.table)
 
     def decline(self, seen: TableDebt, left_alone: Mapping[PartitionKey, str]) -> None:
-        """Mark partitions that a plan for `seen` did not select as not due until their counts or the reason change."""
+        """Mark partitions that a plan for `seen` did not select as not due until something changes (see `Declined`)."""
         declined = {
-            partition.key: Declined(partition.counts, partition.why, left_alone[partition.key])
+            partition.key: Declined(partition.counts, partition.why, left_alone[partition.key], seen.basis)
             for partition in seen.due
             if partition.key in left_alone
         }
@@ -393,7 +398,11 @@ class DebtBoard:
 
 
 def _without_declined(debt: TableDebt, declined: Mapping[PartitionKey, Declined]) -> TableDebt:
-    judged = {key: known.applied(debt.partitions[key]) for key, known in declined.items() if key in debt.partitions}
+    judged = {
+        key: known.applied(debt.partitions[key], debt.basis)
+        for key, known in declined.items()
+        if key in debt.partitions
+    }
     changed = {key: partition for key, partition in judged.items() if partition is not debt.partitions[key]}
     if not changed:
         return debt

@@ -59,10 +59,21 @@ def uncharged(_spent: Spent) -> None:
 
 @dataclass(frozen=True)
 class Grant:
-    """The limits of a run's cost; None: no limit. A run may always write one output file, even above the limits."""
+    """The limits of a run's cost; None: no limit. A run may always write one output file, or convert the equality
+    deletes of one partition, even above the limits of bytes and requests.
+    """
 
     bytes: int | None = None
     requests: int | None = None
+    commits: int | None = None
+
+    def less(self, spent: Spent) -> Grant:
+        """The rest of the grant; never below 0."""
+        return Grant(
+            None if self.bytes is None else max(0, self.bytes - spent.bytes),
+            None if self.requests is None else max(0, self.requests - spent.requests),
+            None if self.commits is None else max(0, self.commits - spent.commits),
+        )
 
 
 NO_GRANT = Grant()

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
 
 from pyiceberg.schema import Schema
 
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
+from compactor.planning.budget import Grant, requests_of
 from compactor.planning.compared_columns import not_compared
 from compactor.planning.dangling_deletes import Identity
 from compactor.planning.inventory import Inventory
 
+NOTHING_KNOWN: Final[Mapping[str, str]] = MappingProxyType({})
 FILES_OF_A_SEARCH = 200
 """Data files that one Spark task searches. It reads all their deletes once: fewer files would read them more often."""
 
@@ -27,12 +31,14 @@ class Conversion:
         searches: Data files of one partition each, at most `FILES_OF_A_SEARCH`, to which equality deletes apply.
         deletes: Live equality deletes to convert; some may apply to no data file any more.
         refused: Number of live equality deletes that cannot be converted, and `why` the first cannot.
+        refused_in: Partitions of these deletes, and why.
     """
 
     searches: tuple[tuple[LiveFile, ...], ...]
     deletes: tuple[FileEntry, ...]
     refused: int = 0
     why: str = ""
+    refused_in: Mapping[PartitionKey, str] = field(default_factory=dict)
 
     @property
     def files(self) -> list[LiveFile]:
@@ -48,8 +54,11 @@ class Conversion:
 NOTHING_TO_CONVERT = Conversion((), ())
 
 
-def plan_conversion(inventory: Inventory) -> Conversion:
-    """The conversion of all equality deletes of a table, except those that `encode` could not apply either."""
+def plan_conversion(inventory: Inventory, unsearchable: Mapping[str, str] = NOTHING_KNOWN) -> Conversion:
+    """The conversion of all equality deletes of a table, except those that `encode` could not apply either.
+
+    `unsearchable`: data files of searches that were refused, and why: deletes that apply to them stay too.
+    """
     equality_deletes = [delete for delete in inventory.deletes if _by_value(delete)]
     if not equality_deletes:
         return NOTHING_TO_CONVERT
@@ -57,7 +66,10 @@ def plan_conversion(inventory: Inventory) -> Conversion:
         key: [file for file in files if any(map(_by_value, file.deletes))] for key, files in _with_deletes(inventory)
     }
     refused = _refused(
-        inventory.table.metadata.schema(), equality_deletes, [file for files in hit.values() for file in files]
+        inventory.table.metadata.schema(),
+        equality_deletes,
+        [file for files in hit.values() for file in files],
+        unsearchable,
     )
     searches: list[tuple[LiveFile, ...]] = []
     for files in hit.values():
@@ -72,14 +84,69 @@ def plan_conversion(inventory: Inventory) -> Conversion:
         deletes=tuple(delete for delete in equality_deletes if delete.identity not in refused),
         refused=len(refused),
         why=next(iter(refused.values()), ""),
+        refused_in={each.key: refused[each.identity] for each in equality_deletes if each.identity in refused},
     )
+
+
+def within_grant(conversion: Conversion, grant: Grant) -> Conversion:
+    """The part of a conversion that a run may do. At least one piece, even above the grant.
+
+    A piece: searches that share equality deletes, mostly those of one partition. A delete leaves only when all its data
+    files were searched. Pieces with the most deletes come first: because of them the conversion is due.
+    """
+    if grant.bytes is None and grant.requests is None:
+        return conversion
+    chosen: set[int] = set()
+    put_off: set[Identity] = set()
+    files = size = 0
+    for numbers, deletes in sorted(_pieces(conversion.searches), key=lambda piece: -len(piece[1])):
+        found = [file for number in numbers for file in conversion.searches[number]]
+        more = sum(file.size for file in found)  # the most: a search reads key columns only
+        fits = (grant.bytes is None or size + more <= grant.bytes) and (
+            grant.requests is None or requests_of(files + len(found), 0, size + more) <= grant.requests
+        )
+        if fits or not chosen:
+            chosen.update(numbers)
+            files, size = files + len(found), size + more
+        else:
+            put_off |= deletes
+    return replace(
+        conversion,
+        searches=tuple(search for number, search in enumerate(conversion.searches) if number in chosen),
+        deletes=tuple(delete for delete in conversion.deletes if delete.identity not in put_off),
+    )
+
+
+def _pieces(searches: Sequence[Sequence[LiveFile]]) -> list[tuple[list[int], set[Identity]]]:
+    """The numbers of searches that share equality deletes, and these deletes, for each piece."""
+    joined_to = list(range(len(searches)))
+
+    def first_of(number: int) -> int:
+        while joined_to[number] != number:
+            joined_to[number] = joined_to[joined_to[number]]
+            number = joined_to[number]
+        return number
+
+    deletes = [{each.identity for file in search for each in file.deletes if _by_value(each)} for search in searches]
+    known: dict[Identity, int] = {}
+    for number, identities in enumerate(deletes):
+        for identity in identities:
+            joined_to[first_of(number)] = first_of(known.setdefault(identity, number))
+    pieces: dict[int, tuple[list[int], set[Identity]]] = {}
+    for number, identities in enumerate(deletes):
+        numbers, of_piece = pieces.setdefault(first_of(number), ([], set()))
+        numbers.append(number)
+        of_piece |= identities
+    return list(pieces.values())
 
 
 def _with_deletes(inventory: Inventory) -> Iterable[tuple[PartitionKey, Sequence[LiveFile]]]:
     return ((key, files) for key, files in inventory.partitions.items() if files.has_deletes)
 
 
-def _refused(schema: Schema, deletes: Iterable[FileEntry], files: Iterable[LiveFile]) -> dict[Identity, str]:
+def _refused(
+    schema: Schema, deletes: Iterable[FileEntry], files: Iterable[LiveFile], unsearchable: Mapping[str, str]
+) -> dict[Identity, str]:
     """Equality deletes that cannot be compared, or that apply to a file whose columns cannot be read; and why."""
     found: dict[Identity, str] = {}
     for delete in deletes:
@@ -87,7 +154,7 @@ def _refused(schema: Schema, deletes: Iterable[FileEntry], files: Iterable[LiveF
         if why is not None:
             found[delete.identity] = why
     for file in files:
-        why = _not_parquet(file.entry)
+        why = _not_parquet(file.entry) or unsearchable.get(file.entry.path)
         if why is not None:
             found.update((delete.identity, why) for delete in file.deletes if _by_value(delete))
     return found

@@ -74,7 +74,8 @@ class TablePlan:
         skipped_deletes: Delete manifests that the filter left unread.
         put_off: Due partitions that do not fit the limits of this run.
         dangling_from: The number of delete files that apply to nothing from which they are worth their own commit.
-        most_commits: How many commits the run may make (`policy.consecutive_replaces`), at least one; None: any number.
+        most_commits: How many commits the run may make, at least one; None: any number. Limited by
+            `policy.consecutive_replaces` and by the grant.
     """
 
     table: TableView
@@ -173,13 +174,14 @@ def plan_table(
         skipped_deletes=tuple(each for each in inventory.skipped if each.content == ManifestContent.DELETES),
         put_off=frozenset(group.key for group in possible.groups) - {group.key for group in plan.groups},
         dangling_from=_dangling_from(table, policy, request, wall_clock()),
-        most_commits=_most_commits(table, policy),
+        most_commits=_most_commits(table, policy, request.grant),
     )
 
 
-def _most_commits(table: TableView, policy: PolicyValues) -> int | None:
-    left = tail_of(table.history).commits_left(policy.consecutive_replaces)
-    return None if left is None else max(1, left)
+def _most_commits(table: TableView, policy: PolicyValues, grant: Grant) -> int | None:
+    limits = (tail_of(table.history).commits_left(policy.consecutive_replaces), grant.commits)
+    left = [limit for limit in limits if limit is not None]
+    return max(1, min(left)) if left else None
 
 
 def _dangling_from(table: TableView, policy: PolicyValues, request: Request, now: float) -> int:

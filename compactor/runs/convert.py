@@ -34,6 +34,7 @@ from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import search_task
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.races import Head, Send, commit_beside_others
+from compactor.runs.refused_searches import RefusedSearch
 from compactor.runs.run import RunTools, stall_explained
 from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches
 from compactor.spark.java_table import JavaTable, first_line
@@ -115,6 +116,8 @@ class Converting:
         self._switches = switches
         self._progress = progress
         self._charge = charge
+        self.refused: tuple[RefusedSearch, ...] = ()
+        """Searches that were refused or given up, also if the conversion fails."""
 
     def convert(self) -> ConversionResult:
         """Search the rows that the equality deletes delete, and commit their positions.
@@ -191,6 +194,7 @@ class Converting:
         pairs = list(zip(searches, outcomes, strict=True))
         found = [outcome for _, outcome in pairs if isinstance(outcome, FoundRows)]
         refused = [(files, outcome) for files, outcome in pairs if isinstance(outcome, Refusal)]
+        self.refused += tuple(_refused(files, outcome.sentence) for files, outcome in refused)
         return _Found(
             by_value={path: rows for each in found for path, rows in each.by_value.items()},
             by_position={path: rows for each in found for path, rows in each.by_position.items()},
@@ -220,6 +224,8 @@ class Converting:
             self._charge(Spent(outcome.bytes_read, outcome.reads))
             return outcome
         self._charge(Spent(requests=requests_of(len(files), 0, 0)))  # what it has read until then is not known
+        if isinstance(outcome, GiveUpError):
+            self.refused += (_refused(files, str(outcome)),)
         if isinstance(outcome, FirnlineError):
             raise outcome
         refusal: Refusal = outcome
@@ -247,6 +253,10 @@ class Converting:
         summary = tools.summary(now.name, self._run_id, [ENGINE])
         about_to_send = partial(tools.about_to_send, record)
         return lambda: commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
+
+
+def _refused(files: Sequence[LiveFile], why: str) -> RefusedSearch:
+    return RefusedSearch(frozenset(file.entry.path for file in files), why)
 
 
 def _new_rows(

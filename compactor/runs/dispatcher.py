@@ -49,8 +49,10 @@ class Attempt:
     def settles(self, debt: TableDebt, now: float) -> bool:
         """Whether the last run knew all that the board says, and need not look again yet."""
         known = self.settled
-        same = known is not None and known.snapshot_id == debt.snapshot_id and known.due == debt.due
-        return same and now < self.settled_until
+        if known is None or now >= self.settled_until:
+            return False
+        # After a rollback to the snapshot before the run, only the time of the count differs.
+        return (known.snapshot_id, known.counted_at, known.due) == (debt.snapshot_id, debt.counted_at, debt.due)
 
     def backs_off(self, now: float) -> bool:
         """Whether the back-off lasts; a clock that was set back does not make it longer."""

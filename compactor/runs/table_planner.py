@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
 from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
@@ -15,11 +15,12 @@ from compactor.iceberg.tables import Catalogs, TableView, file_sizes
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant
-from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, plan_conversion
+from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, plan_conversion, within_grant
 from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
+from compactor.runs.refused_searches import RefusedSearches
 from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
@@ -32,7 +33,8 @@ NEVER = 2**31 - 1
 class TablePlanner:
     """Plans due tables from a fresh look.
 
-    `planned` is called with each table that was planned. `owns`: whether the table is this service's.
+    `planned` is called with each table that was planned. `owns`: whether the table is this service's. `refused`:
+    searches of conversions that are not to be repeated yet.
     """
 
     settings: WorkSettings
@@ -44,6 +46,7 @@ class TablePlanner:
     planned: Callable[[TableName], None]
     owns: Callable[[TableName], bool] = lambda _table: True
     locks: Locks = NO_LOCKS
+    refused: RefusedSearches = field(default_factory=RefusedSearches)
 
     @property
     def turns(self) -> Turns:
@@ -73,8 +76,10 @@ class TablePlanner:
             self.turns.check(table, requested=bool(debt.requested))
         return table
 
-    def conversion(self, debt: TableDebt, table: TableView) -> Conversion:
+    def conversion(self, debt: TableDebt, table: TableView, grant: Grant = NO_GRANT) -> Conversion:
         """The equality deletes of a table to convert before anything is rewritten; requests go first.
+
+        `grant`: what does not fit it is left to later runs.
 
         Raises:
             FirnlineError: the table cannot be planned; published.
@@ -96,7 +101,14 @@ class TablePlanner:
             rules = DeleteRules(policy, file_sizes(policy, table.properties))
             if not any(rules.conversion_due(each.counts) for each in with_deletes):
                 return NOTHING_TO_CONVERT
-            return plan_conversion(take_inventory(table, self.cache))
+            inventory, now = take_inventory(table, self.cache), self.clock()
+            paths = {file.entry.path for files in inventory.partitions.values() if files.has_deletes for file in files}
+            conversion = plan_conversion(inventory, self.refused.of(table, paths, now))
+        refused = [each for each in with_deletes if each.key in conversion.refused_in]
+        if refused:
+            skipped = tuple(skipped_partition(each, conversion.refused_in[each.key]) for each in refused)
+            self.listener(PartitionsSkipped(debt.table, inventory.snapshot_id, Reason.CONVERSION_REFUSED, skipped))
+        return within_grant(conversion, grant)
 
     def plan(self, debt: TableDebt, table: TableView, grant: Grant = NO_GRANT) -> TablePlan | None:
         """A plan of `table`; None (and published) when nothing is due.

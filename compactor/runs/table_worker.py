@@ -1,11 +1,13 @@
 """The table worker: what happens to one due table. The dispatcher chooses the table; a worker does the rest.
 
-`RewriteWorker`: load → convert equality deletes, or plan → decline → rewrite; announce, merge manifests.
+`RewriteWorker`: load → convert equality deletes; if nothing was converted: plan → decline → rewrite; announce, merge
+manifests.
 `ObserveWorker`: load → plan → report.
 """
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,19 +18,22 @@ from compactor.commit.manifest_rewrite import rewrite_manifests
 from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import manifests_of
 from compactor.errors import FirnlineError, GiveUpError, LaterError
-from compactor.events import RunFailed, RunWouldRewrite
+from compactor.events import RunFailed, RunSkipped, RunWouldRewrite
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import COMMIT_CALLS, PLAN_CALLS, Charge, Grant, Spent, requests_of
 from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import TablePlan
+from compactor.reasons import Reason
 from compactor.runs.convert import Converting
+from compactor.runs.refused_searches import RefusedSearch
 from compactor.runs.results import DroppedGroup, NoGroupLeftError
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.supervisor import Switches
 from compactor.runs.table_planner import TablePlanner, first_request
 from compactor.table_names import TableName
 
+LOG = logging.getLogger("firnline")
 Announce = Callable[[TableName], None]
 """Called with a table after a commit to it."""
 Stopping = Callable[[], bool]
@@ -56,37 +61,59 @@ class RewriteWorker:
 
     def work(self, debt: TableDebt, stopping: Stopping, grant: Grant, charge: Charge) -> None:
         """See `TableWorker`."""
+        commits = 0
         if debt.due or debt.requested:
             charge(Spent(catalog_calls=PLAN_CALLS))
             table = self.planner.load(debt)
-            conversion = self.planner.conversion(debt, table)
-            if conversion.deletes:  # what else is due is found by the next look: readers get one new snapshot at a time
-                self._convert(table, conversion, stopping, charge)
-                return
+            conversion = self.planner.conversion(debt, table, grant)
+            if conversion.deletes:
+                costs: list[Spent] = []
+                if self._convert(table, conversion, stopping, _noting(costs, charge)):
+                    return  # what else is due is found by the next look: readers get one new snapshot at a time
+                charge(Spent(catalog_calls=1))
+                table, grant = self.planner.load(debt), grant.less(sum(costs, Spent()))
             plan = self.planner.plan(debt, table, grant)
             if plan is not None:
-                self._rewrite(debt, plan, stopping, charge)
-        if debt.manifests is not None and debt.manifests.due and not stopping():
+                commits = self._rewrite(debt, plan, stopping, charge)
+        may_commit = grant.commits is None or commits < grant.commits
+        if debt.manifests is not None and debt.manifests.due and may_commit and not stopping():
             self._rewrite_manifests(debt.table, charge)
 
-    def _convert(self, table: TableView, conversion: Conversion, stopping: Stopping, charge: Charge) -> None:
-        """Convert equality deletes; a failure is published and raised."""
+    def _convert(self, table: TableView, conversion: Conversion, stopping: Stopping, charge: Charge) -> bool:
+        """Convert equality deletes; returns whether that was committed.
+
+        A failure is published, and raised unless it was given up: then the table's other work goes on. Searches that
+        were refused or given up are not repeated at once.
+        """
         planner, run_id = self.planner, str(uuid.uuid4())
         switches = Switches(partial(self._enabled, table.name), stopping)
+        converting = Converting(self.rewriter, table, conversion, run_id, switches, charge=charge)
         try:
-            done = Converting(self.rewriter, table, conversion, run_id, switches, charge=charge).convert()
+            done = converting.convert()
+        except GiveUpError as error:
+            planner.listener(RunFailed.of(error, run_id, table.name, "convert"))
+            all_files = RefusedSearch(frozenset(file.entry.path for file in conversion.files), str(error))
+            planner.refused.note(table, converting.refused or (all_files,), planner.clock())
+            return False
         except FirnlineError as error:
             planner.listener(RunFailed.of(error, run_id, table.name, "convert"))
             raise
+        planner.refused.note(table, converting.refused, planner.clock())
+        if converting.refused:
+            LOG.warning("%s: %s equality deletes are not converted: %s", table.name, done.deletes_left, done.why)
+            planner.listener(RunSkipped(table=table.name, reason=Reason.CONVERSION_REFUSED))
+        if done.snapshot_after is None:
+            return False
         planner.board.settled(table.name)
-        if done.snapshot_after is not None:
-            planner.listener(done.as_event())
-            self.announce(table.name)
+        planner.listener(done.as_event())
+        self.announce(table.name)
+        return True
 
     def _enabled(self, name: TableName) -> bool:
         return self.planner.acts_on(self.planner.catalogs.load(name))
 
-    def _rewrite(self, debt: TableDebt, plan: TablePlan, stopping: Stopping, charge: Charge) -> None:
+    def _rewrite(self, debt: TableDebt, plan: TablePlan, stopping: Stopping, charge: Charge) -> int:
+        """Rewrite; returns the number of commits."""
         planner = self.planner
         enabled = partial(self._enabled, debt.table)
         try:
@@ -103,6 +130,7 @@ class RewriteWorker:
         self._decline(debt, plan, result.dropped)
         if result.snapshot_after is not None:
             self.announce(debt.table)
+        return result.commits
 
     def _decline(self, debt: TableDebt, plan: TablePlan, dropped: Sequence[DroppedGroup]) -> None:
         """Partitions left alone or given up are not due again until they change."""
@@ -134,6 +162,16 @@ class RewriteWorker:
             planner.listener(RunFailed.of(error, run_id, name, "manifests"))
             return
         self.announce(name)
+
+
+def _noting(costs: list[Spent], charge: Charge) -> Charge:
+    """A charge that also notes each cost."""
+
+    def noted(spent: Spent) -> None:
+        costs.append(spent)
+        charge(spent)
+
+    return noted
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,9 @@ class Limits:
         for each in self._budgets_of(debt.table, usage):
             wanted = max(_COUNTED[each.limit](need), int(each.cap * SHARE_OF_CAP))
             granted[each.limit] = min(each.left, wanted, granted.get(each.limit, wanted))
-        return Grant(granted.get("bytes_per_hour"), granted.get("requests_per_hour"))
+        most = self.settings.commits_per_table_and_hour
+        commits = None if most is None else max(1, most - usage.commits[debt.table])
+        return Grant(granted.get("bytes_per_hour"), granted.get("requests_per_hour"), commits)
 
     def _budgets_of(self, table: TableName, usage: Usage) -> Iterator[Budget]:
         return self._budgets(usage, self._namespaces_of(table))
@@ -147,7 +149,7 @@ def reserved(debt: TableDebt, grant: Grant, now: float) -> Cost:
         need.bytes if grant.bytes is None else grant.bytes,
         need.requests if grant.requests is None else grant.requests,
         need.catalog_calls,
-        commits=1,
+        commits=1 if grant.commits is None else grant.commits,
     )
     return Cost(debt.table, now, granted)
 

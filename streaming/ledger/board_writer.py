@@ -28,7 +28,10 @@ CACHED_FROM = 1_000
 
 @dataclass(frozen=True)
 class TableFacts:
-    """What judging a table's partitions takes of its metadata and settings."""
+    """What judging a table's partitions takes of its metadata and settings.
+
+    `plans_by`: what plans depend on besides the policy and the files.
+    """
 
     policy: Policy
     sizes: FileSizes
@@ -36,6 +39,12 @@ class TableFacts:
     acted_on: bool
     refused: tuple[str, ...] = ()
     other_firnlines: tuple[OtherCompactor, ...] = ()
+    plans_by: tuple[object, ...] = ()
+
+    @property
+    def basis(self) -> object:
+        """See `TableDebt`."""
+        return self.policy, self.plans_by
 
 
 @dataclass(frozen=True)
@@ -49,12 +58,12 @@ class Counted:
 
 @dataclass(frozen=True)
 class _BySlot:
-    """Shortlists of a table's slots. `judged_at`: when all were judged, seconds since the epoch; `by`: the policy and
+    """Shortlists of a table's slots. `judged_at`: when all were judged, seconds since the epoch; `by`: the basis and
     the layouts that they were judged with.
     """
 
     judged_at: float
-    by: tuple[Policy, Mapping[int, PartitionLayout]]
+    by: tuple[object, Mapping[int, PartitionLayout]]
     lists: dict[int, Shortlist]
 
 
@@ -90,6 +99,7 @@ class BoardWriter:
             refused=facts.refused,
             target_bytes=facts.sizes.target,
             other_firnlines=facts.other_firnlines,
+            basis=facts.basis,
         )
         if not facts.acted_on:
             self.board.drop_requests(table)
@@ -136,7 +146,7 @@ class BoardWriter:
             if (judgement.due, judgement.why) != (before.due, before.why):
                 after = replace(before, due=judgement.due, why=judgement.why)
             if key in declined:
-                after = declined[key].applied(after)
+                after = declined[key].applied(after, facts.basis)
             found[key] = after
         return found
 
@@ -194,16 +204,16 @@ class BoardWriter:
     ) -> Shortlist:
         """The table's partitions with debt, judged now. `changed`: slots with new counts; None: judge all again.
 
-        All are judged again with another policy, and once per sweep interval: partitions of a table that always changes
+        All are judged again with another basis, and once per sweep interval: partitions of a table that always changes
         become due by time too.
         """
         now, declined = self.clock(), self.board.declined(table)
-        by = (facts.policy, facts.layouts)
+        by = (facts.basis, facts.layouts)
 
         def judged(key: PartitionKey, counts: PartitionCounts) -> PartitionDebt:
             found = _judged(facts, key, counts, now)
             known = declined.get(key)
-            return found if known is None else known.applied(found)
+            return found if known is None else known.applied(found, facts.basis)
 
         kept = self._by_slot.get(table)
         if kept is not None and changed is not None and self._is_fresh(kept, now) and kept.by == by:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from array import array
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,12 +19,13 @@ from compactor.debt.ledger import advance
 from compactor.debt.manifest_debt import manifests_of
 from compactor.errors import FirnlineError, GiveUpError
 from compactor.events import LedgerUpdated, Listener, TableLooked, TableUnreadable
-from compactor.iceberg.other_compactors import other_firnlines
+from compactor.iceberg.other_compactors import flink_converts, other_firnlines
 from compactor.iceberg.tables import Catalogs, KnownVersion, TableMissingError, TableView, Unchanged, file_sizes
 from compactor.manifests.cache import ManifestCache
 from compactor.patience.backoff import Backoff
 from compactor.planning.tiered_policy import policy_of
 from compactor.reasons import Reason
+from compactor.rewrite.tasks.task_input import NAME_MAPPING
 from compactor.settings.current import WorkSettings
 from compactor.settings.policy import refused_properties
 from compactor.storage.ledger_database import LedgerDatabase, TableState
@@ -273,6 +275,7 @@ class Looker:
             acted_on=self.settings.tables.acts_on(table, view.properties),
             refused=refused_properties(view.properties),
             other_firnlines=other_firnlines(view.metadata, self.clock(), self.deployment),
+            plans_by=_plans_by(view),
         )
 
     def _lost(self, table: TableName, error: TableMissingError) -> Looked:
@@ -305,6 +308,24 @@ class Looker:
         self.writer.unreadable(table, error, asked.oldest_event)
         self.listener(TableUnreadable(table=table, reason=error.reason, message=str(error)))
         return Looked(Outcome.UNREADABLE, self._backoff.seconds(failures), error)
+
+
+def _plans_by(view: TableView) -> tuple[object, ...]:
+    """What plans of the table depend on besides the policy and the files.
+
+    The first snapshot of the branch, while it is retained, is another one after CREATE OR REPLACE; the UUID is not.
+    """
+    metadata, oldest = view.metadata, deque(view.history, maxlen=1)
+    first = next((each.snapshot_id for each in oldest if each.parent_snapshot_id is None), None)
+    return (
+        view.uuid,
+        first,
+        metadata.format_version,
+        metadata.current_schema_id,
+        metadata.default_sort_order_id,
+        view.properties.get(NAME_MAPPING),
+        flink_converts(view.history),
+    )
 
 
 def _newest_ancestors(view: TableView) -> list[int]:

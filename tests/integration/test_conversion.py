@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from compactor.commit import replace as commit_module
 from compactor.errors import FirnlineError, RetryError
+from compactor.events import RunSkipped
 from compactor.iceberg.manifest_entries import Content
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
@@ -33,6 +37,7 @@ BEFORE, AFTER = "commit_beside_others", "commit_replacements"  # the check of wh
 AT_LAST = "_rewrite_files"  # right before Iceberg reads the head for which it makes the snapshot
 
 BY_A = "PARTITIONED BY (a)"
+MAPPING = json.dumps([{"field-id": number, "names": [name]} for number, name in enumerate(("id", "a", "k"), 1)])
 
 
 def convert(lake: Lake, table: str, run_id: str = "run-of-test", charge: Charge = uncharged) -> ConversionResult:
@@ -247,6 +252,34 @@ def test_the_service_converts_from_a_number_of_delete_files(lake: Lake, table_na
     service.look(Lane.EVENT)
     assert len(lake.view(table_name).metadata.snapshots) == snapshots + 1
     assert sorted(row[0] for row in rows(lake, table_name)) == sorted([5, 6, 7, 8, 9] * 2)
+
+
+def test_a_refused_search_does_not_hold_up_merges_and_is_not_repeated_at_each_commit(
+    lake: Lake, table_name: str, tmp_path: Path
+) -> None:
+    """A file without field ids in p0, and no name mapping; in p1 five small files."""
+    create(lake, table_name, properties=f"{MERGE_ON_READ}, 'firnline.policy.convert_equality_deletes'='1'", by=BY_A)
+    table = lake.catalog.load_table(lake.name(table_name).identifier)
+    columns = table.schema().as_arrow()
+    bare = pa.schema([pa.field(each.name, each.type) for each in columns])
+    pq.write_table(pa.table({"id": [1], "a": ["p0"], "k": [1]}, schema=bare), tmp_path / "bare.parquet")
+    table.add_files([f"file://{tmp_path}/bare.parquet"])
+    lake.sql(f"ALTER TABLE lake.{table_name} UNSET TBLPROPERTIES ('schema.name-mapping.default')")
+    for number in range(5):
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES ({10 + number}, 'p1', 0)")
+    sections = {"catalogs": {"lake": {}}, "tables": {"include": ["*"]}, "policy": {"strategy": "threshold"}}
+    service = FollowedTable(lake, table_name, Settings.model_validate(sections), time.time())
+    for _ in range(3):
+        delete_equal(lake, table_name, "id", [99], partition=["p0"])
+        service.look(Lane.EVENT)
+    skipped = [event.reason for event in service.events if isinstance(event, RunSkipped)]
+    assert skipped.count("conversion_refused") == 1
+    assert (len(service.runs), service.conversions) == (1, [])
+    assert [row[0] for row in rows(lake, table_name)] == [1, 10, 11, 12, 13, 14]
+    lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('schema.name-mapping.default'='{MAPPING}')")
+    delete_equal(lake, table_name, "id", [99], partition=["p0"])
+    service.look(Lane.EVENT)
+    assert [converted.delete_files for converted in service.conversions] == [4]
 
 
 def test_deletes_that_nobody_can_compare_stay_and_the_others_are_converted(lake: Lake, table_name: str) -> None:

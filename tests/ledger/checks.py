@@ -84,7 +84,8 @@ def check_current(ledger: LedgerUnderTest, truths: Truths, name: TableName, tabl
     for key, counts in truth.counts(sizes.target).items():
         true = _counts(counts)
         judgement = policy.judge(true)  # no sequence has a policy by which idleness decides
-        refused = key in declined and (declined[key].counts, declined[key].judged) == (true, judgement.why)
+        known = declined.get(key)
+        refused = known is not None and (known.counts, known.judged, known.basis) == (true, judgement.why, debt.basis)
         if true.has_debt and judgement.due and not refused:
             due.add(key)
     shown = {key for key, partition in debt.partitions.items() if partition.due}

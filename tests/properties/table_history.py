@@ -84,21 +84,28 @@ class TableHistory:
         sizes: list[int],
         *,
         deletes: bool = False,
+        by_value: bool = False,
         branch: str | None = None,
         path: str | None = None,
     ) -> None:
-        """Append files that exist in metadata alone: any size, any partition transform, delete files too."""
+        """Append files that exist in metadata alone: any size, any partition transform, delete files too.
+
+        `by_value`: equality deletes of ids.
+        """
         table = self.table
         values = {"category": category, "day": DAYS[0], "shard": len(category)}
         with table.transaction() as transaction:
             update = transaction.update_snapshot(branch=branch) if branch else transaction.update_snapshot()
             with update.fast_append() as append:
                 for size in sizes:
-                    append.append_data_file(self._unreal_file(table, values, size, deletes=deletes, path=path))
+                    append.append_data_file(
+                        self._unreal_file(table, values, size, deletes=deletes, by_value=by_value, path=path)
+                    )
 
     def _unreal_file(
-        self, table: Table, values: dict[str, Any], size: int, *, deletes: bool, path: str | None
+        self, table: Table, values: dict[str, Any], size: int, *, deletes: bool, by_value: bool, path: str | None
     ) -> DataFile:
+        content = DataFileContent.POSITION_DELETES if deletes else DataFileContent.DATA
         spec = table.spec()
         schema = table.schema()
         partition = []
@@ -109,7 +116,8 @@ class TableHistory:
             partition.append(field.transform.transform(source.field_type)(raw))
         bounds = {1: to_bytes(LongType(), FIRST_UNREAL_ID), 2: to_bytes(StringType(), values["category"])}
         file = DataFile.from_args(
-            content=DataFileContent.POSITION_DELETES if deletes else DataFileContent.DATA,
+            content=DataFileContent.EQUALITY_DELETES if by_value else content,
+            equality_ids=[1] if by_value else None,
             file_path=path or f"file:///nowhere/{uuid.uuid4()}.parquet",
             file_format=FileFormat.PARQUET,
             partition=Record(*partition),

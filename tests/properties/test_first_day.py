@@ -51,7 +51,8 @@ def debt(number: int, snapshot: int, files: int, size: int, since: float) -> Tab
 class FirstDay:
     """The dispatcher over its board, lane by lane, on a clock that jumps to the next thing that happens.
 
-    What a run reads is not what the ledger made of it: up to a half less or more, but never more than its grant.
+    What a run reads is not what the ledger made of it: up to a half less or more, but never more than its grant. It
+    commits up to three times, within its grant.
     """
 
     limits: Limits
@@ -103,7 +104,10 @@ class FirstDay:
         requests = requests_of(files, 1, size)
         if grant.requests is not None:
             requests = min(requests, grant.requests)
-        spent = Spent(size, requests, CATALOG_CALLS, 1)
+        commits = self.chance.randrange(1, 4)  # a long run commits in parts
+        if grant.commits is not None:
+            commits = min(commits, grant.commits)
+        spent = Spent(size, requests, CATALOG_CALLS, commits)
         self.starts.append((self.now, Cost(chosen.table, self.now, spent)))
         self.first_served.setdefault(chosen.table.name, self.now)
         return self.now + self.chance.uniform(1, 20), len(self.starts), chosen, spent

@@ -96,6 +96,18 @@ def test_what_was_declined_is_due_again_for_another_reason() -> None:
     assert FIRST in {partition.key for partition in known.due}
 
 
+def test_what_was_declined_is_due_again_on_another_basis() -> None:
+    """E.g. after a reload of the settings, with the same counts."""
+    board = DebtBoard()
+    before = replace(debt(), basis="where: id > 5")
+    board.put(before)
+    board.decline(before, {FIRST: "outside policy.where"})
+    board.put(replace(before, snapshot_id=2))
+    assert due(board) == {SECOND}
+    board.put(replace(before, basis="where: none"))
+    assert due(board) == {FIRST, SECOND}
+
+
 def test_a_request_stays_until_it_is_served_and_asking_twice_is_asking_once() -> None:
     board = DebtBoard()
     board.request(TABLE, ["", "id = 1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
+from compactor.planning.budget import Grant
 from compactor.planning.dangling_deletes import CoverableDelete, worth_a_commit
 from compactor.planning.plan_table import AS_THE_SERVICE, DANGLING_FROM, Request, TablePlan, plan_table
 from compactor.settings.policy import PolicyValues
@@ -53,6 +55,23 @@ def test_a_due_partition_without_data_files_is_left_alone_with_a_reason(tmp_path
         A: "1 small files, due from 3",
         B: "it holds delete files, but no data file",
     }
+
+
+@pytest.mark.parametrize(("granted", "most"), [(None, None), (1, 1), (3, 3), (0, 1)])
+def test_a_run_makes_no_more_commits_than_it_is_granted(tmp_path: Path, granted: int | None, most: int | None) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [10, 10, 10])
+    assert planned(history, replace(AS_THE_SERVICE, grant=Grant(commits=granted))).most_commits == most
+
+
+@pytest.mark.parametrize(("granted", "most"), [(None, 2), (1, 1), (3, 2)])
+def test_the_limit_of_replaces_in_a_row_and_the_grant_hold_together(
+    tmp_path: Path, granted: int | None, most: int
+) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [10])
+    request, values = replace(AS_THE_SERVICE, grant=Grant(commits=granted)), PolicyValues(consecutive_replaces=2)
+    assert plan_table(history.view(), values, ManifestCache(1 << 20), request).most_commits == most
 
 
 def vectors(count: int) -> list[CoverableDelete]:

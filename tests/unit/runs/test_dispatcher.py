@@ -234,6 +234,20 @@ def test_a_settled_table_is_not_rewritten_again_for_the_same_debt(bench: Bench) 
     bench.called(2)
 
 
+def test_a_rollback_of_the_rewrite_is_rewritten_again_and_once(bench: Bench) -> None:
+    """The same snapshot and the same due partitions as before; only the time of the count tells that it came back."""
+    bench.put(replace(debt("a", snapshot=1), counted_at=10.0))
+    bench.called(1)
+    bench.end("a")
+    bench.put(replace(debt("a", snapshot=2, due=False), counted_at=20.0))
+    bench.nothing_more(1)
+    bench.put(replace(debt("a", snapshot=1), counted_at=30.0))
+    bench.called(2)
+    bench.end("a")
+    bench.put(replace(debt("a", snapshot=1, since=5), counted_at=30.0))
+    bench.nothing_more(2)
+
+
 def test_what_the_board_learns_during_a_run_is_acted_on_after_it(bench: Bench) -> None:
     bench.put(debt("a"))
     bench.called(1)

@@ -142,6 +142,15 @@ def test_a_table_has_so_many_commits_an_hour_and_the_others_theirs() -> None:
     assert allow(limits, debt("a"), twice, NOW + HOUR)
 
 
+def test_a_run_is_granted_the_commits_that_its_table_has_left_and_counts_with_them() -> None:
+    limits, one = Limits(LimitSettings(commits_per_table_and_hour=3)), debt("a")
+    grant = limits.grant(one, limits.usage([cost(one.table, NOW - 1, 1), cost(debt("b").table, NOW, 1)], NOW))
+    assert grant == Grant(commits=2)
+    running = Usage.of([cost(one.table, NOW - 1, 1), reserved(one, grant, NOW)], NOW)
+    assert running.commits[one.table] == 3
+    assert reserved(one, NO_GRANT, NOW).spent.commits == 1
+
+
 @given(st.lists(st.tuples(st.integers(1, 80), st.integers(0, 600)), max_size=60))
 def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[int, int]]) -> None:
     limits, now, finished = Limits(LimitSettings(bytes_per_hour=1000 * MEBIBYTE)), NOW, []

@@ -256,6 +256,21 @@ def test_what_a_plan_declined_is_not_due_when_it_is_judged_again() -> None:
     assert {each.why for each in writing.judge_again().due} == {"idle"}, "another reason"
 
 
+@pytest.mark.parametrize("cached_from", [1, 1_000])
+def test_what_a_plan_declined_is_due_again_when_plans_depend_on_something_else(
+    monkeypatch: pytest.MonkeyPatch, cached_from: int
+) -> None:
+    """Counts and policy are the same; shortlists that are kept were judged with the old basis."""
+    monkeypatch.setattr(board_writer, "CACHED_FROM", cached_from)
+    writing = Writing()
+    writing.facts = replace(writing.facts, plans_by=("no name mapping",))
+    writing.board.decline(writing.count(1, {1: 5, 2: 1}, whole=True), {LAYOUT.key((1,)): "no field ids"})
+    assert writing.count(2, {2: 2}).due == ()
+    writing.facts = replace(writing.facts, plans_by=("a name mapping",))
+    assert [each.key for each in writing.count(2, {}).due] == [LAYOUT.key((1,))]
+    assert [each.key for each in writing.judge_again().due] == [LAYOUT.key((1,))]
+
+
 # --- tables with many partitions --------------------------------------------------------------------------------------
 
 

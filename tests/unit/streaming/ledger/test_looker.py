@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,13 @@ from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import LimitSettings, Settings
 from compactor.storage.ledger_database import TableState
 from streaming.ledger.look_queue import Asked, Lane
-from streaming.ledger.looker import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, REMEMBERED_SNAPSHOTS, Outcome
+from streaming.ledger.looker import (
+    FIRST_RETRY_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    REMEMBERED_SNAPSHOTS,
+    Outcome,
+    _plans_by,
+)
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene, named, reads_since_last_time
 
@@ -89,6 +97,63 @@ def test_settings_that_change_reach_a_table_that_has_not_changed(scene: Scene) -
     scene.looker.settings = before
     scene.look()
     assert (scene.debt().acted_on, scene.debt().due_partitions) == (True, 0)
+
+
+THRESHOLD = {"strategy": "threshold", "min_input_files": 2}
+
+
+def changed_policy(scene: Scene) -> None:
+    """A reload of the settings, without the filter."""
+    scene.looker.settings = Settings.model_validate(
+        {"catalogs": {NAME.catalog: {}}, "tables": {"include": ["*"]}, "policy": THRESHOLD}
+    )
+
+
+def recreated(scene: Scene) -> None:
+    scene.history.recreate()
+    scene.history.append_unreal("a", [1, 2])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        changed_policy,
+        lambda scene: scene.history.set_properties({"schema.name-mapping.default": "[]"}),
+        recreated,
+    ],
+    ids=["settings", "name mapping", "another table"],
+)
+def test_what_a_plan_declined_is_judged_again_when_the_reason_may_be_gone(
+    tmp_path: Path, change: Callable[[Scene], None]
+) -> None:
+    """The counts stay the same: the files are as many and as large as before."""
+    scene = Scene(tmp_path, policy={**THRESHOLD, "where": "category = 'b'"})
+    scene.history.append_unreal("a", [1, 2])
+    scene.look()
+    seen = scene.debt()
+    (due,) = seen.due
+    scene.board.decline(seen, {due.key: "outside policy.where"})
+    scene.history.set_properties({"owner": "someone"})
+    scene.look()
+    assert scene.debt().due == (), "nothing that plans depend on has changed"
+    change(scene)
+    scene.look()
+    found = scene.debt().partitions[due.key]
+    assert found.counts == due.counts
+    assert found.due, found.why
+
+
+def test_create_or_replace_keeps_the_uuid_and_begins_another_history(scene: Scene) -> None:
+    scene.history.append_unreal("a", [1, 2])
+    before = scene.history.view()
+    scene.history.append_unreal("a", [1, 2])
+    after = scene.history.view()
+    assert _plans_by(after) == _plans_by(before)
+    first, newest = after.metadata.snapshots
+    unlinked = newest.model_copy(update={"parent_snapshot_id": None})
+    replaced = replace(after, metadata=after.metadata.model_copy(update={"snapshots": [first, unlinked]}))
+    assert replaced.uuid == before.uuid
+    assert _plans_by(replaced) != _plans_by(before)
 
 
 def test_listeners_hear_how_old_the_news_is(scene: Scene) -> None:

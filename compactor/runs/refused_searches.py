@@ -1,0 +1,61 @@
+"""Searches of deleted rows that were refused: their equality deletes are left alone until a search may succeed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+from compactor.iceberg.tables import TableView
+from compactor.rewrite.tasks.task_input import NAME_MAPPING
+from compactor.table_names import TableName
+
+AGAIN_SECONDS: Final = 3600.0
+"""After which a refused search is tried again, although its data files are the same."""
+
+
+@dataclass(frozen=True)
+class RefusedSearch:
+    """Data files that were searched together, by path, and why that was refused."""
+
+    paths: frozenset[str]
+    why: str
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """`by`: what a search depends on besides its files; `at`: seconds since the epoch."""
+
+    search: RefusedSearch
+    by: tuple[object, ...]
+    at: float
+
+    def holds(self, table: TableView, live: AbstractSet[str], now: float) -> bool:
+        return 0 <= now - self.at < AGAIN_SECONDS and self.by == _by(table) and self.search.paths <= live
+
+
+class RefusedSearches:
+    """The refused searches of all tables. One thread at a time works on one table."""
+
+    def __init__(self) -> None:
+        self._noted: dict[TableName, tuple[_Noted, ...]] = {}
+
+    def note(self, table: TableView, searches: Iterable[RefusedSearch], now: float) -> None:
+        """These searches of `table` were refused."""
+        noted = tuple(_Noted(search, _by(table), now) for search in searches)
+        self._noted[table.name] = (*self._noted.get(table.name, ()), *noted)
+
+    def of(self, table: TableView, live: AbstractSet[str], now: float) -> Mapping[str, str]:
+        """Data files that need not be searched now, and why: nothing has changed that can help, and it is too early.
+
+        `live`: the table's data files.
+        """
+        holding = tuple(each for each in self._noted.pop(table.name, ()) if each.holds(table, live, now))
+        if holding:
+            self._noted[table.name] = holding
+        return {path: each.search.why for each in holding for path in each.search.paths}
+
+
+def _by(table: TableView) -> tuple[object, ...]:
+    return table.uuid, table.metadata.current_schema_id, table.properties.get(NAME_MAPPING)

@@ -1,0 +1,59 @@
+"""Which equality deletes a run converts, and the part that its grant allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.manifests.live_files import LiveFile
+from compactor.planning.budget import NO_GRANT, Grant, requests_of
+from compactor.planning.conversion import Conversion, within_grant
+from tests.properties.planning import data_file, delete_file
+
+
+def equality_delete(number: int) -> FileEntry:
+    return delete_file(1, number, applies_to=None)._replace(content=Content.EQUALITY_DELETES)
+
+
+FEW, MANY, SHARED, LONE = ([equality_delete(number) for number in numbers] for numbers in ([1], [2, 3], [4], [5]))
+
+
+def search(number: int, size: int, deletes: Sequence[FileEntry]) -> tuple[LiveFile, ...]:
+    """Two data files with the same deletes."""
+    return tuple(data_file(2 * number + each, size // 2)._replace(deletes=tuple(deletes)) for each in range(2))
+
+
+SEARCHES = (search(0, 100, FEW), search(1, 60, MANY), search(2, 30, [*MANY, *SHARED]), search(3, 10, FEW))
+WHOLE = Conversion(SEARCHES, (*FEW, *MANY, *SHARED, *LONE), refused=1, why="a float")
+MANY_FIRST = ([1, 2], {2, 3, 4, 5})
+
+
+def part(grant: Grant) -> tuple[list[int], set[int]]:
+    """Numbers of the searches and of the deletes."""
+    found = within_grant(WHOLE, grant)
+    assert (found.refused, found.why) == (1, "a float")
+    deletes = [*FEW, *MANY, *SHARED, *LONE]
+    return [SEARCHES.index(each) for each in found.searches], {deletes.index(each) + 1 for each in found.deletes}
+
+
+@pytest.mark.parametrize("grant", [NO_GRANT, Grant(commits=1), Grant(bytes=200), Grant(bytes=200, requests=99)])
+def test_a_conversion_within_its_grant_is_whole(grant: Grant) -> None:
+    assert part(grant) == ([0, 1, 2, 3], {1, 2, 3, 4, 5})
+
+
+@pytest.mark.parametrize("grant", [Grant(bytes=199), Grant(bytes=0), Grant(requests=requests_of(8, 0, 200) - 1)])
+def test_a_conversion_beyond_its_grant_does_what_has_the_most_deletes(grant: Grant) -> None:
+    """Two searches that share deletes stay together, however little is granted; a delete without files leaves too."""
+    assert part(grant) == MANY_FIRST
+
+
+def test_what_is_left_is_converted_by_later_runs() -> None:
+    first = within_grant(WHOLE, Grant(bytes=100))
+    left = Conversion(
+        tuple(each for each in SEARCHES if each not in first.searches),
+        tuple(each for each in WHOLE.deletes if each not in first.deletes),
+    )
+    second = within_grant(left, Grant(bytes=100))
+    assert (second.searches, second.deletes) == ((SEARCHES[0], SEARCHES[3]), tuple(FEW))

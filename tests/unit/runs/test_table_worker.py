@@ -1,0 +1,224 @@
+"""A conversion that cannot be done does not hold up the table's other work. Real tables; no bytes are moved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactor.debt.manifest_debt import ManifestCounts
+from compactor.errors import FirnlineError, GiveUpError, ReplanError
+from compactor.events import EqualityDeletesConverted, Event, PartitionsSkipped, RunFailed, RunSkipped
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.budget import NO_GRANT, Grant, Spent
+from compactor.planning.conversion import Conversion
+from compactor.planning.plan_table import TablePlan
+from compactor.runs import table_worker
+from compactor.runs.convert import ConversionResult
+from compactor.runs.refused_searches import AGAIN_SECONDS, RefusedSearch
+from compactor.runs.results import RunResult
+from compactor.runs.table_planner import TablePlanner
+from compactor.runs.table_worker import RewriteWorker
+from tests.properties.table_history import NAME
+from tests.unit.streaming.ledger.scene import Scene
+
+WHY = "data file x has no field ids, and the table no name mapping"
+POLICY = {
+    "strategy": "threshold",
+    "min_input_files": 2,
+    "convert_equality_deletes": 1,
+    "equality_delete_threshold": 1000,
+    "delete_file_threshold": 1000,
+}
+Outcome = Callable[["Searching"], ConversionResult]
+
+
+class Searching:
+    """In place of `Converting`: what a conversion ends with, without the search."""
+
+    made: list[Conversion]
+    outcome: Outcome
+
+    def __init__(self, _tools: Any, table: Any, conversion: Conversion, run_id: str, _switches: Any, charge: Any):
+        self.table, self.conversion, self.run_id, self.charge = table, conversion, run_id, charge
+        self.refused: tuple[RefusedSearch, ...] = ()
+
+    def convert(self) -> ConversionResult:
+        Searching.made.append(self.conversion)
+        return Searching.outcome(self)
+
+
+def paths(searches: tuple[Any, ...]) -> frozenset[str]:
+    return frozenset(file.entry.path for search in searches for file in search)
+
+
+def refused(one: Searching) -> ConversionResult:
+    one.refused = (RefusedSearch(paths(one.conversion.searches[:1]), WHY),)
+    one.charge(Spent(bytes=70))
+    return ConversionResult(NAME, one.run_id, 1, deletes_left=1, why=WHY)
+
+
+def given_up(one: Searching) -> ConversionResult:
+    one.refused = (RefusedSearch(paths(one.conversion.searches[:1]), "a page is damaged"),)
+    raise GiveUpError("a page is damaged")
+
+
+def commit_given_up(_one: Searching) -> ConversionResult:
+    raise GiveUpError("the catalog refuses the commit")
+
+
+def replanned(_one: Searching) -> ConversionResult:
+    raise ReplanError("another commit touched the files")
+
+
+def done(one: Searching) -> ConversionResult:
+    return ConversionResult(NAME, one.run_id, 1, snapshot_after=2, deletes_removed=1)
+
+
+class Working:
+    """A real table with equality deletes in partition `a`, the ledger, and a worker whose rewrites move no bytes."""
+
+    def __init__(self, folder: Path, outcome: Outcome) -> None:
+        self.scene = Scene(folder, policy=POLICY)
+        Searching.made, Searching.outcome = [], staticmethod(outcome)
+        self.events: list[Event] = []
+        self.plans: list[TablePlan] = []
+        self.announced = self.commits = 0
+        planner = TablePlanner(
+            settings=self.scene.settings, catalogs=self.scene.catalogs, cache=ManifestCache(1 << 20),
+            board=self.scene.board, listener=self.events.append, clock=lambda: self.scene.now, planned=lambda _: None,
+        )  # fmt: skip
+        rewriter: Any = self
+        self.worker = RewriteWorker(planner, rewriter, announce=self.announce)
+        self.scene.history.append_unreal("a", [10, 10])
+        self.delete_by_value()
+
+    def announce(self, _table: object) -> None:
+        self.announced += 1
+
+    def run(self, plan: TablePlan, **_: Any) -> RunResult:
+        self.plans.append(plan)
+        return RunResult("run", NAME, 1, None, (), 0.0, 0.0, 0.0, commits=self.commits)
+
+    def delete_by_value(self, partition: str = "a") -> None:
+        self.scene.history.append_unreal(partition, [1], by_value=True)
+
+    def work(self, grant: Grant = NO_GRANT) -> None:
+        """The ledger looks; then the worker runs."""
+        self.scene.look()
+        self.worker.work(self.scene.debt(), lambda: False, grant, lambda _: None)
+
+    def of(self, kind: type[Event]) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+@pytest.fixture(autouse=True)
+def _no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_worker, "Converting", Searching)
+
+
+@pytest.mark.parametrize("outcome", [refused, given_up, commit_given_up])
+def test_a_conversion_that_cannot_be_done_is_not_repeated_at_each_commit_and_merges_go_on(
+    tmp_path: Path, outcome: Outcome
+) -> None:
+    working = Working(tmp_path, outcome)
+    for commit in range(1, 6):
+        working.work()
+        assert (len(Searching.made), len(working.plans)) == (1, commit)
+        working.scene.history.append_unreal("a", [10])
+        working.delete_by_value()
+    assert len(working.of(PartitionsSkipped)) >= 4, "each time that the conversion is due, it is said why it waits"
+    working.scene.now += AGAIN_SECONDS
+    working.work()
+    assert (len(Searching.made), len(working.plans)) == (2, 6)
+    assert working.announced == 0
+
+
+def test_a_refused_conversion_is_said_and_counted_once_for_each_search(tmp_path: Path) -> None:
+    working = Working(tmp_path, refused)
+    for _ in range(3):
+        working.work()
+        working.delete_by_value()
+    assert [event.reason for event in working.of(RunSkipped)] == ["conversion_refused"]
+    said = [event for event in working.of(PartitionsSkipped) if event.reason == "conversion_refused"]
+    assert [[each.why for each in event.partitions] for event in said] == [[WHY], [WHY]]
+    assert working.of(RunFailed) == working.of(EqualityDeletesConverted) == []
+
+
+def test_a_refused_conversion_settles_nothing_by_itself(tmp_path: Path) -> None:
+    """The rewrite decides what becomes of the times, and the next plan what is due."""
+    working = Working(tmp_path, refused)
+    settled: list[object] = []
+    working.scene.board.settled = settled.append  # type: ignore[method-assign, assignment]
+    working.work()
+    assert len(settled) == len(working.plans) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda working: working.scene.history.set_properties({"schema.name-mapping.default": "[]"}),
+        lambda working: working.scene.history.table.delete("category == 'a'"),
+    ],
+    ids=["name mapping", "files"],
+)
+def test_a_refused_search_is_repeated_once_it_may_succeed(tmp_path: Path, change: Callable[[Working], None]) -> None:
+    working = Working(tmp_path, refused)
+    working.work()
+    change(working)
+    working.scene.history.append_unreal("a", [10, 10])
+    working.delete_by_value()
+    working.work()
+    assert len(Searching.made) == 2
+
+
+def test_other_partitions_are_still_converted(tmp_path: Path) -> None:
+    working = Working(tmp_path, refused)
+    working.work()
+    Searching.outcome = staticmethod(done)
+    working.scene.history.append_unreal("b", [10, 10])
+    working.delete_by_value("b")
+    working.work()
+    assert [[len(search) for search in made.searches] for made in Searching.made] == [[2], [2]]
+    assert paths(Searching.made[0].searches).isdisjoint(paths(Searching.made[1].searches))
+    assert Searching.made[1].refused == 1
+    assert (len(working.of(EqualityDeletesConverted)), working.announced, len(working.plans)) == (1, 1, 1)
+
+
+def test_what_a_refused_conversion_has_read_is_taken_from_the_grant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working, granted = Working(tmp_path, refused), list[Grant]()
+    real = TablePlanner.plan
+
+    def plan(planner: TablePlanner, debt: Any, table: Any, grant: Grant = NO_GRANT) -> TablePlan | None:
+        granted.append(grant)
+        return real(planner, debt, table, grant)
+
+    monkeypatch.setattr(TablePlanner, "plan", plan)
+    working.work(Grant(bytes=100, commits=3))
+    assert granted == [Grant(bytes=30, commits=3)]
+
+
+@pytest.mark.parametrize(("commits", "granted", "merges"), [(2, 2, 0), (1, 2, 1), (0, 1, 1), (2, None, 1)])
+def test_manifests_are_merged_after_a_rewrite_if_the_grant_has_a_commit_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int, granted: int | None, merges: int
+) -> None:
+    working, merged = Working(tmp_path, refused), list[object]()
+    working.commits = commits
+    monkeypatch.setattr(RewriteWorker, "_rewrite_manifests", lambda *_: merged.append(None))
+    working.scene.look()
+    debt = replace(working.scene.debt(), manifests=ManifestCounts(100, 100, due_specs=(0,), why="many"))
+    working.worker.work(debt, lambda: False, Grant(commits=granted), lambda _: None)
+    assert (len(working.plans), len(merged)) == (1, merges)
+
+
+def test_a_conversion_that_another_commit_overtook_fails_and_is_tried_again(tmp_path: Path) -> None:
+    working = Working(tmp_path, replanned)
+    for _ in range(2):
+        with pytest.raises(FirnlineError):
+            working.work()
+    assert (len(Searching.made), working.plans) == (2, [])
