@@ -107,6 +107,8 @@ class Lookers:
     ticks: Callable[[], float] = time.monotonic
     _busy: dict[str, tuple[TableName, float]] = field(default_factory=dict, init=False)
     _hanging: dict[str, TableName] = field(default_factory=dict, init=False)
+    _replaced: set[str] = field(default_factory=set, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _threads: list[threading.Thread] = field(default_factory=list, init=False)
 
@@ -126,24 +128,32 @@ class Lookers:
 
     @property
     def hanging(self) -> tuple[TableName, ...]:
-        """Tables whose looks hang; another thread has taken over the work of each."""
+        """Tables whose looks hang; other threads have taken over their work, as far as `MOST_HANGING` allows."""
         return tuple(sorted(self._hanging.values()))
 
     def check(self) -> None:
         """Replace threads whose look hangs. The table is stale until its look ends after all."""
         now = self.ticks()
         for name, (table, since) in [*self._busy.items()]:
-            if name in self._hanging or now - since <= LOOK_SECONDS:
+            if now - since <= LOOK_SECONDS or name in self._replaced:
                 continue
-            self._hanging[name] = table
-            error = RetryError(
-                f"the look at {table} takes more than {LOOK_SECONDS / 60:.0f} min: its catalog or store does not "
-                "answer; restart firnline if it never does",
-                reason=Reason.LOOK_HANGS,
-            )
-            LOG.error("%s", error)
-            self.looker.hangs(table, error)
-            if sum(each.catalog == table.catalog for each in self._hanging.values()) <= MOST_HANGING:
+            with self._lock:
+                if self._busy.get(name) != (table, since):  # its look has just ended
+                    continue
+                is_new = name not in self._hanging
+                self._hanging[name] = table
+                replaces = sum(self._hanging[each].catalog == table.catalog for each in self._replaced) < MOST_HANGING
+                if replaces:
+                    self._replaced.add(name)
+            if is_new:
+                error = RetryError(
+                    f"the look at {table} takes more than {LOOK_SECONDS / 60:.0f} min: its catalog or store does not "
+                    "answer; restart firnline if it never does",
+                    reason=Reason.LOOK_HANGS,
+                )
+                LOG.error("%s", error)
+                self.looker.hangs(table, error)
+            if replaces:
                 self._start_thread(table.catalog)
 
     def _start_thread(self, catalog: str) -> None:
@@ -171,9 +181,17 @@ class Lookers:
             else:
                 self._busy[name] = (table, self.ticks())
                 self._look(table, asked)
-                del self._busy[name]
-            if self._hanging.pop(name, None) is not None:
-                return  # another thread has replaced this one
+                if self._has_ended(name):
+                    return
+
+    def _has_ended(self, name: str) -> bool:
+        """A look of this thread ended; returns whether the thread ends too, because another one has replaced it."""
+        with self._lock:
+            del self._busy[name]
+            self._hanging.pop(name, None)
+            replaced = name in self._replaced
+            self._replaced.discard(name)
+            return replaced
 
     def _look(self, table: TableName, asked: Asked) -> None:
         looked = None
