@@ -129,7 +129,7 @@ class Looker:
             return False
         try:
             self.writer.judge_again(table, known.facts, self.database.state(table.key), is_current=False)
-        except FirnlineError as error:
+        except Exception as error:  # noqa: BLE001 - the look comes upon it again, and reports it
             LOG.debug("%s could not be judged again: %s", table, error)
             return False
         return True

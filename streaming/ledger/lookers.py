@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from compactor.errors import FirnlineError, RetryError
@@ -168,10 +169,10 @@ class Lookers:
             if taken is None:
                 continue
             table, asked = taken
-            if not self.wanted(table):
-                self.queue.done(table)
-                continue
-            if not asked.calls and self.looker.judge(table):
+            needs_look = False
+            with _outlived(table):
+                needs_look = self._needs_look(table, asked)
+            if not needs_look:
                 self.queue.done(table)
                 continue
             seconds = self.breakers.start(catalog)
@@ -184,6 +185,10 @@ class Lookers:
                 if self._has_ended(name):
                     return
 
+    def _needs_look(self, table: TableName, asked: Asked) -> bool:
+        """Whether a catalog call is needed: not for a table of another service, nor to judge known counts again."""
+        return self.wanted(table) and (asked.calls or not self.looker.judge(table))
+
     def _has_ended(self, name: str) -> bool:
         """A look of this thread ended; returns whether the thread ends too, because another one has replaced it."""
         with self._lock:
@@ -195,18 +200,18 @@ class Lookers:
 
     def _look(self, table: TableName, asked: Asked) -> None:
         looked = None
-        try:
+        with _outlived(table):
             looked = self.looker.look(table, asked)
-        except Exception:  # noqa: BLE001 - a thread serves many tables, and must outlive each of them
-            LOG.exception("%s: the look failed with an unexpected error", table)
-        finally:
+        with _outlived(table):
             if not self.wanted(table):  # it became another service's during the look
                 self.looker.forget(table)
+        with _outlived(table):
             self.breakers.ended(table.catalog, str(table), looked.error if looked is not None else None)
-            self.queue.done(table)
-            if looked is not None and looked.again_after is not None:
-                self.queue.put(table, asked, after_seconds=looked.again_after)
-            elif looked is not None and looked.error is None:
+        self.queue.done(table)
+        if looked is not None and looked.again_after is not None:
+            self.queue.put(table, asked, after_seconds=looked.again_after)
+        elif looked is not None and looked.error is None:
+            with _outlived(table):
                 self._look_for_announced(table, asked)
 
     def _look_for_announced(self, table: TableName, asked: Asked) -> None:
@@ -215,3 +220,12 @@ class Lookers:
         if missing and asked.tries < len(TRY_AGAIN_SECONDS):
             again = replace(asked, announced=missing, tries=asked.tries + 1)
             self.queue.put_later(table, again, TRY_AGAIN_SECONDS[asked.tries])
+
+
+@contextmanager
+def _outlived(table: TableName) -> Iterator[None]:
+    """Log an unexpected error and go on: a thread serves many tables, and must outlive each of them."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - see above
+        LOG.exception("%s: the look failed with an unexpected error", table)

@@ -185,6 +185,43 @@ def test_an_unexpected_failure_ends_no_thread(scene: Scene, monkeypatch: pytest.
     looking.stop()
 
 
+def test_a_judgement_that_fails_unexpectedly_is_a_look_and_is_reported(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.look()
+    monkeypatch.setattr(scene.looker.writer, "judge_again", broken)
+    looking = Looking(scene, threads=1)
+    looking.queue.put(NAME, Asked(Lane.SWEEP, calls=False))
+    until(lambda: scene.outcomes == ["counted", "unreadable"])
+    assert [event.reason for event in scene.published if isinstance(event, TableUnreadable)] == [Reason.UNEXPECTED]
+    assert "RuntimeError: a bug" in str(scene.debt().stale)
+    monkeypatch.undo()
+    looking.put("other")
+    until(lambda: scene.outcomes[2:] == ["missing"])
+    until(lambda: not looking.queue._busy)
+    looking.stop()
+
+
+@pytest.mark.parametrize("where", ["wanted", "judge", "look", "ended", "not_found"])
+def test_an_unexpected_error_anywhere_around_a_look_ends_no_thread_and_keeps_no_table(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    looking = Looking(scene, threads=1)
+    of = {"wanted": looking.lookers, "ended": looking.breakers}.get(where, scene.looker)
+    with monkeypatch.context() as patch:
+        patch.setattr(of, where, broken)
+        for calls in (False, True):
+            looking.queue.put(NAME, Asked(Lane.SWEEP, calls=calls))
+            until(lambda: looking.queue.waiting("lake") == 0 and not looking.queue._busy)
+    looking.put("other")
+    until(lambda: scene.outcomes[-1:] == ["missing"])
+    looking.stop()
+
+
+def broken(*_: object, **__: object) -> None:
+    raise RuntimeError("a bug")
+
+
 def test_a_look_that_hangs_is_replaced_and_its_table_is_stale_until_it_ends(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
