@@ -31,6 +31,7 @@ ROUND_SECONDS = 5.0
 """At most between two rounds. A round requests the looks that are due; 10,000 tables cost it 50 ms."""
 ROUNDS_PER_SWEEP = 20.0
 WAIT_SECONDS = 0.5
+START_WAIT_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,7 @@ class TableWatcher:
     _listing: dict[str, float] = field(default_factory=dict, init=False)
     _found: dict[str, frozenset[TableName]] = field(default_factory=dict, init=False)
     _troubles: dict[str, str] = field(default_factory=dict, init=False)
+    _errors: dict[str, str] = field(default_factory=dict, init=False)
     _threads: list[threading.Thread] = field(default_factory=list, init=False)
 
     def start(self) -> None:
@@ -124,8 +126,8 @@ class TableWatcher:
 
     @property
     def trouble(self) -> str | None:
-        """Why catalogs could not be listed by their last sweep."""
-        return "; ".join(self._troubles.values()) or None
+        """Why catalogs could not be listed by their last sweep, or why no looks can be asked for."""
+        return "; ".join([*self._troubles.values(), *self._errors.values()]) or None
 
     @property
     def hanging(self) -> Mapping[str, float]:
@@ -207,19 +209,32 @@ class TableWatcher:
         self._found = {**self._found, catalog: found}  # assign a new map: other threads read it
 
     def _serve(self, catalog: str) -> None:
-        while not self.surroundings.may_start():
-            if self._stop.wait(0.1):
-                return
+        started = False
         while not self._stop.is_set():
-            this = self._round(catalog)
-            if self._must_list(this):
-                this.listed_at = self.ticks()
-                this.list_again_at = float("inf")  # `list_soon` may request another one during this
+            try:
+                started = started or self.surroundings.may_start()
+                if started:
+                    self._turn(catalog)
+                self._errors.pop(catalog, None)
+            except Exception as failure:  # noqa: BLE001 - e.g. Spark does not answer: the thread must outlive that
+                if self._errors.get(catalog) != str(failure):
+                    LOG.exception("catalog %s: an unexpected error in its sweeps; they go on", catalog)
+                self._errors[catalog] = str(failure)
+            self._stop.wait(WAIT_SECONDS if started else START_WAIT_SECONDS)
+
+    def _turn(self, catalog: str) -> None:
+        """List the catalog, or ask for the looks that are due, if it is time."""
+        this = self._round(catalog)
+        if self._must_list(this):
+            this.listed_at = self.ticks()
+            this.list_again_at = float("inf")  # `list_soon` may request another one during this
+            pause = min(self.settings.service.sweep_seconds, SWEEP_AGAIN_SECONDS)  # after an unexpected error
+            try:
                 pause = self._swept(catalog)
+            finally:
                 this.list_again_at = min(this.list_again_at, self.ticks() + pause)
-            elif self._round_is_due(this) and self.breakers.available(catalog):
-                self.ask_due(catalog)
-            self._stop.wait(WAIT_SECONDS)
+        elif self._round_is_due(this) and self.breakers.available(catalog):
+            self.ask_due(catalog)
 
     def _round_is_due(self, this: _Round) -> bool:
         pause = min(ROUND_SECONDS, self.settings.service.sweep_seconds / ROUNDS_PER_SWEEP)
@@ -230,7 +245,7 @@ class TableWatcher:
         return now >= this.list_again_at or (now >= this.listed_at + BEHIND_SECONDS and self.surroundings.behind())
 
     def _swept(self, catalog: str) -> float:
-        """Sweep once; returns the seconds until the next listing. Nothing ends the thread."""
+        """Sweep once; returns the seconds until the next listing. A failure of a client is kept as trouble."""
         pause = self.settings.service.sweep_seconds
         seconds = self.breakers.start(catalog)
         if seconds > 0:
