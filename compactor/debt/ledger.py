@@ -28,9 +28,11 @@ from compactor.debt.table_changes import (
     total_data_files,
     unseen_snapshots,
 )
+from compactor.errors import RetryError
 from compactor.iceberg.tables import FileSizes, TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
+from compactor.reasons import Reason
 
 SLOTS = 256
 """Number of packed values that hold all partitions of a table, so that a commit reads and writes few of them."""
@@ -41,6 +43,15 @@ FILES_PER_LOOK = 250_000
 COUNTED = 2
 """Increase when `PartitionCounts` count something new: tables whose state has another number are recounted."""
 OTHER_COUNTS = FileSizes(0, 0)  # equals no table's sizes
+
+
+class StateDamagedError(RetryError):
+    """The saved state of a table cannot be decoded: it changed on the disk. Delete it, and count the table again."""
+
+    reason = Reason.STATE_UNREADABLE
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the ledger's state of the table is damaged, so that it is counted again: {error}")
 
 
 @dataclass(frozen=True)
@@ -87,16 +98,24 @@ class Head:
 
     @classmethod
     def from_json(cls, text: str) -> Head:
-        tree = json.loads(text)
-        same = tree.get("counted") == COUNTED
-        return cls(
-            tree["uuid"],
-            tree["snapshot"],
-            FileSizes(*tree["sizes"]) if same else OTHER_COUNTS,
-            PartitionCounts.from_list(tree["totals"]),
-            tree["drift"],
-            Recount(*tree["recount"]) if tree["recount"] else None,
-        )
+        """The inverse of `to_json`.
+
+        Raises:
+            StateDamagedError: it is no head.
+        """
+        try:
+            tree = json.loads(text)
+            same = tree.get("counted") == COUNTED
+            return cls(
+                tree["uuid"],
+                tree["snapshot"],
+                FileSizes(*tree["sizes"]) if same else OTHER_COUNTS,
+                PartitionCounts.from_list(tree["totals"]),
+                tree["drift"],
+                Recount(*tree["recount"]) if tree["recount"] else None,
+            )
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise StateDamagedError(error) from error
 
 
 class LedgerStore(Protocol):
@@ -154,6 +173,7 @@ def advance(
 
     Raises:
         RetryError: a manifest or manifest list cannot be read; the state is that of the last completed step.
+        StateDamagedError: the state cannot be decoded.
     """
     known = store.head()
     head = Head.from_json(known) if known is not None else None
@@ -342,7 +362,16 @@ def pack(counts: Iterable[tuple[PartitionKey, PartitionCounts]]) -> bytes:
 
 
 def unpack(packed: bytes) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
-    for spec_id, values, *numbers in json.loads(zlib.decompress(packed)):
+    """The inverse of `pack`.
+
+    Raises:
+        StateDamagedError: the bytes are not those that `pack` made; zlib's checksum finds each changed bit.
+    """
+    try:
+        rows = json.loads(zlib.decompress(packed))
+    except (zlib.error, ValueError, TypeError) as error:
+        raise StateDamagedError(error) from error
+    for spec_id, values, *numbers in rows:
         yield PartitionKey(spec_id, values), PartitionCounts.from_list(numbers)
 
 

@@ -73,7 +73,8 @@ class LedgerDatabase:
             found = connection.execute(
                 "SELECT packed FROM slots WHERE name = ? AND number = ?", (name, number)
             ).fetchone()
-        return None if found is None else bytes(found[0])
+        packed: bytes | None = None if found is None else found[0]
+        return packed
 
     def slots(self, name: str) -> dict[int, bytes]:
         """All packed values of one table: about 40 bytes for each partition."""
@@ -164,6 +165,7 @@ def _beside(file: Path, what: str) -> Path:
 
 def _opened(file: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(file, check_same_thread=False)
+    connection.text_factory = _text
     try:
         for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
@@ -176,6 +178,11 @@ def _opened(file: Path) -> sqlite3.Connection:
         connection.close()
         raise sqlite3.DatabaseError(found)
     return connection
+
+
+def _text(found: bytes) -> str:
+    """Text as it was saved. Damaged text is read too: who decodes it finds the damage, and counts the table again."""
+    return found.decode(errors="replace")
 
 
 class TableState:

@@ -14,6 +14,7 @@ from compactor.errors import RetryError
 from compactor.events import LedgerUpdated, ManifestsRead, TableLooked, TableUnreadable
 from compactor.iceberg.tables import KnownVersion
 from compactor.locations import plain_path
+from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import LimitSettings, Settings
@@ -345,6 +346,55 @@ def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene, monkeypatch: 
 
 
 # --- what is remembered -----------------------------------------------------------------------------------------------
+
+
+FLIPS = {
+    "a byte of the counts": "UPDATE slots SET packed = CAST(substr(packed, 1, 6) || x'ff' || substr(packed, 8) AS BLOB)",
+    "counts that are text": "UPDATE slots SET packed = CAST('text' AS TEXT)",
+    "counts that are cut": "UPDATE slots SET packed = substr(packed, 1, 9)",
+    "a bracket of the head": "UPDATE heads SET head = substr(head, 2)",
+    "a byte of the head": "UPDATE heads SET head = CAST(x'ff' || substr(head, 2) AS TEXT)",
+    "a key of the head": "UPDATE heads SET head = replace(head, 'drift', 'drifu')",
+    "a head without keys": "UPDATE heads SET head = '[]'",
+}
+
+
+@pytest.mark.parametrize("damage", FLIPS)
+@pytest.mark.parametrize("commits", [False, True])
+def test_saved_counts_that_are_damaged_on_disk_are_counted_again(scene: Scene, damage: str, *, commits: bool) -> None:
+    """SQLite checks no content, so it reads a changed byte as if that had been saved."""
+    scene.history.append_unreal("a", [1, 2])
+    scene.look()
+    with scene.database._connection as connection:
+        connection.execute(FLIPS[damage])
+    scene.restart()
+    if commits:
+        scene.history.append_unreal("a", [3])
+    assert (scene.look().outcome, scene.look().outcome) == (Outcome.UNREADABLE, Outcome.COUNTED)
+    (event,) = (event for event in scene.published if isinstance(event, TableUnreadable))
+    assert event.reason is Reason.STATE_UNREADABLE
+    assert scene.files() == {A: 3 if commits else 2}
+    assert (scene.debt().stale, scene.updates[-1].recount_reason) == (None, "first_sight")
+    scene.restart()
+    assert scene.look().outcome is Outcome.COUNTED
+    assert scene.updates[-1].recount_reason is None
+
+
+def test_a_judgement_of_damaged_counts_is_a_look_that_heals_them(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streaming.ledger.board_writer.KEPT_OF_A_SLOT", 1)
+    slot = ledger.slot_of(PartitionKey(0, A))
+    b = next(name for name in map(str, range(9_999)) if ledger.slot_of(PartitionKey(0, f'["{name}"]')) == slot)
+    for partition in ("a", b):
+        scene.history.append_unreal(partition, [1, 2])
+    scene.look()
+    assert scene.debt().others.partitions
+    with scene.database._connection as connection:
+        connection.execute(FLIPS["a byte of the counts"])
+    assert not scene.looker.judge(NAME)
+    assert [scene.look().outcome for _ in range(2)] == [Outcome.UNREADABLE, Outcome.COUNTED]
+    assert scene.looker.judge(NAME)
 
 
 def test_only_the_newest_snapshots_are_remembered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
