@@ -27,7 +27,7 @@ class _Loader(yaml.SafeLoader):
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
-    def construct_object(self, node: Node, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - PyYAML's own signature
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep)
         except KeyProblemError:
@@ -42,7 +42,8 @@ def read_file(path: Path, what: str = "settings file") -> Sources:
     """Read a settings file, or another file of keys: `what`, in messages.
 
     Raises:
-        InputError: the file is missing, is no YAML, is no map, has a key twice, or a value that its tag does not allow. The message names the line.
+        InputError: the file is missing, is no YAML, is no map, has a key twice, or a value that its tag does not allow.
+            The message names the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
