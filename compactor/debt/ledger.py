@@ -72,6 +72,7 @@ class Head:
     """The ledger's state of a table as a whole.
 
     `drift`: total of the snapshot summary minus counted files; not 0 if a writer's summaries are wrong.
+    `begun_anew`: how often the recount in progress lost what it had counted, because its snapshot expired.
     """
 
     table_uuid: str
@@ -80,6 +81,7 @@ class Head:
     totals: PartitionCounts = field(default_factory=PartitionCounts)
     drift: int = 0
     recount: Recount | None = None
+    begun_anew: int = 0
 
     def to_json(self) -> str:
         """As text for the state store."""
@@ -93,6 +95,7 @@ class Head:
                 "totals": self.totals.to_list(),
                 "drift": self.drift,
                 "recount": list(astuple(recount)) if recount else None,
+                "begun_anew": self.begun_anew,
             }
         )
 
@@ -113,6 +116,7 @@ class Head:
                 PartitionCounts.from_list(tree["totals"]),
                 tree["drift"],
                 Recount(*tree["recount"]) if tree["recount"] else None,
+                tree.get("begun_anew", 0),
             )
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise StateDamagedError(error) from error
@@ -150,6 +154,7 @@ class LedgerUpdate:
         more: Whether the budget ended the look early: look again.
         recount_reason: Why the table is recounted; None for a walk.
         partitions: New counts of the partitions that a walk changed.
+        begun_anew: How often this recount lost what it had counted, because its snapshot expired.
     """
 
     snapshot_id: int | None
@@ -159,6 +164,7 @@ class LedgerUpdate:
     recount_reason: str | None
     totals: PartitionCounts
     partitions: Deltas = field(default_factory=dict)
+    begun_anew: int = 0
 
 
 def advance(
@@ -252,8 +258,10 @@ def _recount(
 ) -> LedgerUpdate:
     """Count the live files of one snapshot, at most `budget` manifests at a time; continues a recount in progress."""
     if reason is None and head is not None and head.recount is not None:
-        recount, totals = head.recount, head.totals
+        recount, totals, begun_anew = head.recount, head.totals, head.begun_anew
     else:
+        expired = head is not None and head.recount is not None and reason == "history_gap"
+        begun_anew = head.begun_anew + 1 if head is not None and expired else 0
         store.clear()
         snapshot = table.snapshot
         if snapshot is None:
@@ -280,6 +288,7 @@ def _recount(
         recount=None
         if done
         else replace(recount, next_manifest=recount.next_manifest + len(piece), pieces=recount.pieces + 1),
+        begun_anew=0 if done else begun_anew,
     )
     store.put_head(new_head.to_json())
     behind = done and (table.snapshot is None or table.snapshot.snapshot_id != recount.snapshot_id)
@@ -290,6 +299,7 @@ def _recount(
         more=not done or behind,
         recount_reason=recount.reason,
         totals=totals,
+        begun_anew=begun_anew,
     )
 
 

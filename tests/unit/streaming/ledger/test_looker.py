@@ -19,6 +19,7 @@ from compactor.reasons import Reason
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import LimitSettings, Settings
 from compactor.storage.ledger_database import TableState
+from streaming.ledger.board_writer import MOST_BEGUN_ANEW
 from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.looker import FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS, REMEMBERED_SNAPSHOTS, Outcome
 from tests.properties.table_history import NAME
@@ -129,6 +130,36 @@ def test_a_long_count_goes_on_look_by_look(scene: Scene, monkeypatch: pytest.Mon
     assert [each.outcome for each in looks] == ["counting", "counting", "counted", "unchanged"]
     assert [each.again_after for each in looks] == [0.0, 0.0, None, None]
     assert scene.files() == {A: 3}
+
+
+def test_a_long_count_whose_snapshots_expire_again_and_again_is_called_unreadable_until_it_ends(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit() -> None:
+        before = scene.history.table.current_snapshot()
+        scene.history.append_unreal("a", [1])
+        if before is not None:
+            scene.history.table.maintenance.expire_snapshots().by_id(before.snapshot_id).commit()
+
+    for _ in range(3):
+        commit()
+    monkeypatch.setattr(ledger, "FILES_PER_LOOK", 1)
+    for _ in range(MOST_BEGUN_ANEW):
+        assert scene.look().outcome is Outcome.COUNTING
+        assert scene.debt().recounting
+        commit()
+        scene.restart()
+    assert scene.look().outcome is Outcome.COUNTING
+    assert not scene.debt().recounting
+    assert f"began anew {MOST_BEGUN_ANEW} times, because its snapshot expired" in str(scene.debt().stale)
+    monkeypatch.undo()
+    assert scene.look().outcome is Outcome.COUNTED
+    assert (scene.debt().stale, scene.debt().recounting) == (None, False)
+    monkeypatch.setattr(ledger, "FILES_PER_LOOK", 1)
+    scene.database.forget(NAME.key)
+    commit()
+    assert scene.look().outcome is Outcome.COUNTING
+    assert scene.debt().recounting, "each recount has its own number"
 
 
 def test_a_walk_cut_short_is_on_the_board_and_goes_on(tmp_path: Path) -> None:
