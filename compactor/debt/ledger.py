@@ -28,9 +28,11 @@ from compactor.debt.table_changes import (
     total_data_files,
     unseen_snapshots,
 )
+from compactor.errors import RetryError
 from compactor.iceberg.tables import FileSizes, TableView
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
+from compactor.reasons import Reason
 
 SLOTS = 256
 """Number of packed values that hold all partitions of a table, so that a commit reads and writes few of them."""
@@ -41,6 +43,15 @@ FILES_PER_LOOK = 250_000
 COUNTED = 2
 """Increase when `PartitionCounts` count something new: tables whose state has another number are recounted."""
 OTHER_COUNTS = FileSizes(0, 0)  # equals no table's sizes
+
+
+class StateDamagedError(RetryError):
+    """The saved state of a table cannot be decoded: it changed on the disk. Delete it, and count the table again."""
+
+    reason = Reason.STATE_UNREADABLE
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"the ledger's state of the table is damaged, so that it is counted again: {error}")
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,7 @@ class Head:
     """The ledger's state of a table as a whole.
 
     `drift`: total of the snapshot summary minus counted files; not 0 if a writer's summaries are wrong.
+    `begun_anew`: how often the recount in progress lost what it had counted, because its snapshot expired.
     """
 
     table_uuid: str
@@ -69,6 +81,7 @@ class Head:
     totals: PartitionCounts = field(default_factory=PartitionCounts)
     drift: int = 0
     recount: Recount | None = None
+    begun_anew: int = 0
 
     def to_json(self) -> str:
         """As text for the state store."""
@@ -82,21 +95,31 @@ class Head:
                 "totals": self.totals.to_list(),
                 "drift": self.drift,
                 "recount": list(astuple(recount)) if recount else None,
+                "begun_anew": self.begun_anew,
             }
         )
 
     @classmethod
     def from_json(cls, text: str) -> Head:
-        tree = json.loads(text)
-        same = tree.get("counted") == COUNTED
-        return cls(
-            tree["uuid"],
-            tree["snapshot"],
-            FileSizes(*tree["sizes"]) if same else OTHER_COUNTS,
-            PartitionCounts.from_list(tree["totals"]),
-            tree["drift"],
-            Recount(*tree["recount"]) if tree["recount"] else None,
-        )
+        """The inverse of `to_json`.
+
+        Raises:
+            StateDamagedError: it is no head.
+        """
+        try:
+            tree = json.loads(text)
+            same = tree.get("counted") == COUNTED
+            return cls(
+                tree["uuid"],
+                tree["snapshot"],
+                FileSizes(*tree["sizes"]) if same else OTHER_COUNTS,
+                PartitionCounts.from_list(tree["totals"]),
+                tree["drift"],
+                Recount(*tree["recount"]) if tree["recount"] else None,
+                tree.get("begun_anew", 0),
+            )
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise StateDamagedError(error) from error
 
 
 class LedgerStore(Protocol):
@@ -131,6 +154,7 @@ class LedgerUpdate:
         more: Whether the budget ended the look early: look again.
         recount_reason: Why the table is recounted; None for a walk.
         partitions: New counts of the partitions that a walk changed.
+        begun_anew: How often this recount lost what it had counted, because its snapshot expired.
     """
 
     snapshot_id: int | None
@@ -140,6 +164,7 @@ class LedgerUpdate:
     recount_reason: str | None
     totals: PartitionCounts
     partitions: Deltas = field(default_factory=dict)
+    begun_anew: int = 0
 
 
 def advance(
@@ -154,6 +179,7 @@ def advance(
 
     Raises:
         RetryError: a manifest or manifest list cannot be read; the state is that of the last completed step.
+        StateDamagedError: the state cannot be decoded.
     """
     known = store.head()
     head = Head.from_json(known) if known is not None else None
@@ -232,8 +258,10 @@ def _recount(
 ) -> LedgerUpdate:
     """Count the live files of one snapshot, at most `budget` manifests at a time; continues a recount in progress."""
     if reason is None and head is not None and head.recount is not None:
-        recount, totals = head.recount, head.totals
+        recount, totals, begun_anew = head.recount, head.totals, head.begun_anew
     else:
+        expired = head is not None and head.recount is not None and reason == "history_gap"
+        begun_anew = head.begun_anew + 1 if head is not None and expired else 0
         store.clear()
         snapshot = table.snapshot
         if snapshot is None:
@@ -260,6 +288,7 @@ def _recount(
         recount=None
         if done
         else replace(recount, next_manifest=recount.next_manifest + len(piece), pieces=recount.pieces + 1),
+        begun_anew=0 if done else begun_anew,
     )
     store.put_head(new_head.to_json())
     behind = done and (table.snapshot is None or table.snapshot.snapshot_id != recount.snapshot_id)
@@ -270,6 +299,7 @@ def _recount(
         more=not done or behind,
         recount_reason=recount.reason,
         totals=totals,
+        begun_anew=begun_anew,
     )
 
 
@@ -342,7 +372,16 @@ def pack(counts: Iterable[tuple[PartitionKey, PartitionCounts]]) -> bytes:
 
 
 def unpack(packed: bytes) -> Iterator[tuple[PartitionKey, PartitionCounts]]:
-    for spec_id, values, *numbers in json.loads(zlib.decompress(packed)):
+    """The inverse of `pack`.
+
+    Raises:
+        StateDamagedError: the bytes are not those that `pack` made; zlib's checksum finds each changed bit.
+    """
+    try:
+        rows = json.loads(zlib.decompress(packed))
+    except (zlib.error, ValueError, TypeError) as error:
+        raise StateDamagedError(error) from error
+    for spec_id, values, *numbers in rows:
         yield PartitionKey(spec_id, values), PartitionCounts.from_list(numbers)
 
 

@@ -37,7 +37,8 @@ class CommitHold:
         stopped: Waits so many seconds; whether the run must stop.
         moved: Called after each look: a run that waits does not hang.
         waits: Called before a wait for a writer, with its longest duration in seconds.
-        clock: Seconds since the epoch.
+        clock: Seconds since the epoch, to compare with the times of commits.
+        ticks: A steady clock in seconds, for durations: the other one can be set back.
     """
 
     look: Callable[[], TableView]
@@ -46,6 +47,7 @@ class CommitHold:
     moved: Callable[[], object]
     waits: Callable[[float], object]
     clock: Callable[[], float]
+    ticks: Callable[[], float]
 
     def until_unlocked(self) -> None:
         """Wait while another maintenance holds its lock on the table.
@@ -54,9 +56,9 @@ class CommitHold:
             LaterError: it still does after `LOCKED_SECONDS`.
             RetryError: the lock cannot be read.
         """
-        started = self.clock()
+        started = self.ticks()
         while self.locked():
-            if self.clock() - started >= LOCKED_SECONDS:
+            if self.ticks() - started >= LOCKED_SECONDS:
                 raise LaterError(
                     f"Flink's maintenance held its lock for {LOCKED_SECONDS:.0f} s: the rewrite was not committed",
                     reason=Reason.FLINK_LOCK,
@@ -70,22 +72,23 @@ class CommitHold:
         """Wait for the next row-level commit, at most so many seconds. A catalog that does not answer ends that."""
         if most_seconds <= 0:
             return Held()
-        started = self.clock()
+        started = self.ticks()
         try:
             rhythm = self._rhythm()
-            until = wait_until(rhythm, started, most_seconds)
+            now = self.clock()
+            until = wait_until(rhythm, now, most_seconds)
             if until is None or rhythm is None:
                 return Held()
-            self.waits(until - started)
-            last = rhythm.last
-            while rhythm is not None and rhythm.last == last and self.clock() < until:
+            self.waits(until - now)
+            last, deadline = rhythm.last, self.ticks() + until - now
+            while rhythm is not None and rhythm.last == last and self.ticks() < deadline:
                 if self.stopped(LOOK_SECONDS):
                     break
                 self.moved()
                 rhythm = self._rhythm()
         except FirnlineError:
-            return Held(self.clock() - started)
-        return Held(self.clock() - started, after_writer=rhythm is not None and rhythm.last != last)
+            return Held(self.ticks() - started)
+        return Held(self.ticks() - started, after_writer=rhythm is not None and rhythm.last != last)
 
     def _rhythm(self) -> Rhythm | None:
         return rhythm_of(self.look().history)

@@ -128,7 +128,7 @@ class Converting:
             FirnlineError: by class the reaction; nothing was committed (unless it is a CommitUnknownError).
         """
         tools, table, run_id, conversion = self._tools, self._table, self._run_id, self._conversion
-        started, snapshot = tools.clock(), table.snapshot
+        started, snapshot = tools.ticks(), table.snapshot
         nothing = ConversionResult(table.name, run_id, snapshot.snapshot_id if snapshot else None)
         if snapshot is None or not conversion.deletes:
             return replace(nothing, deletes_left=conversion.refused, why=conversion.why)
@@ -166,7 +166,7 @@ class Converting:
             files_searched=len(files),
             bytes_read=found.bytes_read,
             bytes_searched=conversion.bytes,
-            seconds=tools.clock() - started,
+            seconds=tools.ticks() - started,
         )
 
     def _charged(self, commit: Callable[[], int | None]) -> int | None:

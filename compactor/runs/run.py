@@ -74,6 +74,7 @@ class RunTools:
     commit: CommitSettings = field(default_factory=CommitSettings)
     listener: Listener = ignore
     clock: Callable[[], float] = time.time
+    ticks: Callable[[], float] = time.monotonic
     pace: Pace = field(default_factory=Pace)
     right: CommitRight = UNLIMITED
     lifelines: Lifelines = field(default_factory=Lifelines)
@@ -100,6 +101,7 @@ class RunTools:
             moved=lambda: self.lifelines.moved(table.name),
             waits=lambda seconds: self.listener(CommitWaits(run_id, table.name, seconds)),
             clock=self.clock,
+            ticks=self.ticks,
         )
         hold.until_unlocked()
         held = hold.wait(self.commit.hold_seconds)
@@ -218,7 +220,7 @@ class Run:
     def _rewrite(self, runner: OutputTaskRunner, watch: RunWatch, numbers: Sequence[int]) -> list[GroupResult]:
         """Rewrite these file groups. Returns those whose rows add up; the others are dropped."""
         self.stage = "rewrite"
-        started = self._tools.clock()
+        started = self._tools.ticks()
         jobs = OutputJobs(
             runner=runner,
             plan=self._plan,
@@ -236,7 +238,7 @@ class Run:
             self._tools.listener(group.rewritten)
         if failed:
             self._drop(reclassify_conflicts(self._plan, failed, self._tools.catalogs, self._tools.cache))
-        self._rewrite_seconds += self._tools.clock() - started
+        self._rewrite_seconds += self._tools.ticks() - started
         return finished
 
     def _commit(
@@ -244,7 +246,7 @@ class Run:
     ) -> None:
         """Commit finished file groups, without those that another commit touched."""
         self._hold(watch)
-        started = self._tools.clock()
+        started = self._tools.ticks()
         self._moved()
         self._tools.records.renew(record)
         self.stage = "commit"
@@ -257,7 +259,7 @@ class Run:
                 raise
         self._drop(committed.dropped)
         self._results += [replace(group, parts=()) for group in committed.kept]
-        self._commit_seconds += self._tools.clock() - started
+        self._commit_seconds += self._tools.ticks() - started
         if committed.snapshot_id is None:
             return
         self._charge(Spent(commits=1))

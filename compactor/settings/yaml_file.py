@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -14,23 +15,35 @@ from compactor.reasons import Reason
 from compactor.settings.origins import Key, Origin, Sources, dotted
 from compactor.settings.section import KeyProblemError
 
-MERGE_TAG, TIMESTAMP_TAG = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:timestamp"
+YAML_TAG = "tag:yaml.org,2002:"
+MERGE_TAG, TIMESTAMP_TAG = f"{YAML_TAG}merge", f"{YAML_TAG}timestamp"
 
 
 class _Loader(yaml.SafeLoader):
-    """Dates stay text: no setting is a date, and a filter may be one."""
+    """Dates stay text: no setting is a date, and a filter may be one. A value that its tag does not allow is named."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own attribute
         first: [(tag, pattern) for tag, pattern in known if tag != TIMESTAMP_TAG]
         for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
+    def construct_object(self, node: Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except KeyProblemError:
+            raise
+        except (ValueError, OverflowError, LookupError, TypeError, AttributeError) as error:  # what PyYAML lets through
+            tag = node.tag.replace(YAML_TAG, "!!")  # the value may be a secret
+            problem = f"has a value that is not what its tag {tag} says (line {_line(node)}); remove the tag"
+            raise KeyProblemError((), problem) from error
+
 
 def read_file(path: Path, what: str = "settings file") -> Sources:
     """Read a settings file, or another file of keys: `what`, in messages.
 
     Raises:
-        InputError: the file is missing, is no YAML, is no map, or has a key twice. The message names the line.
+        InputError: the file is missing, is no YAML, is no map, has a key twice, or a value that its tag does not allow.
+            The message names the line.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -47,8 +60,6 @@ def read_file(path: Path, what: str = "settings file") -> Sources:
         problem = f"is not YAML: {_said(error)}"
     except KeyProblemError as error:
         problem = error.message
-    except (ValueError, OverflowError) as error:  # a value that its tag, such as !!int, does not allow
-        problem = f"has a value that is not what its tag says: {error}; remove the tag"
     except RecursionError:
         problem = "has maps or lists that are nested too deeply"
     raise InputError(f"{what} {path} {problem}", reason=Reason.BAD_SETTING)

@@ -43,12 +43,11 @@ class LedgerDatabase:
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file = file
         self._lock = threading.Lock()
+        self._reopens = False
         try:
-            self._connection = _opened(file)
-        except sqlite3.OperationalError as error:  # locked, not readable, disk full: nothing is damaged
+            self._connection = _opened_or_anew(file)
+        except sqlite3.OperationalError as error:
             raise OSError(f"the ledger's state {file} cannot be opened: {error}") from error
-        except sqlite3.DatabaseError as error:
-            self._connection = _opened_anew(file, error)
 
     def state(self, name: str) -> TableState:
         """The state of one table, as a `LedgerStore`. Use it in one thread, then `save` it."""
@@ -57,6 +56,7 @@ class LedgerDatabase:
     def close(self) -> None:
         """Write everything and close."""
         with self._lock:
+            self._reopens = False
             self._connection.close()
 
     def forget(self, name: str) -> None:
@@ -73,7 +73,8 @@ class LedgerDatabase:
             found = connection.execute(
                 "SELECT packed FROM slots WHERE name = ? AND number = ?", (name, number)
             ).fetchone()
-        return None if found is None else bytes(found[0])
+        packed: bytes | None = None if found is None else found[0]
+        return packed
 
     def slots(self, name: str) -> dict[int, bytes]:
         """All packed values of one table: about 40 bytes for each partition."""
@@ -100,9 +101,12 @@ class LedgerDatabase:
     @contextmanager
     def _using(self, done: str) -> Iterator[sqlite3.Connection]:
         try:
-            with self._lock, self._connection as connection:
-                yield connection
-        except sqlite3.Error as error:
+            with self._lock:
+                if self._reopens:
+                    self._connection, self._reopens = _opened_or_anew(self._file), False
+                with self._connection as connection:
+                    yield connection
+        except (sqlite3.Error, OSError) as error:
             if type(error) is sqlite3.DatabaseError:  # its subclasses are other errors, e.g. a closed connection
                 self._set_aside(error)
             raise RetryError(
@@ -111,10 +115,26 @@ class LedgerDatabase:
             ) from error
 
     def _set_aside(self, damage: sqlite3.Error) -> None:
-        """The database was damaged after it was opened: go on with an empty one, if the disk lets us."""
+        """The database was damaged after it was opened: go on with an empty one, as soon as the disk lets us."""
         with self._lock, suppress(OSError, sqlite3.Error):
+            self._reopens = True  # by the next use, if it fails here
             self._connection.close()
-            self._connection = _opened_anew(self._file, damage)
+            self._connection, self._reopens = _opened_anew(self._file, damage), False
+
+
+def _opened_or_anew(file: Path) -> sqlite3.Connection:
+    """Open the database; one that is damaged is set aside for an empty one.
+
+    Raises:
+        sqlite3.OperationalError: locked, not readable, disk full: nothing is damaged.
+        OSError: the damaged one cannot be renamed.
+    """
+    try:
+        return _opened(file)
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError as error:
+        return _opened_anew(file, error)
 
 
 def _opened_anew(file: Path, damage: sqlite3.Error) -> sqlite3.Connection:
@@ -164,6 +184,7 @@ def _beside(file: Path, what: str) -> Path:
 
 def _opened(file: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(file, check_same_thread=False)
+    connection.text_factory = _text
     try:
         for pragma in PRAGMAS:
             connection.execute(f"PRAGMA {pragma}")
@@ -176,6 +197,11 @@ def _opened(file: Path) -> sqlite3.Connection:
         connection.close()
         raise sqlite3.DatabaseError(found)
     return connection
+
+
+def _text(found: bytes) -> str:
+    """Text as it was saved. Damaged text is read too: who decodes it finds the damage, and counts the table again."""
+    return found.decode(errors="replace")
 
 
 class TableState:

@@ -24,6 +24,8 @@ from streaming.logs.events import LOG
 
 CACHED_FROM = 1_000
 """Partitions with debt from which the shortlists of a table's slots are kept: a commit then judges one slot again."""
+MOST_BEGUN_ANEW = 3
+"""After a recount has begun anew so often, its snapshots expire faster than it counts."""
 
 
 @dataclass(frozen=True)
@@ -151,9 +153,15 @@ class BoardWriter:
         return found
 
     def counting(self, table: TableName, facts: TableFacts, update: LedgerUpdate, oldest_event: float | None) -> None:
-        """A long recount goes on; the old counts stay, marked as old."""
+        """A long recount goes on; the old counts stay, marked as old. One that may never end is called unreadable."""
         reason = f"a recount is under way ({update.recount_reason})"
-        self.board.mark_stale(table, reason, oldest_event, acted_on=facts.acted_on, recounting=True)
+        ends = update.begun_anew < MOST_BEGUN_ANEW
+        if not ends:
+            reason += (
+                f"; it began anew {update.begun_anew} times, because its snapshot expired before the end: keep the "
+                "table's snapshots for longer"
+            )
+        self.board.mark_stale(table, reason, oldest_event, acted_on=facts.acted_on, recounting=ends)
 
     def unreadable(self, table: TableName, error: FirnlineError, oldest_event: float | None) -> None:
         """The table could not be loaded or counted; its counts stay, marked as old."""

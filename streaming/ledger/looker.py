@@ -15,7 +15,7 @@ from enum import StrEnum
 from operator import is_not
 
 from compactor.debt.board import DebtBoard
-from compactor.debt.ledger import advance
+from compactor.debt.ledger import StateDamagedError, advance
 from compactor.debt.manifest_debt import manifests_of
 from compactor.errors import FirnlineError, GiveUpError
 from compactor.events import LedgerUpdated, Listener, TableLooked, TableUnreadable
@@ -118,6 +118,9 @@ class Looker:
             looked = self._look(table, asked)
         except TableMissingError as error:
             looked = self._lost(table, error)
+        except StateDamagedError as error:
+            self._forget_state(table)
+            looked = self._failed(table, asked, error)
         except FirnlineError as error:
             looked = self._failed(table, asked, error)
         except Exception as error:  # noqa: BLE001 - a thread serves many tables, and must outlive each of them
@@ -133,7 +136,7 @@ class Looker:
             return False
         try:
             self.writer.judge_again(table, known.facts, self.database.state(table.key), is_current=False)
-        except FirnlineError as error:
+        except Exception as error:  # noqa: BLE001 - the look comes upon it again, and reports it
             LOG.debug("%s could not be judged again: %s", table, error)
             return False
         return True
@@ -296,12 +299,17 @@ class Looker:
         self.locations.forget(table)
         self.board.forget(table, keep_requests=was_known or self.is_listed(table))
         if was_known:
-            try:
-                self.database.forget(table.key)
-            except FirnlineError as failure:  # a table of the same name is recounted: its UUID is another
-                LOG.warning("the state of %s, which does not exist any more, is kept: %s", table, failure)
+            self._forget_state(table)
         self.writer.answered(table)
         return Looked(Outcome.MISSING, error=error)
+
+    def _forget_state(self, table: TableName) -> None:
+        """Delete the table's saved state; the next look counts the table, if it exists."""
+        self._known.pop(table, None)
+        try:
+            self.database.forget(table.key)
+        except FirnlineError as failure:  # of a dropped table: one of the same name is recounted, its UUID is another
+            LOG.warning("the state of %s could not be deleted: %s", table, failure)
 
     def _failed(self, table: TableName, asked: Asked, error: FirnlineError) -> Looked:
         failures = self._failures[table] = self._failures.get(table, 0) + 1

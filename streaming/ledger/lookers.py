@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from compactor.errors import FirnlineError, RetryError
@@ -107,6 +108,8 @@ class Lookers:
     ticks: Callable[[], float] = time.monotonic
     _busy: dict[str, tuple[TableName, float]] = field(default_factory=dict, init=False)
     _hanging: dict[str, TableName] = field(default_factory=dict, init=False)
+    _replaced: set[str] = field(default_factory=set, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _stop: threading.Event = field(default_factory=threading.Event, init=False)
     _threads: list[threading.Thread] = field(default_factory=list, init=False)
 
@@ -126,24 +129,32 @@ class Lookers:
 
     @property
     def hanging(self) -> tuple[TableName, ...]:
-        """Tables whose looks hang; another thread has taken over the work of each."""
+        """Tables whose looks hang; other threads have taken over their work, as far as `MOST_HANGING` allows."""
         return tuple(sorted(self._hanging.values()))
 
     def check(self) -> None:
         """Replace threads whose look hangs. The table is stale until its look ends after all."""
         now = self.ticks()
         for name, (table, since) in [*self._busy.items()]:
-            if name in self._hanging or now - since <= LOOK_SECONDS:
+            if now - since <= LOOK_SECONDS or name in self._replaced:
                 continue
-            self._hanging[name] = table
-            error = RetryError(
-                f"the look at {table} takes more than {LOOK_SECONDS / 60:.0f} min: its catalog or store does not "
-                "answer; restart firnline if it never does",
-                reason=Reason.LOOK_HANGS,
-            )
-            LOG.error("%s", error)
-            self.looker.hangs(table, error)
-            if sum(each.catalog == table.catalog for each in self._hanging.values()) <= MOST_HANGING:
+            with self._lock:
+                if self._busy.get(name) != (table, since):  # its look has just ended
+                    continue
+                is_new = name not in self._hanging
+                self._hanging[name] = table
+                replaces = sum(self._hanging[each].catalog == table.catalog for each in self._replaced) < MOST_HANGING
+                if replaces:
+                    self._replaced.add(name)
+            if is_new:
+                error = RetryError(
+                    f"the look at {table} takes more than {LOOK_SECONDS / 60:.0f} min: its catalog or store does not "
+                    "answer; restart firnline if it never does",
+                    reason=Reason.LOOK_HANGS,
+                )
+                LOG.error("%s", error)
+                self.looker.hangs(table, error)
+            if replaces:
                 self._start_thread(table.catalog)
 
     def _start_thread(self, catalog: str) -> None:
@@ -158,10 +169,10 @@ class Lookers:
             if taken is None:
                 continue
             table, asked = taken
-            if not self.wanted(table):
-                self.queue.done(table)
-                continue
-            if not asked.calls and self.looker.judge(table):
+            needs_look = False
+            with _outlived(table):
+                needs_look = self._needs_look(table, asked)
+            if not needs_look:
                 self.queue.done(table)
                 continue
             seconds = self.breakers.start(catalog)
@@ -171,24 +182,36 @@ class Lookers:
             else:
                 self._busy[name] = (table, self.ticks())
                 self._look(table, asked)
-                del self._busy[name]
-            if self._hanging.pop(name, None) is not None:
-                return  # another thread has replaced this one
+                if self._has_ended(name):
+                    return
+
+    def _needs_look(self, table: TableName, asked: Asked) -> bool:
+        """Whether a catalog call is needed: not for a table of another service, nor to judge known counts again."""
+        return self.wanted(table) and (asked.calls or not self.looker.judge(table))
+
+    def _has_ended(self, name: str) -> bool:
+        """A look of this thread ended; returns whether the thread ends too, because another one has replaced it."""
+        with self._lock:
+            del self._busy[name]
+            self._hanging.pop(name, None)
+            replaced = name in self._replaced
+            self._replaced.discard(name)
+            return replaced
 
     def _look(self, table: TableName, asked: Asked) -> None:
         looked = None
-        try:
+        with _outlived(table):
             looked = self.looker.look(table, asked)
-        except Exception:  # noqa: BLE001 - a thread serves many tables, and must outlive each of them
-            LOG.exception("%s: the look failed with an unexpected error", table)
-        finally:
+        with _outlived(table):
             if not self.wanted(table):  # it became another service's during the look
                 self.looker.forget(table, keep_requests=True)  # `shard_changed` judges them
+        with _outlived(table):
             self.breakers.ended(table.catalog, str(table), looked.error if looked is not None else None)
-            self.queue.done(table)
-            if looked is not None and looked.again_after is not None:
-                self.queue.put(table, asked, after_seconds=looked.again_after)
-            elif looked is not None and looked.error is None:
+        self.queue.done(table)
+        if looked is not None and looked.again_after is not None:
+            self.queue.put(table, asked, after_seconds=looked.again_after)
+        elif looked is not None and looked.error is None:
+            with _outlived(table):
                 self._look_for_announced(table, asked)
 
     def _look_for_announced(self, table: TableName, asked: Asked) -> None:
@@ -197,3 +220,12 @@ class Lookers:
         if missing and asked.tries < len(TRY_AGAIN_SECONDS):
             again = replace(asked, announced=missing, tries=asked.tries + 1)
             self.queue.put_later(table, again, TRY_AGAIN_SECONDS[asked.tries])
+
+
+@contextmanager
+def _outlived(table: TableName) -> Iterator[None]:
+    """Log an unexpected error and go on: a thread serves many tables, and must outlive each of them."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001 - see above
+        LOG.exception("%s: the look failed with an unexpected error", table)

@@ -34,6 +34,7 @@ ROUNDS_PER_SWEEP = 20.0
 WAIT_SECONDS = 0.5
 MOST_SHOWN = 3
 """Namespaces that cannot be listed: a principal may see a few of a thousand."""
+START_WAIT_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class TableWatcher:
     _found: dict[str, frozenset[TableName]] = field(default_factory=dict, init=False)
     _troubles: dict[str, str] = field(default_factory=dict, init=False)
     _unlisted: dict[str, dict[Namespace, RetryError]] = field(default_factory=dict, init=False)
+    _errors: dict[str, str] = field(default_factory=dict, init=False)
     _threads: list[threading.Thread] = field(default_factory=list, init=False)
 
     def start(self) -> None:
@@ -128,11 +130,11 @@ class TableWatcher:
 
     @property
     def trouble(self) -> str | None:
-        """Why catalogs, or namespaces of them, could not be listed by their last sweep."""
+        """Why catalogs, or namespaces of them, could not be listed by their last sweep, or why no looks are asked for."""
         unlisted = [str(error) for errors in [*self._unlisted.values()] for error in errors.values()]
         if len(unlisted) > MOST_SHOWN:
             unlisted[MOST_SHOWN:] = [f"and {len(unlisted) - MOST_SHOWN} more namespaces"]
-        return "; ".join((*self._troubles.values(), *unlisted)) or None
+        return "; ".join((*self._troubles.values(), *unlisted, *self._errors.values())) or None
 
     @property
     def hanging(self) -> Mapping[str, float]:
@@ -239,19 +241,32 @@ class TableWatcher:
         self._found = {**self._found, catalog: found}  # assign a new map: other threads read it
 
     def _serve(self, catalog: str) -> None:
-        while not self.surroundings.may_start():
-            if self._stop.wait(0.1):
-                return
+        started = False
         while not self._stop.is_set():
-            this = self._round(catalog)
-            if self._must_list(this):
-                this.listed_at = self.ticks()
-                this.list_again_at = float("inf")  # `list_soon` may request another one during this
+            try:
+                started = started or self.surroundings.may_start()
+                if started:
+                    self._turn(catalog)
+                self._errors.pop(catalog, None)
+            except Exception as failure:  # noqa: BLE001 - e.g. Spark does not answer: the thread must outlive that
+                if self._errors.get(catalog) != str(failure):
+                    LOG.exception("catalog %s: an unexpected error in its sweeps; they go on", catalog)
+                self._errors[catalog] = str(failure)
+            self._stop.wait(WAIT_SECONDS if started else START_WAIT_SECONDS)
+
+    def _turn(self, catalog: str) -> None:
+        """List the catalog, or ask for the looks that are due, if it is time."""
+        this = self._round(catalog)
+        if self._must_list(this):
+            this.listed_at = self.ticks()
+            this.list_again_at = float("inf")  # `list_soon` may request another one during this
+            pause = min(self.settings.service.sweep_seconds, SWEEP_AGAIN_SECONDS)  # after an unexpected error
+            try:
                 pause = self._swept(catalog)
+            finally:
                 this.list_again_at = min(this.list_again_at, self.ticks() + pause)
-            elif self._round_is_due(this) and self.breakers.available(catalog):
-                self.ask_due(catalog)
-            self._stop.wait(WAIT_SECONDS)
+        elif self._round_is_due(this) and self.breakers.available(catalog):
+            self.ask_due(catalog)
 
     def _round_is_due(self, this: _Round) -> bool:
         pause = min(ROUND_SECONDS, self.settings.service.sweep_seconds / ROUNDS_PER_SWEEP)
@@ -262,7 +277,7 @@ class TableWatcher:
         return now >= this.list_again_at or (now >= this.listed_at + BEHIND_SECONDS and self.surroundings.behind())
 
     def _swept(self, catalog: str) -> float:
-        """Sweep once; returns the seconds until the next listing. Nothing ends the thread."""
+        """Sweep once; returns the seconds until the next listing. A failure of a client is kept as trouble."""
         pause = self.settings.service.sweep_seconds
         seconds = self.breakers.start(catalog)
         if seconds > 0:

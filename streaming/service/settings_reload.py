@@ -79,9 +79,10 @@ class SettingsReload:
         before = self._current.now
         try:
             found = self._current.take(self._load(self._path))
-        except InputError as error:
+        except Exception as error:  # noqa: BLE001 - no file may end the service
             self.refused = True
-            LOG.error("settings not reloaded: the old ones hold", error=str(error))
+            said = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+            LOG.error("settings not reloaded: the old ones hold", error=said)
             return
         self._report(found)
         if found.changed or requested:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -188,11 +188,9 @@ class WatchedQuery:
     def _report_batches(self, query: StreamingQuery) -> None:
         """Publish the batches that finished since the last call, each once. Spark keeps the last twenty."""
         last = query._jsq.lastProgress()  # noqa: SLF001 - PySpark would parse the progress each second
-        if last is None or last.timestamp() <= self._reported:
+        if last is None or last.timestamp() == self._reported:
             return
-        for progress in query.recentProgress:
-            if progress.timestamp <= self._reported:  # the start of the batch, in UTC and of fixed width
-                continue
+        for progress in unreported(query.recentProgress, self._reported):
             self._reported = progress.timestamp
             self._succeeded()
             finished = finished_batch(self.name, progress)
@@ -239,6 +237,16 @@ def set_aside(session: SparkSession, folder: str) -> str | None:
     if not files.rename(path, jvm.org.apache.hadoop.fs.Path(target)):
         raise OSError(f"{folder} could not be renamed to {target}")
     return target
+
+
+def unreported(recent: Sequence[Any], reported: str) -> Sequence[Any]:
+    """The batches after the one that began at `reported`; all if Spark keeps that one no more, or it is another run's.
+
+    `recent`: Spark's progress of each batch, oldest first. Their order decides, not their times: the clock can be set
+    back.
+    """
+    known = [number for number, progress in enumerate(recent) if progress.timestamp == reported]
+    return recent[known[-1] + 1 :] if known else recent
 
 
 def finished_batch(name: str, progress: Any) -> BatchFinished:

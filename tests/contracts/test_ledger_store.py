@@ -150,7 +150,7 @@ def test_packed_counts_and_heads_come_back() -> None:
     }
     assert dict(unpack(pack(counts.items()))) == counts
     for recount in (None, Recount(5, 2, "first_sight")):
-        head = Head("uuid", 7, FileSizes(100, 75), PartitionCounts(1, 2, 3, 4, 5, 6, 7), -2, recount)
+        head = Head("uuid", 7, FileSizes(100, 75), PartitionCounts(1, 2, 3, 4, 5, 6, 7), -2, recount, begun_anew=3)
         assert Head.from_json(head.to_json()) == head
 
 

@@ -144,7 +144,7 @@ class FollowedTable:
         self.cache = manifest_cache(self.settings)
         rewriter = Rewriter(
             lake.session, lake.catalogs, self.cache, lake.in_flight(), slots=SlotPool(2), lease_seconds=60,
-            check_seconds=60, listener=self.publish, clock=clock, locks=self.locks,
+            check_seconds=60, listener=self.publish, clock=clock, ticks=clock, locks=self.locks,
             commit=self.settings.commit.model_copy(update={"hold_seconds": 0.0}),  # its clock stands still
         )  # fmt: skip
         planner = TablePlanner(

@@ -347,8 +347,8 @@ MUTATIONS: Final = (
         "16",
         "sweeps begin before the stream has fixed its first offsets: a commit between the two is missed",
         "streaming/ledger/table_watcher.py",
-        "while not self.surroundings.may_start():",
-        "while False:",
+        "started = started or self.surroundings.may_start()",
+        "started = True",
         f"{_WATCHER}::test_sweeps_are_repeated_and_begin_when_the_stream_has_fixed_its_first_offsets",
     ),
     Mutation(
@@ -396,9 +396,8 @@ MUTATIONS: Final = (
         "16",
         "a state that could not be saved as a whole is saved in part",
         "compactor/storage/ledger_database.py",
-        "            with self._lock, self._connection as connection:\n                yield connection\n",
-        "            with self._lock:\n                self._connection.isolation_level = None\n"
-        "                yield self._connection\n",
+        "                with self._connection as connection:\n                    yield connection\n",
+        "                self._connection.isolation_level = None\n                yield self._connection\n",
         f"{_DATABASE}::test_an_interrupted_save_saves_nothing",
     ),
     Mutation(

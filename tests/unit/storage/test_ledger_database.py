@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from compactor.iceberg.tables import file_sizes
 from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
 from compactor.settings.policy import PolicyValues
+from compactor.storage import ledger_database
 from compactor.storage.ledger_database import LedgerDatabase, own_file
 from tests.properties.examples import examples
 from tests.properties.table_history import TableHistory
@@ -140,6 +142,56 @@ def test_a_database_that_is_damaged_while_it_is_open_is_set_aside_too(
     assert "damaged" in caplog.text
     assert len([*file.parent.glob("ledger.sqlite.damaged-*[0-9]")]) == 1
     database.close()
+
+
+def refuse_to_rename(patch: pytest.MonkeyPatch) -> None:
+    def refuse(file: Path, _target: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(file))
+
+    patch.setattr(Path, "rename", refuse)
+
+
+def refuse_to_create(patch: pytest.MonkeyPatch) -> None:
+    def refuse(_file: Path) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    patch.setattr(ledger_database, "_opened", refuse)
+
+
+@pytest.mark.parametrize("refuse", [refuse_to_rename, refuse_to_create])
+def test_a_damaged_database_that_cannot_be_replaced_at_once_is_replaced_later(
+    file: Path, refuse: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = LedgerDatabase(file)
+    put(database, "t", "head", dict.fromkeys(range(SLOTS), b"x" * 100))
+    database._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    database._connection.execute("PRAGMA cache_size=0")
+    content = file.read_bytes()
+    with file.open("r+b") as damaged:
+        damaged.write(bytes(len(content)))
+    with monkeypatch.context() as patch:
+        refuse(patch)
+        for _ in range(3):
+            with pytest.raises(RetryError, match="check the disk"):
+                database.slots("t")
+    put(database, "t", "anew", {1: b"y"})
+    assert kept(database, "t") == ("anew", {1: b"y"})
+    with monkeypatch.context() as patch:
+        refuse(patch)
+        assert kept(database, "t") == ("anew", {1: b"y"})
+    database.close()
+    with pytest.raises(RetryError):
+        database.head("t")
+
+
+def test_a_database_that_was_closed_is_not_opened_again(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    database = LedgerDatabase(file)
+    with monkeypatch.context() as patch:
+        refuse_to_create(patch)
+        database._set_aside(sqlite3.DatabaseError("damage"))
+    database.close()
+    with pytest.raises(RetryError):
+        database.head("t")
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------

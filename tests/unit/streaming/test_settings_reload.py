@@ -70,7 +70,7 @@ def test_a_signal_reads_it_at_once(place: Place) -> None:
     assert len(place.applied) == 1
 
 
-@pytest.mark.parametrize("content", ["catalogs: {lake: rest}", "{", "", None])
+@pytest.mark.parametrize("content", ["catalogs: {lake: rest}", "{", "", "http: {port: !!bool x}", None])
 def test_a_file_that_cannot_be_used_changes_nothing_and_is_reported_once(
     place: Place, caplog: pytest.LogCaptureFixture, content: str | None
 ) -> None:
@@ -84,6 +84,24 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_reported_once(
     place.looks(2)
     assert place.reload.trouble == ""
     assert place.applied == []
+
+
+def test_an_unexpected_error_of_loading_changes_nothing_and_is_reported(
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_path: Path | None) -> Settings:
+        raise KeyError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(place.reload, "_load", fails)
+        place.reload.ask()
+        place.reload.check()
+    assert "KeyError: 'a bug'" in str([record.__dict__ for record in caplog.records])
+    assert (place.include, place.applied) == (("a.*",), [])
+    assert "not valid" in place.reload.trouble
+    place.reload.ask()
+    place.reload.check()
+    assert place.reload.trouble == ""
 
 
 def test_what_needs_a_restart_is_named_without_its_value(place: Place, caplog: pytest.LogCaptureFixture) -> None:

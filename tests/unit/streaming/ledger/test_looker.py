@@ -16,10 +16,12 @@ from compactor.errors import RetryError
 from compactor.events import LedgerUpdated, ManifestsRead, TableLooked, TableUnreadable
 from compactor.iceberg.tables import KnownVersion, TableMissingError
 from compactor.locations import plain_path
+from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import LimitSettings, Settings
 from compactor.storage.ledger_database import TableState
+from streaming.ledger.board_writer import MOST_BEGUN_ANEW
 from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.looker import (
     FIRST_RETRY_SECONDS,
@@ -193,6 +195,36 @@ def test_a_long_count_goes_on_look_by_look(scene: Scene, monkeypatch: pytest.Mon
     assert [each.outcome for each in looks] == ["counting", "counting", "counted", "unchanged"]
     assert [each.again_after for each in looks] == [0.0, 0.0, None, None]
     assert scene.files() == {A: 3}
+
+
+def test_a_long_count_whose_snapshots_expire_again_and_again_is_called_unreadable_until_it_ends(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def commit() -> None:
+        before = scene.history.table.current_snapshot()
+        scene.history.append_unreal("a", [1])
+        if before is not None:
+            scene.history.table.maintenance.expire_snapshots().by_id(before.snapshot_id).commit()
+
+    for _ in range(3):
+        commit()
+    monkeypatch.setattr(ledger, "FILES_PER_LOOK", 1)
+    for _ in range(MOST_BEGUN_ANEW):
+        assert scene.look().outcome is Outcome.COUNTING
+        assert scene.debt().recounting
+        commit()
+        scene.restart()
+    assert scene.look().outcome is Outcome.COUNTING
+    assert not scene.debt().recounting
+    assert f"began anew {MOST_BEGUN_ANEW} times, because its snapshot expired" in str(scene.debt().stale)
+    monkeypatch.undo()
+    assert scene.look().outcome is Outcome.COUNTED
+    assert (scene.debt().stale, scene.debt().recounting) == (None, False)
+    monkeypatch.setattr(ledger, "FILES_PER_LOOK", 1)
+    scene.database.forget(NAME.key)
+    commit()
+    assert scene.look().outcome is Outcome.COUNTING
+    assert scene.debt().recounting, "each recount has its own number"
 
 
 def test_a_walk_cut_short_is_on_the_board_and_goes_on(tmp_path: Path) -> None:
@@ -441,6 +473,53 @@ def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene, monkeypatch: 
 
 
 # --- what is remembered -----------------------------------------------------------------------------------------------
+
+
+FLIPS = {
+    "a byte of the counts": "UPDATE slots SET packed = CAST(substr(packed, 1, length(packed) - 1) || x'ff' AS BLOB)",
+    "counts that are text": "UPDATE slots SET packed = CAST('text' AS TEXT)",
+    "counts that are cut": "UPDATE slots SET packed = substr(packed, 1, 9)",
+    "a bracket of the head": "UPDATE heads SET head = substr(head, 2)",
+    "a byte of the head": "UPDATE heads SET head = CAST(x'ff' || substr(head, 2) AS TEXT)",
+    "a key of the head": "UPDATE heads SET head = replace(head, 'drift', 'drifu')",
+    "a head without keys": "UPDATE heads SET head = '[]'",
+}
+
+
+@pytest.mark.parametrize("damage", FLIPS)
+@pytest.mark.parametrize("commits", [False, True])
+def test_saved_counts_that_are_damaged_on_disk_are_counted_again(scene: Scene, damage: str, *, commits: bool) -> None:
+    """SQLite checks no content, so it reads a changed byte as if that had been saved."""
+    scene.history.append_unreal("a", [1, 2])
+    scene.look()
+    with scene.database._connection as connection:
+        connection.execute(FLIPS[damage])
+    scene.restart()
+    if commits:
+        scene.history.append_unreal("a", [3])
+    assert (scene.look().outcome, scene.look().outcome) == (Outcome.UNREADABLE, Outcome.COUNTED)
+    (event,) = (event for event in scene.published if isinstance(event, TableUnreadable))
+    assert event.reason is Reason.STATE_UNREADABLE
+    assert scene.files() == {A: 3 if commits else 2}
+    assert (scene.debt().stale, scene.updates[-1].recount_reason) == (None, "first_sight")
+    scene.restart()
+    assert scene.look().outcome is Outcome.COUNTED
+    assert scene.updates[-1].recount_reason is None
+
+
+def test_a_judgement_of_damaged_counts_is_a_look_that_heals_them(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.ledger.board_writer.KEPT_OF_A_SLOT", 1)
+    slot = ledger.slot_of(PartitionKey(0, A))
+    b = next(name for name in map(str, range(9_999)) if ledger.slot_of(PartitionKey(0, f'["{name}"]')) == slot)
+    for partition in ("a", b):
+        scene.history.append_unreal(partition, [1, 2])
+    scene.look()
+    assert scene.debt().others.partitions
+    with scene.database._connection as connection:
+        connection.execute(FLIPS["a byte of the counts"])
+    assert not scene.looker.judge(NAME)
+    assert [scene.look().outcome for _ in range(2)] == [Outcome.UNREADABLE, Outcome.COUNTED]
+    assert scene.looker.judge(NAME)
 
 
 def test_only_the_newest_snapshots_are_remembered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:

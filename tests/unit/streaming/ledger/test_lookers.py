@@ -17,7 +17,7 @@ from compactor.table_names import TableName
 from streaming.ledger import lookers as lookers_module
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Looked
-from streaming.ledger.lookers import LOOK_SECONDS, Breakers, Lookers
+from streaming.ledger.lookers import LOOK_SECONDS, MOST_HANGING, Breakers, Lookers
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import PATIENCE_SECONDS, Scene, named, until
 
@@ -185,6 +185,43 @@ def test_an_unexpected_failure_ends_no_thread(scene: Scene, monkeypatch: pytest.
     looking.stop()
 
 
+def test_a_judgement_that_fails_unexpectedly_is_a_look_and_is_reported(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.look()
+    monkeypatch.setattr(scene.looker.writer, "judge_again", broken)
+    looking = Looking(scene, threads=1)
+    looking.queue.put(NAME, Asked(Lane.SWEEP, calls=False))
+    until(lambda: scene.outcomes == ["counted", "unreadable"])
+    assert [event.reason for event in scene.published if isinstance(event, TableUnreadable)] == [Reason.UNEXPECTED]
+    assert "RuntimeError: a bug" in str(scene.debt().stale)
+    monkeypatch.undo()
+    looking.put("other")
+    until(lambda: scene.outcomes[2:] == ["missing"])
+    until(lambda: not looking.queue._busy)
+    looking.stop()
+
+
+@pytest.mark.parametrize("where", ["wanted", "judge", "look", "ended", "not_found"])
+def test_an_unexpected_error_anywhere_around_a_look_ends_no_thread_and_keeps_no_table(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    looking = Looking(scene, threads=1)
+    of = {"wanted": looking.lookers, "ended": looking.breakers}.get(where, scene.looker)
+    with monkeypatch.context() as patch:
+        patch.setattr(of, where, broken)
+        for calls in (False, True):
+            looking.queue.put(NAME, Asked(Lane.SWEEP, calls=calls))
+            until(lambda: looking.queue.waiting("lake") == 0 and not looking.queue._busy)
+    looking.put("other")
+    until(lambda: scene.outcomes[-1:] == ["missing"])
+    looking.stop()
+
+
+def broken(*_: object, **__: object) -> None:
+    raise RuntimeError("a bug")
+
+
 def test_a_look_that_hangs_is_replaced_and_its_table_is_stale_until_it_ends(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +252,72 @@ def test_a_look_that_hangs_is_replaced_and_its_table_is_stale_until_it_ends(
     until(lambda: scene.outcomes == ["counted", "missing"])
     looking.put("t")
     until(lambda: scene.outcomes[2:] == ["unchanged"])
+    looking.stop()
+
+
+@pytest.mark.parametrize("threads", [4, 10])
+def test_after_a_store_was_slow_for_long_as_many_threads_look_as_before(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, threads: int
+) -> None:
+    """More looks hang than threads are replaced: those that were not replaced go on after their look."""
+    released, look, now, lock, under_way = threading.Event(), scene.looker.look, [0.0], threading.Lock(), set[str]()
+
+    def slow(table: TableName, asked: Asked) -> Looked:
+        with lock:
+            under_way.add(table.name)
+        assert released.wait(PATIENCE_SECONDS)
+        return look(table, asked)
+
+    monkeypatch.setattr(scene.looker, "look", slow)
+    looking = Looking(scene, threads=threads)
+    looking.lookers.ticks = lambda: now[0]
+    looking.put(*(f"t{number}" for number in range(threads + MOST_HANGING)))
+    hanging = 0
+    while hanging < threads + MOST_HANGING:
+        hanging = min(hanging + threads, threads + MOST_HANGING)
+        until(lambda expected=hanging: len(under_way) == expected)  # type: ignore[misc]
+        now[0] += LOOK_SECONDS + 1
+        looking.lookers.check()
+    assert len(looking.lookers.hanging) == threads + MOST_HANGING
+    looking.lookers.check()
+    assert len(looking.lookers._threads) == threads + MOST_HANGING
+    released.set()
+    until(lambda: len(scene.outcomes) == threads + MOST_HANGING)
+    until(lambda: sum(thread.is_alive() for thread in looking.lookers._threads) == threads)
+    assert looking.lookers.hanging == ()
+    looking.put("later")
+    until(lambda: len(scene.outcomes) == threads + MOST_HANGING + 1)
+    assert sum(thread.is_alive() for thread in looking.lookers._threads) == threads
+    looking.stop()
+
+
+def test_a_thread_that_was_not_replaced_is_replaced_once_others_recover(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookers_module, "MOST_HANGING", 1)
+    released = {name: threading.Event() for name in ("first", "second")}
+    look, now, under_way = scene.looker.look, [0.0], set[str]()
+
+    def slow(table: TableName, asked: Asked) -> Looked:
+        under_way.add(table.name)
+        assert table.name not in released or released[table.name].wait(PATIENCE_SECONDS)
+        return look(table, asked)
+
+    monkeypatch.setattr(scene.looker, "look", slow)
+    looking = Looking(scene, threads=1)
+    looking.lookers.ticks = lambda: now[0]
+    for name in released:
+        looking.put(name)
+        until(lambda name=name: name in under_way)  # type: ignore[misc]
+        now[0] += LOOK_SECONDS + 1
+        looking.lookers.check()
+    looking.put("t")
+    released["first"].set()  # its thread ends: it was replaced by the one that hangs now
+    until(lambda: looking.lookers.hanging == (named("second"),))
+    looking.lookers.check()
+    until(lambda: "counted" in scene.outcomes)
+    assert [event.reason for event in scene.published if isinstance(event, TableUnreadable)] == [Reason.LOOK_HANGS] * 2
+    released["second"].set()
     looking.stop()
 
 

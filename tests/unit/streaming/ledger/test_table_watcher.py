@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyiceberg.exceptions import ForbiddenError
 
-from compactor.errors import RetryError
+from compactor.errors import FirnlineError, RetryError
 from compactor.events import CatalogAnswers, TableUnreadable
 from compactor.reasons import Reason
 from compactor.table_names import TableName
@@ -17,7 +17,13 @@ from streaming.ledger import table_watcher
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.lookers import Breakers
 from streaming.ledger.sweep_schedule import BEHIND_SECONDS, RARELY, Rhythm
-from streaming.ledger.table_watcher import MOST_SHOWN, SWEEP_AGAIN_SECONDS, Surroundings, TableWatcher
+from streaming.ledger.table_watcher import (
+    MOST_SHOWN,
+    ROUND_SECONDS,
+    SWEEP_AGAIN_SECONDS,
+    Surroundings,
+    TableWatcher,
+)
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene, named, until
 
@@ -324,6 +330,63 @@ def test_an_unexpected_error_ends_no_sweeping_thread(watching: Watching) -> None
     scene.catalogs.failure = None
     until(lambda: watching.watcher.found == frozenset({NAME}))
     assert watching.watcher.trouble is None
+
+
+class Answering:
+    """What the stream says; `error`: it does not answer."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.refusals = 0
+
+    def behind(self) -> bool:
+        if self.error is not None:
+            self.refusals += 1
+            raise self.error
+        return False
+
+    def may_start(self) -> bool:
+        return not self.behind()
+
+
+@pytest.mark.parametrize("while_it", ["starts", "asks for looks", "asks whether to list"])
+def test_a_stream_that_does_not_answer_for_a_moment_ends_no_sweeping_thread(
+    scene: Scene, while_it: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = Answering()
+    watching = Watching(scene, behind=stream.behind, may_start=stream.may_start)
+    lost = RuntimeError("an error occurred while calling o42.isActive")
+    if while_it == "starts":
+        stream.error = lost
+    watching.watcher.start()
+    if while_it != "starts":
+        until(lambda: watching.watcher.found is not None and watching.asked())
+        stream.error = lost
+        watching.now += ROUND_SECONDS + 1 if while_it == "asks for looks" else BEHIND_SECONDS + 1
+    until(lambda: stream.refusals >= 3)
+    until(lambda: watching.watcher.trouble == str(lost))
+    stream.error = None
+    until(lambda: watching.watcher.trouble is None)
+    watching.now += scene.settings.service.sweep_seconds
+    until(watching.asked)
+    assert caplog.text.count("an unexpected error in its sweeps") == 1
+
+
+def test_a_listing_that_ends_with_an_unexpected_error_is_repeated(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = watching.breakers.listed
+
+    def fails_once(catalog: str, error: FirnlineError | None) -> None:
+        monkeypatch.setattr(watching.breakers, "listed", listed)
+        raise RuntimeError("a listener of the breaker fails")
+
+    monkeypatch.setattr(watching.breakers, "listed", fails_once)
+    watching.watcher.start()
+    until(lambda: watching.sweeps == 1)
+    until(lambda: watching.breakers.listed == listed)
+    watching.now += SWEEP_AGAIN_SECONDS + 1
+    until(lambda: watching.sweeps == 2)
 
 
 def test_a_catalog_behind_an_open_breaker_is_not_listed(watching: Watching) -> None:
