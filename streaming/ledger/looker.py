@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 import time
 from array import array
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -319,15 +318,10 @@ class Looker:
 
 
 def _plans_by(view: TableView) -> tuple[object, ...]:
-    """What plans of the table depend on besides the policy and the files.
-
-    The first snapshot of the branch, while it is retained, is another one after CREATE OR REPLACE; the UUID is not.
-    """
-    metadata, oldest = view.metadata, deque(view.history, maxlen=1)
-    first = next((each.snapshot_id for each in oldest if each.parent_snapshot_id is None), None)
+    """What plans of the table depend on besides the policy and the files."""
+    metadata = view.metadata
     return (
         view.uuid,
-        first,
         metadata.format_version,
         metadata.current_schema_id,
         metadata.default_sort_order_id,

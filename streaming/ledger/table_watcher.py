@@ -130,7 +130,7 @@ class TableWatcher:
 
     @property
     def trouble(self) -> str | None:
-        """Why catalogs, or namespaces of them, could not be listed by their last sweep, or why no looks are asked for."""
+        """Why catalogs or namespaces could not be listed by their last sweep, or why no looks can be asked for."""
         unlisted = [str(error) for errors in [*self._unlisted.values()] for error in errors.values()]
         if len(unlisted) > MOST_SHOWN:
             unlisted[MOST_SHOWN:] = [f"and {len(unlisted) - MOST_SHOWN} more namespaces"]

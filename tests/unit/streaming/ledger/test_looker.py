@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ from streaming.ledger.looker import (
     LONGEST_RETRY_SECONDS,
     REMEMBERED_SNAPSHOTS,
     Outcome,
-    _plans_by,
 )
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene, named, reads_since_last_time
@@ -143,19 +141,6 @@ def test_what_a_plan_declined_is_judged_again_when_the_reason_may_be_gone(
     found = scene.debt().partitions[due.key]
     assert found.counts == due.counts
     assert found.due, found.why
-
-
-def test_create_or_replace_keeps_the_uuid_and_begins_another_history(scene: Scene) -> None:
-    scene.history.append_unreal("a", [1, 2])
-    before = scene.history.view()
-    scene.history.append_unreal("a", [1, 2])
-    after = scene.history.view()
-    assert _plans_by(after) == _plans_by(before)
-    first, newest = after.metadata.snapshots
-    unlinked = newest.model_copy(update={"parent_snapshot_id": None})
-    replaced = replace(after, metadata=after.metadata.model_copy(update={"snapshots": [first, unlinked]}))
-    assert replaced.uuid == before.uuid
-    assert _plans_by(replaced) != _plans_by(before)
 
 
 def test_listeners_hear_how_old_the_news_is(scene: Scene) -> None:
