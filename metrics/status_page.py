@@ -293,7 +293,7 @@ def _running_html(running: Sequence[Mapping[str, Any]]) -> str:
 def _end(run: Mapping[str, Any]) -> str:
     if run["waits_for_writer_until"] is not None:
         until = time.strftime("%H:%M:%SZ", time.gmtime(run["waits_for_writer_until"]))
-        return f"done; commits after a writer's commit, at the latest at {until}"
+        return f"waits for a writer's commit, until {until} at most"
     if run["estimated_end"] is None:
         return ""
     return f"{time.strftime('%H:%M:%SZ', time.gmtime(run['estimated_end']))} (in {_span(run['seconds_left'])})"

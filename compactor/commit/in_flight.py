@@ -188,7 +188,7 @@ class InFlightRecords:
         """Write a record."""
         try:
             with self._lock:
-                self._folder.write(_name(record.run_id), json.dumps(asdict(self.as_noted(record))).encode())
+                self._folder.write(_name(record.run_id), json.dumps(_tree(self.as_noted(record))).encode())
         except OSError as error:
             raise RetryError(
                 f"in-flight record of run {record.run_id} cannot be written to {self._folder.path}: {error}; "
@@ -247,6 +247,11 @@ class InFlightRecords:
                 f"in-flight record {self._folder.file(name)} cannot be read: {error}; check state.checkpoint",
                 reason=Reason.STATE_UNREADABLE,
             ) from error
+
+
+def _tree(record: Record) -> dict[str, Any]:
+    """Without `committed` if there is none: the version before does not know it, and would sweep nothing."""
+    return {key: value for key, value in asdict(record).items() if value or key != "committed"}
 
 
 def own_name(location: str, run_id: str) -> str:

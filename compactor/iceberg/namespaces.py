@@ -38,7 +38,7 @@ def listed_tables(catalog: Catalog, skipped: Callable[[Namespace, Exception], No
             waiting.extend(_children(catalog, namespace))
             tables = _tables(catalog, namespace)
         except Exception as error:
-            failures = 0 if _refuses(error) else failures + 1
+            failures = 0 if refuses(error) else failures + 1
             if failures >= MOST_FAILURES or (concerns_catalog(error) and not isinstance(error, ServerError)):
                 raise
             skipped(namespace, error)
@@ -47,12 +47,14 @@ def listed_tables(catalog: Catalog, skipped: Callable[[Namespace, Exception], No
             yield from tables
 
 
-def _refuses(error: Exception) -> bool:
-    """Whether the catalog has answered, and its answer concerns the namespace alone, e.g. 403.
+def refuses(error: Exception) -> bool:
+    """Whether the catalog's answer concerns the namespace alone: this principal may not list it.
 
-    500 does not say what it concerns.
+    500, and throttling by AWS, do not say what they concern.
     """
-    return isinstance(error, (RESTError, ClientError)) and not concerns_catalog(error)
+    if isinstance(error, ClientError):
+        return str(error.response.get("Error", {}).get("Code", "")).startswith("AccessDenied")
+    return isinstance(error, RESTError) and not concerns_catalog(error)
 
 
 def _children(catalog: Catalog, namespace: Namespace) -> list[Namespace]:

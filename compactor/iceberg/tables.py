@@ -23,7 +23,7 @@ from compactor.credentials.shared_file_systems import sharing
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, retried
 from compactor.iceberg.conditional_load import Loaded, TableLoader
 from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
-from compactor.iceberg.namespaces import Namespace, listed_tables
+from compactor.iceberg.namespaces import Namespace, listed_tables, refuses
 from compactor.iceberg.open_catalog import open_catalog
 from compactor.iceberg.rest_catalog import concerns_catalog, refuses_login
 from compactor.partitions import PartitionLayout
@@ -320,9 +320,10 @@ class Catalogs:
         """
 
         def cannot_be_listed(namespace: Namespace, error: Exception) -> None:
+            remedy = "allow this service to list it" if refuses(error) else "see the catalog's log"
             failure = RetryError(
-                f"namespace {'.'.join((catalog_name, *namespace))} cannot be listed: {error}; allow this service to "
-                "list it, or exclude its tables (tables.exclude)",
+                f"namespace {'.'.join((catalog_name, *namespace))} cannot be listed: {error}; {remedy}, or exclude its "
+                "tables (tables.exclude)",
                 reason=Reason.NAMESPACE_UNREADABLE,
             )
             if skipped is None:

@@ -60,7 +60,7 @@ def uncharged(_spent: Spent) -> None:
 @dataclass(frozen=True)
 class Grant:
     """The limits of a run's cost; None: no limit. A run may always write one output file, or convert the equality
-    deletes of one partition, even above the limits of bytes and requests.
+    deletes that share data files, even above the limits of bytes and requests.
     """
 
     bytes: int | None = None

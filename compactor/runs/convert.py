@@ -1,7 +1,7 @@
 """Convert equality deletes to positions: no data file is rewritten, only key columns are read.
 
 One `replace` commit removes the equality deletes and adds deletion vectors (V3) or position delete files (V2) for the
-rows that they delete. Nothing is kept between two conversions: the next one finds the equality deletes committed since.
+rows that they delete. The next conversion finds the equality deletes that are there then.
 """
 
 from __future__ import annotations
@@ -252,7 +252,13 @@ class Converting:
         )
         summary = tools.summary(now.name, self._run_id, [ENGINE])
         about_to_send = partial(tools.about_to_send, record)
-        return lambda: commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
+
+        def send() -> int:
+            snapshot_id = commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
+            tools.records.note_committed(self._run_id, [str(file["file-path"]) for file in new.files])
+            return snapshot_id
+
+        return send
 
 
 def _refused(files: Sequence[LiveFile], why: str) -> RefusedSearch:

@@ -51,8 +51,11 @@ class Attempt:
         known = self.settled
         if known is None or now >= self.settled_until:
             return False
-        # After a rollback to the snapshot before the run, only the time of the count differs.
-        return (known.snapshot_id, known.counted_at, known.due) == (debt.snapshot_id, debt.counted_at, debt.due)
+        # After a rollback to the snapshot before the run, only the time of the count differs; after a change of the
+        # settings that makes a declined partition due again, only the basis.
+        return (known.snapshot_id, known.counted_at, known.due, known.basis) == (
+            debt.snapshot_id, debt.counted_at, debt.due, debt.basis,
+        )  # fmt: skip
 
     def backs_off(self, now: float) -> bool:
         """Whether the back-off lasts; a clock that was set back does not make it longer."""

@@ -78,6 +78,22 @@ class RewriteWorker:
         may_commit = grant.commits is None or commits < grant.commits
         if debt.manifests is not None and debt.manifests.due and may_commit and not stopping():
             self._rewrite_manifests(debt.table, charge)
+        self._wait_for_searches(debt.table)
+
+    def _wait_for_searches(self, table: TableName) -> None:
+        """Let the dispatcher come again when a refused search may be tried again.
+
+        Raises:
+            LaterError: there is one.
+        """
+        planner = self.planner
+        seconds = planner.refused.seconds_left(table, planner.clock())
+        if seconds is not None:
+            raise LaterError(
+                f"equality deletes of {table} cannot be converted; the next attempt is in {seconds:.0f} s",
+                reason=Reason.CONVERSION_REFUSED,
+                seconds=seconds,
+            )
 
     def _convert(self, table: TableView, conversion: Conversion, stopping: Stopping, charge: Charge) -> bool:
         """Convert equality deletes; returns whether that was committed.

@@ -35,7 +35,7 @@ MOST_REQUESTS = 100
 class Inbox:
     """The callable that gets each batch's events. `is_found`: whether the last sweep listed a table.
 
-    `unsure`: tables that were not this service's when all their requests were kept.
+    `unsure`: tables whose requests were all kept before this service had joined the others.
     """
 
     settings: WorkSettings
@@ -56,7 +56,7 @@ class Inbox:
                 continue
             if not shard.owns(event.table):
                 if event.request is not None and shard.lasting.owns(event.table):
-                    if not self.board.requests(event.table):
+                    if shard.members == (shard.me,) and not self.board.requests(event.table):
                         self.unsure.add(event.table)
                     self._request(event.table, event.request)
                 continue

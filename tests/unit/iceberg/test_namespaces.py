@@ -74,6 +74,7 @@ def test_an_error_of_a_namespace_hides_no_other(listing: Listing, error: Excepti
         (NoConnection("nobody there"), 1),
         (ServerError("500"), MOST_FAILURES),
         (OSError("nobody there"), MOST_FAILURES),
+        (ClientError({"Error": {"Code": "ThrottlingException"}}, "GetTables"), MOST_FAILURES),
     ],
 )
 def test_an_error_of_the_catalog_ends_the_listing(listing: Listing, error: Exception, namespaces: int) -> None:

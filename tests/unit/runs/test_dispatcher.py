@@ -248,6 +248,20 @@ def test_a_rollback_of_the_rewrite_is_rewritten_again_and_once(bench: Bench) -> 
     bench.nothing_more(2)
 
 
+def test_a_table_whose_settings_make_a_declined_partition_due_is_planned_again(bench: Bench) -> None:
+    """The board judges it again; snapshot, counts and time of the count are the same."""
+    bench.put(replace(debt("a"), basis="policy.where"))
+    bench.called(1)
+    bench.end("a")
+    bench.put(replace(debt("a", due=False), basis="policy.where"))
+    bench.nothing_more(1)
+    bench.put(replace(debt("a"), basis="no policy.where"))
+    bench.called(2)
+    bench.end("a")
+    bench.put(replace(debt("a", since=5), basis="no policy.where"))
+    bench.nothing_more(2)
+
+
 def test_what_the_board_learns_during_a_run_is_acted_on_after_it(bench: Bench) -> None:
     bench.put(debt("a"))
     bench.called(1)

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
-from compactor.errors import FirnlineError, GiveUpError, ReplanError
+from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError
 from compactor.events import EqualityDeletesConverted, Event, PartitionsSkipped, RunFailed, RunSkipped
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant, Spent
@@ -18,7 +19,7 @@ from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import TablePlan
 from compactor.runs import table_worker
 from compactor.runs.convert import ConversionResult
-from compactor.runs.refused_searches import AGAIN_SECONDS, RefusedSearch
+from compactor.runs.refused_searches import AGAIN_SECONDS, RefusedSearch, RefusedSearches
 from compactor.runs.results import RunResult
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import RewriteWorker
@@ -86,6 +87,7 @@ class Working:
         Searching.made, Searching.outcome = [], staticmethod(outcome)
         self.events: list[Event] = []
         self.plans: list[TablePlan] = []
+        self.later: list[LaterError] = []
         self.announced = self.commits = 0
         planner = TablePlanner(
             settings=self.scene.settings, catalogs=self.scene.catalogs, cache=ManifestCache(1 << 20),
@@ -109,7 +111,13 @@ class Working:
     def work(self, grant: Grant = NO_GRANT) -> None:
         """The ledger looks; then the worker runs."""
         self.scene.look()
-        self.worker.work(self.scene.debt(), lambda: False, grant, lambda _: None)
+        self.work_on(self.scene.debt(), grant)
+
+    def work_on(self, debt: TableDebt, grant: Grant) -> None:
+        try:
+            self.worker.work(debt, lambda: False, grant, lambda _: None)
+        except LaterError as later:
+            self.later.append(later)
 
     def of(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -135,6 +143,31 @@ def test_a_conversion_that_cannot_be_done_is_not_repeated_at_each_commit_and_mer
     working.work()
     assert (len(Searching.made), len(working.plans)) == (2, 6)
     assert working.announced == 0
+
+
+def test_the_dispatcher_is_told_when_a_refused_search_may_be_tried_again(tmp_path: Path) -> None:
+    """Else an idle table would wait for its next commit."""
+    working = Working(tmp_path, refused)
+    working.work()
+    working.scene.now += 600
+    working.delete_by_value()
+    working.work()
+    assert [(later.reason, later.seconds) for later in working.later] == [
+        ("conversion_refused", AGAIN_SECONDS), ("conversion_refused", AGAIN_SECONDS - 600),
+    ]  # fmt: skip
+    working.scene.now += AGAIN_SECONDS
+    Searching.outcome = staticmethod(done)
+    working.work()
+    assert (len(working.later), len(working.of(EqualityDeletesConverted))) == (2, 1)
+
+
+def test_a_merge_of_other_files_does_not_repeat_a_refused_search(tmp_path: Path) -> None:
+    table, searches = Working(tmp_path, refused).scene.history.view(), RefusedSearches()
+    searches.note(table, [RefusedSearch(frozenset({"damaged", "merged"}), WHY)], 100.0)
+    assert searches.of(table, {"damaged", "new"}, 200.0) == {"damaged": WHY, "merged": WHY}
+    assert searches.seconds_left(table.name, 200.0) == AGAIN_SECONDS - 100
+    assert searches.of(table, {"new"}, 200.0) == {}
+    assert searches.seconds_left(table.name, 200.0) is None
 
 
 def test_a_refused_conversion_is_said_and_counted_once_for_each_search(tmp_path: Path) -> None:
@@ -212,7 +245,7 @@ def test_manifests_are_merged_after_a_rewrite_if_the_grant_has_a_commit_left(
     monkeypatch.setattr(RewriteWorker, "_rewrite_manifests", lambda *_: merged.append(None))
     working.scene.look()
     debt = replace(working.scene.debt(), manifests=ManifestCounts(100, 100, due_specs=(0,), why="many"))
-    working.worker.work(debt, lambda: False, Grant(commits=granted), lambda _: None)
+    working.work_on(debt, Grant(commits=granted))
     assert (len(working.plans), len(merged)) == (1, merges)
 
 
