@@ -24,7 +24,7 @@ from typing import Any
 from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
-from compactor.commit.replace import PART
+from compactor.commit.snapshots import PART
 from compactor.credentials.renewing_file_io import repeated, vended_of
 from compactor.errors import RetryError, StoppedError
 from compactor.iceberg.other_compactors import RUN_ID

@@ -10,39 +10,32 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 from py4j.protocol import Py4JError
 
+from compactor.commit.snapshots import NO_DELETES, Changes, CommitSummary, NewDeletes, Replacement, Snapshots
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
-from compactor.iceberg.other_compactors import DEPLOYMENT, POLARIS_ROLLBACK, RUN_ID
 from compactor.patience.backoff import Backoff
 from compactor.reasons import Reason
 from compactor.spark.java_table import (
     COMMIT_FAILED,
     JAVA_ERRORS,
     NOT_AUTHORIZED,
-    VALIDATION,
     JavaTable,
     delete_file,
     exception_class,
-    expired_in_java,
     first_line,
 )
 
 LOG = logging.getLogger("firnline")
-ENGINES = "firnline.engines"
-PART = "firnline.part"
 SETTLE_ATTEMPTS = 5
 BACKOFF = Backoff(first_seconds=0.1, longest_seconds=10.0)  # between attempts to commit
 SETTLE_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=2.0)  # between looks for a commit
 FEWEST_ATTEMPTS = 10  # Iceberg's default (4 retries) is too few beside a writer that commits every second
 FIRST_LOGGED_ATTEMPT = 3  # one or two lost races are usual beside a writer
-CARRY_ATTEMPTS = 3
 RENEWALS = 4  # times that a credential may end while the commit is prepared; the next one ends the run
 REFUSALS = frozenset({COMMIT_FAILED, NOT_AUTHORIZED})
 """Answers to a commit that the catalog did not carry out: another came first, or Java's login has expired."""
@@ -50,69 +43,6 @@ RETRIES = "commit.retry.num-retries"
 CLOCK_SIGNS = ("Invalid update timestamp", "Invalid snapshot timestamp", "sorted snapshot log entries")
 CLOCK_REMEDY = "; the clocks of this host, the catalog and the writers differ by more than a minute: set them (NTP)"
 """Iceberg refuses a snapshot that is more than a minute older than the one before, or newer than the catalog's time."""
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """One output task's files to commit: Java scan tasks of the inputs, Java `DataFile`s of the outputs."""
-
-    scan_tasks: Any
-    outputs: tuple[Any, ...]
-    files_in: int
-
-
-@dataclass(frozen=True)
-class NewDeletes:
-    """Delete files for rows of the outputs.
-
-    Attributes:
-        files: Their content-file JSON.
-        rows: Rows that they delete.
-        validated_at: The snapshot up to which commits were taken into account; Iceberg validates against later ones.
-        only_on: The head that must be the commit's parent. Iceberg does not validate what others committed after it
-            where no data file is replaced: deletes for files that are in the table already, or delete files that leave.
-        company: A live delete file that stays, if the commit removes none. Iceberg's RewriteFiles adds delete files
-            only if it removes some, so this one is removed and added again.
-    """
-
-    files: tuple[Mapping[str, Any], ...] = ()
-    rows: int = 0
-    validated_at: int | None = None
-    only_on: int | None = None
-    company: FileEntry | None = None
-
-
-NO_DELETES = NewDeletes()
-
-
-@dataclass(frozen=True)
-class CommitSummary:
-    """The properties that a commit adds to its snapshot's summary.
-
-    `part`: "2/3" is the second of three commits; a long run makes several. `rollback_on_conflict`: when a writer's
-    commit conflicts with this snapshot, Apache Polaris rolls the snapshot back instead of failing the writer.
-    `deployment`: the id of the deployment; empty: none.
-    """
-
-    run_id: str
-    engines: tuple[str, ...] = ()
-    part: str = "1/1"
-    rollback_on_conflict: bool = False
-    deployment: str = ""
-
-    @property
-    def properties(self) -> dict[str, str]:
-        """The summary properties."""
-        properties = {RUN_ID: self.run_id, ENGINES: ",".join(sorted(set(self.engines))), PART: self.part}
-        if self.deployment:
-            properties[DEPLOYMENT] = self.deployment
-        if self.rollback_on_conflict:
-            properties[POLARIS_ROLLBACK] = "rollback"
-        return properties
-
-    def matches(self, summary: Mapping[str, str]) -> bool:
-        """Whether the snapshot with this summary was made by this commit."""
-        return summary.get(RUN_ID) == self.run_id and summary.get(PART) == self.part
 
 
 def commit_replacements(
@@ -142,37 +72,59 @@ def commit_replacements(
         CommitUnknownError: the outcome is unknown; delete nothing.
     """
     attempts = max(FEWEST_ATTEMPTS, 1 + _retries(table))
-    changes = _Changes(
+    changes = Changes(
         replacements, table.delete_files([delete_file(entry) for entry in dangling]), table.delete_files(new.files), new
     )
+    snapshots = Snapshots(table, changes, summary)
     for attempt in range(attempts):
         table.refresh()
-        try:
-            snapshot = _prepared(table, changes, summary)
-        except RetryError as error:
-            if error.reason != Reason.CREDENTIALS_EXPIRED or attempt >= RENEWALS:
-                raise
-            table.load_anew()
+        snapshot = _made(snapshots, table, renew=attempt < RENEWALS)
+        if snapshot is None:
             continue
         try:
-            table.check_unchanged()  # `_prepared` has refreshed the table: check the metadata that is sent against
+            table.check_unchanged()  # `make` has refreshed the table: check the metadata that is sent against
             _check_parent(snapshot, changes, summary)
             _check_counts(snapshot, changes, summary)
             about_to_send()
         except BaseException:
-            _discard(table, snapshot)
+            snapshots.was_not_committed(snapshot)
+            snapshots.clean_up()
             raise
-        if _sent(table, snapshot, summary, sleep):
-            return _verified(table, changes, summary)
+        sent = _sent(table, snapshot, summary, sleep)
+        if sent is Sent.COMMITTED:
+            found = _verified(table, changes, summary)
+            snapshots.clean_up(snapshot)
+            return found
+        if sent is Sent.BEATEN:
+            snapshots.was_not_committed(snapshot)
+        else:
+            snapshots.may_be_committed()
         pause = BACKOFF.seconds(attempt + 1)
         if attempt + 1 >= FIRST_LOGGED_ATTEMPT:
             message = "%s: another commit came first in attempt %d of %d to commit run %s; next attempt in %.1f s"
             LOG.info(message, table.view.name, attempt + 1, attempts, summary.run_id, pause)
         sleep(pause)
+    snapshots.clean_up()
     raise RetryError(
         f"run {summary.run_id} was not committed: other commits came first in all {attempts} attempts",
         reason=Reason.COMMIT_REFUSED,
     )
+
+
+def _made(snapshots: Snapshots, table: JavaTable, *, renew: bool) -> Any | None:
+    """The snapshot of one attempt; None if the credential had ended, and was renewed."""
+    try:
+        return snapshots.make()
+    except RetryError as error:
+        if error.reason != Reason.CREDENTIALS_EXPIRED or not renew:
+            snapshots.clean_up()
+            raise
+        table.load_anew()
+        snapshots.start_anew()
+        return None
+    except FirnlineError:
+        snapshots.clean_up()
+        raise
 
 
 def _retries(table: JavaTable) -> int:
@@ -180,131 +132,16 @@ def _retries(table: JavaTable) -> int:
     return int(text) if text.isdigit() else 0
 
 
-@dataclass(frozen=True)
-class _Changes:
-    """What the snapshot changes; `dangling`, `added`: Java lists of delete files."""
+class Sent(Enum):
+    """What became of a snapshot that was sent."""
 
-    replacements: Sequence[Replacement]
-    dangling: Any
-    added: Any
-    new: NewDeletes
-
-    @property
-    def planned(self) -> tuple[int, int, int]:
-        """Data files to remove, data files to add, rows that the added delete files delete by position."""
-        files_in = sum(each.files_in for each in self.replacements)
-        files_out = sum(len(each.outputs) for each in self.replacements)
-        return files_in, files_out, self.new.rows + (self.new.company.records if self.new.company else 0)
+    COMMITTED = "committed"
+    BEATEN = "another commit came first: it is certainly not committed"
+    REFUSED = "the login had expired, and it was not found; an earlier request of the client may still be under way"
 
 
-def _prepared(table: JavaTable, changes: _Changes, summary: CommitSummary) -> Any:
-    """The snapshot to commit: validated and written by Iceberg, but not committed.
-
-    Iceberg drops delete files that are older than every data file it sees. It does not see the outputs, which have the
-    planned snapshot's sequence number: an equality delete committed since the plan would be lost and its rows would
-    come back (apache/iceberg 10312). Add such a delete again, with its own sequence number.
-
-    Raises:
-        ReplanError: validation failed.
-        RetryError: the snapshot cannot be written, e.g. a manifest cannot be read; nothing was sent.
-    """
-    carried: dict[str, Any] = {}
-    for _ in range(CARRY_ATTEMPTS):
-        try:
-            if changes.new.company is not None and not carried:
-                carried[changes.new.company.path] = _live_delete_file(table, changes.new.company)
-            snapshot = _rewrite_files(table, changes, list(carried.values()), summary).apply()
-            lost = _still_needed(table, snapshot, carried)
-        except JAVA_ERRORS as error:
-            raise _not_sent(error, summary, table) from error
-        if not lost:
-            return snapshot
-        _discard(table, snapshot)
-        carried.update(lost)
-    raise ReplanError(f"new deletes arrived in each attempt to commit run {summary.run_id}", reason=Reason.CONFLICT)
-
-
-def _not_sent(error: Exception, summary: CommitSummary, table: JavaTable) -> FirnlineError:
-    kind, message = exception_class(error), first_line(error)
-    if kind == VALIDATION:
-        return ReplanError(
-            f"another commit touched the files of run {summary.run_id}: {message}", reason=Reason.CONFLICT
-        )
-    return RetryError(
-        f"the commit of run {summary.run_id} could not be prepared: {message}",
-        reason=Reason.CREDENTIALS_EXPIRED if expired_in_java(error, table.view) else Reason.COMMIT_FAILED,
-    )
-
-
-def _live_delete_file(table: JavaTable, entry: FileEntry) -> Any:
-    """The Java object of a live delete file, with its metrics.
-
-    Raises:
-        ReplanError: the table no longer lists it.
-    """
-    manifest_files = table.jvm.org.apache.iceberg.ManifestFiles
-    io, specs = table.handle.io(), table.handle.specs()
-    for manifest in table.handle.snapshot(table.view.ref).deleteManifests(io):
-        reader = manifest_files.readDeleteManifest(manifest, io, specs)
-        try:
-            files = reader.iterator()  # of live files
-            while files.hasNext():
-                file = files.next()
-                if str(file.location()) == entry.path:
-                    return file.copy()
-        finally:
-            reader.close()
-    raise ReplanError(f"delete file {entry.path} was removed by another commit", reason=Reason.CONFLICT)
-
-
-def _rewrite_files(table: JavaTable, changes: _Changes, carried: Sequence[Any], summary: CommitSummary) -> Any:
-    jvm = table.jvm
-    validated_at = changes.new.validated_at
-    rewrite = table.handle.newRewrite()
-    rewrite.validateFromSnapshot(table.snapshot_id if validated_at is None else validated_at)
-    rewrite.dataSequenceNumber(table.sequence_number)
-    nothing = jvm.java.util.HashSet()
-    removed, added = (jvm.org.apache.iceberg.util.DeleteFileSet.create() for _ in range(2))
-    removed.addAll(changes.dangling)
-    added.addAll(changes.added)
-    for replacement in changes.replacements:
-        group = _file_group(table, replacement)
-        removed.addAll(group.danglingDVs())
-        rewrite.rewriteFiles(group.rewrittenFiles(), nothing, group.addedFiles(), nothing)
-    for file in carried:
-        removed.add(file)
-        rewrite.addFile(file, file.dataSequenceNumber())
-    rewrite.rewriteFiles(nothing, removed, nothing, added)
-    for name, value in summary.properties.items():
-        rewrite.set(name, value)
-    return rewrite.toBranch(table.view.ref)
-
-
-def _still_needed(table: JavaTable, snapshot: Any, carried: Mapping[str, Any]) -> dict[str, Any]:
-    """Equality deletes newer than the outputs that the snapshot would lose, by location."""
-    found = {}
-    if int(snapshot.summary().get("removed-delete-files") or 0):
-        iterator = snapshot.removedDeleteFiles(table.handle.io()).iterator()
-        while iterator.hasNext():
-            file = iterator.next()
-            newer = int(file.dataSequenceNumber()) > table.sequence_number
-            if newer and str(file.content().name()) == "EQUALITY_DELETES" and str(file.location()) not in carried:
-                found[str(file.location())] = file
-    return found
-
-
-def _discard(table: JavaTable, snapshot: Any) -> None:
-    """Remove the metadata files of a snapshot that was certainly not committed; files that stay do no harm."""
-    with suppress(Py4JError):
-        io = table.handle.io()
-        for manifest in list(snapshot.allManifests(io)):
-            if manifest.snapshotId() == snapshot.snapshotId():
-                io.deleteFile(manifest.path())
-        io.deleteFile(snapshot.manifestListLocation())
-
-
-def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> bool:
-    """Send the snapshot once. True: committed; False: another commit came first, or the login had expired.
+def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> Sent:
+    """Send the snapshot once.
 
     Raises:
         ReplanError: it was committed and then rolled back.
@@ -322,7 +159,7 @@ def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callab
         ) from error
 
 
-def _answered(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> bool:
+def _answered(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> Sent:
     try:
         operations = table.handle.operations()
         base = operations.current()
@@ -330,10 +167,10 @@ def _answered(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Ca
         operations.commit(base, builder.setBranchSnapshot(snapshot, table.view.ref).build())
     except JAVA_ERRORS as error:
         return _landed(table, snapshot, error, summary, sleep)
-    return True
+    return Sent.COMMITTED
 
 
-def _check_parent(snapshot: Any, changes: _Changes, summary: CommitSummary) -> None:
+def _check_parent(snapshot: Any, changes: Changes, summary: CommitSummary) -> None:
     """Check that the snapshot follows the head that was compared, where Iceberg does not validate what came after it.
 
     Iceberg makes the snapshot for the newest head, which may be another one.
@@ -345,7 +182,7 @@ def _check_parent(snapshot: Any, changes: _Changes, summary: CommitSummary) -> N
         raise ReplanError(f"another commit came before that of run {summary.run_id}", reason=Reason.CONFLICT)
 
 
-def _check_counts(snapshot: Any, changes: _Changes, summary: CommitSummary) -> None:
+def _check_counts(snapshot: Any, changes: Changes, summary: CommitSummary) -> None:
     """Check that the snapshot replaces the planned number of files, and deletes the planned rows of the outputs.
 
     Iceberg removes by path: a path listed twice in the table would be removed twice.
@@ -375,7 +212,7 @@ def _told(counts: tuple[int, int, int]) -> str:
 
 def _landed(
     table: JavaTable, snapshot: Any, error: Exception, summary: CommitSummary, sleep: Callable[[float], None]
-) -> bool:
+) -> Sent:
     kind, message, run_id = exception_class(error), first_line(error), summary.run_id
     if not _may_have_landed(kind):
         remedy = CLOCK_REMEDY if any(sign in message for sign in CLOCK_SIGNS) else ""
@@ -397,9 +234,9 @@ def _landed(
         raise ReplanError(  # the table retains the snapshot: its metadata files must stay
             f"run {run_id} was committed, and another commit rolled it back at once", reason=Reason.CONFLICT
         )
-    if found is Search.MISSING and kind == COMMIT_FAILED:
-        _discard(table, snapshot)
-    return found is Search.FOUND
+    if found is Search.FOUND:
+        return Sent.COMMITTED
+    return Sent.BEATEN if kind == COMMIT_FAILED else Sent.REFUSED
 
 
 def _may_have_landed(kind: str) -> bool:
@@ -436,23 +273,6 @@ def find_commit(
     return seen
 
 
-def _file_group(table: JavaTable, replacement: Replacement) -> Any:
-    """Iceberg's object for one replacement: it separates data files and deletion vectors without a call per file."""
-    actions = table.jvm.org.apache.iceberg.actions
-    first = replacement.scan_tasks.get(0).file()
-    builder = actions.ImmutableRewriteDataFiles.FileGroupInfo.builder().globalIndex(0).partitionIndex(0)
-    info = builder.partition(first.partition()).build()
-    unbounded = 1 << 50  # sizes matter only to Iceberg's own runner
-    group = actions.RewriteFileGroup(
-        info, replacement.scan_tasks, first.specId(), unbounded, unbounded, len(replacement.outputs)
-    )
-    outputs = table.jvm.java.util.HashSet()
-    for output in replacement.outputs:
-        outputs.add(output)
-    group.setOutputFiles(outputs)
-    return group
-
-
 def _snapshot_of(table: JavaTable, summary: CommitSummary) -> int | None:
     snapshot = table.handle.snapshot(table.view.ref)
     while snapshot is not None and snapshot.snapshotId() != table.snapshot_id:
@@ -463,7 +283,7 @@ def _snapshot_of(table: JavaTable, summary: CommitSummary) -> int | None:
     return None
 
 
-def _verified(table: JavaTable, changes: _Changes, summary: CommitSummary) -> int:
+def _verified(table: JavaTable, changes: Changes, summary: CommitSummary) -> int:
     """Read the table again and check that a snapshot holds the whole run: a catalog has reported success without a
     commit (apache/iceberg 17202).
     """

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from compactor.commit.replace import CommitSummary, NewDeletes, Replacement, commit_replacements
+from compactor.commit.replace import commit_replacements
+from compactor.commit.snapshots import CommitSummary, NewDeletes, Replacement
 from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import Catalogs, TableView

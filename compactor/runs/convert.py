@@ -16,7 +16,8 @@ from pyroaring import BitMap64
 from pyspark.errors.exceptions.captured import CapturedException
 
 from compactor.commit.in_flight import Record
-from compactor.commit.replace import NewDeletes, commit_replacements
+from compactor.commit.replace import commit_replacements
+from compactor.commit.snapshots import NewDeletes
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, StoppedError
 from compactor.events import EqualityDeletesConverted
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status

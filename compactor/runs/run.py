@@ -16,7 +16,7 @@ from itertools import count
 from pyspark.sql import SparkSession
 
 from compactor.commit.in_flight import InFlightRecords, Record
-from compactor.commit.replace import CommitSummary
+from compactor.commit.snapshots import CommitSummary
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
 from compactor.events import CommitHeld, CommitWaits, GroupCommitted, GroupDropped, Listener, RunMoved, ignore

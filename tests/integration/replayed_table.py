@@ -10,6 +10,7 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import BinaryType, NestedField, StringType
 
 from compactor.debt.board import DebtBoard
+from compactor.errors import LaterError
 from compactor.events import EqualityDeletesConverted, Event, RunCommitted
 from compactor.iceberg.manifest_entries import Status
 from compactor.iceberg.tables import file_sizes
@@ -196,7 +198,8 @@ class FollowedTable:
         assert looked.again_after is None, "a small local table is counted in one go"
         for debt in waiting(self.board.tables(), {}, frozenset(), self.now):
             commits = len(self.runs) + len(self.conversions)
-            self.worker.work(debt, lambda: False, Grant(), uncharged)
+            with suppress(LaterError):
+                self.worker.work(debt, lambda: False, Grant(), uncharged)
             if len(self.runs) + len(self.conversions) > commits:
                 self.stamp(self.now)
                 self.look(Lane.EVENT)

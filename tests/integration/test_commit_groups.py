@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from compactor.commit import replace as replace_module
-from compactor.commit.replace import CommitSummary, Replacement, commit_replacements
+from compactor.commit.replace import commit_replacements
+from compactor.commit.snapshots import CommitSummary, Replacement, Snapshots
 from compactor.errors import GiveUpError, InputError, ReplanError, RetryError, StoppedError
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
 from compactor.lease.right import CommitRight
@@ -483,20 +483,45 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
     assert left == set()
 
 
+def test_an_attempt_to_commit_writes_only_what_is_new_since_the_last_one(lake: Lake, table_name: str) -> None:
+    """Beside a writer that commits every few seconds an attempt that begins anew comes too late each time."""
+    create(lake, table_name)
+    insert(lake, table_name, 6)
+    rows, plan, seen = lake.rows(table_name), planned(lake, table_name), list[set[str]]()
+
+    def confirm() -> None:
+        seen.append(files_below(lake, table_name, "metadata"))
+        if len(seen) <= 3:
+            append(lake, table_name)
+
+    result = run(lake, plan, right=CommitRight(confirm=confirm))
+    assert lake.rows(table_name) == sorted([*rows, *[(77, "p0", 77)] * 3], key=repr)
+    view = lake.view(table_name)
+    assert view.snapshot is not None
+    assert view.snapshot.snapshot_id == result.snapshot_after
+    own = [each.manifest_path for each in view.manifests() if each.added_snapshot_id == result.snapshot_after]
+    assert own
+    assert {plain_path(path) for path in own} <= seen[0], "written by the first attempt, used by the fourth"
+    listed = {row.path for row in lake.sql(f"SELECT path FROM lake.{table_name}.all_manifests")}
+    lists = {row.manifest_list for row in snapshots(lake, table_name)}
+    left = {path for path in files_below(lake, table_name, "metadata") if path.endswith(".avro")}
+    assert left == {plain_path(path) for path in listed | lists}
+
+
 def test_a_snapshot_that_is_refused_for_its_time_is_certainly_not_committed(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a host whose clock is ten minutes slow. PySpark turns Java's IllegalArgumentException into one of its own."""
     create(lake, table_name)
     insert(lake, table_name, 3)
-    real = replace_module._prepared
+    real = Snapshots.make
 
-    def older(table: JavaTable, *arguments: Any) -> Any:
-        parser = table.jvm.org.apache.iceberg.SnapshotParser
-        tree = json.loads(parser.toJson(real(table, *arguments)))
+    def older(snapshots: Snapshots) -> Any:
+        parser = lake.session._jvm.org.apache.iceberg.SnapshotParser
+        tree = json.loads(parser.toJson(real(snapshots)))
         return parser.fromJson(json.dumps({**tree, "timestamp-ms": tree["timestamp-ms"] - 600_000}))
 
-    monkeypatch.setattr(replace_module, "_prepared", older)
+    monkeypatch.setattr(Snapshots, "make", older)
     with pytest.raises(RetryError, match="clocks of this host") as raised:
         run(lake, planned(lake, table_name))
     assert raised.value.reason == "commit_failed"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compactor.commit import replace as commit_module
+from compactor.commit.snapshots import Snapshots
 from compactor.errors import GiveUpError, ReplanError
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
@@ -36,15 +36,15 @@ BY_A = "PARTITIONED BY (a)"
 
 def while_preparing(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
     """Let another writer in after the last refresh: Iceberg refreshes once more when it makes the snapshot."""
-    real, calls = commit_module._prepared, list[None]()
+    real, calls = Snapshots.make, list[None]()
 
-    def late(*arguments: Any) -> Any:
+    def late(snapshots: Snapshots) -> Any:
         calls.append(None)
         if len(calls) == 1:
             other()
-        return real(*arguments)
+        return real(snapshots)
 
-    monkeypatch.setattr(commit_module, "_prepared", late)
+    monkeypatch.setattr(Snapshots, "make", late)
 
 
 def append_again(lake: Lake, plan: TablePlan) -> None:

@@ -226,7 +226,7 @@ def test_success_without_a_commit_is_not_believed(lake: Lake, table_name: str, m
     create(lake, table_name)
     insert(lake, table_name, 3)
     rows = lake.rows(table_name)
-    monkeypatch.setattr(commit_module, "_sent", lambda *_: True)
+    monkeypatch.setattr(commit_module, "_sent", lambda *_: commit_module.Sent.COMMITTED)
     with pytest.raises(CommitUnknownError, match="no snapshot has its id"):
         run(lake, planned(lake, table_name))
     assert replaces(lake, table_name) == 0
@@ -244,8 +244,8 @@ def test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered(
     insert(lake, table_name, 3)
     rows, real = lake.rows(table_name), commit_module._sent
 
-    def answered_by_an_error(table: Any, snapshot: Any, summary: Any, sleep: Any) -> bool:
-        assert real(table, snapshot, summary, sleep)
+    def answered_by_an_error(table: Any, snapshot: Any, summary: Any, sleep: Any) -> commit_module.Sent:
+        assert real(table, snapshot, summary, sleep) is commit_module.Sent.COMMITTED
         jvm = table.jvm
         cause = jvm.java.lang.RuntimeException("the answer is lost")
         if kind == "CommitStateUnknownException":

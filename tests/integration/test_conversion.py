@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from compactor.commit import replace as commit_module
+from compactor.commit import snapshots as snapshots_module
 from compactor.errors import FirnlineError, RetryError
 from compactor.events import RunSkipped
 from compactor.iceberg.manifest_entries import Content
@@ -113,7 +113,7 @@ def test_equality_deletes_that_apply_to_nothing_leave(lake: Lake, table_name: st
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, other: Callable[[], None]) -> None:
     """Let another writer in before the function `name` of its module is called for the first time."""
-    module = commit_module if name == AT_LAST else convert_module
+    module = snapshots_module if name == AT_LAST else convert_module
     real, waiting = getattr(module, name), [other]
 
     def late(*arguments: Any, **more: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from compactor.commit import replace as commit_module
+from compactor.commit import snapshots as snapshots_module
 from compactor.errors import ReplanError
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import AS_THE_SERVICE, plan_table
@@ -202,14 +202,14 @@ def test_vectors_whose_files_come_back_while_the_commit_is_made_stay(
     table_name = tables.fresh(3, "file", "", FILES, dangling=True)
     first = lake.view(table_name).snapshot.parent_snapshot_id
     then = sorted(map(tuple, lake.sql(f"SELECT * FROM lake.{table_name} VERSION AS OF {first}")), key=repr)
-    real, waiting = commit_module._rewrite_files, [first]
+    real, waiting = snapshots_module._rewrite_files, [first]
 
     def late(*arguments: Any) -> Any:
         while waiting:
             java_table(lake, table_name).manageSnapshots().rollbackTo(waiting.pop()).commit()
         return real(*arguments)
 
-    monkeypatch.setattr(commit_module, "_rewrite_files", late)
+    monkeypatch.setattr(snapshots_module, "_rewrite_files", late)
     with pytest.raises(ReplanError):
         compacted(lake, table_name, "auto")
     assert lake.rows(table_name) == then

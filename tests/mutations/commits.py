@@ -36,7 +36,7 @@ MUTATIONS: Final = (
     Mutation(
         "1",
         "outputs get the commit's own sequence number: newer equality deletes do not apply to them",
-        "compactor/commit/replace.py",
+        "compactor/commit/snapshots.py",
         "    rewrite.dataSequenceNumber(table.sequence_number)\n",
         "",
         f"{_KINDS}::test_writers_that_do_not_conflict[delete_by_equality-2-before the commit-auto]",
@@ -45,8 +45,8 @@ MUTATIONS: Final = (
         "1",
         "success without a commit is believed (apache/iceberg 17202)",
         "compactor/commit/replace.py",
-        "return _verified(table, changes, summary)",
-        "return _snapshot_of(table, summary) or table.snapshot_id",
+        "found = _verified(table, changes, summary)",
+        "found = _snapshot_of(table, summary) or table.snapshot_id",
         f"{_STATE}::test_success_without_a_commit_is_not_believed",
     ),
     Mutation(
@@ -94,8 +94,8 @@ MUTATIONS: Final = (
         "6",
         "a table that is upgraded while the commit is made is committed to",
         "compactor/commit/replace.py",
-        "            table.check_unchanged()  # `_prepared`",
-        "            # `_prepared`",
+        "            table.check_unchanged()  # `make`",
+        "            # `make`",
         f"{_RACES}::test_a_table_that_is_upgraded_while_the_commit_is_made_is_planned_anew",
     ),
     # --- 12 branches and tags ---
@@ -110,7 +110,7 @@ MUTATIONS: Final = (
     Mutation(
         "12",
         "a branch's rewrite is committed to main",
-        "compactor/commit/replace.py",
+        "compactor/commit/snapshots.py",
         "return rewrite.toBranch(table.view.ref)",
         'return rewrite.toBranch("main")',
         f"{_GROUPS}::test_a_branch_is_compacted_alone[False]",
@@ -184,7 +184,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "a validation failure is retried unchanged instead of planned again",
-        "compactor/commit/replace.py",
+        "compactor/commit/snapshots.py",
         "    if kind == VALIDATION:\n",
         "    if False:\n",
         f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-DELETE FROM lake.{{table}} WHERE id = 5-"
@@ -202,14 +202,14 @@ MUTATIONS: Final = (
         "15",
         "a commit that landed although an error was answered is taken for lost",
         "compactor/commit/replace.py",
-        "return found is Search.FOUND",
-        "return False",
+        "    if found is Search.FOUND:\n",
+        "    if False:\n",
         f"{_STATE}::test_a_commit_that_landed_is_found_by_its_run_whatever_was_answered[CommitStateUnknownException]",
     ),
     Mutation(
         "15",
         "another part of the same run is taken for this commit",
-        "compactor/commit/replace.py",
+        "compactor/commit/snapshots.py",
         "return summary.get(RUN_ID) == self.run_id and summary.get(PART) == self.part",
         "return summary.get(RUN_ID) == self.run_id",
         f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
@@ -429,7 +429,7 @@ MUTATIONS: Final = (
     Mutation(
         "17",
         "the summary property for Apache Polaris is missing",
-        "compactor/commit/replace.py",
+        "compactor/commit/snapshots.py",
         'properties[POLARIS_ROLLBACK] = "rollback"',
         'properties[POLARIS_ROLLBACK] = "fail"',
         f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
@@ -463,10 +463,9 @@ MUTATIONS: Final = (
         "state",
         "a commit expires the snapshots that carry it",
         "compactor/commit/replace.py",
-        "            return _verified(table, changes, summary)\n",
-        "            made = _verified(table, changes, summary)\n"
-        "            table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()\n"
-        "            return made\n",
+        "            found = _verified(table, changes, summary)\n",
+        "            found = _verified(table, changes, summary)\n"
+        "            table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()\n",
         f"{_GROUPS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
     ),
     Mutation(

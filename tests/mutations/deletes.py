@@ -90,15 +90,15 @@ MUTATIONS: Final = (
     Mutation(
         "2",
         "our commit drops an equality delete that arrived since the plan (apache/iceberg 10312)",
-        "compactor/commit/replace.py",
-        "        if not lost:\n            return snapshot\n",
-        "        return snapshot\n",
+        "compactor/commit/snapshots.py",
+        "            if not lost:\n                return snapshot\n",
+        "            return snapshot\n",
         f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
     ),
     Mutation(
         "2",
         "such a delete is put in again with a new number: it hits rows written after it",
-        "compactor/commit/replace.py",
+        "compactor/commit/snapshots.py",
         "rewrite.addFile(file, file.dataSequenceNumber())",
         "rewrite.addFile(file)",
         f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
@@ -171,7 +171,7 @@ MUTATIONS: Final = (
     Mutation(
         "3",
         "a delete that comes between our check and the commit is overlooked by Iceberg's validation",
-        "compactor/commit/replace.py",
+        "compactor/commit/snapshots.py",
         "    rewrite.validateFromSnapshot(table.snapshot_id if validated_at is None else validated_at)\n",
         "    rewrite.validateFromSnapshot(table.handle.currentSnapshot().snapshotId())\n",
         f"{_GROUPS}::test_deletes_that_arrive_meanwhile_follow_their_rows[2-DELETE FROM lake.{{table}} WHERE id = 5-"

@@ -43,7 +43,7 @@ RULES: Final = (
         "Apply to data up to their own number (`<=`). A new one against a replaced file costs its group the "
         "commit, and no other group. A file's vector leaves in the same commit as the file.",
         "A file's vectors leave by themselves: Iceberg's commit (1.11) removes those of removed files even where "
-        "`compactor/commit/replace.py` does not name them, so that leaving them out breaks nothing; "
+        "`compactor/commit/snapshots.py` does not name them, so that leaving them out breaks nothing; "
         "`test_position_deletes_leave_with_their_rows` looks at it.",
     ),
     Rule(
