@@ -54,6 +54,16 @@ class Conversion:
 NOTHING_TO_CONVERT = Conversion((), ())
 
 
+def not_beside(compactor: str) -> str:
+    """Why equality deletes are not converted in a table that another compactor rewrites too.
+
+    A rewrite that has read the data files before a delete keeps the deleted row, to which the equality delete still
+    applies. Positions name the old file, and Iceberg's validation of that rewrite does not see those that a `replace`
+    commit added.
+    """
+    return f"{compactor} rewrites this table too: a rewrite of it that is under way would bring deleted rows back"
+
+
 def plan_conversion(inventory: Inventory, unsearchable: Mapping[str, str] = NOTHING_KNOWN) -> Conversion:
     """The conversion of all equality deletes of a table, except those that `encode` could not apply either.
 

@@ -11,14 +11,14 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from compactor.events import ManifestsRead
 from compactor.filters.selection import Selection, count_selection
 from compactor.filters.where import bind_where
-from compactor.iceberg.manifest_entries import FileEntry
+from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import FileSizes, TableView, file_sizes
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.dangling_deletes import CoverableDelete, coverable_deletes, dangling_deletes, worth_a_commit
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
-from compactor.planning.inventory import prune_files, take_inventory
+from compactor.planning.inventory import Inventory, prune_files, take_inventory
 from compactor.planning.planner import FileGroup, GroupLimits, Plan, make_plan, within_limits
 from compactor.planning.replace_order import tail_of
 from compactor.planning.tiered_policy import policy_of
@@ -139,6 +139,8 @@ def plan_table(
     sizes = file_sizes(policy, table.properties)
     where = bind_where(table, request.where or policy.where)
     inventory = take_inventory(table, cache, where, stages)
+    if _has_older_deletes(table, inventory):
+        policy = policy.model_copy(update={"carried_delete_ratio": 0.0})
 
     rules = policy_of(policy, sizes, force=request.force, everything=request.rewrite_all)
     prunes = policy.prune_files and not where.keeps_everything
@@ -175,6 +177,16 @@ def plan_table(
         put_off=frozenset(group.key for group in possible.groups) - {group.key for group in plan.groups},
         dangling_from=_dangling_from(table, policy, request, wall_clock()),
         most_commits=_most_commits(table, policy, request.grant),
+    )
+
+
+def _has_older_deletes(table: TableView, inventory: Inventory) -> bool:
+    """Whether a V3 table has position delete files of V2, which may cover files outside the rewritten ones.
+
+    Iceberg adds vectors for the outputs only if a delete file leaves, or is removed and added again. V3 refuses that.
+    """
+    return table.keeps_row_lineage and any(
+        delete.content is Content.POSITION_DELETES and not delete.is_deletion_vector for delete in inventory.deletes
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -15,7 +15,7 @@ from compactor.iceberg.tables import Catalogs, TableView, file_sizes
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant
-from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, plan_conversion, within_grant
+from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, not_beside, plan_conversion, within_grant
 from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
@@ -89,17 +89,17 @@ class TablePlanner:
             return NOTHING_TO_CONVERT
         if flink_converts(table.history):
             why = "its equality deletes are left to Flink's converter"
-            skipped = tuple(skipped_partition(each, why) for each in with_deletes)
-            self.listener(
-                PartitionsSkipped(
-                    debt.table, table.snapshot.snapshot_id if table.snapshot else None, Reason.FLINK_CONVERTER, skipped
-                )
-            )
+            self._leave_deletes(debt, table, with_deletes, Reason.FLINK_CONVERTER, why)
             return NOTHING_TO_CONVERT
         with self._failures_published(debt):
             policy = self.settings.policy.for_table(debt.table, table.properties)
             rules = DeleteRules(policy, file_sizes(policy, table.properties))
             if not any(rules.conversion_due(each.counts) for each in with_deletes):
+                return NOTHING_TO_CONVERT
+            others = other_compactors(table.metadata, self.clock())
+            if others:
+                why = not_beside(others[0].name)
+                self._leave_deletes(debt, table, with_deletes, Reason.OTHER_COMPACTOR, why)
                 return NOTHING_TO_CONVERT
             inventory, now = take_inventory(table, self.cache), self.clock()
             paths = {file.entry.path for files in inventory.partitions.values() if files.has_deletes for file in files}
@@ -109,6 +109,13 @@ class TablePlanner:
             skipped = tuple(skipped_partition(each, conversion.refused_in[each.key]) for each in refused)
             self.listener(PartitionsSkipped(debt.table, inventory.snapshot_id, Reason.CONVERSION_REFUSED, skipped))
         return within_grant(conversion, grant)
+
+    def _leave_deletes(
+        self, debt: TableDebt, table: TableView, partitions: Sequence[PartitionDebt], reason: Reason, why: str
+    ) -> None:
+        skipped = tuple(skipped_partition(each, why) for each in partitions)
+        snapshot_id = table.snapshot.snapshot_id if table.snapshot else None
+        self.listener(PartitionsSkipped(debt.table, snapshot_id, reason, skipped))
 
     def plan(self, debt: TableDebt, table: TableView, grant: Grant = NO_GRANT) -> TablePlan | None:
         """A plan of `table`; None (and published) when nothing is due.

@@ -80,7 +80,7 @@ class JavaTable:
         against the snapshots after it.
 
         Raises:
-            ReplanError: UUID or format version differ, or the branch was dropped.
+            ReplanError: UUID or format version differ, the branch was dropped, or rows were given their ids since.
         """
         name = self.view.name
         if self.handle.uuid().toString() != self.view.uuid:
@@ -95,6 +95,14 @@ class JavaTable:
             raise ReplanError(
                 f"{name} changed to format version {version} since planning", reason=Reason.FORMAT_CHANGED
             )
+        if self._plans_without_row_ids and self.handle.snapshot(self.view.ref).firstRowId() is not None:
+            raise ReplanError(f"the rows of {name} were given their ids since planning", reason=Reason.FORMAT_CHANGED)
+
+    @property
+    def _plans_without_row_ids(self) -> bool:
+        """The first commit after an upgrade to V3 gives ids to all rows. Outputs planned before have none of them."""
+        planned = self.view.metadata.snapshot_by_id(self.snapshot_id)
+        return self.view.keeps_row_lineage and planned is not None and planned.first_row_id is None
 
     def renew(self) -> None:
         """Load the table again if its credential is due; a long piece of work begins. Raises as `load_anew`."""

@@ -12,12 +12,12 @@ import click
 from rich.filesize import decimal
 
 from compactor.errors import InputError, ReplanError
-from compactor.iceberg.other_compactors import flink_converts
+from compactor.iceberg.other_compactors import flink_converts, other_compactors
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.opening import known_deployment
 from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
-from compactor.planning.conversion import Conversion, plan_conversion
+from compactor.planning.conversion import Conversion, not_beside, plan_conversion
 from compactor.planning.inventory import take_inventory
 from compactor.runs.convert import ConversionResult, Converting
 from compactor.settings.tree import Settings, load_settings, table_switch
@@ -36,9 +36,10 @@ ATTEMPTS = 3
 @click.command("convert")
 @click.argument("table")
 @click.option("--dry-run", is_flag=True, help="Only show how many data files would be searched.")
+@click.option("--force", is_flag=True, help="Convert although another compactor rewrote files within the last day.")
 @OUTPUT
 @click.pass_obj
-def convert(config: Path | None, /, table: str, dry_run: bool, output: str) -> None:
+def convert(config: Path | None, /, table: str, dry_run: bool, force: bool, output: str) -> None:
     """Replace the equality deletes of TABLE by deletion vectors (V3) or position deletes (V2), in one commit.
 
     Reads the key columns of the data files to which equality deletes apply, and of these only row groups whose
@@ -65,6 +66,12 @@ def convert(config: Path | None, /, table: str, dry_run: bool, output: str) -> N
         raise InputError(
             f"Flink's converter works on {name}: its next run converts these deletes; stop that job if firnline is to "
             "do so"
+        )
+    others = other_compactors(view.metadata, time.time())
+    if others and not force:
+        raise InputError(
+            f"{not_beside(others[0].name)}. Stop that compactor, make sure that no rewrite of it is under way, and "
+            "give --force"
         )
     check_turn(settings, view)
     _show(_run(settings, catalogs, cache, view, output), output)

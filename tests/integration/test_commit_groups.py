@@ -209,6 +209,25 @@ def test_few_deleted_rows_are_copied_and_deleted_in_the_output(
     assert delete_files(lake, table_name) == 0
 
 
+def test_deletes_are_not_carried_beside_delete_files_of_an_older_format(lake: Lake, table_name: str) -> None:
+    """The delete file covers files that stay: V3 does not let it be added again in company of vectors."""
+    create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='partition'")
+    for first in range(0, 600, 100):
+        lake.sql(f"INSERT INTO lake.{table_name} SELECT id, 'p0', id FROM range({first}, {first + 100}, 1, 1)")
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id % 100 = 7")
+    lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('format-version'='3')")
+    lake.sql(f"INSERT INTO lake.{table_name} VALUES (777, 'p0', 0)")
+    rows, plan = lake.rows(table_name), planned(lake, table_name)
+    half = [
+        replace(each, file_group=replace(each.file_group, tasks=(each.file_group.tasks[0][:3],)))
+        for each in plan.groups
+    ]
+    with any_size_splices():
+        (group,) = run(lake, replace(plan, groups=tuple(half), coverable_deletes=())).groups
+    assert (group.rewritten.engine, group.rewritten.rows_deleted, group.rows_carried) == ("encode", 3, 0)
+    assert lake.rows(table_name) == rows
+
+
 @pytest.mark.parametrize("moment", [EARLY, LATE])
 def test_a_delete_file_that_stays_is_as_it_was(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str

@@ -618,6 +618,20 @@ def test_a_planned_snapshot_that_expires_before_the_run_is_planned_anew_if_spark
     assert raised.value.reason == "snapshot_expired"
 
 
+@pytest.mark.parametrize("when", [*slow(WHEN[0]), WHEN[1]])
+def test_rows_that_are_given_their_ids_meanwhile_keep_them(lake: Lake, table_name: str, when: str) -> None:
+    """The first commit after an upgrade gives them: outputs that were planned before have none."""
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    upgrade(lake, table_name)
+    with pytest.raises(ReplanError, match="were given their ids since planning"):
+        interfere(lake, table_name, append, when)
+    lineage = f"SELECT id, _row_id, _last_updated_sequence_number FROM lake.{table_name}"
+    before = sorted(map(tuple, lake.sql(lineage)))
+    assert run(lake, planned(lake, table_name)).commits == 1
+    assert sorted(map(tuple, lake.sql(lineage))) == before
+
+
 def test_a_planned_snapshot_whose_manifests_are_gone_is_planned_anew(lake: Lake, table_name: str) -> None:
     create(lake, table_name)
     insert(lake, table_name, 3)

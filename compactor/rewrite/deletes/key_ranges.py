@@ -28,8 +28,11 @@ class Values:
 
     @classmethod
     def of(cls, values: pa.Array) -> Values | None:
-        """None if the values have no order that statistics share."""
-        found = values.drop_null().to_pylist()
+        """None if the values have no order that statistics share, or Python has no such value (dates after 9999)."""
+        try:
+            found = values.drop_null().to_pylist()
+        except (OverflowError, ValueError):
+            return None
         if any(not isinstance(value, _COMPARED) or isinstance(value, dt.datetime) for value in found):
             return None
         return cls(sorted(found), values.null_count > 0)
@@ -42,7 +45,10 @@ class Values:
             return None
         if not statistics.has_min_max:
             return self.ordered if statistics.num_values != 0 else ()
-        low, high = statistics.min, statistics.max
+        try:
+            low, high = statistics.min, statistics.max
+        except (OverflowError, ValueError):  # Python has no such value
+            return self.ordered
         if not self.ordered or not isinstance(low, type(self.ordered[0])) or not isinstance(high, type(low)):
             return self.ordered
         return self.ordered[bisect_left(self.ordered, low) : bisect_right(self.ordered, high)]

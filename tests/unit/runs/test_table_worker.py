@@ -13,11 +13,12 @@ from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError
 from compactor.events import EqualityDeletesConverted, Event, PartitionsSkipped, RunFailed, RunSkipped
+from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant, Spent
 from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import TablePlan
-from compactor.runs import table_worker
+from compactor.runs import table_planner, table_worker
 from compactor.runs.convert import ConversionResult
 from compactor.runs.refused_searches import AGAIN_SECONDS, RefusedSearch, RefusedSearches
 from compactor.runs.results import RunResult
@@ -143,6 +144,16 @@ def test_a_conversion_that_cannot_be_done_is_not_repeated_at_each_commit_and_mer
     working.work()
     assert (len(Searching.made), len(working.plans)) == (2, 6)
     assert working.announced == 0
+
+
+def test_nothing_is_converted_beside_another_compactor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rewrite of its own that is under way would bring deleted rows back."""
+    working = Working(tmp_path, done)
+    monkeypatch.setattr(table_planner, "other_compactors", lambda *_: (OtherCompactor("spark", 1, 5),))
+    working.work()
+    (skipped,) = [event for event in working.of(PartitionsSkipped) if event.reason == "other_compactor"]
+    assert "would bring deleted rows back" in skipped.partitions[0].why
+    assert (Searching.made, len(working.plans)) == ([], 1)
 
 
 def test_the_dispatcher_is_told_when_a_refused_search_may_be_tried_again(tmp_path: Path) -> None:
