@@ -292,8 +292,8 @@ def sweep(
     """Clean up after runs of dead or ended owners; returns the number of deleted files per table.
 
     An error for one record is logged and does not stop the others. `confirm`: called before the files of a record are
-    deleted; an error from it leaves them. `may_ask`: whether the table's catalog may be asked now; else the record waits
-    for a later sweep.
+    deleted; an error from it leaves them. `may_ask`: whether the table's catalog may be asked now; if not, the record
+    waits for a later sweep.
     """
     removed: dict[TableName, int] = {}
     for record in records.all():
