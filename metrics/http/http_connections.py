@@ -28,7 +28,7 @@ LOGGER = logging.getLogger(__name__)
 MOST_CONNECTIONS = 64
 """At the same time, a thread each. Scrapers, probes and browsers need a few."""
 KEPT_FOR_PROBES = 8
-"""Connections of these that answer nothing but `/healthz` and `/readyz`, however many requests there are."""
+"""Of these connections. All requests but `/healthz` and `/readyz` are asked to come again when only these are left."""
 MOST_THREADS = 2 * MOST_CONNECTIONS
 """With those of connections that were closed for others and have not ended yet."""
 EXCHANGE_SECONDS = 30.0
