@@ -96,14 +96,25 @@ class Rewriting:
     slots: SlotPool
     cluster: ClusterWatch
 
-    def sweep(self, now: float, grace_seconds: float) -> Mapping[TableName, int]:
+    def sweep(
+        self, now: float, grace_seconds: float, may_ask: Callable[[TableName], bool] = lambda _table: True
+    ) -> Mapping[TableName, int]:
         """Delete outputs of ended runs that no snapshot references; returns how many, by table.
 
+        `may_ask`: whether the table's catalog may be asked now.
+
         Raises:
-            FirnlineError: the records, a catalog or a store does not answer; the next sweep goes on.
+            OSError: the folder of the records cannot be read.
         """
-        confirm = self.rewriter.right.confirm
-        return sweep(self.records, self.catalogs, self.cache, now=now, grace_seconds=grace_seconds, confirm=confirm)
+        return sweep(
+            self.records,
+            self.catalogs,
+            self.cache,
+            now=now,
+            grace_seconds=grace_seconds,
+            confirm=self.rewriter.right.confirm,
+            may_ask=may_ask,
+        )
 
 
 def rewriting(

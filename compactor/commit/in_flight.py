@@ -93,8 +93,7 @@ class Verdict(Enum):
 
 def judge(record: Record, *, owner_dead: bool | None, head: int | None, now: float, grace_seconds: float) -> Verdict:
     """Decide whether the unreferenced outputs of `record` may be deleted. Pure."""
-    alive = record.lease_until > now if owner_dead is None else not owner_dead
-    if alive and not record.abandoned:
+    if _under_way(record, owner_dead, now):
         return Verdict.LEAVE
     if record.seen_at is None or record.seen_head == UNREAD_HEAD:
         return Verdict.NOTE_HEAD
@@ -102,6 +101,12 @@ def judge(record: Record, *, owner_dead: bool | None, head: int | None, now: flo
     if head != record.seen_head or (over and now - record.seen_at > grace_seconds):
         return Verdict.CLEAN
     return Verdict.LEAVE
+
+
+def _under_way(record: Record, owner_dead: bool | None, now: float) -> bool:
+    """Whether the owner lives and has not ended this run: then the table's head does not matter."""
+    alive = record.lease_until > now if owner_dead is None else not owner_dead
+    return alive and not record.abandoned
 
 
 class InFlightRecords:
@@ -120,6 +125,11 @@ class InFlightRecords:
     def location(self) -> str:
         """The folder."""
         return self._folder.path
+
+    @property
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self._clock()
 
     def probe(self) -> None:
         """Write, move, read and remove a test file, so that a problem shows before the first run.
@@ -277,14 +287,18 @@ def sweep(
     now: float,
     grace_seconds: float,
     confirm: Callable[[], None] = lambda: None,
+    may_ask: Callable[[TableName], bool] = lambda _table: True,
 ) -> dict[TableName, int]:
     """Clean up after runs of dead or ended owners; returns the number of deleted files per table.
 
     An error for one record is logged and does not stop the others. `confirm`: called before the files of a record are
-    deleted; an error from it leaves them.
+    deleted; an error from it leaves them. `may_ask`: whether the table's catalog may be asked now; if not, the record
+    waits for a later sweep.
     """
     removed: dict[TableName, int] = {}
     for record in records.all():
+        if not may_ask(record.table):
+            continue
         try:
             count = _sweep_one(records, record, catalogs, cache, now, grace_seconds, confirm)
         except Exception as error:  # noqa: BLE001 - on any error of a catalog or a store the record stays
@@ -304,6 +318,9 @@ def _sweep_one(
     grace: float,
     confirm: Callable[[], None],
 ) -> int:
+    owner_dead = record.owner.is_dead()
+    if _under_way(record, owner_dead, now):
+        return 0  # without a call to the catalog: most records are of live runs
     try:
         table = catalogs.load(record.table)
     except TableMissingError:
@@ -312,16 +329,17 @@ def _sweep_one(
         return 0
     snapshot = head_of(table.metadata, record.ref)
     head = snapshot.snapshot_id if snapshot else None
-    if was_committed(table, record.run_id) and record.owner.is_dead():
+    if was_committed(table, record.run_id) and owner_dead:
         verdict = Verdict.CLEAN  # committed, and cannot be committed again: unreferenced files stay unreferenced
     else:
-        verdict = judge(record, owner_dead=record.owner.is_dead(), head=head, now=now, grace_seconds=grace)
+        verdict = judge(record, owner_dead=owner_dead, head=head, now=now, grace_seconds=grace)
     if verdict is Verdict.NOTE_HEAD:
         # The mark first, then the head: an owner that resumes in between has prepared its commit for this head or an
         # older one, or does not commit.
         records.save(replace(record, seen_head=UNREAD_HEAD, seen_at=now))
         current = head_of(catalogs.load(record.table).metadata, record.ref)
-        records.save(replace(record, seen_head=current.snapshot_id if current else None, seen_at=now))
+        seen_at = max(now, records.now)  # a sweep may take long, and the grace period begins here
+        records.save(replace(record, seen_head=current.snapshot_id if current else None, seen_at=seen_at))
     if verdict is not Verdict.CLEAN:
         return 0
     confirm()

@@ -9,7 +9,8 @@ import logging
 import os
 import ssl
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import bcrypt
@@ -22,24 +23,37 @@ LONGEST_PASSWORD = 72  # bytes that bcrypt uses
 NOBODY = b"$2b$10$WUJM1bm.h80Pl0cpZvZGreh55kFk2zebej9UQvUE7tg1Vr2pH4ZCu"
 """The hash of random bytes that nobody kept. Checked for unknown users, so that the time of an answer does not tell
 which users exist."""
+MOST_CHECKS = 4
+"""Passwords at a time that are hashed or wait for that; the sender of a further one is asked to come again."""
+CHECK_SECONDS = 2.0
+"""A password waits at most this long for the hashes before it, which may have a higher cost than usual."""
+
+
+class BusyError(Exception):
+    """Too many passwords are being checked."""
 
 
 class BasicAuth:
     """Checks credentials against bcrypt hashes.
 
     A hash takes a core for 50 ms on purpose. So the last accepted password of each user is kept as a digest under a
-    random key, and only one password is hashed at a time: a flood of wrong ones costs one core at most, and delays
-    nobody who was accepted before.
+    random key, and only one password is hashed at a time, while a few wait: a flood of wrong ones costs one core and a
+    few threads at most, and delays nobody who was accepted before.
     """
 
     def __init__(self, hashes: Mapping[str, str]) -> None:
         self._hashes = {user: digest.encode() for user, digest in hashes.items()}
         self._key = os.urandom(32)
         self._accepted: dict[str, bytes] = {}
+        self._places = threading.Semaphore(MOST_CHECKS)
         self._one_at_a_time = threading.Lock()
 
     def allows(self, authorization: str | None) -> bool:
-        """Whether the value of an Authorization header names a user and the user's password."""
+        """Whether the value of an Authorization header names a user and the user's password.
+
+        Raises:
+            BusyError: this cannot be found out now.
+        """
         given = _credentials(authorization or "")
         if given is None:
             return False
@@ -47,11 +61,25 @@ class BasicAuth:
         digest = hmac.digest(self._key, password, "sha256")
         if hmac.compare_digest(self._accepted.get(user, b""), digest):
             return True
-        with self._one_at_a_time:
+        with self._turn():
             right = _matches(password, self._hashes.get(user, NOBODY)) and user in self._hashes
         if right:
             self._accepted[user] = digest
         return right
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        if not self._places.acquire(blocking=False):
+            raise BusyError
+        try:
+            if not self._one_at_a_time.acquire(timeout=CHECK_SECONDS):
+                raise BusyError
+            try:
+                yield
+            finally:
+                self._one_at_a_time.release()
+        finally:
+            self._places.release()
 
 
 def _credentials(authorization: str) -> tuple[str, bytes] | None:

@@ -14,18 +14,23 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BufferedIOBase
 from typing import Any, Protocol
 
-from metrics.http.http_access import Certificate
+from metrics.http.http_access import BasicAuth, BusyError, Certificate
 from metrics.status_page import CONTENT_SECURITY
 
 LOGGER = logging.getLogger(__name__)
 MOST_CONNECTIONS = 64
 """At the same time, a thread each. Scrapers, probes and browsers need a few."""
+KEPT_FOR_PROBES = 8
+"""Of these connections. All requests but `/healthz` and `/readyz` are asked to come again when only these are left."""
+MOST_THREADS = 2 * MOST_CONNECTIONS
+"""With those of connections that were closed for others and have not ended yet."""
 EXCHANGE_SECONDS = 30.0
 """To send a request after the start of a connection or the last response, and again to read the response."""
 STUCK_SECONDS = 5.0
@@ -47,7 +52,9 @@ class Answer:
 
 @dataclass
 class Exchange:
-    """What a connection does. `since`: monotonic seconds. `answering`: it has a request; else it waits for one."""
+    """What a connection does. `since`: monotonic seconds. `answering`: it has a request whose sender may send it; else
+    it waits for one, or for the check of a password.
+    """
 
     since: float
     answering: bool = False
@@ -63,6 +70,17 @@ LOG_IN = Answer(
     (("WWW-Authenticate", 'Basic realm="firnline", charset="UTF-8"'),),
 )
 """The response to a client that is not known."""
+COME_AGAIN = Answer(b"Too many requests. Come again.\n", TEXT, HTTPStatus.SERVICE_UNAVAILABLE, (("Retry-After", "1"),))
+Begin = Callable[[bool], bool]
+"""Begin to answer a request, of a probe or not; False: do not answer it."""
+
+
+def refusal(auth: BasicAuth | None, headers: Mapping[str, str]) -> Answer | None:
+    """Why a client is refused: it has not logged in, or its password cannot be checked now. None: it is known."""
+    try:
+        return None if auth is None or auth.allows(headers.get("Authorization")) else LOG_IN
+    except BusyError:
+        return COME_AGAIN
 
 
 def expendable(exchanges: Mapping[Any, Exchange], now: float) -> Any | None:
@@ -88,7 +106,7 @@ class BodyTaker(Protocol):
 
 
 class Server(ThreadingHTTPServer):
-    """Serves what `answer` returns for a path and headers; `taker` gets requests with a body.
+    """Serves what `answer` returns for a path and headers, and the way to begin; `taker` gets requests with a body.
 
     Raises:
         OSError: the address cannot be bound.
@@ -99,7 +117,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(
         self,
-        answer: Callable[[str, Mapping[str, str]], Answer],
+        answer: Callable[[str, Mapping[str, str], Begin], Answer],
         address: tuple[str, int],
         family: socket.AddressFamily,
         certificate: Certificate | None = None,
@@ -110,6 +128,7 @@ class Server(ThreadingHTTPServer):
         self.address_family = family
         self._certificate = certificate
         self._exchanges: dict[socket.socket, Exchange] = {}
+        self._cut_off: set[socket.socket] = set()  # closed, and their threads have not ended yet
         self._lock = threading.Lock()
         super().__init__(address, Handler)
 
@@ -135,6 +154,8 @@ class Server(ThreadingHTTPServer):
         """Make room for a new connection, or refuse it."""
         now = time.monotonic()
         with self._lock:
+            if len(self._exchanges) + len(self._cut_off) >= MOST_THREADS:
+                return False
             if len(self._exchanges) >= MOST_CONNECTIONS:
                 victim = expendable(self._exchanges, now)
                 if victim is None:
@@ -156,25 +177,46 @@ class Server(ThreadingHTTPServer):
             for request in [key for key, each in self._exchanges.items() if each.age(now) > EXCHANGE_SECONDS]:
                 self._cut(request)
 
-    def waits(self, request: socket.socket, *, answering: bool) -> None:
-        """A connection has begun to wait for a request, or to answer one."""
+    def waits(self, request: socket.socket) -> None:
+        """A connection has begun to wait for a request."""
         with self._lock:
-            exchange = self._exchanges.get(request)
-            if exchange is not None:
-                exchange.answering, exchange.since = answering, time.monotonic()
+            self._mark(request, answering=False)
+
+    def begin(self, request: socket.socket, probe: bool = False) -> bool:
+        """Begin to answer a request whose sender may send it; False: do not answer it."""
+        most = MOST_CONNECTIONS if probe else MOST_CONNECTIONS - KEPT_FOR_PROBES
+        with self._lock:
+            answering = {key: each for key, each in self._exchanges.items() if each.answering}
+            if request not in self._exchanges:
+                return False  # it was closed for another one
+            if len(answering) >= most:
+                stuck = expendable(answering, time.monotonic())
+                if stuck is None:
+                    return False
+                self._cut(stuck)
+            self._mark(request, answering=True)
+        return True
 
     def shutdown_request(self, request: Any) -> None:
         with self._lock:
             self._exchanges.pop(request, None)
+            self._cut_off.discard(request)
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:  # noqa: ARG002
         # A client that hangs up is not an error of the service. The default prints a traceback to stderr.
         LOGGER.debug("a request from %s ended early: %r", client_address, sys.exception())
 
+    def _mark(self, request: socket.socket, *, answering: bool) -> None:
+        """The lock is held."""
+        exchange = self._exchanges.get(request)
+        if exchange is not None:
+            exchange.answering, exchange.since = answering, time.monotonic()
+
     def _cut(self, request: socket.socket) -> None:
-        """End a connection; its thread notices at once. The lock is held."""
+        """End a connection; its thread notices at once, unless it waits for something else. The lock is held."""
         del self._exchanges[request]
+        self._cut_off.add(request)
         try:
             # Not SSLSocket.shutdown: for a moment, its thread could then write without encryption.
             socket.socket.shutdown(request, socket.SHUT_RDWR)
@@ -222,7 +264,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile = self._head  # type: ignore[assignment]  # only lines and bodies are read
 
     def handle_one_request(self) -> None:
-        self.server.waits(self.request, answering=False)
+        self.server.waits(self.request)
         self._head.begin()
         try:
             super().handle_one_request()
@@ -231,11 +273,10 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
 
     def do_GET(self) -> None:
-        self.server.waits(self.request, answering=True)
         # Bodies are not read, and must not be taken for the next request.
         if self.headers.get("Content-Length", "0").strip() != "0" or "Transfer-Encoding" in self.headers:
             self.close_connection = True
-        self._send(self.server.answer(self.path, dict(self.headers.items())))
+        self._send(self.server.answer(self.path, dict(self.headers.items()), partial(self.server.begin, self.request)))
 
     do_HEAD = do_GET  # noqa: N815 - the base class names it so
 
@@ -256,8 +297,7 @@ class Handler(BaseHTTPRequestHandler):
         if len(body) < size:  # the client has gone, or was too slow
             self.close_connection = True
             return
-        self.server.waits(self.request, answering=True)
-        self._send(taker.take(self.path, headers, body))
+        self._send(taker.take(self.path, headers, body) if self.server.begin(self.request) else COME_AGAIN)
 
     def handle_expect_100(self) -> bool:
         """The response follows at once, or a POST request asks for its body itself."""

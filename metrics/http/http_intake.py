@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 from metrics.http.http_access import BasicAuth
-from metrics.http.http_connections import LOG_IN, TEXT, Answer
+from metrics.http.http_connections import TEXT, Answer, refusal
 
 MOST_DIGITS = 18
 """Of a length. Python refuses to read numbers of thousands of digits."""
@@ -31,8 +31,9 @@ class Intake:
         """Why the request is refused before its body is read; None: read it."""
         if not self.takes(path):
             return Answer(b"No events are accepted at this address.\n", TEXT, HTTPStatus.NOT_FOUND)
-        if not self.auth.allows(headers.get("Authorization")):
-            return LOG_IN
+        refused = refusal(self.auth, headers)
+        if refused is not None:
+            return refused
         length = headers.get("Content-Length", "")
         if "Transfer-Encoding" in headers or not length.isdecimal():
             return Answer(b"Send the header Content-Length.\n", TEXT, HTTPStatus.LENGTH_REQUIRED)

@@ -23,7 +23,7 @@ from compactor.runs.dispatcher import Work
 from compactor.runs.pauses import Pause
 from metrics.debt_collector import TableSummary
 from metrics.http.http_access import BasicAuth, Certificate
-from metrics.http.http_connections import LOG_IN, TEXT, Answer, Server
+from metrics.http.http_connections import COME_AGAIN, TEXT, Answer, Begin, Server, refusal
 from metrics.http.http_intake import Intake
 from metrics.recent_work import Finished, Running
 from metrics.slot_collector import SlotUse
@@ -53,18 +53,30 @@ class Site:
     work: Callable[[], Work | None] = lambda: None
     pauses: Callable[[], Sequence[Pause]] = tuple
 
-    def answer(self, path: str, headers: Mapping[str, str], auth: BasicAuth | None = None) -> Answer:
+    def answer(
+        self,
+        path: str,
+        headers: Mapping[str, str],
+        begin: Begin = lambda _probe: True,
+        auth: BasicAuth | None = None,
+    ) -> Answer:
         """Build the response to GET `path`; if that fails, log the error and return status 500.
 
         With `auth`, a client that does not log in learns only whether the service is alive and ready: probes need that.
+        `begin` is called once it is known that the client may read the page.
         """
         place = path.partition("?")[0]
-        known = auth is None or auth.allows(headers.get("Authorization"))
-        if not known and place not in _PROBES:
-            return LOG_IN
+        probe = place in _PROBES
+        refused = refusal(auth, headers)
+        if refused is not None and not probe:
+            return refused
+        if not begin(probe):
+            return COME_AGAIN
         try:
             answer = self._route(place, headers)
-            return answer if known else replace(answer, body=f"{answer.status.phrase}\n".encode(), content_type=TEXT)
+            if refused is None:
+                return answer
+            return replace(answer, body=f"{answer.status.phrase}\n".encode(), content_type=TEXT)
         except Exception:
             # Log the cause only: an error message can hold an address or a key that the client must not see.
             LOGGER.exception("cannot build the response to GET %r", path)
@@ -174,7 +186,7 @@ class MetricsServer:
 
 
 def _bind(
-    answer: Callable[[str, Mapping[str, str]], Answer],
+    answer: Callable[[str, Mapping[str, str], Begin], Answer],
     host: str,
     port: int,
     certificate: Certificate | None,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from compactor.lease.holder import LeaseHolder
     from streaming.kafka.shard_group import ShardGroup
     from streaming.ledger.driver_ledger import DriverLedger
+    from streaming.service.in_flight_sweep import InFlightSweep
     from streaming.service.settings_reload import SettingsReload
     from streaming.service.streams import Streams
 
@@ -62,6 +63,7 @@ class ServiceState:
     pauses: PauseWatch | None = None
     limits: Limits = NO_LIMITS
     dispatcher: Dispatcher | None = None
+    sweep: InFlightSweep | None = None
     ledger: DriverLedger | None = None
     group: ShardGroup | None = None
     streams: Streams | None = None
@@ -173,6 +175,7 @@ class ServiceState:
         for part, trouble in (
             ("settings", "" if self.reload is None else self.reload.trouble),
             ("pauses", "" if self.pauses is None else self.pauses.trouble),
+            ("in-flight sweep", "" if self.sweep is None else self.sweep.trouble),
         ):
             details |= {part: trouble} if trouble else {}
         details |= {f"run of {table}": "hangs and was given up; restart firnline" for table in work.lost}

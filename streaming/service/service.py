@@ -10,7 +10,7 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,7 +21,7 @@ from py4j.protocol import Py4JNetworkError
 
 from compactor.debt.board import DebtBoard
 from compactor.errors import FirnlineError, retried
-from compactor.events import Event, RunCommitted, UnreferencedFilesRemoved
+from compactor.events import Event, RunCommitted
 from compactor.iceberg.tables import Catalogs
 from compactor.lease.holder import LeaseHolder
 from compactor.lease.opening import lease_store
@@ -49,6 +49,7 @@ from streaming.ledger.heard import AnyHeard
 from streaming.logs.events import LOG, log_event
 from streaming.service.controls import Controls
 from streaming.service.event_bus import EventBus
+from streaming.service.in_flight_sweep import InFlightSweep, MayAsk
 from streaming.service.pages import ServiceState, metrics_server
 from streaming.service.streams import Streams
 from streaming.wiring import Rewriting, check_run_settings, history_of, manifest_cache, rewriting
@@ -61,7 +62,6 @@ HISTORY_SECONDS = 4.0
 HOOK_SECONDS = 2.0
 PRODUCER_SECONDS = 3.0
 OFFSETS_SECONDS = 60.0
-IN_FLIGHT_SWEEP_SECONDS = 15.0
 
 
 class Service:
@@ -88,7 +88,6 @@ class Service:
         self._controls = Controls(settings, path, self._state, clock)
         self._stop_steps = ExitStack()
         self._stop_by = 0.0
-        self._parts: Rewriting | None = None
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._recorder = Recorder(registry)
@@ -130,7 +129,7 @@ class Service:
         requests = OpenRequests(checkpoint, right.confirm)
         self._board.restore_requests(requests.load(), requests.save)
         session = self._start_session()
-        self._parts = parts = rewriting(
+        parts = rewriting(
             self._settings,
             session,
             self._catalogs,
@@ -143,7 +142,7 @@ class Service:
         )
         self._state.slots, self._state.cluster = parts.slots, parts.cluster
         self._at_stop("cluster", parts.cluster.stop)
-        self._sweep_in_flight()
+        self._start_sweep(parts)
         self._start_work(session, parts, checkpoint)
         self._state.ready, self._state.starting = True, False
         LOG.info("ready: %d rewrite slots, checkpoint %s", parts.slots.book.capacity, checkpoint)
@@ -154,7 +153,7 @@ class Service:
         Raises:
             FirnlineError: Spark's JVM has ended, or another service has taken over: only a new process can go on.
         """
-        next_sweep, state = 0.0, self._state
+        state = self._state
         while not stop.wait(1.0):
             state.beat = state.ticks()
             if state.lease is not None:
@@ -166,9 +165,8 @@ class Service:
             if state.streams is not None:
                 with jvm_needed():
                     state.streams.check()
-            if time.monotonic() >= next_sweep:
-                self._sweep_in_flight()
-                next_sweep = time.monotonic() + IN_FLIGHT_SWEEP_SECONDS
+            if state.sweep is not None:
+                state.sweep.check()
 
     def reload(self) -> None:
         """Read the settings file within a second. Called by a signal handler."""
@@ -248,6 +246,22 @@ class Service:
             history.start()  # before Spark: a table that is no history table is refused early
             self._bus.subscribe(history)
             self._at_stop("history", lambda: history.stop(HISTORY_SECONDS))
+
+    def _start_sweep(self, parts: Rewriting) -> None:
+        """Clean up after ended runs, now and then again and again. Observe mode deletes nothing."""
+        if self._observe:
+            return
+        state, grace = self._state, self._settings.service.grace_seconds
+
+        def swept(may_ask: MayAsk) -> Mapping[TableName, int]:
+            return parts.sweep(self._clock(), grace, may_ask)
+
+        def available(catalog: str) -> bool:
+            return state.ledger is None or state.ledger.breakers.available(catalog)
+
+        state.sweep = sweep = InFlightSweep(swept, available, self._bus.publish)
+        self._at_stop("in-flight sweep", lambda: sweep.stop(self._stop_by - time.monotonic()))
+        sweep.check()
 
     def _start_work(self, session: SparkSession, parts: Rewriting, checkpoint: str) -> None:
         """Hooks, shard group, dispatcher, ledger and streams, in this order."""
@@ -385,17 +399,6 @@ class Service:
         dispatcher = self._state.dispatcher
         if dispatcher is not None and not dispatcher.stop(self._stop_by - time.monotonic()):
             LOG.warning("a rewrite still runs; the next start deletes its unreferenced outputs")
-
-    def _sweep_in_flight(self) -> None:
-        if self._observe or self._parts is None:
-            return
-        try:
-            removed = self._parts.sweep(self._clock(), self._settings.service.grace_seconds)
-        except (FirnlineError, OSError) as error:
-            LOG.warning("in-flight records could not be swept, next try in %ss: %s", IN_FLIGHT_SWEEP_SECONDS, error)
-            return
-        for table, files in removed.items():
-            self._bus.publish(UnreferencedFilesRemoved(table, files))
 
 
 @contextmanager

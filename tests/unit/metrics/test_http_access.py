@@ -8,7 +8,10 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import bcrypt
@@ -18,10 +21,12 @@ from prometheus_client import CollectorRegistry
 from compactor.errors import InputError
 from compactor.settings.http import HttpSettings
 from compactor.settings.tree import load_settings
+from metrics.http import http_access
 from metrics.http.http_access import NOBODY, BasicAuth, Certificate
 from metrics.http.http_connections import MOST_CONNECTIONS
 from metrics.http.http_server import MetricsServer, Site
 from metrics.status_page import Health
+from tests.integration.service_process import wait_for
 from tests.services.certificates import Certificates, issue
 
 PASSWORD = "correct horse: é"  # noqa: S105
@@ -190,6 +195,63 @@ def test_a_password_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not auth.allows(basic("me", "wrong"))
     assert auth.allows(basic("me", PASSWORD))
     assert len(hashed) == 2
+
+
+class SlowHash:
+    """Hashes that take until `released`, and how many began."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.released, self.began, self._real = threading.Event(), threading.Semaphore(0), bcrypt.checkpw
+        monkeypatch.setattr(bcrypt, "checkpw", self._checkpw)
+
+    def _checkpw(self, password: bytes, digest: bytes) -> bool:
+        self.began.release()
+        self.released.wait(60)
+        return self._real(password, digest)
+
+
+def test_a_flood_of_wrong_passwords_starves_neither_probes_nor_known_clients(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_access, "CHECK_SECONDS", 60.0)
+    auth = BasicAuth({"me": HASH})
+    private = served(auth=auth)
+    assert get(private, "/metrics", basic("me", PASSWORD))[0] == 200
+    slow = SlowHash(monkeypatch)
+    flood = [socket.create_connection(private.address, timeout=60) for _ in range(100)]
+    request = f"GET /metrics HTTP/1.1\r\nAuthorization: {basic('me', 'wrong')}\r\n\r\n".encode()
+    try:
+        for client in flood:
+            with suppress(OSError):  # closed for another client
+                client.sendall(request)
+        wait_for("a full queue", lambda: auth._places._value == 0)
+        assert [get(private, "/healthz")[0] for _ in range(20)] == [200] * 20
+        assert get(private, "/healthz", basic("me", "wrong")) == (200, "OK\n")
+        assert get(private, "/metrics", basic("me", PASSWORD))[0] == 200
+        assert get(private, "/metrics", basic("me", "wrong"))[0] == 503
+        slow.released.set()
+        wait_for("the answers", lambda: get(private, "/metrics", basic("me", "wrong"))[0] == 401)
+    finally:
+        slow.released.set()
+        for client in flood:
+            client.close()
+        private.stop()
+
+
+def test_a_password_that_waits_too_long_is_asked_to_come_again(
+    private: MetricsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http_access, "CHECK_SECONDS", 0.01)
+    slow = SlowHash(monkeypatch)
+    with ThreadPoolExecutor(1) as pool:
+        try:
+            first = pool.submit(get, private, "/metrics", basic("me", PASSWORD))
+            assert slow.began.acquire(timeout=60)
+            assert get(private, "/metrics", basic("me", PASSWORD))[0] == 503
+        finally:
+            slow.released.set()
+        assert first.result()[0] == 200
+    assert get(private, "/metrics", basic("me", PASSWORD))[0] == 200
 
 
 # Settings

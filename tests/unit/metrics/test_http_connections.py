@@ -11,12 +11,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from metrics.http import http_connections
-from metrics.http.http_connections import HEAD_BYTES, MOST_CONNECTIONS, STUCK_SECONDS, Exchange, expendable
+from metrics.http.http_connections import (
+    HEAD_BYTES,
+    KEPT_FOR_PROBES,
+    MOST_CONNECTIONS,
+    MOST_THREADS,
+    STUCK_SECONDS,
+    Exchange,
+    expendable,
+)
 from metrics.http.http_server import MetricsServer, Site
 from metrics.status_page import Counting, Health
 from tests.integration.service_process import wait_for
 
 CANARY = "c4n4ry"
+PAGES = MOST_CONNECTIONS - KEPT_FOR_PROBES
 
 
 @pytest.fixture
@@ -155,21 +164,73 @@ def test_a_response_that_nobody_reads_is_ended(monkeypatch: pytest.MonkeyPatch) 
         server.stop()
 
 
+class Slow:
+    """A server whose status page takes until `released`, and clients that have asked for it."""
+
+    def __init__(self, clients: int) -> None:
+        self.released, self.entered = threading.Event(), threading.Semaphore(0)
+        site = Site(CollectorRegistry(), lambda: Health(live=True, ready=True), counting=self._counting)
+        self.server = MetricsServer(site, "127.0.0.1", 0)
+        self.server.start()
+        self.clients = [socket.create_connection(self.server.address, timeout=60) for _ in range(clients)]
+        for client in self.clients:
+            client.sendall(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+
+    def _counting(self) -> Counting:
+        self.entered.release()
+        self.released.wait(60)
+        return Counting(1, 1)
+
+    def close(self) -> None:
+        self.released.set()
+        for client in self.clients:
+            client.close()
+        self.server.stop()
+
+
+def test_while_pages_take_long_probes_are_answered_and_other_requests_are_asked_to_come_again() -> None:
+    slow = Slow(PAGES)
+    try:
+        for _ in range(PAGES):
+            assert slow.entered.acquire(timeout=60)
+        assert [status_of(slow.server) for _ in range(2 * KEPT_FOR_PROBES)] == [200] * 2 * KEPT_FOR_PROBES
+        head = send(slow.server, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"Retry-After: 1\r\n" in head
+        slow.released.set()
+        assert all(client.recv(12) == b"HTTP/1.1 200" for client in slow.clients)
+        assert status_of(slow.server, "/") == 200
+    finally:
+        slow.close()
+
+
+def test_a_page_that_is_stuck_is_closed_before_a_request_is_asked_to_come_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = Slow(PAGES)
+    try:
+        for _ in range(PAGES):
+            assert slow.entered.acquire(timeout=60)
+        monkeypatch.setattr(http_connections, "STUCK_SECONDS", 0.0)
+        assert status_of(slow.server, "/metrics") == 200
+    finally:
+        slow.close()
+
+
 def test_a_new_client_is_refused_only_while_all_are_being_answered() -> None:
     released, entered = threading.Event(), threading.Semaphore(0)
 
-    def counting() -> Counting:
+    def health() -> Health:
         entered.release()
         released.wait(60)
-        return Counting(1, 1)
+        return Health(live=True, ready=True)
 
-    site = Site(CollectorRegistry(), lambda: Health(live=True, ready=True), counting=counting)
-    server = MetricsServer(site, "127.0.0.1", 0)
+    server = MetricsServer(Site(CollectorRegistry(), health), "127.0.0.1", 0)
     server.start()
     busy = [socket.create_connection(server.address, timeout=60) for _ in range(MOST_CONNECTIONS)]
     try:
         for client in busy:
-            client.sendall(b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n")
+            client.sendall(b"GET /healthz HTTP/1.1\r\nConnection: close\r\n\r\n")
         for _ in busy:
             assert entered.acquire(timeout=60)
         with socket.create_connection(server.address, timeout=20) as refused:
@@ -182,3 +243,28 @@ def test_a_new_client_is_refused_only_while_all_are_being_answered() -> None:
         for client in busy:
             client.close()
         server.stop()
+
+
+def test_threads_of_closed_connections_count_until_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their pages take long, and closing a connection does not end that."""
+    monkeypatch.setattr(http_connections, "STUCK_SECONDS", 0.0)
+    slow = Slow(0)
+    clients = slow.clients
+    try:
+        for _ in range(3 * MOST_CONNECTIONS):
+            client = socket.create_connection(slow.server.address, timeout=60)
+            clients.append(client)
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        wait_for("all threads to be used", lambda: handlers() == MOST_THREADS)
+        with socket.create_connection(slow.server.address, timeout=20) as refused:
+            assert closed(refused)
+        assert handlers() == MOST_THREADS
+        slow.released.set()
+        wait_for("an answer", lambda: handlers() <= MOST_CONNECTIONS)
+        assert status_of(slow.server) == 200
+    finally:
+        slow.close()
+
+
+def handlers() -> int:
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())

@@ -12,8 +12,9 @@ import bcrypt
 import pytest
 from prometheus_client import CollectorRegistry
 
+from metrics.http import http_connections
 from metrics.http.http_access import BasicAuth
-from metrics.http.http_connections import TEXT, Answer
+from metrics.http.http_connections import MOST_CONNECTIONS, TEXT, Answer
 from metrics.http.http_intake import Intake
 from metrics.http.http_server import MetricsServer, Site
 from metrics.status_page import Health
@@ -103,6 +104,15 @@ def test_chunks_are_refused(receiver: Receiver) -> None:
     chunked = head(5, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
     assert send(receiver.server, chunked).startswith(b"HTTP/1.1 411 ")
     assert receiver.taken == []
+
+
+def test_a_body_that_cannot_be_taken_now_is_asked_to_come_again(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert receiver.post("/v1/events", b"x") == 202
+    monkeypatch.setattr(http_connections, "KEPT_FOR_PROBES", MOST_CONNECTIONS)
+    assert receiver.post("/v1/events", b"y") == 503
+    assert receiver.taken == [("/v1/events", b"x")]
 
 
 def test_half_a_body_is_not_taken(receiver: Receiver) -> None:

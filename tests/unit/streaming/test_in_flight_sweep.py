@@ -1,0 +1,129 @@
+"""The sweep of in-flight records holds up neither the main loop nor the stop, whatever its catalogs do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from compactor.events import Event, UnreferencedFilesRemoved
+from compactor.settings.tree import load_settings
+from compactor.table_names import TableName
+from streaming.service.in_flight_sweep import LONG_SECONDS, PAUSE_SECONDS, InFlightSweep, MayAsk
+from streaming.service.pages import ServiceState
+from streaming.service.service import Service
+from tests.integration.service_process import wait_for
+
+TABLE = TableName("lake", ("db",), "t")
+
+
+class Scene:
+    """A sweep whose catalog answers once it is released, and a clock."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.began = 0
+        self.released = threading.Event()
+        self.silent = set[str]()
+        self.asked = list[bool]()
+        self.events = list[Event]()
+        self.error: Exception | None = None
+        self.sweep = InFlightSweep(self._sweep, lambda name: name not in self.silent, self._heard, lambda: self.now)
+
+    def _heard(self, event: Event) -> None:
+        self.events.append(event)
+
+    def _sweep(self, may_ask: MayAsk) -> Mapping[TableName, int]:
+        self.began += 1
+        assert self.released.wait(60)
+        self.asked.append(may_ask(TABLE))
+        if self.error is not None:
+            raise self.error
+        return {TABLE: 3}
+
+    def ended(self) -> bool:
+        return self.sweep._since is None
+
+
+@pytest.fixture
+def scene() -> Iterator[Scene]:
+    made = Scene()
+    yield made
+    made.released.set()
+
+
+def test_one_sweep_at_a_time_and_none_is_waited_for(scene: Scene) -> None:
+    for _ in range(3):
+        scene.sweep.check()
+        scene.now += 10 * PAUSE_SECONDS
+    wait_for("the sweep", lambda: scene.began == 1)
+    scene.released.set()
+    wait_for("its end", scene.ended)
+    assert scene.events == [UnreferencedFilesRemoved(TABLE, 3)]
+    scene.sweep.check()
+    assert scene.began == 1, "the pause begins with its end"
+    scene.now += PAUSE_SECONDS
+    scene.sweep.check()
+    wait_for("the next sweep", lambda: scene.began == 2)
+
+
+@pytest.mark.parametrize("error", [OSError("the folder"), ValueError("unexpected")])
+def test_the_sweeps_outlive_an_error(scene: Scene, error: Exception) -> None:
+    scene.error = error
+    scene.released.set()
+    for number in (1, 2):
+        scene.sweep.check()
+        wait_for("its end", lambda number=number: len(scene.asked) == number and scene.ended())
+        scene.now += PAUSE_SECONDS
+
+
+def test_a_catalog_whose_breaker_is_open_is_not_asked(scene: Scene) -> None:
+    scene.silent.add(TABLE.catalog)
+    scene.released.set()
+    scene.sweep.check()
+    wait_for("its end", scene.ended)
+    assert scene.asked == [False]
+
+
+def test_the_stop_does_not_wait_for_a_silent_catalog_and_no_further_table_is_asked(scene: Scene) -> None:
+    scene.sweep.check()
+    scene.sweep.stop(-1.0)
+    scene.released.set()
+    wait_for("its end", scene.ended)
+    assert scene.asked == [False]
+    scene.now += PAUSE_SECONDS
+    scene.sweep.check()
+    assert scene.began == 1
+
+
+def test_a_sweep_that_takes_long_is_shown_and_asks_for_no_new_process(scene: Scene) -> None:
+    state = ServiceState(ready=True, sweep=scene.sweep)
+    assert state.health.details == {}
+    scene.sweep.check()
+    scene.now += LONG_SECONDS + 60
+    health = state.health
+    assert (health.live, health.ready) == (True, True)
+    assert "takes 6 min" in health.details["in-flight sweep"]
+    scene.released.set()
+    wait_for("its end", scene.ended)
+    assert state.health.details == {}
+
+
+def test_the_main_loop_comes_round_while_a_catalog_does_not_answer(scene: Scene, tmp_path: Path) -> None:
+    catalog = f'{{"lake": {{"type": "sql", "uri": "sqlite:///{tmp_path}/c.db", "warehouse": "file://{tmp_path}"}}}}'
+    service = Service(load_settings(None, {"FIRNLINE_CATALOGS": catalog, "FIRNLINE_HTTP__PORT": "0"}))
+    state, stop = service._state, threading.Event()
+    state.sweep = scene.sweep
+    loop = threading.Thread(target=service.run_until, args=(stop,), daemon=True)
+    loop.start()
+    try:
+        wait_for("the sweep", lambda: scene.began == 1)
+        beat = state.beat
+        wait_for("another round", lambda: state.beat != beat)
+    finally:
+        stop.set()
+        scene.released.set()
+        loop.join(60)
+    assert not loop.is_alive()
