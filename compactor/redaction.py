@@ -20,7 +20,7 @@ HIDDEN: Final = "********"
 _SECRETS: Final = (
     "secret", "passw", "passphrase", "token", "credential", "jaas", "private", "basic_?auth", "account[._-]?key",
     "api[._-]?key", "sse[.]key", "connection[._-]?string", "encryption[._-]?key", "keystore[.]key",
-    "header[.](?!accept|content-|user-agent|x-iceberg-)",
+    "fs[.]azure[.]sas[.]", "ssl[.]key[.]pem", "header[.](?!accept|content-|user-agent|x-iceberg-)",
 )  # fmt: skip
 SECRET_NAMES: Final = "|".join(_SECRETS)
 """Names of settings whose values are secret, ignoring case; valid in Java too. A header is secret unless it is known to
@@ -36,7 +36,8 @@ _HARMLESS: Final = frozenset({"", "true", "false", "none", "null"})
 _IN_URL: Final = re.compile(r"(://[^/@:\s\"]*:)([^/@\s\"]+)(@)")
 _PARTS: Final = re.compile(r"""(?:passw(?:or)?d|secret|key|signature)\s*=\s*["']?([^"';,&\s]+)""", re.IGNORECASE)
 """Secrets inside of a value: of Kafka's JAAS configuration, of a connection string."""
-_PASSWORD_OPTION: Final = re.compile(r"(?:passw(?:or)?d|secret)\w*\s*=", re.IGNORECASE)
+_PASSWORD_OPTION: Final = re.compile(r"((?:passw(?:or)?d|secret)\w*\s*=\s*[\"']?)([^\"';,&\s]+)", re.IGNORECASE)
+"""A password beside other things: in options of Java, in an address."""
 _VALUE: Final = r"(?:\\[^\s\"']|[^\s\"',;&}\])\\]){4,}"
 """A value without quotes, also inside of a string of JSON: never the backslash of a quote, or the line would break."""
 _QUOTE: Final = r"(?:\\?[\"'])?"
@@ -71,12 +72,17 @@ def holds_secret(text: str) -> bool:
 
 def shown(name: str, value: str) -> str:
     """The value of a property as it may be shown."""
-    return HIDDEN if is_secret(name, value) else without_password(value)
+    return HIDDEN if is_secret(name, value) else _without_secrets(value)
 
 
 def without_password(text: str) -> str:
     """The text, with passwords in URLs hidden."""
     return _IN_URL.sub(rf"\1{HIDDEN}\3", text)
+
+
+def _without_secrets(text: str) -> str:
+    """The text, with all secrets inside of it hidden, also short ones."""
+    return _PASSWORD_OPTION.sub(rf"\1{HIDDEN}", hide(text))
 
 
 def masked(tree: Any, *, secret: bool = False) -> Any:
@@ -87,7 +93,7 @@ def masked(tree: Any, *, secret: bool = False) -> Any:
         return [masked(value, secret=secret) for value in tree]
     if secret:
         return HIDDEN
-    return without_password(tree) if isinstance(tree, str) else tree
+    return _without_secrets(tree) if isinstance(tree, str) else tree
 
 
 def secrets_in(tree: Any, *, secret: bool = False) -> Iterator[str]:
@@ -102,6 +108,7 @@ def secrets_in(tree: Any, *, secret: bool = False) -> Iterator[str]:
         text = str(tree)
         for _, password, _ in _IN_URL.findall(text):
             yield from (password, unquote(password))
+        yield from (password for _, password in _PASSWORD_OPTION.findall(text))
         if secret:
             yield from (text, *_PARTS.findall(text), *text.split(":", 1)[1:])  # client:secret of OAuth2
 

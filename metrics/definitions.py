@@ -190,7 +190,7 @@ BUILD_INFO = gauge(
 )
 SERVICE_READY = gauge(
     "firnline_service_ready",
-    "1 if /readyz answers 200, else 0.",
+    "1 if /readyz answers 200, else 0. The query of commit events is looked at about once a second.",
     "Open /readyz: its body names the failing part.",
 )
 ACTIVE = gauge(

@@ -30,6 +30,8 @@ DAMAGED: Final = "its document is damaged; it holds until `firnline resume`"
 READ_SECONDS: Final = 5.0
 """Between two looks at the folder: with the second after which a run notices, well within 15 s."""
 DAY_SECONDS: Final = 86_400.0
+LATEST: Final = 253_402_300_799.0
+"""The end of the year 9999, in seconds since the epoch: no date is later."""
 SILENT_SECONDS: Final = 60.0
 """Without a look that succeeded, after which the pauses are reported as not readable."""
 _LONGEST_NAME: Final = 200  # of a file; most file systems allow 255 bytes, and a temporary name is longer
@@ -137,6 +139,10 @@ def _pause(glob: str, document: Any) -> Pause:
     since, until, reason = document["since"], document["until"], document["reason"]
     numbers = [since] if until is None else [since, until]
     if not isinstance(reason, str) or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
+        raise ValueError(f"not a pause: {document}")
+    if until is not None and until > LATEST:
+        until = None
+    if any(not abs(n) <= LATEST for n in (since, until or 0.0)):  # not a number, or no date
         raise ValueError(f"not a pause: {document}")
     return Pause(glob, float(since), None if until is None else float(until), reason)
 

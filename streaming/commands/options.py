@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -78,6 +79,8 @@ def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str
     def read(_context: click.Context, _parameter: click.Parameter, text: str) -> tuple[Any, ...]:
         try:
             found = tuple(kind(part) for part in text.split(",") if part.strip())
+            if any(isinstance(number, float) and not math.isfinite(number) for number in found):
+                raise ValueError(text)  # noqa: TRY301
         except ValueError:
             raise click.BadParameter(f"{text!r} is not a list of numbers such as 2,4,8") from None
         if any(number < least for number in found):

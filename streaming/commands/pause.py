@@ -24,6 +24,8 @@ from streaming.commands.options import OUTPUT, print_json
 
 EVERYTHING = "*"
 LONGEST_REASON = 500
+LONGEST_SECONDS = 3_653 * 86_400.0
+"""Ten years."""
 
 
 def _glob(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
@@ -37,6 +39,10 @@ def _glob(_context: click.Context, _parameter: click.Parameter, text: str | None
 
 def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | None) -> float | None:
     found = None if text is None else read_seconds(text)
+    if isinstance(found, float) and found > LONGEST_SECONDS:
+        raise click.BadParameter(
+            f"{text!r} is more than ten years: leave out --for, and the pause holds until `firnline resume`"
+        )
     if found is None or (isinstance(found, float) and found > 0):
         return found
     raise click.BadParameter(f"{text!r} is not a time: write e.g. 30min, 2h or 1d")

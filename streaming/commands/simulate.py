@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,12 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> t
     return tuple(parse_bytes(part) for part in text.split(","))
 
 
+def _finite(_context: click.Context, _parameter: click.Parameter, number: float) -> float:
+    if not math.isfinite(number):
+        raise click.BadParameter(f"{number:g} is not a number of seconds")
+    return number
+
+
 @dataclass(frozen=True)
 class Contender:
     name: str
@@ -55,7 +62,8 @@ class Contender:
 @click.option("--size", "sizes", default="1MB", show_default=True, callback=_sizes, help="File sizes, used in turn, "
               "e.g. 1MB,40MB. MB: 10^6 bytes, MiB: 2^20.")  # fmt: skip
 @click.option("--files", default=1, show_default=True, type=click.IntRange(1), help="Files per commit and bucket.")
-@click.option("--interval", default=60.0, show_default=True, type=click.FloatRange(0), help="Seconds between commits.")
+@click.option("--interval", default=60.0, show_default=True, type=click.FloatRange(0), callback=_finite,
+              help="Seconds between commits.")  # fmt: skip
 @click.option("--pattern", type=click.Choice(["regular", "bursts", "idle", "upserts"]),
               default="regular", show_default=True, help=f"bursts: {BURST} commits, then two idle hours. idle: "
               "two idle hours after every commit, the worst case for settling. upserts: each commit also adds an "
@@ -108,7 +116,7 @@ def _growth(text: str) -> float:
         growth = float(text)
     except ValueError:
         growth = 0.0
-    if growth <= 1:
+    if not 1 < growth < math.inf:
         raise InputError(f"--growth {text}: must be a number above 1; 8 rewrites few bytes, 4 leaves fewer small files")
     return growth
 

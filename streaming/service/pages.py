@@ -72,6 +72,8 @@ class ServiceState:
     ticks: Callable[[], float] = time.monotonic
     beat: float | None = None
     """When the main loop last came round; None before its start and after its end."""
+    events_read: bool = True
+    """Whether the query of commit events ran when the main loop last came round: a scrape must not ask Spark's JVM."""
 
     @property
     def active(self) -> bool:
@@ -156,6 +158,21 @@ class ServiceState:
         }
 
     @property
+    def _not_ready(self) -> dict[str, str]:
+        """Parts without which the service is not ready, beside the query of commit events."""
+        troubles = {
+            "lease": "" if self.lease is None else self.lease.trouble,
+            "shard group": "" if self.group is None else self.group.trouble,
+            "executors": "" if self.cluster is None else self.cluster.state.trouble,
+        }
+        return {part: trouble for part, trouble in troubles.items() if trouble}
+
+    @property
+    def ready_for_scrape(self) -> bool:
+        """`health.ready`, without a call of Spark's JVM."""
+        return self.ready and self.events_read and not self._not_ready
+
+    @property
     def health(self) -> Health:
         """Ready after the start, which waits for the lease, while all parts work.
 
@@ -181,17 +198,13 @@ class ServiceState:
         details |= {f"run of {table}": "hangs and was given up; restart firnline" for table in work.lost}
         hangs = self._hangs
         details |= hangs
-        troubles = {
-            "lease": "" if lease is None else lease.trouble,
-            "shard group": "" if self.group is None else self.group.trouble,
-            "executors": "" if self.cluster is None else self.cluster.state.trouble,
-        }
-        details |= {part: trouble for part, trouble in troubles.items() if trouble}
+        troubles = self._not_ready
+        details |= troubles
         details = {part: hide(text) for part, text in details.items()}
         dead = bool(hangs) or len(work.lost) > MOST_LOST or (self.streams is not None and self.streams.dead)
         return Health(
             live=not dead,
-            ready=self.ready and EVENTS_QUERY not in streams and not any(troubles.values()),
+            ready=self.ready and EVENTS_QUERY not in streams and not troubles,
             details=details,
             active=self.active,
             deployment="" if lease is None else lease.deployment,
@@ -215,7 +228,7 @@ def metrics_server(
     collector = DebtCollector(
         board,
         lambda: state.work,
-        lambda: state.ready,
+        lambda: state.ready_for_scrape,
         version=VERSION,
         worst_partitions=worst,
         waiting_looks=lambda: state.waiting_looks,

@@ -45,6 +45,7 @@ from streaming.kafka.shard_group import ShardGroup, group_deployment, member_nam
 from streaming.kafka.topic_sample import check_commit_topic
 from streaming.kafka.topic_watch import TopicWatch
 from streaming.ledger.driver_ledger import Around, DriverLedger
+from streaming.ledger.event_reader import EVENTS_QUERY
 from streaming.ledger.heard import AnyHeard
 from streaming.logs.events import LOG, log_event
 from streaming.service.controls import Controls
@@ -165,6 +166,7 @@ class Service:
             if state.streams is not None:
                 with jvm_needed():
                     state.streams.check()
+                    state.events_read = EVENTS_QUERY not in state.streams.troubles
             if state.sweep is not None:
                 state.sweep.check()
 

@@ -29,6 +29,7 @@ SECRET = 'canary-Zk9"4\\f é&+/='  # noqa: S105
         "jdbc.password", "spark.sql.catalog.lake.s3.secret-access-key", "spark.hadoop.fs.s3a.secret.key",
         "spark.authenticate.secret", "spark.sql.catalog.lake.header.authorization", "basic_auth", "s3.sse.key",
         "spark.kubernetes.authenticate.oauthToken", "AWS_SECRET_ACCESS_KEY", "spark.ssl.keyPassword",
+        "spark.hadoop.fs.azure.sas.container.account.blob.core.windows.net", "ssl.key.pem",
     ],
 )  # fmt: skip
 def test_names_of_secrets(name: str) -> None:
@@ -74,6 +75,33 @@ def test_secrets_of_a_tree_and_their_parts() -> None:
     shown = json.dumps(masked(tree))
     assert not any(secret in shown for secret in found)
     assert "postgresql://user:********@host/db" in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "kept"),
+    [
+        (
+            "-Xmx2g -Djavax.net.ssl.trustStorePassword=changeit-canary -Dx=1",
+            "-Xmx2g -Djavax.net.ssl.trustStorePassword=",
+        ),
+        ("-Dcompany.clientSecret=canary -Dx=1", " -Dx=1"),
+        ('-Dproxy.password="canary"', "-Dproxy.password="),
+        ("https://account.blob/x?sv=2024&sig=canary%3D", "https://account.blob/x?sv=2024"),
+        ("jdbc:postgresql://host/db?user=me&password=canary", "jdbc:postgresql://host/db?user=me&password="),
+    ],
+)
+def test_a_secret_inside_of_a_value_is_hidden(value: str, kept: str) -> None:
+    tree = {"spark": {"conf": {"spark.driver.extraJavaOptions": value}}, "list": [value]}
+    shown = masked(tree)
+    for text in (shown["spark"]["conf"]["spark.driver.extraJavaOptions"], shown["list"][0]):
+        assert "canary" not in text
+        assert kept in text
+        assert HIDDEN in text
+
+
+def test_passwords_in_options_of_java_are_known() -> None:
+    value = "-Djavax.net.ssl.trustStorePassword=changeit -Dsecret.file=/etc/secret"
+    assert set(secrets_in({"spark.driver.extraJavaOptions": value})) == {"changeit"}
 
 
 def test_a_known_secret_is_hidden_in_every_spelling() -> None:

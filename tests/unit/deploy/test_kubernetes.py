@@ -37,7 +37,11 @@ needs_kubectl = pytest.mark.skipif(shutil.which("kubectl") is None, reason="kube
 @functools.cache
 def built(overlay: str) -> tuple[dict[str, Any], ...]:
     """Every object of an overlay, as `kubectl apply -k` would send it."""
-    folder = FOLDER / "overlays" / overlay
+    return objects(FOLDER / "overlays" / overlay)
+
+
+def objects(folder: Path) -> tuple[dict[str, Any], ...]:
+    """What kustomize makes of a folder."""
     done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return tuple(yaml.safe_load_all(done.stdout))
@@ -86,7 +90,7 @@ def check(thing: dict[str, Any]) -> None:
                 assert isinstance(rule["expr"], str)
                 assert ("alert" in rule) != ("record" in rule)
         for endpoint in thing["spec"].get("podMetricsEndpoints", ()):
-            assert set(endpoint) <= {"port", "path", "interval"}
+            assert set(endpoint) <= {"port", "path", "interval", "scheme", "tlsConfig", "basicAuth"}
     else:
         kubernetes_validate.validate(thing, KUBERNETES, strict=True)
 
@@ -156,6 +160,31 @@ def test_probes_and_time_to_stop(overlay: str) -> None:
     probes = {name: container[name]["httpGet"]["path"] for name in ("startupProbe", "livenessProbe", "readinessProbe")}
     assert probes == {"startupProbe": "/healthz", "livenessProbe": "/healthz", "readinessProbe": "/readyz"}
     assert container["resources"]["requests"]["memory"] == container["resources"]["limits"]["memory"]
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_with_tls_probes_and_scrapes_use_https(overlay: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "deploy", tmp_path / "deploy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    copy = tmp_path / "deploy" / "kubernetes" / "overlays" / overlay
+    own = yaml.safe_load((copy / "kustomization.yaml").read_text())
+    own["components"].append("../../components/tls")
+    (copy / "kustomization.yaml").write_text(yaml.safe_dump(own))
+    found = objects(copy)
+    for thing in found:
+        check(thing)
+    (pods,) = [one["spec"]["template"]["spec"] for one in found if one["kind"] in {"Deployment", "StatefulSet"}]
+    container = pods["containers"][0]
+    assert {container[f"{each}Probe"]["httpGet"]["scheme"] for each in ("startup", "liveness", "readiness")} == {
+        "HTTPS"
+    }
+    (volume,) = [each for each in pods["volumes"] if each.get("secret", {}).get("secretName") == "firnline-pages"]
+    assert {"name": volume["name"], "mountPath": "/etc/firnline-tls", "readOnly": True} in container["volumeMounts"]
+    (monitor,) = [one for one in found if one["kind"] == "PodMonitor"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["scheme"] == "https"
+    assert set(endpoint["basicAuth"]) == {"username", "password"}
+    assert endpoint["tlsConfig"]["ca"]["secret"]["name"] == "firnline-pages"
 
 
 @needs_kubectl

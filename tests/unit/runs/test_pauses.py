@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.errors import InputError, RetryError
-from compactor.runs.pauses import DAY_SECONDS, SILENT_SECONDS, Pause, PauseFolder, PauseWatch, pause_of
+from compactor.runs.pauses import DAMAGED, DAY_SECONDS, SILENT_SECONDS, Pause, PauseFolder, PauseWatch, pause_of
 from compactor.table_names import TableName
 
 EVENTS, ORDERS = TableName("lake", ("db",), "events"), TableName("lake", ("db",), "orders")
@@ -83,7 +83,9 @@ def test_two_people_who_pause_do_not_lose_each_others_pause(checkpoint: Path) ->
 ODD = '{"version": 1, "since": 1, "until": "never", "reason": ""}'
 
 
-@pytest.mark.parametrize("content", ["", "{", "[1]", "{}", ODD, ODD.replace('"never"', "true"), "\ud800"])
+@pytest.mark.parametrize(
+    "content", ["", "{", "[1]", "{}", ODD, *(ODD.replace('"never"', bad) for bad in ("true", "NaN")), "\ud800"]
+)
 def test_a_damaged_document_pauses_what_its_name_says_and_says_so(checkpoint: Path, content: str) -> None:
     folder(checkpoint).add(Pause("db.ev*", 1.0, 2.0, "maintenance"))
     (document,) = (checkpoint / "pauses").iterdir()
@@ -93,6 +95,12 @@ def test_a_damaged_document_pauses_what_its_name_says_and_says_so(checkpoint: Pa
     assert "damaged" in pause.reason
     assert pause_of(EVENTS, (pause,), 1e9)
     assert not pause_of(ORDERS, (pause,), 1e9)
+
+
+def test_a_document_that_begins_at_no_date_is_damaged(checkpoint: Path) -> None:
+    (checkpoint / "pauses").mkdir()
+    (checkpoint / "pauses" / "%2A.json").write_text('{"version": 1, "since": 1e300, "until": 2, "reason": ""}')
+    assert folder(checkpoint).load() == (Pause("*", 0.0, None, DAMAGED),)
 
 
 def test_files_that_are_no_pauses_pause_nothing(checkpoint: Path) -> None:

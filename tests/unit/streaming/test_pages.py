@@ -5,11 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry
+
+from compactor.debt.board import DebtBoard
 from compactor.lease.decisions import VALID_SECONDS
 from compactor.lease.holder import LeaseHolder
 from compactor.lease.local_store import LocalLeaseStore
 from compactor.lease.owner import Owner
-from streaming.service.pages import ServiceState
+from compactor.settings.tree import Settings
+from metrics.recent_work import RecentWork
+from streaming.service.pages import ServiceState, metrics_server
 
 ELSEWHERE = replace(Owner.this_process(), host="pod-0", pid=7)
 
@@ -37,3 +42,22 @@ def test_a_service_says_whether_it_is_standby_or_active(tmp_path: Path) -> None:
 
 def test_observe_mode_is_active_without_a_lease() -> None:
     assert ServiceState(ready=True).health.active
+
+
+def test_the_metric_of_readiness_is_what_readyz_says(tmp_path: Path) -> None:
+    now = [0.0]
+    lease = LeaseHolder(LocalLeaseStore(tmp_path), owner=ELSEWHERE, clock=lambda: now[0], wall_clock=lambda: 0.0)
+    lease.look()
+    state, registry = ServiceState(lease=lease, starting=True), CollectorRegistry()
+    settings = Settings(catalogs={"lake": {"type": "sql"}})
+    metrics_server(settings, registry, DebtBoard(), state, RecentWork())
+    found = []
+    for state.ready, state.events_read, seconds in (
+        (False, True, 0.0),
+        (True, True, 0.0),
+        (True, False, 0.0),
+        (True, True, VALID_SECONDS),
+    ):
+        now[0] += seconds
+        found.append(registry.get_sample_value("firnline_service_ready"))
+    assert found == [0, 1, 0, 0]

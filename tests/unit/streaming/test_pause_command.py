@@ -60,6 +60,8 @@ def test_a_pause_that_has_ended_is_not_shown_and_can_be_resumed(checkpoint: Path
         (("pause", "--for", "soon"), "'soon' is not a time: write e.g. 30min, 2h or 1d"),
         (("pause", "--for", "2"), "'2' is not a time"),
         (("pause", "--for", "0s"), "'0s' is not a time"),
+        (("pause", "--for", "3654d"), "is more than ten years: leave out --for"),
+        (("pause", "--for", "9" * 400 + "d"), "is more than ten years: leave out --for"),
         (("pause", "--reason", "a\nb"), "write one line"),
         (("pause", "--list", "db.*"), "leave out the other options"),
         (("resume", "db.*"), "there is no pause of db.*; nothing is paused"),
@@ -69,6 +71,15 @@ def test_bad_input_changes_nothing(checkpoint: Path, arguments: tuple[str, ...],
     done = firnline(checkpoint, *arguments)
     assert (done.exit_code, said in done.stderr, done.stdout) == (2, True, ""), done.output
     assert list(checkpoint.iterdir()) == []
+
+
+@pytest.mark.parametrize("until", ["865701561600.5", "1e300", "Infinity", "1" + "0" * 400])
+def test_a_pause_that_ends_after_all_dates_is_shown(checkpoint: Path, until: str) -> None:
+    (checkpoint / "pauses").mkdir()
+    written = f'{{"version": 1, "since": 1.0, "until": {until}, "reason": "upgrade"}}'
+    (checkpoint / "pauses" / "db%2Eevents.json").write_text(written)
+    done = firnline(checkpoint, "pause", "--list")
+    assert done.stdout == "paused: db.events until `firnline resume`: upgrade\n", done.output
 
 
 def test_part_of_a_pause_cannot_be_resumed(checkpoint: Path) -> None:
