@@ -120,7 +120,6 @@ def _made(snapshots: Snapshots, table: JavaTable, *, renew: bool) -> Any | None:
             snapshots.clean_up()
             raise
         table.load_anew()
-        snapshots.start_anew()
         return None
     except FirnlineError:
         snapshots.clean_up()

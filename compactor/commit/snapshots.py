@@ -120,6 +120,7 @@ class Snapshots:
         self._changes = changes
         self._summary = summary
         self._update: Any = None
+        self._made_by: Any = None
         self._carried: dict[str, Any] = {}
         self._beaten: list[Any] = []
         self._keeps_all = False
@@ -141,7 +142,8 @@ class Snapshots:
                 company = self._changes.new.company
                 if company is not None and company.path not in carried:
                     carried[company.path] = _live_delete_file(table, company)
-                if self._update is None:
+                if self._update is None or self._made_by is not table.handle:  # loaded again, with a new credential
+                    self._made_by = table.handle
                     self._update = _rewrite_files(table, self._changes, list(carried.values()), self._summary)
                 snapshot = self._update.apply()
                 lost = _still_needed(table, snapshot, carried)
@@ -155,10 +157,6 @@ class Snapshots:
         raise ReplanError(
             f"new deletes arrived in each attempt to commit run {self._summary.run_id}", reason=Reason.CONFLICT
         )
-
-    def start_anew(self) -> None:
-        """The table was loaded again: its old update has a credential that has ended."""
-        self._update = None
 
     def was_not_committed(self, snapshot: Any) -> None:
         """It is certain that the snapshot was not committed, and will not be."""
