@@ -10,7 +10,6 @@ import random
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +29,7 @@ from compactor.iceberg.tables import file_sizes
 from compactor.locations import plain_path
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.planning.budget import Grant, uncharged
+from compactor.reasons import Reason
 from compactor.runs.dispatcher import waiting
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
@@ -198,8 +198,11 @@ class FollowedTable:
         assert looked.again_after is None, "a small local table is counted in one go"
         for debt in waiting(self.board.tables(), {}, frozenset(), self.now):
             commits = len(self.runs) + len(self.conversions)
-            with suppress(LaterError):
+            try:
                 self.worker.work(debt, lambda: False, Grant(), uncharged)
+            except LaterError as later:
+                if later.reason is not Reason.CONVERSION_REFUSED:  # else all other work is done
+                    raise
             if len(self.runs) + len(self.conversions) > commits:
                 self.stamp(self.now)
                 self.look(Lane.EVENT)

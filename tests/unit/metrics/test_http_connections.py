@@ -6,6 +6,7 @@ import http.client
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -250,12 +251,16 @@ def test_threads_of_closed_connections_count_until_they_end(monkeypatch: pytest.
     monkeypatch.setattr(http_connections, "STUCK_SECONDS", 0.0)
     slow = Slow(0)
     clients = slow.clients
-    try:
-        for _ in range(3 * MOST_CONNECTIONS):
-            client = socket.create_connection(slow.server.address, timeout=60)
-            clients.append(client)
+
+    def one_more_uses_the_last_thread() -> bool:
+        client = socket.create_connection(slow.server.address, timeout=60)
+        clients.append(client)
+        with suppress(OSError):  # it was closed to make room
             client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        wait_for("all threads to be used", lambda: handlers() == MOST_THREADS)
+        return handlers() == MOST_THREADS
+
+    try:
+        wait_for("all threads to be used", one_more_uses_the_last_thread, every=0.0)
         with socket.create_connection(slow.server.address, timeout=20) as refused:
             assert closed(refused)
         assert handlers() == MOST_THREADS
