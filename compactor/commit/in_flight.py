@@ -215,12 +215,12 @@ class InFlightRecords:
     def close(self, record: Record) -> None:
         """Remove the record of a run that is committed or cleaned up. If that fails, a later sweep removes it."""
         try:
-            self._folder.remove(_name(record.run_id))
-            self._committed.pop(record.run_id, None)
-        except FileNotFoundError:
-            return
+            with suppress(FileNotFoundError):  # a sweep was first
+                self._folder.remove(_name(record.run_id))
         except OSError:
             self.abandon(record)
+        else:
+            self._committed.pop(record.run_id, None)
 
     def all(self) -> list[Record]:
         """All records, oldest first."""

@@ -80,7 +80,7 @@ def reclassify_conflicts(
 
 @contextmanager
 def expiry_explained(plan: TablePlan, catalogs: Catalogs) -> Iterator[None]:
-    """An expiry of the planned snapshot deletes manifests that nothing else lists: plan anew, do not try again later.
+    """An expiry of the planned snapshot deletes manifests that nothing else lists: plan again, do not only retry.
 
     Raises:
         ReplanError: instead of a RetryError, if a manifest cannot be read and the planned snapshot has expired.
