@@ -19,7 +19,7 @@ demo-rest-s3: setup ## The demo on a REST catalog and an S3 server instead of lo
 	@deploy/setup.sh rest-s3
 	@.venv/bin/firnline demo --on rest-s3 $(if $(filter-out 0,$(KEEP)),--keep)
 
-test: setup ## Run the tests, all but the slow ones, in four processes
+test: setup ## Run the tests, all but slow ones and security, in four processes
 	@$(PYTHON_IN_VENV) -m tests.services.java_archive 2>.venv/java-archive.log & \
 		deploy/setup.sh rest-s3 && deploy/setup.sh image-packages && { wait $$! || true; }
 	@$(PYTHON_IN_VENV) -m pytest -m 'not slow and not security' -n 4

@@ -1,4 +1,4 @@
-"""The lease document: which process works on the checkpoint. One small JSON object beside it."""
+"""The lease document: which process works on the checkpoint. One small JSON object in its folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses: tables that must not be rewritten for now. One small document for each beside the checkpoint, not on Kafka.
+"""Pauses: tables that must not be rewritten for now. One small document for each in the checkpoint's folder, not on Kafka.
 
 `firnline pause` writes a document and the service reads them every few seconds, so a pause also works while the broker
 is down. Each document has a file of its own, whose name says which tables: two people who pause at the same moment do
@@ -57,7 +57,7 @@ def pause_of(table: TableName, pauses: Sequence[Pause], now: float) -> Pause | N
 
 
 class PauseFolder:
-    """The documents beside the checkpoint."""
+    """The documents in the checkpoint's folder."""
 
     def __init__(self, checkpoint: str) -> None:
         self._checkpoint = StateFolder(checkpoint)
@@ -211,7 +211,7 @@ class PauseWatch:
         silent = self._ticks() - self._read_at
         if silent <= SILENT_SECONDS:
             return ""
-        return f"not readable beside state.checkpoint for {silent / 60:.0f} min; the pauses that were read last hold"
+        return f"not readable in state.checkpoint for {silent / 60:.0f} min; the pauses that were read last hold"
 
     def read(self) -> None:
         """Read the pauses once; a failure is logged, and the last ones hold."""

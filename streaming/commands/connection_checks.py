@@ -249,7 +249,7 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
 
     def connect() -> str:
         if not kafka.bootstrap_servers:
-            raise NothingToTryError("kafka.bootstrap_servers is not set; only `run` and `request` need it")
+            raise NothingToTryError("kafka.bootstrap_servers is not set; only `run`, `request` and `emit` need it")
         access.append(KafkaAccess(kafka))
         return f"{kafka.bootstrap_servers} answers"
 

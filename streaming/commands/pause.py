@@ -1,6 +1,6 @@
 """`firnline pause` and `firnline resume`: forbid and allow rewrites of tables, without Kafka and without a restart.
 
-Both change small documents beside the checkpoint, which the service reads every few seconds.
+Both change small documents in the folder of the checkpoint, which the service reads every few seconds.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ def _reason(_context: click.Context, _parameter: click.Parameter, text: str) -> 
 def pause(
     config: Path | None, /, glob: str | None, seconds: float | None, reason: str, only_list: bool, output: str
 ) -> None:
-    """Let the running service rewrite no table that matches GLOB (default: no table at all), within 15 seconds.
+    """Stop the running service from rewriting tables that match GLOB (default: all tables), within 15 seconds.
 
     Running rewrites of these tables stop before their commit; a commit that is being sent ends. Tables are still
-    counted. Works while Kafka is down: the pause is a small file beside state.checkpoint, so run this where that is.
+    counted. Works while Kafka is down: the pause is a small file in the folder state.checkpoint, so run this where that is.
     `compact` is not affected.
     """
     if only_list and (glob is not None or seconds is not None or reason):
@@ -100,7 +100,7 @@ def _folder(config: Path | None) -> PauseFolder:
     checkpoint = load_settings(config).state.checkpoint
     if not checkpoint:
         raise InputError(
-            "state.checkpoint is not set; pauses are kept beside it, where the service reads them",
+            "state.checkpoint is not set; pauses are kept in that folder, where the service reads them",
             reason=Reason.BAD_SETTING,
         )
     folder = PauseFolder(checkpoint)

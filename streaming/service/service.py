@@ -220,7 +220,7 @@ class Service:
         """
         if self._observe:
             return UNLIMITED
-        with retried("the lease beside state.checkpoint cannot be opened", Reason.STATE_UNREADABLE):
+        with retried("the lease in state.checkpoint cannot be opened", Reason.STATE_UNREADABLE):
             store = lease_store(checkpoint)
         self._state.lease = lease = LeaseHolder(store, deployment=self._shard_deployment())
         self._at_stop("lease", lease.release)

@@ -99,7 +99,7 @@ def check(thing: dict[str, Any]) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_every_object_is_valid(overlay: str) -> None:
     kinds = {thing["kind"] for thing in built(overlay)}
-    assert kinds >= {"PodDisruptionBudget", "NetworkPolicy", "ServiceAccount", "Role", "RoleBinding"}
+    assert kinds >= {"PodDisruptionBudget", "NetworkPolicy", "ServiceAccount"}
     assert kinds >= {"PodMonitor", "PrometheusRule", "ConfigMap", "Service"}
     assert {"Deployment", "PersistentVolumeClaim", "StatefulSet"} & kinds == (
         {"StatefulSet"} if overlay == SEVERAL else {"Deployment", "PersistentVolumeClaim"}
@@ -250,11 +250,11 @@ def test_executors_are_what_the_driver_is() -> None:
     conf = yaml.safe_load(files["firnline.yaml"])["spark"]["conf"]
     assert conf["spark.kubernetes.container.image"] == container["image"]
     assert conf["spark.kubernetes.namespace"] == only(overlay, "Deployment")["metadata"]["namespace"]
-    service = only(overlay, "Service", "firnline-driver")
-    assert conf["spark.driver.host"] == f"{name_of(service)}.{service['metadata']['namespace']}.svc"
+    (address,) = (each for each in container["env"] if each["name"] == "POD_IP")
+    assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert conf["spark.driver.host"] == "${env:POD_IP}"  # a Service would name a standby too
     ports = {port["containerPort"] for port in container["ports"]}
     assert {int(conf["spark.driver.port"]), int(conf["spark.driver.blockManager.port"])} <= ports
-    assert {port["port"] for port in service["spec"]["ports"]} <= ports
     template = yaml.safe_load(files["executor.yaml"])
     kubernetes_validate.validate(_with_image(template), KUBERNETES, strict=True)
     assert template["spec"]["containers"][0]["name"] == conf["spark.kubernetes.executor.podTemplateContainerName"]
@@ -284,6 +284,7 @@ def test_only_the_driver_of_executors_may_ask_the_api_server() -> None:
     bound = only("spark-on-kubernetes", "RoleBinding", "firnline-spark")["subjects"]
     assert [subject["name"] for subject in bound] == [pod("spark-on-kubernetes")["serviceAccountName"]]
     assert pod("local")["serviceAccountName"] not in {subject["name"] for subject in bound}
+    assert not [thing for thing in built("local") if thing["kind"] in {"Role", "RoleBinding"}]
 
 
 OUTSIDE = {"0.0.0.0/0"}
