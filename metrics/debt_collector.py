@@ -56,12 +56,12 @@ class TableSummary:
 class DebtCollector(Collector):
     """Prometheus collector of the debt board, the dispatcher's work, readiness and build information.
 
-    `max_tables` and `worst_partitions` limit the number of series: tables with their own series, and partitions of all
-    tables together. `waiting_looks` returns the length of the look queue; `shard_members` the number of services in the
-    shard group (1 without a group, 0 while this service is not a member); `active` whether this service may commit;
-    `uncounted` the number of tables that were found and not looked at yet; `open_seconds` the seconds between two
-    moments outside quiet hours; `paused` whether a table is paused, `held_until` when it was last; `clock` returns
-    seconds since the epoch.
+    `max_tables` and `worst_partitions` limit the number of series: tables with their own series, and partitions of
+    all tables together. `waiting_looks` returns the length of the look queue; `unlisted` the number of namespaces
+    that could not be listed; `shard_members` the number of services in the shard group (1 without a group, 0 while
+    this service is not a member); `active` whether this service may commit; `uncounted` the number of tables that
+    were found and not looked at yet; `open_seconds` the seconds between two moments outside quiet hours; `paused`
+    whether a table is paused, `held_until` when it was last; `clock` returns seconds since the epoch.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class DebtCollector(Collector):
         max_tables: int = MAX_TABLES,
         worst_partitions: int = 20,
         waiting_looks: Callable[[], int] = lambda: 0,
+        unlisted: Callable[[], int] = lambda: 0,
         shard_members: Callable[[], int] = lambda: 1,
         active: Callable[[], bool] = lambda: True,
         uncounted: Callable[[], int] = lambda: 0,
@@ -89,6 +90,7 @@ class DebtCollector(Collector):
         self._max_tables = max_tables
         self._worst_partitions = worst_partitions
         self._waiting_looks = waiting_looks
+        self._unlisted = unlisted
         self._shard_members = shard_members
         self._active = active
         self._uncounted = uncounted
@@ -195,6 +197,7 @@ class DebtCollector(Collector):
             len(work.lost),
             len(paused),
             self._waiting_looks(),
+            self._unlisted(),
             self._ready(),
             members > 0,
             members,
@@ -317,6 +320,7 @@ _SERVICE_METRICS = (
     d.LOST_RUNS,
     d.PAUSED_TABLES,
     d.WAITING_LOOKS,
+    d.UNLISTED_NAMESPACES,
     d.SERVICE_READY,
     d.SHARD_JOINED,
     d.SHARD_MEMBERS,

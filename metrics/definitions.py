@@ -256,6 +256,13 @@ WAITING_LOOKS = gauge(
     "Tables that wait for a look of the ledger.",
     "High during a sweep only. Stays high: raise service.looks_per_catalog, or add a service (service.shard_group).",
 )
+UNLISTED_NAMESPACES = gauge(
+    "firnline_unlisted_namespaces",
+    "Namespaces that the last sweep could not list. Their tables are found by events only, once the service has "
+    "restarted.",
+    "Above 0: /readyz names them. Permit listing them, repair the table that makes the listing fail, or name them in "
+    "tables.exclude.",
+)
 CATALOG_AVAILABLE = gauge(
     "firnline_catalog_available",
     "0 while the catalog does not answer, else 1. Then one table at a time tries it, and none of its tables is "

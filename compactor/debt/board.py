@@ -252,7 +252,8 @@ class DebtBoard:
         self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
         self._requested: dict[TableName, tuple[str, ...]] = {}
         self._saving = threading.Lock()
-        self._save: Callable[[Mapping[TableName, tuple[str, ...]]], None] = lambda _requests: None
+        self._save: Callable[[Mapping[TableName, tuple[str, ...]]], bool] = lambda _requests: True
+        self._unsaved = False
 
     def get(self, table: TableName) -> TableDebt | None:
         """The newest debt of `table`; None if the table is unknown."""
@@ -319,9 +320,9 @@ class DebtBoard:
     def restore_requests(
         self,
         requests: Mapping[TableName, tuple[str, ...]],
-        save: Callable[[Mapping[TableName, tuple[str, ...]]], None],
+        save: Callable[[Mapping[TableName, tuple[str, ...]]], bool],
     ) -> None:
-        """Restore pending requests; `save` is called with all of them on each change."""
+        """Restore pending requests; `save` is called with all of them on each change, and tells whether it could."""
         with self._lock:
             self._requested, self._save = dict(requests), save
 
@@ -339,7 +340,11 @@ class DebtBoard:
             with self._saving:
                 with self._lock:
                     requests = dict(self._requested)
-                self._save(requests)
+                self._unsaved = not self._save(requests)
+
+    def save_requests(self) -> None:
+        """Try again to save the pending requests, if they could not be saved."""
+        self._save_if(self._unsaved)
 
     def finish_request(self, table: TableName, filter_text: str) -> None:
         """Remove a request that has been carried out, or cannot be."""

@@ -113,10 +113,10 @@ _ORDERS: Mapping[str, Callable[[FileGroup], int]] = {
 
 
 def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
-    """The part of a plan that fits the limits of one run: output tasks in order; the first one always.
+    """The part of a plan that fits the limits of one run: output tasks in order.
 
     A task that does not fit is cut to the files that fit. If it were left out whole, it would only grow from run to
-    run.
+    run. The first task stays whole if not even two of its files fit: some run has to begin with it.
     """
     most = (limits.files_of_run, limits.bytes_of_run, limits.requests_of_run)
     left = [math.inf if each is None else each for each in most]
@@ -126,7 +126,7 @@ def within_limits(plan: Plan, limits: GroupLimits) -> Plan:
     for group in plan.groups:
         tasks: list[Task] = []
         for task in group.tasks:
-            fitting = task if not (kept or tasks) else _fitting(task, left)
+            fitting = _fitting(task, left) or (() if kept or tasks else task)
             if fitting:
                 tasks.append(fitting)
                 left = [there - wanted for wanted, there in zip(_cost(fitting), left, strict=True)]

@@ -246,7 +246,7 @@ class Dispatcher:
             lost=lost,
             working=working,
             late=sum(age > STARVING_SECONDS and table not in working for table, age in ages.items()),
-            limited=sum(not limits.fits(debt, usage) for debt in ready) if budgets and not quiet else 0,
+            limited=sum(bool(limits.short(debt, usage, now)) for debt in ready) if budgets and not quiet else 0,
             budgets=budgets,
             quiet=quiet,
         )
@@ -344,9 +344,7 @@ class Dispatcher:
             return None
         usage = self._limits.usage(self._usage.recent(now), now)
         tables = waiting(self._open(), self._attempts, frozenset(self._running | self._lost), now)
-        allowed = next(
-            (debt for debt in tables if self._limits.allow(debt, usage, now) and self._may_start(debt.table)), None
-        )
+        allowed = self._limits.next_of(tables, usage, now, self._may_start)
         if allowed is None:
             return None
         grant = self._limits.grant(allowed, usage)

@@ -1,4 +1,4 @@
-"""Rewrites that people requested and that are not done yet, in a file beside the checkpoint.
+"""Rewrites that people requested and that are not done yet, in a file in the checkpoint's folder.
 
 The stream reads a request's event long before the rewrite: without this file, a restart would lose the request.
 """
@@ -52,8 +52,8 @@ class OpenRequests:
                 reason=Reason.STATE_UNREADABLE,
             ) from error
 
-    def save(self, requests: Requests) -> None:
-        """Keep all open requests. A failure is logged and stops nothing: this process still serves them."""
+    def save(self, requests: Requests) -> bool:
+        """Keep all open requests; False (and logged) if they cannot be written: this process still serves them."""
         rows = [
             {"catalog": table.catalog, "namespace": table.namespace, "name": table.name, "filters": filters}
             for table, filters in requests.items()
@@ -63,6 +63,8 @@ class OpenRequests:
             self._folder.write(NAME, json.dumps(rows).encode())
         except Exception as error:  # noqa: BLE001 - stores raise errors of their own
             LOG.warning("%s cannot be written; a restart would lose the open requests: %s", self._path, error)
+            return False
+        return True
 
 
 def _request(row: Mapping[str, Any]) -> tuple[TableName, tuple[str, ...]]:

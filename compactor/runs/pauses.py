@@ -1,4 +1,4 @@
-"""Pauses: tables that must not be rewritten for now. One small document for each in the checkpoint's folder, not on Kafka.
+"""Pauses: tables that must not be rewritten for now. Small documents in the checkpoint's folder, not on Kafka.
 
 `firnline pause` writes a document and the service reads them every few seconds, so a pause also works while the broker
 is down. Each document has a file of its own, whose name says which tables: two people who pause at the same moment do

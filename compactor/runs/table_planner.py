@@ -70,7 +70,8 @@ class TablePlanner:
             raise
         switched_off = not self.acts_on(table)
         if switched_off or self.is_left_to_another(table):
-            self.served(debt)
+            if self.owns(debt.table):  # a table that became another service's keeps its requests
+                self.served(debt)
             self._skip(debt, switched_off=switched_off)
         with self._failures_published(debt):
             self.turns.check(table, requested=bool(debt.requested))

@@ -27,7 +27,7 @@ from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
 from compactor.runs.convert import Converting
 from compactor.runs.refused_searches import RefusedSearch
-from compactor.runs.results import DroppedGroup, NoGroupLeftError
+from compactor.runs.results import DroppedGroup, NoGroupLeftError, RunResult
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.supervisor import Switches
 from compactor.runs.table_planner import TablePlanner, first_request
@@ -77,7 +77,7 @@ class RewriteWorker:
                 commits = self._rewrite(debt, plan, stopping, charge)
         may_commit = grant.commits is None or commits < grant.commits
         if debt.manifests is not None and debt.manifests.due and may_commit and not stopping():
-            self._rewrite_manifests(debt.table, charge)
+            self._rewrite_manifests(debt.table, charge, last=commits > 0)
         self._wait_for_searches(debt.table)
 
     def _wait_for_searches(self, table: TableName) -> None:
@@ -142,7 +142,8 @@ class RewriteWorker:
                 self._decline(debt, plan, error.dropped)
             raise
         planner.board.settled(debt.table)
-        planner.served(debt)
+        if not _has_rest(plan, result):  # a request ends with its last part
+            planner.served(debt)
         self._decline(debt, plan, result.dropped)
         if result.snapshot_after is not None:
             self.announce(debt.table)
@@ -158,8 +159,18 @@ class RewriteWorker:
         left_alone = plan.left_alone(partition.key for partition in debt.due)
         self.planner.board.decline(debt, {**left_alone, **given_up})
 
-    def _rewrite_manifests(self, name: TableName, charge: Charge) -> None:
-        """Merge manifests where that pays, from a fresh look. A failure is published and ends only this step."""
+    def _rewrite_manifests(self, name: TableName, charge: Charge, *, last: bool) -> None:
+        """Merge manifests where that pays, from a fresh look. A failure is published.
+
+        Args:
+            name: The table.
+            charge: Called with the costs.
+            last: Something was committed before. Then a failure ends only this step: the look after that commit brings
+                another attempt.
+
+        Raises:
+            FirnlineError: another attempt may succeed, and only this error brings one.
+        """
         planner, run_id = self.planner, str(uuid.uuid4())
         try:
             table = planner.catalogs.load(name)
@@ -176,8 +187,17 @@ class RewriteWorker:
             raise
         except FirnlineError as error:
             planner.listener(RunFailed.of(error, run_id, name, "manifests"))
-            return
+            if last or isinstance(error, GiveUpError):
+                return
+            raise
         self.announce(name)
+
+
+def _has_rest(plan: TablePlan, result: RunResult) -> bool:
+    """Whether another run can do more of what was asked for: it has fewer files to do than this one."""
+    overtaken = any(not isinstance(drop.error, GiveUpError) for drop in result.dropped)
+    removed = sum(group.rewritten.files_in - group.rewritten.files_out for group in result.groups)
+    return (plan.is_part or overtaken) and result.snapshot_after is not None and removed > 0
 
 
 def _noting(costs: list[Spent], charge: Charge) -> Charge:

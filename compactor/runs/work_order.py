@@ -1,7 +1,8 @@
 """Which due table comes next, and whether it may start now. Pure.
 
 Order: files removed per byte rewritten, weighted by how long the debt is due and how often the table commits. Tables
-that have been due for an hour go first, the oldest before the others, so that none starves.
+that have been due for an hour go first, the oldest before the others, so that none starves; before them those that a
+person requested. Where the limits leave too little for such a table, tables that share the budget wait behind it.
 Limits: quiet hours; bytes, requests and catalog calls per hour, over all tables and over the tables of a namespace;
 `replace` commits per table and hour. The hour slides, and a running run counts with its grant, so that no hour exceeds
 its cap (usage.py).
@@ -10,7 +11,7 @@ its cap (usage.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -28,13 +29,17 @@ LEAST_BYTES = 1024 * 1024
 """The fixed cost of a run, in bytes rewritten."""
 
 SHARE_OF_CAP = 0.1
-"""The least that a run is granted, as a share of the cap: what is due is an estimate."""
+"""The least that a run is granted, as a share of the cap: what is due is an estimate. A table that goes first starts
+with so much."""
 
 ALL_TABLES: Final = "*"
+CALLS: Final = "catalog_calls_per_hour"
+Shared = tuple[str, str]
+"""A budget of the hour: its limit, and the glob of the tables that share it."""
 _COUNTED: Final[Mapping[str, Callable[[Spent], int]]] = {
     "bytes_per_hour": lambda spent: spent.bytes,
     "requests_per_hour": lambda spent: spent.requests,
-    "catalog_calls_per_hour": lambda spent: spent.catalog_calls,
+    CALLS: lambda spent: spent.catalog_calls,
 }
 """What each cap of an hour counts."""
 
@@ -55,6 +60,15 @@ class Budget:
     def left(self) -> int:
         """What further runs may use now."""
         return max(0, self.cap - self.used)
+
+    @property
+    def share(self) -> int:
+        """The least that a run is granted."""
+        return max(1, int(self.cap * SHARE_OF_CAP))
+
+    def least(self, need: int) -> int:
+        """With how much a table that goes first starts. A grant cuts a plan to its bytes and requests, not to calls."""
+        return need if self.limit == CALLS else min(need, self.share)
 
 
 @dataclass(frozen=True)
@@ -81,23 +95,48 @@ class Limits:
         """What these costs of the last hour come to, by the namespaces of the settings too."""
         return Usage.of(costs, now, self._namespaces_of)
 
-    def allow(self, debt: TableDebt, usage: Usage, now: float) -> bool:
-        """Whether a run of this table may start now, given the usage of the last hour.
+    def may_commit(self, debt: TableDebt, usage: Usage) -> bool:
+        """Whether the table's commits of the last hour leave room for one more."""
+        most = self.settings.commits_per_table_and_hour
+        return most is None or usage.commits[debt.table] < most
 
-        A table with more due than the cap of an hour starts once the hour has no usage, and does what its grant allows.
+    def short(self, debt: TableDebt, usage: Usage, now: float) -> frozenset[Shared]:
+        """The budgets of the hour that the table shares and that have too little left for a run of it.
+
+        A table needs all that is due. One that goes first starts with a tenth of the cap, and does what its grant
+        allows; so does one with more due than the cap, once the hour has no usage.
+        """
+        needs, first = needed(debt), goes_first(debt, now)
+        found = set[Shared]()
+        for each in self._budgets_of(debt.table, usage):
+            need = _COUNTED[each.limit](needs)
+            if each.used and each.left < (each.least(need) if first else need):
+                found.add((each.limit, each.tables))
+        return frozenset(found)
+
+    def next_of(
+        self, tables: Iterable[TableDebt], usage: Usage, now: float, may_start: Callable[[TableName], bool]
+    ) -> TableDebt | None:
+        """The first of `tables`, which come in the order of `rank`, that may start now.
+
+        A table that goes first and waits for a budget is not overtaken by others that share it: small tables would use
+        up all that becomes free.
         """
         if self.is_quiet(now):
-            return False
-        most = self.settings.commits_per_table_and_hour
-        return (most is None or usage.commits[debt.table] < most) and self.fits(debt, usage)
+            return None
+        awaited: set[Shared] = set()
+        for debt in tables:
+            if not self.may_commit(debt, usage):
+                continue
+            short = self.short(debt, usage, now)
+            if not short and not self._shares(debt.table, usage, awaited) and may_start(debt.table):
+                return debt
+            if short and goes_first(debt, now) and may_start(debt.table):
+                awaited |= short
+        return None
 
-    def fits(self, debt: TableDebt, usage: Usage) -> bool:
-        """Whether every budget of the hour that the table shares has enough left for a run of it."""
-        need = needed(debt)
-        return all(
-            each.used == 0 or _COUNTED[each.limit](need) <= each.cap - each.used
-            for each in self._budgets_of(debt.table, usage)
-        )
+    def _shares(self, table: TableName, usage: Usage, awaited: Collection[Shared]) -> bool:
+        return bool(awaited) and any((each.limit, each.tables) in awaited for each in self._budgets_of(table, usage))
 
     def budgets(self, usage: Usage) -> tuple[Budget, ...]:
         """The budgets of the hour that the settings limit, with what is used of each."""
@@ -107,7 +146,7 @@ class Limits:
         """What a run may cost that `allow` lets start: about what it needs, at most the rest of each budget."""
         need, granted = needed(debt), dict[str, int]()
         for each in self._budgets_of(debt.table, usage):
-            wanted = max(_COUNTED[each.limit](need), int(each.cap * SHARE_OF_CAP))
+            wanted = max(_COUNTED[each.limit](need), each.share)
             granted[each.limit] = min(each.left, wanted, granted.get(each.limit, wanted))
         most = self.settings.commits_per_table_and_hour
         commits = None if most is None else max(1, most - usage.commits[debt.table])
@@ -155,16 +194,29 @@ def reserved(debt: TableDebt, grant: Grant, now: float) -> Cost:
 
 
 def needed(debt: TableDebt) -> Spent:
-    """What a run of everything due would cost, estimated."""
-    size = debt.due_bytes
-    return Spent(size, requests_of(debt.due_files, debt.due_partitions, size), CATALOG_CALLS)
+    """What a run of everything due would cost, estimated; if a person requested one: of all small files."""
+    files, partitions, size = debt.due_files, debt.due_partitions, debt.due_bytes
+    if debt.requested:
+        total = debt.total
+        files, size = max(files, total.small_files), max(size, total.small_bytes)
+        partitions = max(partitions, len(debt.partitions) + debt.others.partitions)
+    return Spent(size, requests_of(files, partitions, size), CATALOG_CALLS)
+
+
+def goes_first(debt: TableDebt, now: float) -> bool:
+    """Whether a person requested a rewrite of the table, or it has been due for an hour."""
+    return bool(debt.requested) or _due_seconds(debt, now) >= STARVING_SECONDS
+
+
+def _due_seconds(debt: TableDebt, now: float) -> float:
+    return max(0.0, now - (debt.due_since if debt.due_since is not None else now))
 
 
 def rank(debt: TableDebt, now: float) -> tuple[float, float, TableName]:
     """Sort key: the next table has the smallest."""
     if debt.requested:
         return (-math.inf, -math.inf, debt.table)  # a person is waiting
-    age = max(0.0, now - (debt.due_since if debt.due_since is not None else now))
+    age = _due_seconds(debt, now)
     if age >= STARVING_SECONDS:
         return (-math.inf, -age, debt.table)
     others = debt.others

@@ -55,8 +55,10 @@ class TableRules(Section):
     """Which tables are rewritten, only observed, or ignored: globs over `[catalog.]namespace.table`."""
 
     include: tuple[Glob, ...] = Field(
-        default=(), examples=GLOBS, description="Globs of tables to rewrite. Tables with the property `firnline.enabled=true` need none. Empty: only "
-        "those are rewritten."
+        default=(),
+        examples=GLOBS,
+        description="Globs of tables to rewrite. Tables with the property `firnline.enabled=true` need none. "
+        "Empty: only those are rewritten.",
     )
     observe: tuple[Glob, ...] = Field(
         default=("*",), examples=GLOBS, description="Globs of tables to count without writing to them."

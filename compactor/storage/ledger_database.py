@@ -152,25 +152,35 @@ def own_file(file: Path, token: int) -> Path:
     """The file for the lease holder with this token: a copy of its predecessor's, whose file is removed.
 
     A predecessor may be paused, not dead: it may hold a lock on its file, and its later changes must not mix with ours
-    (on a network file system that would damage the database). It goes on with a file that has no name any more.
+    (on a network file system that would damage the database). It goes on with a file that has no name any more. If
+    there is no room for a copy, all tables are counted again.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    own = file.with_name(f"{file.stem}.{token}{file.suffix}")
-    name = re.compile(rf"{re.escape(file.stem)}(?:\.(\d+))?{re.escape(file.suffix)}")
-    found = {int(match[1] or 0): path for path in file.parent.glob("*") if (match := name.fullmatch(path.name))}
+    own, copy = file.with_name(f"{file.stem}.{token}{file.suffix}"), file.with_suffix(".copy")
+    name = re.compile(rf"({re.escape(file.stem)}(?:\.(\d+))?{re.escape(file.suffix)})(?:-wal|-shm)?")
+    matches = [match for path in file.parent.glob("*") if (match := name.fullmatch(path.name))]
+    found = {int(match[2] or 0): file.with_name(match[1]) for match in matches if match[0] == match[1]}
     found.pop(token, None)  # of a lease whose document was lost: tokens began anew
     _remove(own)
     if found:
-        before, copy = found[max(found)], file.with_suffix(".copy")
-        if _beside(before, "wal").exists():
-            shutil.copyfile(_beside(before, "wal"), _beside(own, "wal"))
-        shutil.copyfile(before, copy)
-        copy.replace(own)  # last: a copy that was cut short is never taken for a database
-    for path in found.values():
-        _remove(path)
+        try:
+            _copy(found[max(found)], own, copy)
+        except OSError as error:
+            LOG.warning("the ledger's state %s cannot be copied (%s): all tables are counted again", file, error)
+            _remove(own)
+    copy.unlink(missing_ok=True)
+    for rest in {match[1] for match in matches} - {own.name}:  # also what start-ups without room have left
+        _remove(file.with_name(rest))
     return own
+
+
+def _copy(before: Path, own: Path, copy: Path) -> None:
+    if _beside(before, "wal").exists():
+        shutil.copyfile(_beside(before, "wal"), _beside(own, "wal"))
+    shutil.copyfile(before, copy)
+    copy.replace(own)  # last: a copy that was cut short is never taken for a database
 
 
 def _remove(file: Path) -> None:

@@ -68,8 +68,8 @@ def pause(
     """Stop the running service from rewriting tables that match GLOB (default: all tables), within 15 seconds.
 
     Running rewrites of these tables stop before their commit; a commit that is being sent ends. Tables are still
-    counted. Works while Kafka is down: the pause is a small file in the folder state.checkpoint, so run this where that is.
-    `compact` is not affected.
+    counted. Works while Kafka is down: the pause is a small file in the folder state.checkpoint, so run this where
+    that is. `compact` is not affected.
     """
     if only_list and (glob is not None or seconds is not None or reason):
         raise click.UsageError("--list shows all pauses and changes none; leave out the other options")

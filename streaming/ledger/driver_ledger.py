@@ -124,7 +124,7 @@ class DriverLedger:
             looker=self.looker,
             breakers=self.breakers,
             per_catalog=settings.service.looks_per_catalog,
-            wanted=self._owns,
+            wanted=self._wants,
         )
         around = self.around
         surroundings = Surroundings(
@@ -268,6 +268,10 @@ class DriverLedger:
 
     def _owns(self, table: TableName) -> bool:
         return self.around.shard().owns(table)
+
+    def _wants(self, table: TableName) -> bool:
+        """Whether the table is ours and not ignored. Settings, too, may change during a look."""
+        return self._owns(table) and not self.settings.tables.ignores(table)
 
 
 def state_file(checkpoint: str) -> Path:

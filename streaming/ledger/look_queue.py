@@ -2,7 +2,8 @@
 
 Three lanes: tables that an event names and that are known; tables that are asked for by a sweep or by the service
 itself; names of unknown tables. The first lane goes first, the other two take turns, and the third is bounded, so
-that neither a sweep of ten thousand tables nor a flood of wrong names delays an event.
+that neither a sweep of ten thousand tables nor a flood of wrong names delays an event. One look in eight is for the
+other two: tables without events are counted too while events ask for more looks than a slow catalog answers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ PAUSE_SECONDS = 0.5
 """Least time between two looks at one table: a table with a hundred commits per second costs two looks per second."""
 MOST_ANNOUNCED = 16
 """Announcements that one look checks."""
+EVENTS_IN_A_ROW = 7
 MOST_UNKNOWN = 1_000
 """Unknown names that wait at a time. Sweeps, and the check before an event is called unusable, find what is dropped."""
 
@@ -65,6 +67,7 @@ class _Waiting:
 
     lanes: Mapping[Lane, dict[TableName, Asked]] = field(default_factory=lambda: {lane: {} for lane in Lane})
     turn: Lane = Lane.SWEEP
+    events: int = 0  # taken in a row
 
     def find(self, table: TableName) -> Asked | None:
         return next((asked for lane in self.lanes.values() if (asked := lane.get(table)) is not None), None)
@@ -75,8 +78,10 @@ class _Waiting:
 
     def take(self) -> tuple[TableName, Asked] | None:
         other = Lane.UNKNOWN if self.turn is Lane.SWEEP else Lane.SWEEP
-        for lane in (Lane.EVENT, self.turn, other):
+        late = self.events >= EVENTS_IN_A_ROW
+        for lane in (self.turn, other, Lane.EVENT) if late else (Lane.EVENT, self.turn, other):
             if self.lanes[lane]:
+                self.events = self.events + 1 if lane is Lane.EVENT else 0
                 if lane is not Lane.EVENT:
                     self.turn = other
                 table = next(iter(self.lanes[lane]))

@@ -203,7 +203,7 @@ class Lookers:
         with _outlived(table):
             looked = self.looker.look(table, asked)
         with _outlived(table):
-            if not self.wanted(table):  # it became another service's during the look
+            if not self.wanted(table):  # it became another service's, or ignored, during the look
                 self.looker.forget(table, keep_requests=True)  # `shard_changed` judges them
         with _outlived(table):
             self.breakers.ended(table.catalog, str(table), looked.error if looked is not None else None)

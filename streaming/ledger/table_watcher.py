@@ -137,6 +137,11 @@ class TableWatcher:
         return "; ".join((*self._troubles.values(), *unlisted, *self._errors.values())) or None
 
     @property
+    def unlisted(self) -> int:
+        """The number of namespaces that their last sweep could not list."""
+        return sum(map(len, [*self._unlisted.values()]))
+
+    @property
     def hanging(self) -> Mapping[str, float]:
         """Catalogs whose listing takes longer than any should, with its seconds so far."""
         now = self.ticks()

@@ -47,6 +47,10 @@ class Controls:
         if self._usage_file is not None and self._state.limits.cap_anything:
             self._usage_file.save(lambda: self.usage.recent(self._clock()), at_once=at_once)
 
+    def catch_up(self) -> None:
+        """Read the settings file now, if it has changed since the process started. Called before any work begins."""
+        self._reload.catch_up()
+
     def reload(self) -> None:
         """Read the settings file within a second. Called by a signal handler."""
         self._reload.ask()

@@ -148,6 +148,11 @@ class ServiceState:
         return 0 if self.ledger is None else len(self.ledger.queue)
 
     @property
+    def unlisted(self) -> int:
+        """Namespaces that could not be listed."""
+        return 0 if self.ledger is None else self.ledger.watcher.unlisted
+
+    @property
     def _hangs(self) -> dict[str, str]:
         """Threads of the service that make no progress: only a new process can help."""
         ages = {"main loop": 0.0 if self.beat is None else self.ticks() - self.beat}
@@ -232,6 +237,7 @@ def metrics_server(
         version=VERSION,
         worst_partitions=worst,
         waiting_looks=lambda: state.waiting_looks,
+        unlisted=lambda: state.unlisted,
         shard_members=lambda: len(state.group.members) if state.group is not None else alone,
         active=lambda: state.active,
         uncounted=lambda: state.counting.left if state.counting is not None else 0,

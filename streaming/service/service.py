@@ -63,6 +63,7 @@ HISTORY_SECONDS = 4.0
 HOOK_SECONDS = 2.0
 PRODUCER_SECONDS = 3.0
 OFFSETS_SECONDS = 60.0
+SAVE_AGAIN_SECONDS = 10.0  # between attempts to save requests on a disk that is full
 
 
 class Service:
@@ -127,6 +128,7 @@ class Service:
         self._at_stop("pauses", pauses.stop)
         pauses.start()
         right = self._become_active(checkpoint)
+        self._controls.catch_up()
         requests = OpenRequests(checkpoint, right.confirm)
         self._board.restore_requests(requests.load(), requests.save)
         session = self._start_session()
@@ -154,9 +156,12 @@ class Service:
         Raises:
             FirnlineError: Spark's JVM has ended, or another service has taken over: only a new process can go on.
         """
-        state = self._state
+        state, saved_at = self._state, self._state.ticks()
         while not stop.wait(1.0):
             state.beat = state.ticks()
+            if state.beat - saved_at >= SAVE_AGAIN_SECONDS:
+                saved_at = state.beat
+                self._board.save_requests()
             if state.lease is not None:
                 state.lease.check()
             if self._controls.check():

@@ -62,6 +62,13 @@ class SettingsReload:
         """Reload at the next check. Called by a signal handler, so it takes no lock."""
         self._asked = True
 
+    def catch_up(self) -> None:
+        """Reload at once if the file has changed: a standby becomes active long after it has read it."""
+        found = self._digest()
+        if found != self._read:
+            self._read = self._seen = found
+            self._reload(requested=False)
+
     def check(self) -> None:
         """Reload if it was requested, or if the file has changed and stayed the same since the last look."""
         if self._asked:

@@ -164,7 +164,7 @@ def test_a_request_before_the_first_count_is_work_once_the_table_is_counted() ->
 
 def test_a_table_that_is_not_acted_on_any_more_loses_all_its_requests_and_they_are_saved() -> None:
     board, saved = DebtBoard(), list[object]()
-    board.restore_requests({TABLE: ("a = 1", "")}, lambda requests: saved.append(dict(requests)))
+    board.restore_requests({TABLE: ("a = 1", "")}, lambda requests: not saved.append(dict(requests)))
     board.drop_requests(TABLE)
     board.drop_requests(TABLE)
     assert (board.requests(TABLE), saved) == ((), [{}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -244,14 +245,14 @@ def test_tables_of_another_firnline_count_for_a_day_after_its_last_rewrite():
     assert exposed(board)["other_firnline_tables",] == 2
 
 
-def test_waiting_looks_are_read_at_scrape_time():
-    waiting = [7]
-    collector = DebtCollector(
-        DebtBoard(), Work, lambda: True, version="1", waiting_looks=lambda: waiting[0], clock=lambda: NOW
-    )
-    assert samples(collector)["waiting_looks",] == 7
-    waiting[0] = 0
-    assert samples(collector)["waiting_looks",] == 0
+@pytest.mark.parametrize("name", ["waiting_looks", "unlisted"])
+def test_waiting_looks_and_unlisted_namespaces_are_read_at_scrape_time(name: str) -> None:
+    now, metric = [7], {"unlisted": "unlisted_namespaces"}.get(name, name)
+    read: dict[str, Any] = {name: lambda: now[0]}
+    collector = DebtCollector(DebtBoard(), Work, lambda: True, version="1", clock=lambda: NOW, **read)
+    assert samples(collector)[metric,] == 7
+    now[0] = 0
+    assert samples(collector)[metric,] == 0
 
 
 def test_oldest_waiting_is_of_tables_that_are_acted_on():

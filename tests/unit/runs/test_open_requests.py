@@ -74,6 +74,21 @@ def test_what_could_not_be_written_leaves_nothing_aside(tmp_path: Path) -> None:
     assert [each.name for each in (tmp_path / "checkpoint").iterdir()] == ["requests.json"]
 
 
+def test_a_request_that_could_not_be_written_is_written_later(tmp_path: Path) -> None:
+    """The disk was full: nothing else would write it before the next request."""
+    given_board, file = board(tmp_path), tmp_path / "checkpoint" / "requests.json"
+    (file / "in the way").mkdir(parents=True)
+    given_board.request(ONE, [""])
+    given_board.save_requests()
+    (file / "in the way").rmdir()
+    file.rmdir()
+    given_board.save_requests()
+    assert OpenRequests(f"{tmp_path}/checkpoint").load() == {ONE: ("",)}
+    file.unlink()
+    given_board.save_requests()
+    assert not file.exists(), "it was saved"
+
+
 ODD = '[{"catalog": "lake", "namespace": "db", "name": "t", "filters": "abc"}]'
 
 
@@ -103,9 +118,10 @@ def test_nobody_waits_for_the_store(tmp_path: Path) -> None:
     given_board, kept = DebtBoard(), []
     may_go_on = threading.Event()
 
-    def keep(requests: Requests) -> None:
+    def keep(requests: Requests) -> bool:
         assert may_go_on.wait(10)
         kept.append(dict(requests))
+        return True
 
     given_board.restore_requests({}, keep)
     asking = [threading.Thread(target=given_board.request, args=(table, [""])) for table in (ONE, OTHER)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,24 @@ import pytest
 
 from compactor.debt.board import TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
-from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError
-from compactor.events import EqualityDeletesConverted, Event, PartitionsSkipped, RunFailed, RunSkipped
+from compactor.errors import FirnlineError, GiveUpError, LaterError, ReplanError, RetryError
+from compactor.events import (
+    EqualityDeletesConverted,
+    Event,
+    GroupRewritten,
+    PartitionsSkipped,
+    RunFailed,
+    RunSkipped,
+)
 from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant, Spent
 from compactor.planning.conversion import Conversion
-from compactor.planning.plan_table import TablePlan
+from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.runs import table_planner, table_worker
 from compactor.runs.convert import ConversionResult
 from compactor.runs.refused_searches import AGAIN_SECONDS, RefusedSearch, RefusedSearches
-from compactor.runs.results import RunResult
+from compactor.runs.results import GroupResult, RunResult
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import RewriteWorker
 from tests.properties.table_history import NAME
@@ -80,16 +88,24 @@ def done(one: Searching) -> ConversionResult:
     return ConversionResult(NAME, one.run_id, 1, snapshot_after=2, deletes_removed=1)
 
 
+def merged(planned: PlannedGroup) -> GroupResult:
+    """All files of the group in one."""
+    group = planned.file_group
+    size = (len(group.files), 1, group.bytes, group.bytes, group.rows, 0, group.rows)
+    return GroupResult(planned, GroupRewritten("run", NAME, group.key, "splice", "test", *size, seconds=0.0), ())
+
+
 class Working:
     """A real table with equality deletes in partition `a`, the ledger, and a worker whose rewrites move no bytes."""
 
-    def __init__(self, folder: Path, outcome: Outcome) -> None:
-        self.scene = Scene(folder, policy=POLICY)
+    def __init__(self, folder: Path, outcome: Outcome, **policy: Any) -> None:
+        self.scene = Scene(folder, policy={**POLICY, **policy})
         Searching.made, Searching.outcome = [], staticmethod(outcome)
         self.events: list[Event] = []
         self.plans: list[TablePlan] = []
         self.later: list[LaterError] = []
         self.announced = self.commits = 0
+        self.rewrites = False
         planner = TablePlanner(
             settings=self.scene.settings, catalogs=self.scene.catalogs, cache=ManifestCache(1 << 20),
             board=self.scene.board, listener=self.events.append, clock=lambda: self.scene.now, planned=lambda _: None,
@@ -104,7 +120,9 @@ class Working:
 
     def run(self, plan: TablePlan, **_: Any) -> RunResult:
         self.plans.append(plan)
-        return RunResult("run", NAME, 1, None, (), 0.0, 0.0, 0.0, commits=self.commits)
+        after = 2 if self.rewrites else None
+        groups = tuple(map(merged, plan.groups)) if self.rewrites else ()
+        return RunResult("run", NAME, 1, after, groups, 0.0, 0.0, 0.0, commits=self.commits)
 
     def delete_by_value(self, partition: str = "a") -> None:
         self.scene.history.append_unreal(partition, [1], by_value=True)
@@ -253,11 +271,51 @@ def test_manifests_are_merged_after_a_rewrite_if_the_grant_has_a_commit_left(
 ) -> None:
     working, merged = Working(tmp_path, refused), list[object]()
     working.commits = commits
-    monkeypatch.setattr(RewriteWorker, "_rewrite_manifests", lambda *_: merged.append(None))
+    monkeypatch.setattr(RewriteWorker, "_rewrite_manifests", lambda *_, last: merged.append(last))
     working.scene.look()
     debt = replace(working.scene.debt(), manifests=ManifestCounts(100, 100, due_specs=(0,), why="many"))
     working.work_on(debt, Grant(commits=granted))
-    assert (len(working.plans), len(merged)) == (1, merges)
+    assert (len(working.plans), merged) == (1, [commits > 0] * merges)
+
+
+@pytest.mark.parametrize(
+    ("error", "commits", "comes_again"),
+    [(RetryError("no answer"), 0, True), (RetryError("no answer"), 1, False), (GiveUpError("refused"), 0, False)],
+)
+def test_a_merge_of_manifests_that_failed_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: FirnlineError, commits: int, comes_again: bool
+) -> None:
+    """A table without writers has nothing else that would bring another attempt."""
+    working, due = Working(tmp_path, refused), ManifestCounts(100, 100, due_specs=(0,), why="many")
+    working.commits = commits
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    working.worker.rewriter.session = working.worker.rewriter.right = None  # type: ignore[assignment, misc]
+    monkeypatch.setattr(table_worker, "rewrite_manifests", fail)
+    monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
+    working.scene.look()
+    with pytest.raises(RetryError) if comes_again else nullcontext():
+        working.work_on(replace(working.scene.debt(), manifests=due), NO_GRANT)
+    assert [event.stage for event in working.of(RunFailed)] == ["manifests"]
+
+
+@pytest.mark.parametrize(
+    ("most_files", "rewrites", "left"),
+    [(2, True, ("",)), (None, True, ()), (2, False, ())],
+    ids=["part", "all", "none"],
+)
+def test_a_request_stays_open_until_its_last_part_is_done(
+    tmp_path: Path, most_files: int | None, rewrites: bool, left: tuple[str, ...]
+) -> None:
+    """A run that committed nothing ends it too: the next one would not do more."""
+    working = Working(tmp_path, refused, max_files_to_rewrite=most_files)
+    working.rewrites = rewrites
+    working.scene.history.append_unreal("b", [10, 10, 10, 10])
+    working.scene.board.request(NAME, [""])
+    working.work()
+    assert (len(working.plans), working.scene.board.requests(NAME)) == (1, left)
 
 
 def test_a_conversion_that_another_commit_overtook_fails_and_is_tried_again(tmp_path: Path) -> None:

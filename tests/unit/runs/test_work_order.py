@@ -41,7 +41,11 @@ def order(*tables: TableDebt) -> list[str]:
 
 
 def allow(limits: Limits, one: TableDebt, finished: list[Cost], now: float) -> bool:
-    return limits.allow(one, limits.usage(finished, now), now)
+    return may_start(limits, one, limits.usage(finished, now), now)
+
+
+def may_start(limits: Limits, one: TableDebt, usage: Usage, now: float = NOW) -> bool:
+    return limits.next_of([one], usage, now, lambda _table: True) is one
 
 
 def at(clock: str) -> float:
@@ -158,7 +162,9 @@ def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[int, int]]) -> 
         now += pause
         one = debt("a", files=files)
         if allow(limits, one, finished, now):
-            finished.append(cost(one.table, now, one.due_bytes))
+            granted = limits.grant(one, limits.usage(finished, now)).bytes
+            assert granted is not None
+            finished.append(cost(one.table, now, min(granted, one.due_bytes)))
     for run in finished:
         hour = [other.spent.bytes for other in finished if run.at - HOUR < other.at <= run.at]
         assert sum(hour) <= 1000 * MEBIBYTE
@@ -172,19 +178,57 @@ def test_what_is_running_counts_with_its_grant() -> None:
     assert grant == Grant(bytes=100 * MEBIBYTE)
     running = Usage.of([reserved(first, grant, NOW)], NOW)
     assert running.spent.bytes == 100 * MEBIBYTE
-    assert limits.allow(debt("c"), running, NOW)
-    assert not limits.allow(second, running, NOW)
+    assert may_start(limits, debt("c"), running)
+    assert not may_start(limits, second, running)
 
 
 def test_a_run_is_granted_what_the_hour_has_left() -> None:
     limits = Limits(LimitSettings(bytes_per_hour=30 * MEBIBYTE, requests_per_hour=1000))
     large = debt("a")
-    assert limits.allow(large, Usage(), NOW)
+    assert may_start(limits, large, Usage())
     assert limits.grant(large, Usage()).bytes == 30 * MEBIBYTE
     small = debt("b", files=2, size=1000)
     used = Usage.of([cost(large.table, NOW, 29 * MEBIBYTE, 950)], NOW)
     assert limits.grant(small, used) == Grant(MEBIBYTE, 50)
     assert Limits().grant(large, used) == NO_GRANT
+
+
+def test_a_large_table_that_has_waited_is_not_overtaken_by_small_ones() -> None:
+    """Small tables use nearly all of each hour, so that the large one never fits whole."""
+    limits = Limits(LimitSettings(bytes_per_hour=1000 * MEBIBYTE))
+    large, small = debt("large", files=60, age=STARVING_SECONDS), debt("small", files=2)
+    whole = Usage(Spent(bytes=950 * MEBIBYTE))
+
+    def started(large: TableDebt, used: int, ready: bool = True) -> TableDebt | None:
+        usage = replace(whole, spent=Spent(bytes=used * MEBIBYTE))
+        return limits.next_of([large, small], usage, NOW, lambda table: ready or table != large.table)
+
+    assert started(large, 950) is None, "the small one would use what becomes free"
+    assert started(large, 900) is large, "with a tenth of the cap"
+    assert limits.grant(large, replace(whole, spent=Spent(bytes=900 * MEBIBYTE))).bytes == 100 * MEBIBYTE
+    assert started(debt("large", files=60), 900) is small, "it has not waited for long"
+    assert started(large, 950, ready=False) is small, "its catalog does not answer: nobody waits for it"
+    asked = replace(debt("large", files=60), requested=("",))
+    assert started(asked, 950) is None, "a person waits"
+
+
+def test_a_table_that_waits_for_its_namespace_holds_up_no_other_one() -> None:
+    capped = {"lake.slow.*": HourCaps(bytes_per_hour=100 * MEBIBYTE)}
+    limits = Limits(LimitSettings(bytes_per_hour=1000 * MEBIBYTE, namespaces=capped))
+    slow = replace(debt("a", age=STARVING_SECONDS), table=TableName("lake", ("slow",), "a"))
+    beside = replace(debt("b", files=2, size=1000), table=TableName("lake", ("slow",), "b"))
+    usage = limits.usage([cost(slow.table, NOW - 10, 95 * MEBIBYTE)], NOW)
+    other = debt("c")
+    assert limits.next_of([slow, beside, other], usage, NOW, lambda _table: True) is other
+
+
+def test_a_request_needs_what_all_small_files_cost() -> None:
+    """Nothing is due by the policy, so the grant would be the least share, and the request hardly done."""
+    counts = PartitionCounts(50, 50, 500 * MEBIBYTE, 500 * MEBIBYTE)
+    quiet = PartitionDebt(KEY, {}, None, counts, due=False, why="test")
+    one = replace(debt("a"), partitions={KEY: quiet}, requested=("",))
+    limits = Limits(LimitSettings(bytes_per_hour=1000 * MEBIBYTE))
+    assert limits.grant(one, Usage()).bytes == 500 * MEBIBYTE
 
 
 @pytest.mark.parametrize("cap", [{"requests_per_hour": 100}, {"catalog_calls_per_hour": 30}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -375,3 +376,24 @@ def test_tokens_that_began_anew_and_a_copy_that_was_cut_short_cost_no_state(file
     assert kept(database, "t") == ("newest", {})
     database.close()
     assert [path.name for path in file.parent.iterdir()] == ["ledger.1.sqlite"]
+
+
+def test_without_room_for_a_copy_the_service_starts_with_an_empty_state_and_leaves_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = LedgerDatabase(own_file(file, 1))
+    put(before, "t", "head", {1: b"one"})
+    before.close()
+    for left in ("ledger.2.sqlite-wal", "ledger.3.sqlite-shm"):  # of start-ups that ended half-way
+        file.with_name(left).write_bytes(b"left over")
+
+    def full(_source: Path, target: Path) -> None:
+        target.write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    database = LedgerDatabase(own_file(file, 4))
+    assert kept(database, "t") == (None, {})
+    database.close()
+    assert "No space left on device" in caplog.text
+    assert [path.name for path in file.parent.iterdir()] == ["ledger.4.sqlite"]

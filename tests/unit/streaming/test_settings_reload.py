@@ -61,6 +61,16 @@ def test_a_changed_file_is_in_force_once_it_has_stayed_the_same(place: Place) ->
     assert (before.tables.include, now.tables.include) == (("a.*",), ("c.*",))
 
 
+def test_a_standby_that_becomes_active_takes_what_has_changed_while_it_waited(place: Place) -> None:
+    place.reload.catch_up()
+    assert place.applied == []
+    place.file.write_text(START.replace("a.*", "b.*"))
+    place.reload.catch_up()
+    assert place.include == ("b.*",)
+    place.looks(3)
+    assert len(place.applied) == 1
+
+
 def test_a_signal_reads_it_at_once(place: Place) -> None:
     place.file.write_text(START.replace("a.*", "b.*"))
     place.reload.ask()

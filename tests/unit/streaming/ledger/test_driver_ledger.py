@@ -167,6 +167,21 @@ def test_the_state_of_a_remote_checkpoint_lies_on_local_disk_apart_from_others(
     assert state_file("s3://bucket/one").is_relative_to(tmp_path / "home" / ".local" / "state" / "firnline")
 
 
+def test_a_table_that_the_settings_exclude_during_its_look_does_not_come_back(driving: Driving) -> None:
+    """Nothing would look at it again: it would count as due, and late, until a restart."""
+    scene, ledger = driving.scene, driving.ledger
+    scene.history.append_unreal("a", [1, 2])
+    scene.catalogs.silent = {"lake"}
+    ledger.start()
+    ledger.inbox([Heard(NAME, "canonical", 5, writes=True)])
+    until(lambda: NAME in scene.catalogs.calls)
+    tables = ledger.settings.tables.model_copy(update={"exclude": ("*",)})
+    ledger.settings = ledger.settings.model_copy(update={"tables": tables})
+    ledger.settings_changed()
+    scene.catalogs.released.set()
+    until(lambda: scene.updates and scene.board.get(NAME) is None)
+
+
 # --- shards -----------------------------------------------------------------------------------------------------------
 
 

@@ -289,6 +289,7 @@ def test_a_namespace_that_cannot_be_listed_hides_no_other_and_loses_no_table(
     assert watching.breakers.available("lake")
     assert watcher.trouble is not None
     assert "namespace lake.secret cannot be listed: not for you" in watcher.trouble
+    assert watcher.unlisted == 1
     (told,) = scene.published
     assert told == TableUnreadable(TableName("lake", ("secret",), "*"), Reason.NAMESPACE_UNREADABLE, watcher.trouble)
     forbid(watching, monkeypatch)
