@@ -7,7 +7,7 @@ prunes files. Later steps use the result.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -180,5 +180,10 @@ def prune_files(inventory: Inventory, where: Where) -> Inventory:
     with ThreadPoolExecutor(READERS, thread_name_prefix="bounds") as pool:
         wanted = [manifest for manifest in inventory.manifests if manifest.manifest_path in manifests]
         pruned = set[str]().union(*pool.map(ruled_out, wanted))
-    kept = {key: [file for file in files if file.entry.path not in pruned] for key, files in inventory.selected.items()}
+    return leave_out(inventory, pruned)
+
+
+def leave_out(inventory: Inventory, paths: Container[str]) -> Inventory:
+    """The inventory without these selected files. They are not merged, and the deletes that apply to them stay."""
+    kept = {key: [file for file in files if file.entry.path not in paths] for key, files in inventory.selected.items()}
     return replace(inventory, selected={key: LiveFiles.of(files) for key, files in kept.items() if files})

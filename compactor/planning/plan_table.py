@@ -18,7 +18,7 @@ from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.dangling_deletes import CoverableDelete, coverable_deletes, dangling_deletes, worth_a_commit
 from compactor.planning.engine import Engine, EngineChoice, choose_engine, impossible
-from compactor.planning.inventory import Inventory, prune_files, take_inventory
+from compactor.planning.inventory import Inventory, leave_out, prune_files, take_inventory
 from compactor.planning.planner import FileGroup, GroupLimits, Plan, make_plan, within_limits
 from compactor.planning.replace_order import tail_of
 from compactor.planning.tiered_policy import policy_of
@@ -38,6 +38,7 @@ class Request:
             None is the table's own policy, as in the service.
         rewrite_all: Rewrite every file, healthy files too.
         explained: Count what the filter selected, to show it.
+        without: Paths of files that are left as they are, and why: an earlier run could not rewrite them.
     """
 
     where: str | None = None
@@ -47,6 +48,7 @@ class Request:
     rewrite_all: bool = False
     explained: bool = True
     grant: Grant = NO_GRANT
+    without: Mapping[str, str] = field(default_factory=dict)
 
 
 DANGLING_FROM = 8  # beside an active writer, a commit for fewer delete files is not worth the risk of a conflict
@@ -147,7 +149,8 @@ def plan_table(
     rules = policy_of(policy, sizes, force=request.force, everything=request.rewrite_all)
     prunes = policy.prune_files and not where.keeps_everything
     limits = _group_limits(policy, request)
-    made = make_plan(prune_files(inventory, where) if prunes else inventory, rules, limits, wall_clock())
+    chosen, left_out = _without(prune_files(inventory, where) if prunes else inventory, request.without)
+    made = make_plan(chosen, rules, limits, wall_clock())
     possible = _possible(table, inventory.rows.listed_twice(made.entries), made)
     plan = within_limits(possible, limits)
     groups = tuple(
@@ -166,7 +169,7 @@ def plan_table(
         table=table,
         snapshot_id=inventory.snapshot_id,
         groups=groups,
-        unplanned=plan.unplanned,
+        unplanned={**plan.unplanned, **left_out},
         policy=policy,
         sizes=sizes,
         requested_engine=request.engine,
@@ -215,6 +218,17 @@ def _group_limits(policy: PolicyValues, request: Request) -> GroupLimits:
         order=policy.rewrite_job_order,
         single_files=request.rewrite_all,
     )
+
+
+def _without(inventory: Inventory, paths: Mapping[str, str]) -> tuple[Inventory, dict[PartitionKey, str]]:
+    """The inventory without some files, and why partitions are left out that have no others."""
+    if not paths:
+        return inventory, {}
+    kept, why = leave_out(inventory, paths), dict[PartitionKey, str]()
+    for key in inventory.selected.keys() - kept.selected.keys():
+        first, *_ = inventory.selected[key]
+        why[key] = paths[first.entry.path]
+    return kept, why
 
 
 def _possible(table: TableView, twice: frozenset[str], plan: Plan) -> Plan:

@@ -32,10 +32,11 @@ class _Noted:
     by: tuple[object, ...]
     at: float
 
-    def holds(self, table: TableView, live: AbstractSet[str], now: float) -> bool:
+    def holds(self, table: TableView, live: AbstractSet[str] | None, now: float) -> bool:
         """Our own merges replace some of the files, and not the one that cannot be searched."""
         is_young = self.seconds_left(now) > 0
-        return is_young and self.by == _by(table) and not self.search.paths.isdisjoint(live)
+        is_live = live is None or not self.search.paths.isdisjoint(live)
+        return is_young and self.by == _by(table) and is_live
 
     def seconds_left(self, now: float) -> float:
         since = now - self.at
@@ -61,10 +62,10 @@ class RefusedSearches:
         left = [each.seconds_left(now) for each in self._noted.get(table, ())]
         return min((seconds for seconds in left if seconds > 0), default=None)
 
-    def of(self, table: TableView, live: AbstractSet[str], now: float) -> Mapping[str, str]:
+    def of(self, table: TableView, live: AbstractSet[str] | None, now: float) -> Mapping[str, str]:
         """Data files that need not be searched now, and why: nothing has changed that can help, and it is too early.
 
-        `live`: the table's data files.
+        `live`: the table's data files; None if they are not known yet.
         """
         with self._lock:
             holding = tuple(each for each in self._noted.pop(table.name, ()) if each.holds(table, live, now))

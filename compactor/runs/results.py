@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from compactor.errors import FirnlineError, GiveUpError, ReplanError
@@ -36,6 +36,11 @@ class DroppedGroup:
 
     planned: PlannedGroup
     error: FirnlineError
+
+    @property
+    def paths(self) -> Iterator[str]:
+        """Its data files."""
+        return (file.entry.path for file in self.planned.file_group.files)
 
 
 def left_out(

@@ -34,7 +34,8 @@ class TablePlanner:
     """Plans due tables from a fresh look.
 
     `planned` is called with each table that was planned. `owns`: whether the table is this service's. `refused`:
-    searches of conversions that are not to be repeated yet.
+    searches of conversions that are not to be repeated yet. `given_up`: files that could not be rewritten; for an hour
+    they are left as they are, so that the others of their partition can be merged.
     """
 
     settings: WorkSettings
@@ -47,6 +48,7 @@ class TablePlanner:
     owns: Callable[[TableName], bool] = lambda _table: True
     locks: Locks = NO_LOCKS
     refused: RefusedSearches = field(default_factory=RefusedSearches)
+    given_up: RefusedSearches = field(default_factory=RefusedSearches)
 
     @property
     def turns(self) -> Turns:
@@ -166,6 +168,8 @@ class TablePlanner:
         request, requested = replace(AS_THE_SERVICE, grant=grant), first_request(debt)
         if requested is not None:
             request = replace(request, where=requested or None, force=True)
+        else:
+            request = replace(request, without=self.given_up.of(table, None, self.clock()))
         policy = self.settings.policy.for_table(debt.table, table.properties)
         if requested is None and flink_converts(table.history):
             policy = policy.model_copy(update={"equality_delete_threshold": NEVER})

@@ -150,12 +150,13 @@ class RewriteWorker:
         return result.commits
 
     def _decline(self, debt: TableDebt, plan: TablePlan, dropped: Sequence[DroppedGroup]) -> None:
-        """Partitions left alone or given up are not due again until they change."""
+        """Partitions left alone or given up are not due again until they change; then without the files given up."""
+        hopeless = [drop for drop in dropped if isinstance(drop.error, GiveUpError)]
+        files = [RefusedSearch(frozenset(each.paths), str(each.error)) for each in hopeless]
+        self.planner.given_up.note(plan.table, files, self.planner.clock())
         if first_request(debt) is not None:
             return
-        given_up: dict[PartitionKey, str] = {
-            drop.planned.file_group.key: str(drop.error) for drop in dropped if isinstance(drop.error, GiveUpError)
-        }
+        given_up: dict[PartitionKey, str] = {each.planned.file_group.key: str(each.error) for each in hopeless}
         left_alone = plan.left_alone(partition.key for partition in debt.due)
         self.planner.board.decline(debt, {**left_alone, **given_up})
 

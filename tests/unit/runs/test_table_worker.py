@@ -23,13 +23,14 @@ from compactor.events import (
 )
 from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.manifests.cache import ManifestCache
+from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant, Spent
 from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.runs import table_planner, table_worker
 from compactor.runs.convert import ConversionResult
 from compactor.runs.refused_searches import AGAIN_SECONDS, RefusedSearch, RefusedSearches
-from compactor.runs.results import GroupResult, RunResult
+from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import RewriteWorker
 from tests.properties.table_history import NAME
@@ -88,6 +89,11 @@ def done(one: Searching) -> ConversionResult:
     return ConversionResult(NAME, one.run_id, 1, snapshot_after=2, deletes_removed=1)
 
 
+def paths_of(plan: TablePlan) -> dict[PartitionKey, set[str]]:
+    groups = [each.file_group for each in plan.groups]
+    return {group.key: {file.entry.path for file in group.files} for group in groups}
+
+
 def merged(planned: PlannedGroup) -> GroupResult:
     """All files of the group in one."""
     group = planned.file_group
@@ -106,6 +112,7 @@ class Working:
         self.later: list[LaterError] = []
         self.announced = self.commits = 0
         self.rewrites = False
+        self.hopeless: frozenset[str] = frozenset()
         planner = TablePlanner(
             settings=self.scene.settings, catalogs=self.scene.catalogs, cache=ManifestCache(1 << 20),
             board=self.scene.board, listener=self.events.append, clock=lambda: self.scene.now, planned=lambda _: None,
@@ -120,6 +127,13 @@ class Working:
 
     def run(self, plan: TablePlan, **_: Any) -> RunResult:
         self.plans.append(plan)
+        dropped = [
+            DroppedGroup(each, GiveUpError("a page is damaged"))
+            for each in plan.groups
+            if not self.hopeless.isdisjoint(DroppedGroup(each, GiveUpError("")).paths)
+        ]
+        if dropped:
+            raise NoGroupLeftError(dropped)
         after = 2 if self.rewrites else None
         groups = tuple(map(merged, plan.groups)) if self.rewrites else ()
         return RunResult("run", NAME, 1, after, groups, 0.0, 0.0, 0.0, commits=self.commits)
@@ -137,6 +151,14 @@ class Working:
             self.worker.work(debt, lambda: False, grant, lambda _: None)
         except LaterError as later:
             self.later.append(later)
+
+    def planned_files(self) -> dict[PartitionKey, set[str]]:
+        """What a plan would merge now."""
+        self.scene.look()
+        planner = self.worker.planner
+        plan = planner.plan(self.scene.debt(), planner.catalogs.load(NAME))
+        assert plan is not None
+        return paths_of(plan)
 
     def of(self, kind: type[Event]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
@@ -299,6 +321,26 @@ def test_a_merge_of_manifests_that_failed_comes_again(
     with pytest.raises(RetryError) if comes_again else nullcontext():
         working.work_on(replace(working.scene.debt(), manifests=due), NO_GRANT)
     assert [event.stage for event in working.of(RunFailed)] == ["manifests"]
+
+
+def test_new_files_are_merged_beside_a_file_that_cannot_be_rewritten(tmp_path: Path) -> None:
+    """Each commit to the partition would bring another attempt in vain, each larger than the one before."""
+    working = Working(tmp_path, refused)
+    working.scene.history.append_unreal("b", [10, 10])
+    partition = next(key for key in working.planned_files() if key.values == '["b"]')
+    before = working.planned_files()[partition]
+    working.hopeless = frozenset(list(before)[:1])
+    with pytest.raises(NoGroupLeftError):
+        working.work()
+    working.scene.history.append_unreal("b", [10, 10])
+    working.work()
+    after = paths_of(working.plans[-1])[partition]
+    assert (len(after), after & before) == (2, set())
+    working.scene.now += AGAIN_SECONDS
+    working.scene.history.append_unreal("b", [10])
+    with pytest.raises(NoGroupLeftError):
+        working.work()
+    assert len(paths_of(working.plans[-1])[partition]) == 5, "and now and then it is tried again"
 
 
 @pytest.mark.parametrize(
