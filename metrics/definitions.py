@@ -342,7 +342,7 @@ DROPPED_GROUPS = counter(
     "firnline_dropped_groups_total",
     "File groups that could not be rewritten and stay unchanged, while the rest of their run continued.",
     "The log names table, partition and cause. Reaction `replan`: the partition is planned again. `give_up`: it is "
-    "skipped until its files change.",
+    "left out for an hour; new files of the partition are merged without them.",
     labels=("reason", "reaction"),
 )
 WOULD_REWRITE_RUNS = counter(
