@@ -7,7 +7,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
@@ -112,7 +112,7 @@ class TableView:
     def layout(self, spec_id: int) -> PartitionLayout:
         """How to read partition tuples of one spec."""
         spec = self.spec(spec_id)
-        return PartitionLayout.of(spec, self._schema_for(spec))
+        return replace(PartitionLayout.of(spec, self._schema_for(spec)), orphans=self.orphans(spec))
 
     def layouts(self) -> dict[int, PartitionLayout]:
         """The layouts of all the table's specs, by id."""
@@ -125,6 +125,11 @@ class TableView:
         raise GiveUpError(
             f"table {self.name} has no partition spec {spec_id}, yet a file names it", reason=Reason.BAD_METADATA
         )
+
+    def orphans(self, spec: PartitionSpec) -> tuple[str, ...]:
+        """Fields of the spec whose source column the current schema no longer has: Java cannot read their values."""
+        columns = self.metadata.schema()._lazy_id_to_field  # noqa: SLF001 - the public find_field raises per miss
+        return tuple(field.name for field in spec.fields if field.source_id not in columns)
 
     def _schema_for(self, spec: PartitionSpec) -> Schema:
         """The newest schema that has all source columns of the spec: old specs may use dropped columns."""

@@ -224,8 +224,8 @@ MUTATIONS: Final = (
         "4",
         "deletion vectors stay when their data files leave",
         "compactor/planning/dangling_deletes.py",
-        "if delete.key.commits_as_json and",
-        "if not delete.is_deletion_vector and delete.key.commits_as_json and",
+        "if inventory.not_as_json(delete.key) is None and",
+        "if not delete.is_deletion_vector and inventory.not_as_json(delete.key) is None and",
         _LEAVES,
     ),
     Mutation(
