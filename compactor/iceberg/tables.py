@@ -18,6 +18,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import VoidTransform
 
 from compactor.credentials.shared_file_systems import sharing
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, retried
@@ -127,9 +128,13 @@ class TableView:
         )
 
     def orphans(self, spec: PartitionSpec) -> tuple[str, ...]:
-        """Fields of the spec whose source column the current schema no longer has: Java cannot read their values."""
+        """Fields of the spec whose source column the current schema no longer has: Java cannot read their values.
+
+        Void fields (V1 tables keep dropped fields so) have none: all are null.
+        """
         columns = self.metadata.schema()._lazy_id_to_field  # noqa: SLF001 - the public find_field raises per miss
-        return tuple(field.name for field in spec.fields if field.source_id not in columns)
+        with_values = (field for field in spec.fields if not isinstance(field.transform, VoidTransform))
+        return tuple(field.name for field in with_values if field.source_id not in columns)
 
     def _schema_for(self, spec: PartitionSpec) -> Schema:
         """The newest schema that has all source columns of the spec: old specs may use dropped columns."""
