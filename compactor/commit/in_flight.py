@@ -318,6 +318,8 @@ def _sweep_one(
     grace: float,
     confirm: Callable[[], None],
 ) -> int:
+    if record.catalog not in catalogs.names:
+        return 0  # of other settings, or taken out of them for a while: its outputs may still have to be deleted
     owner_dead = record.owner.is_dead()
     if _under_way(record, owner_dead, now):
         return 0  # without a call to the catalog: most records are of live runs

@@ -112,6 +112,18 @@ def test_equality_deletes_that_apply_to_nothing_leave(lake: Lake, table_name: st
     assert deletes(lake, table_name) == []
 
 
+def test_statistics_are_found_after_a_conversion(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, properties=MERGE_ON_READ)
+    insert(lake, table_name)
+    delete_equal(lake, table_name, "id", [5])
+    lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
+    (known,) = lake.view(table_name).metadata.statistics
+    converted = convert(lake, table_name).snapshot_after
+    found = {file.snapshot_id: file for file in lake.view(table_name).metadata.statistics}
+    assert found.keys() == {known.snapshot_id, converted}
+    assert found[converted].statistics_path == known.statistics_path
+
+
 def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, other: Callable[[], None]) -> None:
     """Let another writer in before the function `name` of its module is called for the first time."""
     module = snapshots_module if name == AT_LAST else convert_module

@@ -230,6 +230,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "4",
+        "a commit names delete files of a spec that lost its column",
+        "compactor/partitions.py",
+        "        if self.orphans:",
+        "        if len(self.orphans) > 1:",
+        f"{_KINDS}::test_dangling_deletes_of_a_spec_whose_column_was_dropped_do_not_stop_a_commit[equality]",
+    ),
+    Mutation(
+        "4",
         "the deletion vectors of one Puffin file are taken for one",
         "compactor/iceberg/manifest_entries.py",
         "return self.path, self.blob",
