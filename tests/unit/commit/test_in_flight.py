@@ -57,6 +57,7 @@ records = st.builds(
     seen_at=st.none() | times,
     swept=st.booleans(),
     committed=st.lists(texts).map(tuple),
+    late_until=times,
 )
 
 
