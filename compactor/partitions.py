@@ -25,6 +25,8 @@ from pyiceberg.types import DecimalType, PrimitiveType
 
 JsonValue = None | bool | int | float | str
 
+LOST_COLUMN = "partition field {field} lost its column: Iceberg cannot read the partition values any more"
+NOT_FINITE = "a partition value is NaN or infinite"
 MICROS_PER_SECOND = 1_000_000
 NANOS_PER_SECOND = 1_000_000_000
 
@@ -52,13 +54,17 @@ class PartitionKey(NamedTuple):
 
 @dataclass(frozen=True)
 class PartitionLayout:
-    """Field names and result types of one spec's partition tuples, and which fields are buckets or void."""
+    """Field names and result types of one spec's partition tuples, and which fields are buckets or void.
+
+    `orphans`: names of fields whose source column was dropped (`TableView.orphans`).
+    """
 
     spec_id: int
     names: tuple[str, ...]
     types: tuple[PrimitiveType, ...]
     bucket_fields: tuple[int, ...]
     void_fields: tuple[int, ...] = ()
+    orphans: tuple[str, ...] = ()
 
     @property
     def is_unpartitioned(self) -> bool:
@@ -85,6 +91,12 @@ class PartitionLayout:
     def readable(self, key: PartitionKey) -> dict[str, JsonValue]:
         """Field name → value, for display and JSON output. `{}` if unpartitioned."""
         return dict(zip(self.names, key.tuple_json, strict=True))
+
+    def not_as_json(self, key: PartitionKey) -> str | None:
+        """Why Iceberg cannot read this partition from JSON, and so commits no file of it; None if it can."""
+        if self.orphans:  # Java gives such a field the type `unknown`, for which it parses no value
+            return LOST_COLUMN.format(field=self.orphans[0])
+        return None if key.commits_as_json else NOT_FINITE
 
     def bucket(self, key: PartitionKey) -> int | None:
         """The bucket number if the spec has exactly one bucket field, else None."""

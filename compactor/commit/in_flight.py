@@ -4,7 +4,8 @@ Each run has one record, a JSON file beside the stream's checkpoint. It is remov
 When the owner is dead, the sweep first notes the table's head. Later it deletes outputs that no retained snapshot
 references, once the head has moved (a commit sent before the crash can then no longer land, because its base is not the
 head) or the grace period has passed. An owner on another host is only known to be silent: it may be paused, so its
-outputs wait for the head however long that takes. The record is removed when a second sweep finds no outputs.
+outputs wait for the head however long that takes. The record is removed when a second sweep finds no outputs; if an
+executor that was lost may still write (`late_until`), only after that.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class Record:
     `abandoned`: the owner has ended this run, although it may be alive. `seen_head`, `seen_at`: the table's head when a
     sweep first found the owner dead. `swept`: a sweep has already deleted outputs. `attempts`: how often an output may
     be tried; each attempt writes a file of its own beside the name in `files` (`attempt_location`). `committed`: own
-    names (`own_name`) of outputs that a snapshot of an earlier part of the run holds.
+    names (`own_name`) of outputs that a snapshot of an earlier part of the run holds. `late_until`: until then an
+    executor that has lost the driver may finish an output.
     """
 
     run_id: str
@@ -71,6 +73,7 @@ class Record:
     swept: bool = False
     attempts: int = 1
     committed: tuple[str, ...] = ()
+    late_until: float = 0.0
 
     @property
     def outputs(self) -> list[str]:
@@ -260,8 +263,8 @@ class InFlightRecords:
 
 
 def _tree(record: Record) -> dict[str, Any]:
-    """Without `committed` if there is none: the version before does not know it, and would sweep nothing."""
-    return {key: value for key, value in asdict(record).items() if value or key != "committed"}
+    """Without newer fields that say nothing: the version before does not know them, and would sweep nothing."""
+    return {key: value for key, value in asdict(record).items() if value or key not in {"committed", "late_until"}}
 
 
 def own_name(location: str, run_id: str) -> str:
@@ -318,7 +321,11 @@ def _sweep_one(
     grace: float,
     confirm: Callable[[], None],
 ) -> int:
+    if record.catalog not in catalogs.names:
+        return 0  # of other settings, or taken out of them for a while: its outputs may still have to be deleted
     owner_dead = record.owner.is_dead()
+    if record.swept and now < record.late_until:
+        return 0  # the last sweep comes when nobody can write any more
     if _under_way(record, owner_dead, now):
         return 0  # without a call to the catalog: most records are of live runs
     try:

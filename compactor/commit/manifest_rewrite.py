@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from compactor.commit.statistics import carry_statistics
 from compactor.errors import ReplanError, RetryError
 from compactor.events import ManifestsRewritten
 from compactor.iceberg.other_compactors import DEPLOYMENT, RUN_ID
@@ -54,12 +55,14 @@ def rewrite_manifests(
         if table.keeps_row_lineage:
             right.confirm()
             _merge(java, properties)
+            _carry_statistics(java, run_id, right)
         else:
             for spec_id in specs:
                 java.refresh()
                 java.check_unchanged()  # after an upgrade to V3 the action would give every row a new id
                 right.confirm()
                 _order_and_merge(java, spec_id, properties)
+                _carry_statistics(java, run_id, right)
         java.refresh()
         after = len(_manifests(java))
     except Py4JJavaError as error:
@@ -87,6 +90,18 @@ def _merge(java: JavaTable, properties: Mapping[str, str]) -> None:
     for name, value in properties.items():
         rewrite.set(name, value)
     rewrite.commit()
+
+
+def _carry_statistics(java: JavaTable, run_id: str, right: CommitRight) -> None:
+    """Keep the table's statistics after a commit of this run. Iceberg does not tell the snapshot, if it made one."""
+    java.refresh()
+    snapshot = java.handle.currentSnapshot()
+    while snapshot is not None and snapshot.snapshotId() != java.snapshot_id:
+        if snapshot.summary().get(RUN_ID) == run_id:
+            carry_statistics(java, snapshot.snapshotId(), right.confirm)
+            return
+        parent = snapshot.parentId()
+        snapshot = java.handle.snapshot(parent) if parent is not None else None
 
 
 def _failure(table: TableView, error: Py4JJavaError) -> RetryError | ReplanError:

@@ -1,7 +1,8 @@
 """Keep table statistics (Puffin sketches) after a rewrite: they belong to a snapshot id.
 
-The rows are the same after a rewrite, so the same file is registered for the new snapshot (spec: table statistics; the
-blobs keep the id of the snapshot that they were computed from). Partition statistics count files and are not kept.
+The rows are the same after a rewrite, a conversion of deletes or a merge of manifests, so the same file is registered
+for the new snapshot (spec: table statistics; the blobs keep the id of the snapshot that they were computed from).
+Partition statistics count files and are not kept.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import logging
 from collections.abc import Callable
 
 from py4j.protocol import Py4JError
+from pyspark.errors.exceptions.captured import CapturedException
 
 from compactor.errors import FirnlineError
 from compactor.spark.java_table import JavaTable, first_line
@@ -36,7 +38,7 @@ def carry_statistics(table: JavaTable, snapshot_id: int, about_to_send: Callable
         )
         about_to_send()
         handle.updateStatistics().setStatistics(carried).commit()
-    except (Py4JError, FirnlineError) as error:
+    except (Py4JError, CapturedException, FirnlineError) as error:
         LOG.warning(
             "%s: table statistics could not be registered for the new snapshot: %s", table.view.name, first_line(error)
         )

@@ -7,7 +7,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 from pyiceberg.catalog import Catalog
@@ -18,6 +18,7 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Snapshot
+from pyiceberg.transforms import VoidTransform
 
 from compactor.credentials.shared_file_systems import sharing
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, retried
@@ -112,7 +113,7 @@ class TableView:
     def layout(self, spec_id: int) -> PartitionLayout:
         """How to read partition tuples of one spec."""
         spec = self.spec(spec_id)
-        return PartitionLayout.of(spec, self._schema_for(spec))
+        return replace(PartitionLayout.of(spec, self._schema_for(spec)), orphans=self.orphans(spec))
 
     def layouts(self) -> dict[int, PartitionLayout]:
         """The layouts of all the table's specs, by id."""
@@ -125,6 +126,15 @@ class TableView:
         raise GiveUpError(
             f"table {self.name} has no partition spec {spec_id}, yet a file names it", reason=Reason.BAD_METADATA
         )
+
+    def orphans(self, spec: PartitionSpec) -> tuple[str, ...]:
+        """Fields of the spec whose source column the current schema no longer has: Java cannot read their values.
+
+        Void fields (V1 tables keep dropped fields so) have none: all are null.
+        """
+        columns = self.metadata.schema()._lazy_id_to_field  # noqa: SLF001 - the public find_field raises per miss
+        with_values = (field for field in spec.fields if not isinstance(field.transform, VoidTransform))
+        return tuple(field.name for field in with_values if field.source_id not in columns)
 
     def _schema_for(self, spec: PartitionSpec) -> Schema:
         """The newest schema that has all source columns of the spec: old specs may use dropped columns."""

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
-from pyiceberg.schema import Schema
-
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
@@ -65,7 +63,8 @@ def not_beside(compactor: str) -> str:
 
 
 def plan_conversion(inventory: Inventory, unsearchable: Mapping[str, str] = NOTHING_KNOWN) -> Conversion:
-    """The conversion of all equality deletes of a table, except those that `encode` could not apply either.
+    """The conversion of all equality deletes of a table, except those that `encode` could not apply either, and those
+    in partitions that JSON cannot express, or with data files there: Iceberg would refuse the commit.
 
     `unsearchable`: data files of searches that were refused, and why: deletes that apply to them stay too.
     """
@@ -75,12 +74,7 @@ def plan_conversion(inventory: Inventory, unsearchable: Mapping[str, str] = NOTH
     hit = {
         key: [file for file in files if any(map(_by_value, file.deletes))] for key, files in _with_deletes(inventory)
     }
-    refused = _refused(
-        inventory.table.metadata.schema(),
-        equality_deletes,
-        [file for files in hit.values() for file in files],
-        unsearchable,
-    )
+    refused = _refused(inventory, equality_deletes, [file for files in hit.values() for file in files], unsearchable)
     searches: list[tuple[LiveFile, ...]] = []
     for files in hit.values():
         left = [
@@ -155,16 +149,21 @@ def _with_deletes(inventory: Inventory) -> Iterable[tuple[PartitionKey, Sequence
 
 
 def _refused(
-    schema: Schema, deletes: Iterable[FileEntry], files: Iterable[LiveFile], unsearchable: Mapping[str, str]
+    inventory: Inventory, deletes: Iterable[FileEntry], files: Iterable[LiveFile], unsearchable: Mapping[str, str]
 ) -> dict[Identity, str]:
-    """Equality deletes that cannot be compared, or that apply to a file whose columns cannot be read; and why."""
+    """Equality deletes that cannot be compared, or that apply to a file whose columns cannot be read; and why.
+
+    Also those of which a commit cannot name the file, or a data file to which they apply.
+    """
     found: dict[Identity, str] = {}
+    schema = inventory.table.metadata.schema()
     for delete in deletes:
-        why = not_compared(schema, delete.equality_ids) or _not_parquet(delete)
+        why = not_compared(schema, delete.equality_ids) or _not_parquet(delete) or inventory.not_as_json(delete.key)
         if why is not None:
             found[delete.identity] = why
     for file in files:
-        why = _not_parquet(file.entry) or unsearchable.get(file.entry.path)
+        entry = file.entry
+        why = _not_parquet(entry) or inventory.not_as_json(entry.key) or unsearchable.get(entry.path)
         if why is not None:
             found.update((delete.identity, why) for delete in file.deletes if _by_value(delete))
     return found

@@ -36,7 +36,10 @@ class CoverableDelete:
 
 
 def coverable_deletes(inventory: Inventory, entries: Sequence[FileEntry]) -> tuple[CoverableDelete, ...]:
-    """Pure: the live delete files that apply to no data files except the planned `entries`."""
+    """Pure: the live delete files that apply to no data files except the planned `entries`.
+
+    Without those in partitions that JSON cannot express: Iceberg would refuse the commit after all work was done.
+    """
     if not inventory.deletes:
         return ()
     planned = {entry.path for entry in entries}
@@ -48,7 +51,7 @@ def coverable_deletes(inventory: Inventory, entries: Sequence[FileEntry]) -> tup
     return tuple(
         CoverableDelete(delete, frozenset(applies_to[delete.identity]))
         for delete in inventory.deletes
-        if delete.key.commits_as_json and applies_to[delete.identity] <= planned
+        if inventory.not_as_json(delete.key) is None and applies_to[delete.identity] <= planned
     )
 
 

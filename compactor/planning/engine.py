@@ -15,7 +15,7 @@ from compactor.errors import InputError
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile, deletes_of
-from compactor.partitions import PartitionKey
+from compactor.partitions import LOST_COLUMN, NOT_FINITE, PartitionKey
 from compactor.planning.compared_columns import not_compared
 from compactor.planning.delete_rules import few_deletes
 from compactor.planning.spark_misreads import misread
@@ -109,7 +109,7 @@ def _not_for_arrow(
             "a data file has no row ids although its snapshot assigned them: copying would lose them",
         ),
         (is_sorted(table), Reason.SORTED, "the table has a sort order: rows have to be sorted again"),
-        (not key.commits_as_json, Reason.PARTITION_VALUE, "a partition value is NaN or infinite"),
+        (not key.commits_as_json, Reason.PARTITION_VALUE, NOT_FINITE),
     )
     return next(((reason, sentence) for holds, reason, sentence in checks if holds), None)
 
@@ -141,10 +141,10 @@ def impossible(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -
 
     Files that only Spark can rewrite are also refused if metadata shows that Spark would change their rows.
     """
+    orphans = table.orphans(table.spec(key.spec_id))
+    if orphans:
+        return LOST_COLUMN.format(field=orphans[0])
     columns = table.metadata.schema()._lazy_id_to_field  # noqa: SLF001 - the public find_field raises per miss
-    fields = [field.name for field in table.spec(key.spec_id).fields if field.source_id not in columns]
-    if fields:
-        return f"partition field {fields[0]} lost its column: Iceberg cannot read the partition values any more"
     deletes = deletes_of(files)
     if any(delete.content is Content.EQUALITY_DELETES and not delete.equality_ids for delete in deletes):
         return "an equality delete names no column to compare: the rows that it deletes are unknown"

@@ -68,6 +68,10 @@ class Inventory:
         entry = file.entry
         return now - self.commits.written_ms(entry.snapshot_id, entry.data_sequence_number) / 1000
 
+    def not_as_json(self, key: PartitionKey) -> str | None:
+        """Why a commit can name no file of this partition; None if it can (`PartitionLayout.not_as_json`)."""
+        return self.layouts[key.spec_id].not_as_json(key)
+
 
 def take_inventory(
     table: TableView, cache: ManifestCache, where: Where | None = None, stages: Stages | None = None

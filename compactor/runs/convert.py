@@ -18,6 +18,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from compactor.commit.in_flight import Record
 from compactor.commit.replace import commit_replacements
 from compactor.commit.snapshots import NewDeletes
+from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, StoppedError
 from compactor.events import EqualityDeletesConverted
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
@@ -154,6 +155,8 @@ class Converting:
             with watch.commit(table.name, wanted=self._switches.on):
                 prepare = partial(self._prepare, java, found, record)
                 done = self._charged(lambda: commit_beside_others(java, tools.catalogs, tools.cache, prepare))
+                if done is not None:
+                    carry_statistics(java, done, tools.right.confirm)
         records.close(record)  # a lost race may have left files
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
         return replace(

@@ -12,9 +12,12 @@ from compactor.errors import CommitUnknownError
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.manifests.cache import ManifestCache
+from compactor.rewrite.tasks.runner import JOBS_OF_A_TASK
 
 LOG = logging.getLogger("firnline")
 NO_HEAD = -1  # differs from every head: outputs that are certainly uncommitted need no waiting
+LATE_SECONDS = 900.0
+"""For which an executor may work on that has lost the driver: Spark ends it after 60 missed heartbeats, ten minutes."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class OutputRecords:
     def abandon(self, record: Record) -> None:
         """Delete outputs that are certainly uncommitted; leave the record to the sweep, for what is written late."""
         # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
-        self.records.abandon(replace(record, seen_at=0.0, seen_head=NO_HEAD))
+        self.records.abandon(self._ended(record))
         self._delete_unreferenced(record)
 
     def close(self, record: Record) -> None:
@@ -61,7 +64,12 @@ class OutputRecords:
         if self._delete_unreferenced(record):
             self.records.close(record)
         else:
-            self.records.abandon(replace(record, seen_at=0.0, seen_head=NO_HEAD))
+            self.records.abandon(self._ended(record))
+
+    def _ended(self, record: Record) -> Record:
+        """The record of a run whose uncommitted outputs may go at once. On a cluster a lost executor may write more."""
+        late = self.records.now + LATE_SECONDS if record.attempts > JOBS_OF_A_TASK else 0.0
+        return replace(record, seen_at=0.0, seen_head=NO_HEAD, late_until=late)
 
     def _delete_unreferenced(self, record: Record) -> bool:
         """Whether it could be done. A failure is logged: the outcome of the run counts."""

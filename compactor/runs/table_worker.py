@@ -31,6 +31,7 @@ from compactor.runs.results import DroppedGroup, NoGroupLeftError, RunResult
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.supervisor import Switches
 from compactor.runs.table_planner import TablePlanner, first_request
+from compactor.spark.java_table import first_line
 from compactor.table_names import TableName
 
 LOG = logging.getLogger("firnline")
@@ -106,14 +107,14 @@ class RewriteWorker:
         converting = Converting(self.rewriter, table, conversion, run_id, switches, charge=charge)
         try:
             done = converting.convert()
-        except GiveUpError as error:
-            planner.listener(RunFailed.of(error, run_id, table.name, "convert"))
-            all_files = RefusedSearch(frozenset(file.entry.path for file in conversion.files), str(error))
+        except Exception as error:
+            failure = error if isinstance(error, FirnlineError) else _unexpected(table.name, error)
+            planner.listener(RunFailed.of(failure, run_id, table.name, "convert", str(error)))
+            if not isinstance(failure, GiveUpError):
+                raise
+            all_files = RefusedSearch(frozenset(file.entry.path for file in conversion.files), str(failure))
             planner.refused.note(table, converting.refused or (all_files,), planner.clock())
             return False
-        except FirnlineError as error:
-            planner.listener(RunFailed.of(error, run_id, table.name, "convert"))
-            raise
         planner.refused.note(table, converting.refused, planner.clock())
         if converting.refused:
             LOG.warning("%s: %s equality deletes are not converted: %s", table.name, done.deletes_left, done.why)
@@ -199,6 +200,11 @@ def _has_rest(plan: TablePlan, result: RunResult) -> bool:
     overtaken = any(not isinstance(drop.error, GiveUpError) for drop in result.dropped)
     removed = sum(group.rewritten.files_in - group.rewritten.files_out for group in result.groups)
     return (plan.is_part or overtaken) and result.snapshot_after is not None and removed > 0
+
+
+def _unexpected(table: TableName, error: Exception) -> GiveUpError:
+    """An error that nobody foresaw, of Java for example: another attempt would fail too."""
+    return GiveUpError(f"converting deletes of {table} failed: {first_line(error)}", reason=Reason.UNEXPECTED)
 
 
 def _noting(costs: list[Spent], charge: Charge) -> Charge:

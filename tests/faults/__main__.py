@@ -113,7 +113,11 @@ def shown(key: tuple[str, frozenset[tuple[str, str]]]) -> str:
 def leftovers(scene: Scene, table: str) -> list[str]:
     view = scene.site.view(table)
     objects = scene.objects(table) - files_of(view)
-    records = [record.run_id for record in scene.records.all() if record.name == table]
+    records = [
+        record.run_id
+        for record in scene.records.all()
+        if record.name == table and not (record.swept and time.time() < record.late_until)
+    ]
     uploads = scene.uploads()
     return [*sorted(objects), *(f"record {each}" for each in records), *([f"{uploads} uploads"] if uploads else [])]
 

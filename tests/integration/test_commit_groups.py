@@ -14,6 +14,7 @@ import pytest
 
 from compactor.commit.replace import commit_replacements
 from compactor.commit.snapshots import CommitSummary, Replacement, Snapshots
+from compactor.commit.statistics import carry_statistics
 from compactor.errors import GiveUpError, InputError, ReplanError, RetryError, StoppedError
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
 from compactor.lease.right import CommitRight
@@ -787,3 +788,15 @@ def test_statistics_are_found_after_a_rewrite(lake: Lake, table_name: str) -> No
     assert carried.statistics_path == known.statistics_path
     assert [blob.properties for blob in carried.blob_metadata] == [blob.properties for blob in known.blob_metadata]
     assert carried.blob_metadata[0].snapshot_id == known.snapshot_id
+
+
+def test_statistics_that_java_refuses_fail_no_run(lake: Lake, table_name: str) -> None:
+    create(lake, table_name)
+    insert(lake, table_name)
+    lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
+    append(lake, table_name)
+    view = lake.view(table_name)
+    head = view.metadata.current_snapshot_id
+    java = JavaTable.load(lake.session, view, head)
+    assert carry_statistics(java, head, lambda: java.jvm.java.util.UUID.fromString("no number")) is False
+    assert carry_statistics(java, head, lambda: None) is True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,18 @@ def test_equality_deletes_that_apply_to_nothing_leave(lake: Lake, table_name: st
     delete_equal(lake, table_name, "id", [77])
     assert convert(lake, table_name).rows == 0
     assert deletes(lake, table_name) == []
+
+
+def test_statistics_are_found_after_a_conversion(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, properties=MERGE_ON_READ)
+    insert(lake, table_name)
+    delete_equal(lake, table_name, "id", [5])
+    lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
+    (known,) = lake.view(table_name).metadata.statistics
+    converted = convert(lake, table_name).snapshot_after
+    found = {file.snapshot_id: file for file in lake.view(table_name).metadata.statistics}
+    assert found.keys() == {known.snapshot_id, converted}
+    assert found[converted].statistics_path == known.statistics_path
 
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, name: str, other: Callable[[], None]) -> None:
@@ -295,3 +308,63 @@ def test_deletes_that_nobody_can_compare_stay_and_the_others_are_converted(lake:
     assert "column k of type double" in result.why
     assert [row[0] for row in rows(lake, table_name)] == [3]
     assert deletes(lake, table_name).count(Content.EQUALITY_DELETES) == 1
+
+
+def dropped_column(lake: Lake, table: str) -> int:
+    """One delete of the old spec applies to a file, one to nothing, as an upsert writer's first one."""
+    create(lake, table, properties=MERGE_ON_READ, by=BY_A)
+    insert(lake, table)
+    delete_equal(lake, table, "id", [3], partition=["p1"])
+    delete_equal(lake, table, "id", [77], partition=["p9"])
+    for change in ("DROP PARTITION FIELD a", "ADD PARTITION FIELD k", "DROP COLUMN a"):
+        lake.sql(f"ALTER TABLE lake.{table} {change}")
+    lake.sql(f"INSERT INTO lake.{table} VALUES (20, 2), (21, 2)")
+    return 2
+
+
+def not_finite(lake: Lake, table: str) -> int:
+    by_number(lake, table, "PARTITIONED BY (k)")
+    delete_equal(lake, table, "id", [1], partition=[math.nan])
+    return 1
+
+
+def all_partitions(lake: Lake, table: str) -> int:
+    """The delete's own partition is plain; it applies to a data file whose partition is not."""
+    by_number(lake, table, "")
+    delete_equal(lake, table, "id", [1])
+    lake.sql(f"INSERT INTO lake.{table} VALUES (20, 'a', 2.0), (21, 'a', 2.0)")
+    return 1
+
+
+def by_number(lake: Lake, table: str, by: str) -> None:
+    lake.sql(
+        f"CREATE TABLE lake.{table} (id INT, a STRING, k DOUBLE) USING iceberg {by} "
+        f"TBLPROPERTIES ('format-version'='2', {MERGE_ON_READ})"
+    )
+    if not by:
+        lake.sql(f"ALTER TABLE lake.{table} ADD PARTITION FIELD k")
+    lake.sql(f"INSERT INTO lake.{table} VALUES (1, 'a', double('NaN')), (3, 'a', double('NaN'))")
+    if by:
+        lake.sql(f"INSERT INTO lake.{table} VALUES (20, 'a', 2.0), (21, 'a', 2.0)")
+
+
+@pytest.mark.parametrize(
+    ("stage", "why"),
+    [
+        (dropped_column, "partition field a lost its column"),
+        (not_finite, "a partition value is NaN or infinite"),
+        (all_partitions, "a partition value is NaN or infinite"),
+    ],
+)
+def test_deletes_of_partitions_that_a_commit_cannot_name_stay_and_the_others_are_converted(
+    lake: Lake, table_name: str, stage: Callable[[Lake, str], int], why: str
+) -> None:
+    stay = stage(lake, table_name)
+    spec = max(lake.view(table_name).metadata.partition_specs, key=lambda each: each.spec_id)
+    delete_equal(lake, table_name, "id", [21], spec_id=spec.spec_id, partition=[2 if stage is dropped_column else 2.0])
+    before = lake.rows(table_name, "id")
+    result = convert(lake, table_name)
+    assert (result.deletes_removed, result.deletes_left, result.rows) == (1, stay, 1)
+    assert why in result.why
+    assert lake.rows(table_name, "id") == before
+    assert deletes(lake, table_name).count(Content.EQUALITY_DELETES) == stay

@@ -90,6 +90,24 @@ def test_rows_lineage_and_files_stay(lake: Lake, table_name: str, version: int, 
 
 
 @pytest.mark.parametrize("version", [2, 3])
+def test_statistics_are_found_after_a_merge_of_manifests(lake: Lake, table_name: str, version: int) -> None:
+    name = make(lake, table_name, version)
+    if version == 2:  # a commit for each spec: each one hands them on
+        lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD bucket(2, id)")
+        for commit in range(COMMITS):
+            lake.sql(f"INSERT INTO lake.{table_name} SELECT id, 1 FROM range({100 + commit}, {103 + commit})")
+    lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
+    before = lake.catalogs.load(name)
+    (known,) = before.metadata.statistics
+    rewrite_manifests(lake.session, before, due(before), str(uuid.uuid4()))
+    after = lake.catalogs.load(name)
+    assert len(after.metadata.snapshots) == len(before.metadata.snapshots) + (2 if version == 2 else 1)
+    assert after.snapshot is not None
+    found = {file.snapshot_id: file for file in after.metadata.statistics}
+    assert found[after.snapshot.snapshot_id].statistics_path == known.statistics_path
+
+
+@pytest.mark.parametrize("version", [2, 3])
 def test_what_others_add_meanwhile_stays(lake: Lake, table_name: str, version: int) -> None:
     name = make(lake, table_name, version)
     planned = lake.catalogs.load(name)

@@ -243,6 +243,48 @@ def test_files_of_a_spec_whose_column_was_dropped_are_left_alone(lake: Lake, tab
     assert "partition field a lost its column" in why
 
 
+@pytest.mark.parametrize("by_value", [False, True])
+def test_a_table_whose_partition_field_and_column_were_both_dropped_is_compacted(
+    lake: Lake, table_name: str, by_value: bool
+) -> None:
+    """V1 keeps the field as void, also in all newer files; its values are null."""
+    create(lake, table_name, 1, by="PARTITIONED BY (a)")
+    lake.sql(f"ALTER TABLE lake.{table_name} DROP PARTITION FIELD a")
+    lake.sql(f"ALTER TABLE lake.{table_name} DROP COLUMN a")
+    for _ in range(2):
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES (20, 2), (21, 3)")
+    if not by_value:
+        compact_and_check(lake, table_name, 1, COPIED, in_duckdb=True)
+        return
+    lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('format-version'='2')")
+    delete_equal(lake, table_name, "id", [20], spec_id=1, partition=[None])
+    compact_and_check(lake, table_name, 1, COMPARED, unreadable=NO_EQUALITY_DELETES, deleted=2)
+    assert lake.sql(f"SELECT file_path FROM lake.{table_name}.delete_files") == []
+
+
+@pytest.mark.parametrize("content", ["equality", "position"])
+def test_dangling_deletes_of_a_spec_whose_column_was_dropped_do_not_stop_a_commit(
+    lake: Lake, table_name: str, content: str
+) -> None:
+    """A commit cannot name them: Iceberg reads no value of a partition field that lost its column."""
+    create(lake, table_name, properties=MERGE_ON_READ, by="PARTITIONED BY (a)")
+    insert(lake, table_name)
+    if content == "equality":
+        delete_equal(lake, table_name, "id", [77], partition=["p9"])
+    else:
+        lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 3")
+        lake.sql(f"CALL lake.system.rewrite_data_files(table => '{table_name}', options => map('rewrite-all', 'true'))")
+        delete_is_left = "SELECT count(*) AS files FROM lake.{}.delete_files"
+        assert lake.sql(delete_is_left.format(table_name))[0].files == 1
+    lake.sql(f"ALTER TABLE lake.{table_name} DROP PARTITION FIELD a")
+    lake.sql(f"ALTER TABLE lake.{table_name} DROP COLUMN a")
+    for _ in range(2):
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES (20, 2)")
+    unreadable = NO_EQUALITY_DELETES if content == "equality" else None
+    compact_and_check(lake, table_name, 3, COPIED, unreadable=unreadable)
+    assert lake.sql(f"SELECT count(*) AS files FROM lake.{table_name}.delete_files")[0].files == 1
+
+
 # --- format versions, deletes -----------------------------------------------------------------------------------------
 
 LINEAGE = "*, _row_id, _last_updated_sequence_number"

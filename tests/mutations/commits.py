@@ -148,6 +148,22 @@ MUTATIONS: Final = (
         "            pass\n",
         f"{_GROUPS}::test_statistics_are_found_after_a_rewrite",
     ),
+    Mutation(
+        "13",
+        "a conversion of deletes leaves Puffin statistics behind",
+        "compactor/runs/convert.py",
+        "carry_statistics(java, done, tools.right.confirm)",
+        "pass",
+        "tests/integration/test_conversion.py::test_statistics_are_found_after_a_conversion",
+    ),
+    Mutation(
+        "13",
+        "a merge of manifests leaves Puffin statistics behind",
+        "compactor/commit/manifest_rewrite.py",
+        "carry_statistics(java, snapshot.snapshotId(), right.confirm)",
+        "pass",
+        "tests/integration/test_manifest_rewrite.py::test_statistics_are_found_after_a_merge_of_manifests[2]",
+    ),
     # --- 15 commits ---
     Mutation(
         "15",

@@ -34,9 +34,9 @@ MUTATIONS: Final = (
     Mutation(
         "7",
         "a spec that lost its column is rewritten",
-        "compactor/planning/engine.py",
-        "for field in table.spec(key.spec_id).fields if field.source_id not in columns]",
-        "for field in table.spec(key.spec_id).fields if field.source_id < 0]",
+        "compactor/iceberg/tables.py",
+        "if field.source_id not in columns)",
+        "if field.source_id < 0)",
         f"{_SHARES}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
     ),
     # --- 10 name mapping ---

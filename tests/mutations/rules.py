@@ -52,7 +52,7 @@ RULES: Final = (
         "A delete file leaves with the last live file that it applies to, wherever that is, and not before. Iceberg's "
         "RemoveDanglingDeletes compares within a partition, which brings rows back where a delete is global; its "
         "commit removes vectors only.",
-        "A delete file of a partition whose value JSON cannot carry (NaN, infinite) stays.",
+        "A delete file of a partition whose value JSON cannot carry (NaN, infinite, of a dropped column) stays.",
     ),
     Rule("5", "Row lineage", "In V3 every row keeps its `_row_id` and `_last_updated_sequence_number`."),
     Rule("6", "Format version", "A table whose format version changed during the run is not committed to."),

@@ -57,6 +57,7 @@ records = st.builds(
     seen_at=st.none() | times,
     swept=st.booleans(),
     committed=st.lists(texts).map(tuple),
+    late_until=times,
 )
 
 
@@ -426,6 +427,19 @@ def test_a_dropped_tables_files_are_the_catalogs_business(scene: Scene) -> None:
     scene.sweep(kept)
     assert kept.all() == []
     assert scene.left() == ["one.parquet", "two.parquet"]
+
+
+def test_a_record_of_a_catalog_that_is_not_configured_waits_until_it_is(scene: Scene) -> None:
+    """Commands with other settings may share the folder; a catalog may be taken out of the settings for a while."""
+    kept, own = scene.run(), scene.catalogs
+    scene.catalogs = Catalogs({"other": own.properties("lake")})
+    for _ in range(3):
+        assert scene.sweep(kept) == 0
+        scene.now += GRACE + 1
+    scene.catalogs = own
+    scene.sweep(kept)
+    scene.history.append_unreal("a", [1])
+    assert scene.sweep(kept) == 2
 
 
 def test_a_table_that_does_not_answer_stops_no_other(scene: Scene) -> None:

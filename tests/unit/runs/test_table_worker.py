@@ -81,6 +81,10 @@ def commit_given_up(_one: Searching) -> ConversionResult:
     raise GiveUpError("the catalog refuses the commit")
 
 
+def broken(_one: Searching) -> ConversionResult:
+    raise ValueError("Java's parser refuses a number")
+
+
 def replanned(_one: Searching) -> ConversionResult:
     raise ReplanError("another commit touched the files")
 
@@ -169,7 +173,7 @@ def _no_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_worker, "Converting", Searching)
 
 
-@pytest.mark.parametrize("outcome", [refused, given_up, commit_given_up])
+@pytest.mark.parametrize("outcome", [refused, given_up, commit_given_up, broken])
 def test_a_conversion_that_cannot_be_done_is_not_repeated_at_each_commit_and_merges_go_on(
     tmp_path: Path, outcome: Outcome
 ) -> None:
@@ -184,6 +188,14 @@ def test_a_conversion_that_cannot_be_done_is_not_repeated_at_each_commit_and_mer
     working.work()
     assert (len(Searching.made), len(working.plans)) == (2, 6)
     assert working.announced == 0
+
+
+def test_an_unexpected_error_is_published_as_given_up(tmp_path: Path) -> None:
+    working = Working(tmp_path, broken)
+    working.work()
+    (failed,) = working.of(RunFailed)
+    assert (failed.stage, failed.reason, failed.reaction) == ("convert", "unexpected", "give_up")
+    assert "Java's parser refuses a number" in failed.message
 
 
 def test_nothing_is_converted_beside_another_compactor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

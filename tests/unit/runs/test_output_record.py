@@ -1,0 +1,54 @@
+"""The record of a run that has ended: how long it waits for outputs that are written late."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from compactor.lease.owner import Owner
+from compactor.locations import attempt_location
+from compactor.manifests.cache import ManifestCache
+from compactor.rewrite.tasks.runner import JOBS_OF_A_TASK
+from compactor.runs.output_record import LATE_SECONDS, OutputRecords
+from tests.unit.commit.test_in_flight import Scene
+
+ON_A_CLUSTER = 4 * JOBS_OF_A_TASK
+
+
+def ended(scene: Scene, attempts: int) -> OutputRecords:
+    """A run that was dropped; its outputs so far are deleted at once, by itself and by a first sweep."""
+    outputs = OutputRecords(scene.run(Owner.this_process()), scene.catalogs, ManifestCache(2**20))
+    files = [f"file:{output}" for output in scene.outputs]
+    outputs.abandon(outputs.records.open("run-1", scene.history.view(), files, attempts=attempts))
+    assert scene.left() == []
+    assert scene.sweep(outputs.records) == 0
+    return outputs
+
+
+def test_a_lost_executor_that_finishes_its_file_late_leaves_none(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    records = ended(scene, ON_A_CLUSTER).records
+    scene.now += LATE_SECONDS - 1
+    assert scene.sweep(records) == 0
+    late = Path(attempt_location(str(scene.outputs[0]), 3))
+    late.write_text("bytes")
+    scene.now += 2
+    assert scene.sweep(records) == 1
+    assert not late.exists()
+    assert scene.sweep(records) == 0
+    assert records.all() == []
+
+
+def test_until_then_no_store_and_no_catalog_is_asked(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    records = ended(scene, ON_A_CLUSTER).records
+    scene.outputs[0].write_text("bytes")
+    scene.now += LATE_SECONDS - 1
+    assert scene.sweep(records) == 0
+    assert scene.left() == ["one.parquet"]
+
+
+def test_a_run_without_executors_of_its_own_needs_no_waiting(tmp_path: Path) -> None:
+    scene = Scene(tmp_path)
+    records = ended(scene, JOBS_OF_A_TASK).records
+    assert scene.sweep(records) == 0
+    assert records.all() == []
