@@ -84,7 +84,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "spark",
-        "the keys of maps that are checked are made anew",
+        "maps that are checked are made anew: equal keys, and -0.0 beside 0.0, are refused",
         "compactor/rewrite/tasks/spark_scan.py",
         "checked(table, rows, schema)",
         "rows",
