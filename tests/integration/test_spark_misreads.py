@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
-from pyiceberg.table.sorting import SortField, SortOrder
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import IntegerType, NestedField, TimestampType
+from pyiceberg.types import (
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    IcebergType,
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+    TimestampType,
+)
 
 from compactor.errors import GiveUpError
 from compactor.locations import plain_path
 from tests.conftest import Lake
 from tests.integration.table_kit import engines, java_table, planned, unreferenced
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -29,6 +44,11 @@ pytestmark = pytest.mark.spark
 def py_rows(lake: Lake, table: str, columns: Sequence[str] = ("*",)) -> list[str]:
     loaded = lake.catalog.load_table(lake.name(table).identifier)
     return sorted(map(repr, loaded.scan(selected_fields=tuple(columns)).to_arrow().to_pylist()))
+
+
+def stored_rows(lake: Lake, table: str) -> list[str]:
+    """The rows as the table's Parquet files hold them, whatever its schema says."""
+    return sorted(repr(row) for file in lake.live_files(table) for row in pq.read_table(plain_path(file)).to_pylist())
 
 
 def folder_of(lake: Lake, table: str) -> Path:
@@ -55,12 +75,12 @@ def register(lake: Lake, table: str, rows: pa.Table) -> None:
 
 
 def is_left_alone(lake: Lake, table: str, reason: str) -> None:
-    head, before = lake.view(table).snapshot.snapshot_id, py_rows(lake, table)
+    head, before = lake.view(table).snapshot.snapshot_id, stored_rows(lake, table)
     with pytest.raises(GiveUpError) as raised:
         lake.compact(table, force=True)
     assert raised.value.reason == reason
     assert lake.view(table).snapshot.snapshot_id == head
-    assert py_rows(lake, table) == before
+    assert stored_rows(lake, table) == before
     assert unreferenced(lake, table) == set()
 
 
@@ -144,3 +164,149 @@ def test_deletes_by_a_nested_column_after_another_query_has_read_them(lake: Lake
     assert engines(result) == {("spark", "equality_deletes")}
     assert sum(group.rewritten.rows_deleted for group in result.groups) == 6
     assert [row[0] for row in lake.rows(table_name, "id")] == sorted([0, 1, 3, 4, 5] * 6)
+
+
+BY_ID = SortOrder(SortField(1, IdentityTransform()))
+X = pa.struct([field("x", pa.int64(), 3)])
+X_IN_MAP = pa.struct([field("x", pa.int64(), 5)])
+REQUIRED: dict[str, tuple[IcebergType, pa.DataType, Any, Any]] = {
+    "int": (IntegerType(), pa.int32(), 7, None),
+    "boolean": (BooleanType(), pa.bool_(), True, None),
+    "date": (DateType(), pa.date32(), 7, None),
+    "timestamp": (TimestampType(), pa.timestamp("us"), 7, None),
+    "decimal": (DecimalType(9, 2), pa.decimal128(9, 2), 7, None),
+    "struct": (StructType(NestedField(3, "x", LongType(), required=True)), X, {"x": 7}, {"x": None}),
+    "list": (ListType(3, LongType(), element_required=True), pa.list_(field("element", pa.int64(), 3)), [7], [7, None]),
+    "map": (
+        MapType(3, IntegerType(), 4, StructType(NestedField(5, "x", LongType(), required=True)), value_required=True),
+        pa.map_(field("key", pa.int32(), 3).with_nullable(False), field("value", X_IN_MAP, 4)),
+        [(1, {"x": 7})],
+        [(1, {"x": None})],
+    ),
+}
+"""Iceberg type, Arrow type, a value, and one that holds a null."""
+
+
+def create(lake: Lake, table: str, column: IcebergType, *, required: bool = False, ordered: bool) -> None:
+    schema = Schema(NestedField(1, "id", IntegerType()), NestedField(2, "a", column, required=required))
+    order = BY_ID if ordered else UNSORTED_SORT_ORDER
+    lake.catalog.create_table(lake.name(table).identifier, schema, sort_order=order)
+
+
+def register_values(lake: Lake, table: str, values: pa.Array) -> None:
+    """Two files that cannot be spliced, with the same values in column `a`."""
+    for number in range(2):
+        columns = pa.schema([field("id", pa.int32(), 1), field("a", values.type, 2)], {"writer": str(number)})
+        ids = pa.array(range(len(values)), pa.int32())
+        register(lake, table, pa.table([ids, values], schema=columns))
+
+
+@pytest.mark.parametrize(
+    ("kind", "ordered"),
+    [
+        ("int", False),
+        ("int", True),
+        ("map", True),
+        *slow(*((kind, ordered) for kind in REQUIRED for ordered in (False, True) if kind not in ("int", "map"))),
+    ],
+)
+def test_a_null_in_a_required_column(lake: Lake, table_name: str, kind: str, ordered: bool) -> None:
+    iceberg, arrow, value, null = REQUIRED[kind]
+    create(lake, table_name, iceberg, required=True, ordered=ordered)
+    register_values(lake, table_name, pa.array([value, null], arrow))
+    is_left_alone(lake, table_name, "null_in_required_field")
+
+
+@pytest.mark.parametrize("file_format", ["orc", *slow("avro", "parquet")])
+def test_a_null_from_before_the_column_was_required(lake: Lake, table_name: str, file_format: str) -> None:
+    lake.sql(
+        f"CREATE TABLE lake.{table_name} (id int, a int) USING iceberg "
+        f"TBLPROPERTIES ('write.format.default'='{file_format}')"
+    )
+    for _ in range(2):
+        lake.sql(f"INSERT INTO lake.{table_name} VALUES (1, 7), (2, null)")
+    java_table(lake, table_name).updateSchema().allowIncompatibleChanges().requireColumn("a").commit()
+    head = lake.view(table_name).snapshot.snapshot_id
+    with pytest.raises(GiveUpError) as raised:
+        lake.compact(table_name, force=True, engine="spark")
+    assert raised.value.reason == "null_in_required_field"
+    assert lake.view(table_name).snapshot.snapshot_id == head
+    assert unreferenced(lake, table_name) == set()
+
+
+@pytest.mark.parametrize("kind", ["map", *slow(*(kind for kind in REQUIRED if kind != "map"))])
+def test_optional_columns_of_files_whose_values_are_all_there(lake: Lake, table_name: str, kind: str) -> None:
+    iceberg, arrow, value, _ = REQUIRED[kind]
+    create(lake, table_name, iceberg, required=True, ordered=True)
+    register_values(lake, table_name, pa.array([value, value], arrow))
+    before = stored_rows(lake, table_name)
+    assert engines(lake.compact(table_name, force=True)) == {("spark", "sorted")}
+    assert stored_rows(lake, table_name) == before
+    (written,) = lake.live_files(table_name)
+    assert not pq.read_schema(plain_path(written)).field("a").nullable
+
+
+def test_nested_values_that_are_checked_keep_their_bits(lake: Lake, table_name: str) -> None:
+    """Spark's own check of nested columns makes maps anew, and fails on equal keys."""
+    required = StructType(NestedField(5, "x", LongType(), required=True), NestedField(6, "d", DecimalType(9, 2)))
+    inner = pa.struct([field("x", pa.int64(), 5), field("d", pa.decimal128(9, 2), 6)])
+    floats = pa.map_(field("key", pa.float64(), 3).with_nullable(False), field("value", inner, 4))
+    create(lake, table_name, MapType(3, DoubleType(), 4, required, value_required=False), ordered=True)
+    rows = [[(-0.0, {"x": 1, "d": Decimal("-1.50")}), (0.0, None)], [], None, [(float("nan"), {"x": 2, "d": None})]]
+    register_values(lake, table_name, pa.array(rows, floats))
+    before = stored_rows(lake, table_name)
+    assert "-0.0" in "".join(before)
+    assert engines(lake.compact(table_name, force=True)) == {("spark", "sorted")}
+    assert stored_rows(lake, table_name) == before
+
+
+def too_many_digits() -> pa.Array:
+    numbers = b"".join(number.to_bytes(16, "little") for number in (100, 5 * 10**20))
+    return pa.Array.from_buffers(pa.decimal128(20, 2), 2, [None, pa.py_buffer(numbers)])
+
+
+DECIMALS: dict[str, tuple[DecimalType, pa.Array]] = {
+    "scale": (DecimalType(10, 2), pa.array(["1.005", "2.000"]).cast(pa.decimal128(10, 3))),
+    "precision": (DecimalType(9, 2), pa.array(["1234567890.12", "1.00"]).cast(pa.decimal128(12, 2))),
+    "digits": (DecimalType(20, 2), too_many_digits()),
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "ordered"),
+    [("scale", True), ("digits", True), ("precision", False), *slow(("scale", False), ("precision", True))],
+)
+def test_decimals_that_do_not_fit(lake: Lake, table_name: str, kind: str, ordered: bool) -> None:
+    iceberg, values = DECIMALS[kind]
+    create(lake, table_name, iceberg, ordered=ordered)
+    register_values(lake, table_name, values)
+    is_left_alone(lake, table_name, "value_out_of_range")
+
+
+@pytest.mark.slow
+def test_decimals_that_do_not_fit_in_a_wide_table(lake: Lake, table_name: str) -> None:
+    """Spark evaluates rows of more than a hundred columns in another way."""
+    more = [NestedField(10 + number, f"c{number}", IntegerType()) for number in range(200)]
+    schema = Schema(NestedField(1, "id", IntegerType()), NestedField(2, "a", DecimalType(10, 2)), *more)
+    lake.catalog.create_table(lake.name(table_name).identifier, schema, sort_order=BY_ID)
+    register_values(lake, table_name, DECIMALS["scale"][1])
+    is_left_alone(lake, table_name, "value_out_of_range")
+
+
+def test_decimals_of_another_type_that_fit(lake: Lake, table_name: str) -> None:
+    create(lake, table_name, DecimalType(9, 2), ordered=False)
+    register_values(lake, table_name, pa.array(["1.500", "-1234567.890", None]).cast(pa.decimal128(12, 3)))
+    assert engines(lake.compact(table_name, force=True)) == {("spark", "type_not_supported")}
+    expected = ["{'id': 0, 'a': Decimal('1.50')}", "{'id': 1, 'a': Decimal('-1234567.89')}", "{'id': 2, 'a': None}"]
+    assert stored_rows(lake, table_name) == sorted(expected * 2)
+
+
+@pytest.mark.parametrize("ordered", [True, *slow(False)])
+def test_milliseconds_that_overflow(lake: Lake, table_name: str, ordered: bool) -> None:
+    create(lake, table_name, TimestampType(), ordered=ordered)
+    register_values(lake, table_name, pa.array([2**63 - 1, 0], pa.timestamp("ms")))
+    head = lake.view(table_name).snapshot.snapshot_id
+    with pytest.raises(GiveUpError) as raised:
+        lake.compact(table_name, force=True)
+    assert raised.value.reason == "value_out_of_range"
+    assert lake.view(table_name).snapshot.snapshot_id == head

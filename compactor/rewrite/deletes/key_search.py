@@ -206,7 +206,10 @@ class _Search:
         if at is None or at.length >= most or at.length * 8 < FEWEST_BITS * chunk.num_values:
             return True
         bloom = BloomFilter.of(self._counted.read(file.location, at.offset, at.length))
-        known = (chunk.statistics.min, chunk.statistics.max) if chunk.statistics.has_min_max else ()
+        try:
+            known = (chunk.statistics.min, chunk.statistics.max) if chunk.statistics.has_min_max else ()
+        except (OverflowError, ValueError):  # Python has no such value
+            return True
         if bloom is None or not all(bloom.may_hold(chunk.physical_type, [each]) for each in known):
             return True  # it does not even know the values that are there (or they are cut off): not to be trusted
         return bloom.may_hold(chunk.physical_type, values)

@@ -155,7 +155,10 @@ def _may_name(parquet: pq.ParquetFile, path_column: str, group: int, wanted: Seq
     statistics = next((column.statistics for column in columns if column.path_in_schema == path_column), None)
     if statistics is None or not statistics.has_min_max:
         return True
-    low, high = statistics.min, statistics.max
+    try:
+        low, high = statistics.min, statistics.max
+    except ValueError:  # cut inside a character
+        return True
     if not isinstance(low, str) or not isinstance(high, str):
         return True
     return any(low.encode() <= path <= high.encode() for path in wanted)

@@ -57,6 +57,7 @@ class SchemaField:
     REPETITION: Final = 3
     NAME: Final = 4
     NUM_CHILDREN: Final = 5
+    CONVERTED_TYPE: Final = 6
     FIELD_ID: Final = 9
     LOGICAL_TYPE: Final = 10
 

@@ -54,7 +54,9 @@ ENCODABLE = frozenset(
 )
 FOREIGN_FOOTER = frozenset({Reason.FOOTER_TOO_LARGE, Reason.UNREADABLE_FOOTER})
 # Damage that another reader would not notice: it would write the wrong rows under correct checksums.
-DAMAGE = frozenset({Reason.ROW_COUNT_MISMATCH, Reason.CORRUPT_PAGE})
+DAMAGE = frozenset(
+    {Reason.ROW_COUNT_MISMATCH, Reason.CORRUPT_PAGE, Reason.NULL_IN_REQUIRED_FIELD, Reason.VALUE_OUT_OF_RANGE}
+)
 ENCODED_BY = f"parquet-cpp-arrow version {pa.__version__}".encode()  # `created_by` of the files that `encode` writes
 
 

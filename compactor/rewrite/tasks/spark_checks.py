@@ -1,7 +1,8 @@
 """Detect files that Iceberg's Spark reader misreads, from their footers.
 
 Spark would write the rows that it misreads, in the right number, so no row count would show it. Each case was seen with
-Iceberg 1.11. Other misreads are avoided by reading row by row and without caches: see `spark_scan` and `session`.
+Iceberg 1.11. Other misreads are avoided by reading row by row and without caches (`spark_scan`, `session`), or found
+while the rows are read (`exact_columns`).
 """
 
 from __future__ import annotations
@@ -17,20 +18,28 @@ from pyiceberg.types import NestedField
 from compactor.errors import GiveUpError
 from compactor.manifests.live_files import LiveFile
 from compactor.reasons import Reason, Refusal
-from compactor.rewrite.parquet.footer import Footer, SchemaField, read_footer
-from compactor.rewrite.parquet.thrift import I32, STRUCT, Struct
+from compactor.rewrite.parquet.footer import ChunkField, ColumnField, Footer, SchemaField, read_footer
+from compactor.rewrite.parquet.thrift import BINARY, I32, I64, STRUCT, Struct
 from compactor.storage.byte_store import ByteStore
 
 FOOTERS_AT_ONCE: Final = 16
 _TIMESTAMP: Final = 8  # LogicalType
 _UNIT: Final = 2  # TimestampType
+_MILLIS: Final = 1  # TimeUnit
 _NANOS: Final = 3  # TimeUnit
+_CONVERTED_MILLIS: Final = 9  # ConvertedType TIMESTAMP_MILLIS, of writers that know no LogicalType
+_BOUNDS: Final = ((6, 5), (2, 1))  # Statistics: min_value and max_value; min and max, of older writers
+_NULL_COUNT: Final = 3  # Statistics
+_LONG: Final = 8  # bytes
+_MOST_MILLISECONDS: Final = (2**63 - 1) // 1000
+"""Milliseconds that still fit in a long as microseconds: the year 294247."""
 _NANOSECONDS: Final = (types.TimestampNanoType, types.TimestamptzNanoType)
 _TIMESTAMPS: Final = (types.TimestampType, types.TimestamptzType, *_NANOSECONDS)
 
 
 def misread_units(store: ByteStore, schema: Schema, files: Sequence[LiveFile]) -> Refusal | None:
-    """Refuse Parquet files whose timestamps have another unit than the table's column, by their footers.
+    """Refuse Parquet files whose timestamps have another unit than the table's column, or may not fit in its unit, by
+    their footers.
 
     Encrypted footers are skipped: only Iceberg can read such files.
 
@@ -50,6 +59,13 @@ def misread_units(store: ByteStore, schema: Schema, files: Sequence[LiveFile]) -
                     f"column {column} of {entry.path} has another time unit than the table's column: Spark reads it in "
                     "the table's unit",
                 )
+            column = None if footer is None else _overflowing(footer, columns)
+            if column is not None:
+                return Refusal(
+                    Reason.VALUE_OUT_OF_RANGE,
+                    f"column {column} of {entry.path} has, or may have, milliseconds that do not fit in microseconds: "
+                    "Spark's arithmetic overflows",
+                )
     return None
 
 
@@ -63,14 +79,51 @@ def _footer(store: ByteStore, location: str, size: int) -> Footer | None:
 def _other_unit(footer: Footer, columns: Mapping[int, NestedField]) -> str | None:
     """The name of a column whose timestamps have another unit than the table's column."""
     for element in footer.schema:
-        found, field_id = _in_nanoseconds(element), element.get(SchemaField.FIELD_ID, I32)
-        # Without an id the table's name mapping identifies the column: compare with all columns of the table.
-        meant = columns.values() if field_id is None else [columns[field_id]] if field_id in columns else []
-        expected = {isinstance(field.field_type, _NANOSECONDS) for field in meant if _is_timestamp(field)}
+        found = _in_nanoseconds(element)
+        expected = {isinstance(field.field_type, _NANOSECONDS) for field in _meant(element, columns)}
         if found is not None and expected and found not in expected:
-            name: bytes = element.get(SchemaField.NAME)
-            return name.decode(errors="replace")
+            return _name(element)
     return None
+
+
+def _overflowing(footer: Footer, columns: Mapping[int, NestedField]) -> str | None:
+    """The name of a column with milliseconds that may be too many: its statistics say so, or say nothing."""
+    leaves = [element for element in footer.schema if element.get(SchemaField.TYPE, I32) is not None]
+    for index, element in enumerate(leaves):
+        if _in_milliseconds(element) and _meant(element, columns):
+            for group in footer.filled_row_groups:
+                if not _fits(group.chunks[index].tree.get(ChunkField.META_DATA, STRUCT)):
+                    return _name(element)
+    return None
+
+
+def _fits(chunk: Struct | None) -> bool:
+    """Whether all milliseconds of a column chunk fit in a long as microseconds; False if that is unknown."""
+    statistics: Struct | None = None if chunk is None else chunk.get(ColumnField.STATISTICS, STRUCT)
+    if chunk is None or statistics is None:
+        return False
+    if statistics.get(_NULL_COUNT, I64) == chunk.get(ColumnField.NUM_VALUES, I64):
+        return True  # there are no values
+    for fields in _BOUNDS:
+        bounds = [statistics.get(field, BINARY) for field in fields]
+        if all(bound is not None and len(bound) == _LONG for bound in bounds):
+            return all(abs(int.from_bytes(bound, "little", signed=True)) <= _MOST_MILLISECONDS for bound in bounds)
+    return False
+
+
+def _meant(element: Struct, columns: Mapping[int, NestedField]) -> list[NestedField]:
+    """The timestamps of the table that a column of a file may be.
+
+    Without an id the table's name mapping identifies the column: it may be any.
+    """
+    field_id = element.get(SchemaField.FIELD_ID, I32)
+    meant = columns.values() if field_id is None else [columns[field_id]] if field_id in columns else []
+    return [field for field in meant if _is_timestamp(field)]
+
+
+def _name(element: Struct) -> str:
+    name: bytes = element.get(SchemaField.NAME)
+    return name.decode(errors="replace")
 
 
 def _is_timestamp(field: NestedField) -> bool:
@@ -79,7 +132,20 @@ def _is_timestamp(field: NestedField) -> bool:
 
 def _in_nanoseconds(element: Struct) -> bool | None:
     """Whether a column has timestamps in nanoseconds; None for columns of other types."""
+    unit = _unit(element)
+    return None if unit is None else _NANOS in unit.fields
+
+
+def _in_milliseconds(element: Struct) -> bool:
+    unit = _unit(element)
+    if unit is None:
+        return bool(element.get(SchemaField.CONVERTED_TYPE, I32) == _CONVERTED_MILLIS)
+    return _MILLIS in unit.fields
+
+
+def _unit(element: Struct) -> Struct | None:
+    """The unit of a column of timestamps, as its logical type tells."""
     logical: Struct | None = element.get(SchemaField.LOGICAL_TYPE, STRUCT)
     timestamp: Struct | None = None if logical is None else logical.get(_TIMESTAMP, STRUCT)
     unit: Struct | None = None if timestamp is None else timestamp.get(_UNIT, STRUCT)
-    return None if unit is None else _NANOS in unit.fields
+    return unit

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame
 
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
-from compactor.spark.java_table import JavaTable, data_folder
+from compactor.rewrite.tasks.exact_columns import checked, misfit, schema_of, with_optional_columns
+from compactor.spark.java_table import JAVA_ERRORS, JavaTable, data_folder
 
 STAGED_TASKS = "scan-task-set-id"
 REWRITTEN_TASKS = "rewritten-file-scan-task-set-id"
@@ -71,14 +72,18 @@ def rewrite_with_spark(table: JavaTable, copy: Any, scan_tasks: Any, scan_id: st
     """Rewrite the files of `scan_tasks` (a Java list) into one file. `ordered`: sort rows by the table's sort order.
 
     Raises:
-        GiveUpError: an output is in another partition than its inputs, or the reader did not count deleted rows.
+        GiveUpError: an output is in another partition than its inputs, a value does not fit its column, or the reader
+            did not count deleted rows.
     """
     jvm, session = table.jvm, table.session
     manager = jvm.org.apache.iceberg.spark.ScanTaskSetManager.get()
     coordinator = jvm.org.apache.iceberg.spark.FileRewriteCoordinator.get()
     cache = _table_cache(table)
     has_deletes = any(not task.deletes().isEmpty() for task in scan_tasks)
+    schema = schema_of(table, copy)
+    read_id = f"{scan_id}-read"
     cache.add(scan_id, copy)
+    cache.add(read_id, with_optional_columns(table, copy, schema))
     try:
         manager.stageTasks(copy, scan_id, scan_tasks)
         rows = (
@@ -87,7 +92,7 @@ def rewrite_with_spark(table: JavaTable, copy: Any, scan_tasks: Any, scan_id: st
             .option("split-size", ONE_SPLIT)
             .option("file-open-cost", "0")
             .options(**ROW_BY_ROW)
-            .load(scan_id)
+            .load(read_id)
         )
         spec_id = scan_tasks[0].file().specId()
         target = (
@@ -100,11 +105,17 @@ def rewrite_with_spark(table: JavaTable, copy: Any, scan_tasks: Any, scan_id: st
             .options(**_unsorted_label(table))
             .load(scan_id)
         )
-        written = _append(table, rows, target)
+        written = _append(table, checked(table, rows, schema), target)
         deleted = _deleted_rows(written) if has_deletes else 0
         outputs = tuple(coordinator.fetchNewFiles(copy, scan_id))
+    except JAVA_ERRORS as error:
+        misfitting = misfit(error, table.view.name)
+        if misfitting is None:
+            raise
+        raise misfitting from error
     finally:
         cache.remove(scan_id)
+        cache.remove(read_id)
         manager.removeTasks(copy, scan_id)
         coordinator.clearRewrite(copy, scan_id)
     _check_partitions(table, scan_tasks, outputs)

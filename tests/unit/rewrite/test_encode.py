@@ -45,6 +45,7 @@ from compactor.rewrite.encode.encode import encode, encode_refusal
 from compactor.rewrite.reading.projection import projection
 from compactor.rewrite.reading.schema import written_schema
 from compactor.rewrite.reading.source_columns import source_columns
+from compactor.rewrite.tasks.output_task import TaskInput, run_task
 from tests.unit.rewrite.encode_support import IDS, as_input, column, encode_task, encoded, ids_file, refused, write
 
 # --- columns by field id ----------------------------------------------------------------------------------------------
@@ -202,6 +203,9 @@ def test_a_null_where_the_table_requires_a_value(tmp_path: Path, nested: bool) -
     work = encode_task(tmp_path, schema, [source])
     with pytest.raises(GiveUpError) as error:
         encode(work)
+    assert error.value.reason == "null_in_required_field"
+    with pytest.raises(GiveUpError) as error:  # not left to Spark
+        run_task(TaskInput(None, work))
     assert error.value.reason == "null_in_required_field"
     assert not Path(work.output).exists()
 

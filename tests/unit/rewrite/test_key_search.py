@@ -181,6 +181,25 @@ def test_a_filter_that_does_not_know_the_values_that_are_there_is_not_trusted(tm
     assert list(unpacked(result.by_value[f"file://{data}"])) == [77]
 
 
+def test_a_filter_beside_dates_that_python_does_not_know_is_not_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dates after the year 9999 are in the statistics."""
+    for name in ("FETCHED_WHOLE", "FEWEST_BITS"):
+        monkeypatch.setattr(key_search, name, 0)
+    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
+    schema = pa.schema([pa.field("d", pa.date32(), metadata={b"PARQUET:field_id": b"4"})])
+    days = pa.array([*range(20_000), 2**22], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table([days], schema=schema), data, bloom_filter_options={"d": {"ndv": 100}})
+    assert pq.read_metadata(data).row_group(0).column(0).bloom_filter_offset
+    pq.write_table(pa.table([days.slice(77, 1)], schema=schema), keys)
+    delete = EqualityDelete(f"file://{keys}", keys.stat().st_size, 2, (4,))
+    entry = EncodeInput(f"file://{data}", data.stat().st_size, len(days), 1, equality_deletes=(delete,))
+    result = search(KeySearch((entry,), SCHEMA.model_dump_json()))
+    assert isinstance(result, FoundRows)
+    assert list(unpacked(result.by_value[f"file://{data}"])) == [77]
+
+
 def test_keys_that_cannot_be_compared_are_refused(tmp_path: Path) -> None:
     delete = EqualityDelete("file:///nowhere", 1, 2, (3,))
     result = search(

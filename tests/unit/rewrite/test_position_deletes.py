@@ -94,6 +94,18 @@ def test_row_groups_that_cannot_hold_the_path_are_not_read(tmp_path: Path) -> No
     assert error.value.reason == "corrupt_page"
 
 
+def test_statistics_that_are_no_text_exclude_nothing(tmp_path: Path) -> None:
+    """Some writers cut them inside a character."""
+    path = tmp_path / "1.parquet"
+    file = deletes(path, [("a", 1), ("bü", 2)], use_dictionary=False, compression="none", store_schema=False)
+    data = path.read_bytes()
+    footer = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    cut = data[footer:].replace("bü".encode(), b"b\xc3\xc3")
+    assert cut != data[footer:]
+    path.write_bytes(data[:footer] + cut)
+    assert found({"a": [file], "bü": [file]}) == {"a": [1], "bü": [2]}
+
+
 @pytest.mark.parametrize(
     "table",
     [

@@ -127,6 +127,40 @@ def test_units_of_columns_that_are_not_the_tables_do_not_matter(tmp_path: Path) 
     assert units(tmp_path, no_timestamps, {"id": (pa.timestamp("ns"), 1)}) is None
 
 
+@pytest.mark.parametrize(
+    ("values", "statistics", "expected"),
+    [
+        ([0, -1, None], True, None),
+        ([-(2**63), 0], True, "value_out_of_range"),
+        ([(2**63 - 1) // 1000, -((2**63 - 1) // 1000)], True, None),
+        ([(2**63 - 1) // 1000 + 1], True, "value_out_of_range"),
+        ([None, None], True, None),
+        ([], True, None),
+        ([0], False, "value_out_of_range"),
+    ],
+)
+@pytest.mark.parametrize("version", ["1.0", "2.6"])
+@pytest.mark.parametrize("field_id", [2, None])
+def test_milliseconds_that_may_overflow(
+    tmp_path: Path, values: list[int | None], statistics: bool, expected: str | None, version: str, field_id: int | None
+) -> None:
+    path = tmp_path / "file.parquet"
+    metadata = None if field_id is None else {"PARQUET:field_id": str(field_id)}
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"}),
+            pa.field("ts", pa.timestamp("ms"), metadata=metadata),
+        ]
+    )
+    rows = pa.table([pa.nulls(len(values), pa.int64()), pa.array(values, pa.timestamp("ms"))], schema=schema)
+    pq.write_table(rows, path, write_statistics=statistics, version=version)
+    file = live(path.as_uri(), path.stat().st_size)
+    store = byte_store_for(path.as_uri(), {})
+    assert reason(misread_units(store, MICROSECONDS, [file])) == expected
+    other = Schema(NestedField(1, "id", LongType()), NestedField(3, "ts", TimestampType()))
+    assert field_id is None or misread_units(store, other, [file]) is None
+
+
 def test_files_whose_footers_cannot_be_read_are_left_to_spark(tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
     path.write_bytes(b"no Parquet at all")
