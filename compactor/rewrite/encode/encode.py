@@ -7,12 +7,14 @@ without changing a row is refused, with a reason. After a failure no file is lef
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
 
@@ -36,9 +38,19 @@ from compactor.rewrite.deletes.position_deletes import (
 )
 from compactor.rewrite.deletes.row_maps import InputRows, check_rows, in_order, packed
 from compactor.rewrite.encode.memory import HostMemory, this_host
-from compactor.rewrite.encode.options import BROTLI, CODEC_KEY, DEFAULT_CODEC, WriterOptions, codec_of, writer_options
+from compactor.rewrite.encode.options import (
+    BROTLI,
+    CODEC_KEY,
+    DEFAULT_CODEC,
+    SCHEMA_ARGUMENTS,
+    WriterOptions,
+    codec_of,
+    writer_options,
+)
 from compactor.rewrite.encode.writer import EncodedFile, RowGroupWriter, most_memory, row_groups_within
 from compactor.rewrite.encode.written_metrics import metrics_modes
+from compactor.rewrite.parquet.footer import footer_in
+from compactor.rewrite.parquet.thrift import Struct
 from compactor.rewrite.reading.files import FileReader, data_bytes, open_parquet, tables
 from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused, written_schema
 from compactor.storage.byte_store import ByteStore
@@ -117,6 +129,17 @@ def encode(task: EncodeTask, host: HostMemory | None = None) -> EncodedFile | Re
         return _Encoding(task, store, _deleted(task, store)).run(host or this_host())
     except RefusedError as error:
         return error.refusal
+
+
+def encoded_schema(task: EncodeTask) -> tuple[Struct, ...]:
+    """The Parquet schema of the file that `encode` writes, without the columns of row lineage.
+
+    Raises:
+        RefusedError: as in `encode_refusal`.
+    """
+    file = io.BytesIO()
+    pq.ParquetWriter(file, written_schema(_schema(task), with_lineage=False).arrow, **SCHEMA_ARGUMENTS).close()
+    return footer_in(file.getvalue()).schema
 
 
 @dataclass(frozen=True, slots=True)

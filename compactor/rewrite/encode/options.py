@@ -47,6 +47,8 @@ _CODECS: Final = {
     "lz4": "lz4",  # Arrow writes LZ4_RAW; Hadoop's framing, which Java's LZ4 means, is deprecated by the format
     "lz4_raw": "lz4",
 }
+SCHEMA_ARGUMENTS: Final[Mapping[str, Any]] = {"store_schema": False, "store_decimal_as_integer": True}
+"""The writer's arguments that decide about the Parquet schema."""
 _BLOOM_HASHES: Final = 8  # bits set per value in a split block filter
 SAMPLE_ROWS: Final = 64 * 1024
 MOST_DISTINCT: Final = 0.7
@@ -95,8 +97,7 @@ def writer_options(written: WrittenSchema, properties: Mapping[str, str], rows: 
         "dictionary_pagesize_limit": _positive(properties, DICTIONARY_SIZE_KEY, 2 * MIB),
         "data_page_version": "2.0" if properties.get(PAGE_VERSION_KEY, "").strip().lower() == "v2" else "1.0",
         "bloom_filter_options": _bloom_filters(written.leaves, properties, rows) or None,
-        "store_schema": False,
-        "store_decimal_as_integer": True,
+        **SCHEMA_ARGUMENTS,
         "write_page_index": True,
         "write_page_checksum": True,
     }

@@ -376,14 +376,23 @@ def read_footer(store: ByteStore, location: str, size: int) -> Footer:
     length = _footer_length(tail, location, size)
     if length + TAIL_BYTES > tail_length:
         tail = store.read(location, size - TAIL_BYTES - length, length + TAIL_BYTES)
-    data = tail[-TAIL_BYTES - length : -TAIL_BYTES]
     try:
-        tree, end = decode_struct(data)
-        footer = Footer(tree=tree, length=length, file_size=size, trailing_bytes=length - end)
+        footer = _decoded(tail[-TAIL_BYTES - length : -TAIL_BYTES], size)
         _ = footer.num_rows, footer.row_groups, footer.leaves
     except ThriftError as error:
         raise ThriftError(f"The footer of {location} cannot be read: {error}") from error
     return footer
+
+
+def footer_in(file: bytes) -> Footer:
+    """The footer of a whole file in memory; ThriftError if it is not Parquet."""
+    length = _footer_length(file[-TAIL_BYTES:], "a file in memory", len(file))
+    return _decoded(file[-TAIL_BYTES - length : -TAIL_BYTES], len(file))
+
+
+def _decoded(data: bytes, file_size: int) -> Footer:
+    tree, end = decode_struct(data)
+    return Footer(tree=tree, length=len(data), file_size=file_size, trailing_bytes=len(data) - end)
 
 
 def _footer_length(tail: bytes, location: str, size: int) -> int:

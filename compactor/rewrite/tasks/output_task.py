@@ -27,11 +27,13 @@ from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.deletes.key_search import FoundRows, KeySearch, search
 from compactor.rewrite.deletes.position_deletes import NO_POSITIONS, Positions, deleted_positions
 from compactor.rewrite.deletes.row_maps import InputRows, check_rows, in_order, packed
-from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal
+from compactor.rewrite.encode.encode import EncodeTask, encode, encode_refusal, encoded_schema
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet.footer import Footer, read_footer
+from compactor.rewrite.parquet.thrift import Struct
 from compactor.rewrite.splice.checks import SpliceLimits, files_too_small, refusal
 from compactor.rewrite.splice.lineage_chunks import RowLineage
+from compactor.rewrite.splice.lineage_schema import without_lineage
 from compactor.rewrite.splice.splice import SplicedFile, SpliceInput, carries_lineage, splice
 from compactor.spark.python_worker import reduce_task_overhead
 from compactor.storage.byte_store import ByteStore
@@ -306,7 +308,8 @@ def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None, del
     if work.splice is None or work.aside is None or encode_refusal(everything) is not None:
         return None
     task, store = work.splice, work.splice.store
-    kept = _worth_keeping(store, task, [index for index in work.may_keep if _few_deleted(task, index, deleted)])
+    candidates = [index for index in work.may_keep if _few_deleted(task, index, deleted)]
+    kept = _worth_keeping(store, task, candidates, encoded_schema(everything))
     rest = tuple(index for index in range(len(task.inputs)) if index not in kept)
     lineage = _lineage_of([task.inputs[index] for index in rest])
     if not kept or not rest or isinstance(lineage, Refusal):
@@ -339,17 +342,24 @@ def _few_deleted(task: SpliceTask, index: int, deleted: Deleted) -> bool:
     return len(deleted.get(source.location, NO_POSITIONS)) <= task.most_carried * source.records
 
 
-def _worth_keeping(store: ByteStore, task: SpliceTask, candidates: Sequence[int]) -> tuple[int, ...]:
-    """The `candidates` whose own row groups are large enough, and that `encode` may have written."""
+def _worth_keeping(
+    store: ByteStore, task: SpliceTask, candidates: Sequence[int], schema: Sequence[Struct]
+) -> tuple[int, ...]:
+    """The `candidates` whose own row groups are large enough, and that `encode` may have written, in this schema.
+
+    None of them if they cannot be spliced together: what is decoded beside them would be decoded in vain.
+    """
     lineage = carries_lineage(task.inputs)
-    footers = _footers(store, [task.inputs[index] for index in candidates])
-    return tuple(
-        index
-        for index, footer in zip(candidates, footers, strict=True)
+    footers = dict(zip(candidates, _footers(store, [task.inputs[index] for index in candidates]), strict=True))
+    kept = {
+        index: footer
+        for index, footer in footers.items()
         if footer.filled_row_groups
         and footer.created_by.startswith(ENCODED_BY)
         and refusal([footer], task.limits, lineage=lineage) is None
-    )
+        and (without_lineage(footer) if lineage else footer).schema == schema
+    }
+    return tuple(kept) if refusal(list(kept.values()), task.limits, lineage=lineage) is None else ()
 
 
 def _lineage_of(inputs: Sequence[SpliceInput]) -> RowLineage | Refusal | None:

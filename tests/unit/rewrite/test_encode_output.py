@@ -13,19 +13,34 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    BinaryType,
+    BooleanType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FixedType,
+    FloatType,
+    IntegerType,
+    ListType,
     LongType,
+    MapType,
     NestedField,
     StringType,
     StructType,
+    TimestampType,
+    TimestamptzType,
+    TimeType,
+    UUIDType,
 )
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
 from compactor.rewrite.deletes.position_deletes import DeleteFile
 from compactor.rewrite.encode import writer as encode_write
-from compactor.rewrite.encode.encode import encode, encode_refusal
+from compactor.rewrite.encode.encode import encode, encode_refusal, encoded_schema
 from compactor.rewrite.parquet.footer import read_footer
 from compactor.rewrite.reading.schema import LAST_UPDATED_SEQUENCE_NUMBER, ROW_ID
+from compactor.rewrite.splice.lineage_schema import without_lineage
 from compactor.rewrite.splice.splice import SpliceInput, SpliceLimits, refusal, splice
 from compactor.rewrite.tasks.output_task import TaskInput, run_task
 from compactor.storage.local_store import LocalByteStore
@@ -386,3 +401,32 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, bytes_before: int, mo
         encode(work)
     assert error.value.reason == "no_space"
     assert not Path(work.output).exists()
+
+
+@pytest.mark.parametrize("lineage", [False, True])
+def test_the_schema_of_the_file_is_known_before_it_is_written(tmp_path: Path, lineage: bool) -> None:
+    """Of every type, with every option that table properties give."""
+    kinds = [
+        BooleanType(), IntegerType(), LongType(), FloatType(), DoubleType(), DecimalType(9, 2), DecimalType(18, 0),
+        DecimalType(38, 9), DateType(), TimeType(), TimestampType(), TimestamptzType(), StringType(), UUIDType(),
+        FixedType(3), BinaryType(), ListType(100, DecimalType(5, 1)), MapType(101, StringType(), 102, UUIDType()),
+        StructType(NestedField(103, "x.y", LongType()), NestedField(104, "z", ListType(105, IntegerType()))),
+    ]  # fmt: skip
+    schema = Schema(
+        NestedField(1, "id", LongType(), required=True),
+        *(NestedField(n, f"c{n}", each) for n, each in enumerate(kinds, 2)),
+    )
+    source = ids_file(tmp_path / "1.parquet", 0, 10)
+    properties = {
+        "write.parquet.page-version": "v2",
+        "write.parquet.bloom-filter-enabled.column.c2": "true",
+        "write.parquet.dict-encoding-enabled.column.id": "true",
+        "write.parquet.stats-enabled.column.c3": "false",
+    }
+    work = encode_task(
+        tmp_path, schema, [replace(source, first_row_id=0)], keep_row_lineage=lineage, format_version=3,
+        properties=tuple(properties.items()),
+    )  # fmt: skip
+    result, _ = encoded(work)
+    footer = read_footer(LocalByteStore(), work.output, result.size)
+    assert encoded_schema(work) == (without_lineage(footer) if lineage else footer).schema

@@ -37,6 +37,7 @@ from compactor.rewrite.parquet import footer as parquet_footer
 from compactor.rewrite.splice.checks import SpliceLimits
 from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.splice import SplicedFile, SpliceInput
+from compactor.rewrite.tasks import output_task
 from compactor.rewrite.tasks.output_task import (
     MixedFile,
     SpliceTask,
@@ -287,7 +288,9 @@ def test_everything_is_decoded_where_nothing_is_worth_keeping(tmp_path: Path) ->
     assert files.output["id"].to_pylist() == files.rows
 
 
-def test_everything_is_decoded_where_the_parts_would_not_fit_together(tmp_path: Path) -> None:
+def test_everything_is_decoded_once_where_the_parts_would_not_fit_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The kept file has an older schema than `encode` writes: a column was added later."""
     files = Files(tmp_path)
     files.add(LARGE, encoded=True)
@@ -295,7 +298,10 @@ def test_everything_is_decoded_where_the_parts_would_not_fit_together(tmp_path: 
     wider = Schema(*SCHEMA.fields, NestedField(3, "n", LongType(), required=False))
     work = files.work()
     assert work.encode is not None
+    encoded: list[EncodeTask] = []
+    monkeypatch.setattr(output_task, "encode", lambda task: (encoded.append(task), encode(task))[1])
     written = run_task(replace(work, encode=replace(work.encode, schema_json=wider.model_dump_json())))
+    assert [len(task.inputs) for task in encoded] == [2]
     assert isinstance(written, TaskResult)
     assert isinstance(written.file, EncodedFile)
     assert not (tmp_path / "aside.parquet").exists()
