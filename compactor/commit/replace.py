@@ -15,6 +15,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
+from compactor.commit.history import snapshots_between
 from compactor.commit.snapshots import NO_DELETES, Changes, CommitSummary, NewDeletes, Replacement, Snapshots
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
@@ -39,6 +40,8 @@ FIRST_LOGGED_ATTEMPT = 3  # one or two lost races are usual beside a writer
 RENEWALS = 4  # times that a credential may end while the commit is prepared; the next one ends the run
 REFUSALS = frozenset({COMMIT_FAILED, NOT_AUTHORIZED})
 """Answers to a commit that the catalog did not carry out: another came first, or Java's login has expired."""
+REPLACE = "replace"
+ADDED_DELETES = "added-delete-files"
 RETRIES = "commit.retry.num-retries"
 CLOCK_SIGNS = ("Invalid update timestamp", "Invalid snapshot timestamp", "sorted snapshot log entries")
 CLOCK_REMEDY = "; the clocks of this host, the catalog and the writers differ by more than a minute: set them (NTP)"
@@ -83,7 +86,7 @@ def commit_replacements(
             continue
         try:
             table.check_unchanged()  # `make` has refreshed the table: check the metadata that is sent against
-            _check_parent(snapshot, changes, summary)
+            _check_parent(table, snapshot, changes, summary)
             _check_counts(snapshot, changes, summary)
             about_to_send()
         except BaseException:
@@ -169,16 +172,28 @@ def _answered(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Ca
     return Sent.COMMITTED
 
 
-def _check_parent(snapshot: Any, changes: Changes, summary: CommitSummary) -> None:
-    """Check that the snapshot follows the head that was compared, where Iceberg does not validate what came after it.
+def _check_parent(table: JavaTable, snapshot: Any, changes: Changes, summary: CommitSummary) -> None:
+    """Check the commits between the head that was compared and the snapshot's parent, where Iceberg does not.
 
-    Iceberg makes the snapshot for the newest head, which may be another one.
+    Iceberg makes the snapshot for the newest head, which may be another one. It validates nothing where no data file is
+    replaced, and never looks for deletes in `replace` snapshots. Conversions of equality deletes are such snapshots.
 
     Raises:
         ReplanError: another commit came in between; it was not sent.
     """
-    if changes.new.only_on not in (None, snapshot.parentId()):
+    new = changes.new
+    if new.only_on not in (None, snapshot.parentId()):
         raise ReplanError(f"another commit came before that of run {summary.run_id}", reason=Reason.CONFLICT)
+    compared = table.snapshot_id if new.compared is None else new.compared
+    between = snapshots_between(table, snapshot.parentId(), compared)
+    if between is None:
+        raise ReplanError(
+            f"commits before that of run {summary.run_id} are not listed by the table", reason=Reason.CONFLICT
+        )
+    if any(each.operation() == REPLACE and int(each.summary().get(ADDED_DELETES) or 0) for each in between):
+        raise ReplanError(
+            f"another process added deletes before the commit of run {summary.run_id}", reason=Reason.CONFLICT
+        )
 
 
 def _check_counts(snapshot: Any, changes: Changes, summary: CommitSummary) -> None:

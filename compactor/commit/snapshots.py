@@ -51,6 +51,7 @@ class NewDeletes:
         validated_at: The snapshot up to which commits were taken into account; Iceberg validates against later ones.
         only_on: The head that must be the commit's parent. Iceberg does not validate what others committed after it
             where no data file is replaced: deletes for files that are in the table already, or delete files that leave.
+        compared: The head up to which commits were compared with the files; None: the planned snapshot.
         company: A live delete file that stays, if the commit removes none. Iceberg's RewriteFiles adds delete files
             only if it removes some, so this one is removed and added again.
     """
@@ -59,6 +60,7 @@ class NewDeletes:
     rows: int = 0
     validated_at: int | None = None
     only_on: int | None = None
+    compared: int | None = None
     company: FileEntry | None = None
 
 

@@ -457,9 +457,17 @@ MUTATIONS: Final = (
         "converted",
         "the commit is made for a head that came after the check",
         "compactor/commit/replace.py",
-        "if changes.new.only_on not in (None, snapshot.parentId()):",
+        "if new.only_on not in (None, snapshot.parentId()):",
         "if False:",
         f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-_rewrite_files-False]",
+    ),
+    Mutation(
+        "converted",
+        "a rewrite overlooks a conversion by another process that came after the check",
+        "compactor/commit/replace.py",
+        "if any(each.operation() == REPLACE and",
+        "if any(False and",
+        f"{_CONVERSION}::test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile[3]",
     ),
     Mutation(
         "converted",
