@@ -15,6 +15,8 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
+from compactor.commit.history import snapshots_between
+from compactor.commit.search import SETTLE_ATTEMPTS, Search, committed_id, find_commit
 from compactor.commit.snapshots import NO_DELETES, Changes, CommitSummary, NewDeletes, Replacement, Snapshots
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
@@ -31,14 +33,22 @@ from compactor.spark.java_table import (
 )
 
 LOG = logging.getLogger("firnline")
-SETTLE_ATTEMPTS = 5
 BACKOFF = Backoff(first_seconds=0.1, longest_seconds=10.0)  # between attempts to commit
-SETTLE_BACKOFF = Backoff(first_seconds=0.25, longest_seconds=2.0)  # between looks for a commit
 FEWEST_ATTEMPTS = 10  # Iceberg's default (4 retries) is too few beside a writer that commits every second
 FIRST_LOGGED_ATTEMPT = 3  # one or two lost races are usual beside a writer
 RENEWALS = 4  # times that a credential may end while the commit is prepared; the next one ends the run
-REFUSALS = frozenset({COMMIT_FAILED, NOT_AUTHORIZED})
-"""Answers to a commit that the catalog did not carry out: another came first, or Java's login has expired."""
+REFUSALS = {
+    COMMIT_FAILED: Reason.COMMIT_REFUSED,
+    NOT_AUTHORIZED: Reason.CREDENTIALS_EXPIRED,
+    "org.apache.iceberg.exceptions.ForbiddenException": Reason.ACCESS_DENIED,
+    "org.apache.iceberg.exceptions.BadRequestException": Reason.COMMIT_REFUSED,
+}
+"""Answers to a commit that was not carried out: another came first, or Java's login has expired or lacks a right.
+
+REST catalogs before Iceberg 1.11 also answer 400 where a commit to another branch came first.
+"""
+REPLACE = "replace"
+ADDED_DELETES = "added-delete-files"
 RETRIES = "commit.retry.num-retries"
 CLOCK_SIGNS = ("Invalid update timestamp", "Invalid snapshot timestamp", "sorted snapshot log entries")
 CLOCK_REMEDY = "; the clocks of this host, the catalog and the writers differ by more than a minute: set them (NTP)"
@@ -71,44 +81,108 @@ def commit_replacements(
         RetryError: the catalog refused all attempts; nothing was committed.
         CommitUnknownError: the outcome is unknown; delete nothing.
     """
-    attempts = max(FEWEST_ATTEMPTS, 1 + _retries(table))
     changes = Changes(
         replacements, table.delete_files([delete_file(entry) for entry in dangling]), table.delete_files(new.files), new
     )
-    snapshots = Snapshots(table, changes, summary)
-    for attempt in range(attempts):
-        table.refresh()
-        snapshot = _made(snapshots, table, renew=attempt < RENEWALS)
-        if snapshot is None:
-            continue
+    return _Commit(table, changes, summary, about_to_send, sleep).carry_out()
+
+
+class _Commit:
+    """One commit, in several attempts. `refused`: snapshots that a catalog refused, but that may still land."""
+
+    def __init__(
+        self,
+        table: JavaTable,
+        changes: Changes,
+        summary: CommitSummary,
+        about_to_send: Callable[[], object],
+        sleep: Callable[[float], None],
+    ) -> None:
+        self.table = table
+        self.changes = changes
+        self.summary = summary
+        self.about_to_send = about_to_send
+        self.sleep = sleep
+        self.snapshots = Snapshots(table, changes, summary)
+        self.refused: list[Any] = []
+
+    def carry_out(self) -> int:
+        """Returns the id of the snapshot. Raises as `commit_replacements`."""
+        table, changes, summary = self.table, self.changes, self.summary
         try:
-            table.check_unchanged()  # `make` has refreshed the table: check the metadata that is sent against
-            _check_parent(snapshot, changes, summary)
-            _check_counts(snapshot, changes, summary)
-            about_to_send()
-        except BaseException:
-            snapshots.was_not_committed(snapshot)
-            snapshots.clean_up()
+            snapshot = self._sent_at_last()
+        except CommitUnknownError:
             raise
-        sent = _sent(table, snapshot, summary, sleep)
-        if sent is Sent.COMMITTED:
-            found = _verified(table, changes, summary)
-            snapshots.clean_up(snapshot)
-            return found
-        if sent is Sent.BEATEN:
-            snapshots.was_not_committed(snapshot)
-        else:
-            snapshots.may_be_committed()
-        pause = BACKOFF.seconds(attempt + 1)
-        if attempt + 1 >= FIRST_LOGGED_ATTEMPT:
-            message = "%s: another commit came first in attempt %d of %d to commit run %s; next attempt in %.1f s"
-            LOG.info(message, table.view.name, attempt + 1, attempts, summary.run_id, pause)
-        sleep(pause)
-    snapshots.clean_up()
-    raise RetryError(
-        f"run {summary.run_id} was not committed: other commits came first in all {attempts} attempts",
-        reason=Reason.COMMIT_REFUSED,
-    )
+        except BaseException as error:
+            if not self.refused:
+                self.snapshots.clean_up()
+                raise
+            snapshot = self._landed_late(error)
+        found = _verified(table, snapshot, changes, summary)
+        self.snapshots.clean_up(table.handle.snapshot(found) or snapshot)
+        return found
+
+    def _sent_at_last(self) -> Any:
+        """Make, check and send a snapshot until the catalog accepts one; returns that one."""
+        table, attempts = self.table, max(FEWEST_ATTEMPTS, 1 + _retries(self.table))
+        last = RetryError(
+            f"run {self.summary.run_id} was not committed: other commits came first in all {attempts} attempts",
+            reason=Reason.COMMIT_REFUSED,
+        )
+        for attempt in range(attempts):
+            table.refresh()
+            snapshot = _made(self.snapshots, table, renew=attempt < RENEWALS)
+            if snapshot is None:
+                continue
+            self._check(snapshot)
+            why = "another commit came first"
+            try:
+                self.snapshots.sent()
+                if _sent(table, snapshot, self.summary, self.sleep) is Sent.COMMITTED:
+                    return snapshot
+            except RefusedError as error:
+                last, why = error, str(error)
+                self.refused.append(snapshot)
+                self.snapshots.may_be_committed()
+            pause = BACKOFF.seconds(attempt + 1)
+            if attempt + 1 >= FIRST_LOGGED_ATTEMPT:
+                message = "%s: %s in attempt %d of %d to commit run %s; next attempt in %.1f s"
+                LOG.info(message, table.view.name, why, attempt + 1, attempts, self.summary.run_id, pause)
+            self.sleep(pause)
+        raise last
+
+    def _check(self, snapshot: Any) -> None:
+        """What is looked at before the snapshot is sent. Raises: it is not sent."""
+        self.table.check_unchanged()  # `make` has refreshed the table: check the metadata that is sent against
+        _check_parent(self.table, snapshot, self.changes, self.summary)
+        _check_counts(snapshot, self.changes, self.summary)
+        self.about_to_send()
+
+    def _landed_late(self, error: BaseException) -> Any:
+        """The commit has failed, but a request that was refused may have landed since: return that snapshot.
+
+        Raises:
+            BaseException: `error`, if none has landed and the head has moved on, so that none can land any more.
+            CommitUnknownError: the outcome is unknown.
+        """
+        unknown = CommitUnknownError(
+            f"whether run {self.summary.run_id} was committed is unknown ({error}); nothing is deleted until the sweep "
+            "finds out",
+            reason=error.reason if isinstance(error, RefusedError) else Reason.COMMIT_STATE_UNKNOWN,
+        )
+        if not isinstance(error, FirnlineError):
+            raise unknown from error
+        try:
+            seen = find_commit(self.table, self.refused[-1], self.summary, self.sleep, attempts=1)
+            head = self.table.handle.snapshot(self.table.view.ref)
+            moved = head is None or head.snapshotId() not in {each.parentId() for each in self.refused}
+        except BaseException as second:
+            raise unknown from second
+        if seen is Search.FOUND:
+            return self.refused[-1]
+        if seen is Search.MISSING and moved:
+            raise error
+        raise unknown from error
 
 
 def _made(snapshots: Snapshots, table: JavaTable, *, renew: bool) -> Any | None:
@@ -117,13 +191,9 @@ def _made(snapshots: Snapshots, table: JavaTable, *, renew: bool) -> Any | None:
         return snapshots.make()
     except RetryError as error:
         if error.reason != Reason.CREDENTIALS_EXPIRED or not renew:
-            snapshots.clean_up()
             raise
         table.load_anew()
         return None
-    except FirnlineError:
-        snapshots.clean_up()
-        raise
 
 
 def _retries(table: JavaTable) -> int:
@@ -136,7 +206,10 @@ class Sent(Enum):
 
     COMMITTED = "committed"
     BEATEN = "another commit came first: it is certainly not committed"
-    REFUSED = "the login had expired, and it was not found; an earlier request of the client may still be under way"
+
+
+class RefusedError(RetryError):
+    """The catalog refused the commit, and it was not found. An earlier request of the client may still be under way."""
 
 
 def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> Sent:
@@ -144,7 +217,8 @@ def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callab
 
     Raises:
         ReplanError: it was committed and then rolled back.
-        RetryError: it was refused.
+        RetryError: it was refused, and nothing was sent before.
+        RefusedError: it was refused.
         CommitUnknownError: the outcome is unknown.
     """
     try:
@@ -169,16 +243,31 @@ def _answered(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Ca
     return Sent.COMMITTED
 
 
-def _check_parent(snapshot: Any, changes: Changes, summary: CommitSummary) -> None:
-    """Check that the snapshot follows the head that was compared, where Iceberg does not validate what came after it.
+def _check_parent(table: JavaTable, snapshot: Any, changes: Changes, summary: CommitSummary) -> None:
+    """Check the commits between the head that was compared and the snapshot's parent, where Iceberg does not.
 
-    Iceberg makes the snapshot for the newest head, which may be another one.
+    Iceberg makes the snapshot for the newest head, which may be another one. It validates nothing where no data file is
+    replaced, and never looks for deletes in `replace` snapshots. Conversions of equality deletes are such snapshots.
 
     Raises:
         ReplanError: another commit came in between; it was not sent.
     """
-    if changes.new.only_on not in (None, snapshot.parentId()):
-        raise ReplanError(f"another commit came before that of run {summary.run_id}", reason=Reason.CONFLICT)
+    compared, parent = changes.new.compared, snapshot.parentId()
+    if compared is None:
+        return
+    if not changes.replacements:
+        if parent != compared:
+            raise ReplanError(f"another commit came before that of run {summary.run_id}", reason=Reason.CONFLICT)
+        return
+    between = snapshots_between(table, parent, compared)
+    if between is None:
+        raise ReplanError(
+            f"commits that came before that of run {summary.run_id} are not listed by the table", reason=Reason.CONFLICT
+        )
+    if any(each.operation() == REPLACE and int(each.summary().get(ADDED_DELETES) or 0) for each in between):
+        raise ReplanError(
+            f"another process added deletes before the commit of run {summary.run_id}", reason=Reason.CONFLICT
+        )
 
 
 def _check_counts(snapshot: Any, changes: Changes, summary: CommitSummary) -> None:
@@ -224,7 +313,7 @@ def _landed(
     try:
         # A refusal may answer a retry of the HTTP client. Its first request was then committed before another commit
         # came first, but may still be under way before a login was refused.
-        found = find_commit(table, summary, sleep, attempts=1 if kind == COMMIT_FAILED else SETTLE_ATTEMPTS)
+        found = find_commit(table, snapshot, summary, sleep, attempts=1 if kind == COMMIT_FAILED else SETTLE_ATTEMPTS)
     except BaseException as second:
         raise unknown from second
     if found is Search.UNANSWERED or (found is Search.MISSING and kind not in REFUSALS):
@@ -235,7 +324,9 @@ def _landed(
         )
     if found is Search.FOUND:
         return Sent.COMMITTED
-    return Sent.BEATEN if kind == COMMIT_FAILED else Sent.REFUSED
+    if kind != COMMIT_FAILED:
+        raise RefusedError(f"the catalog refuses to commit run {run_id}: {message}", reason=REFUSALS[kind]) from error
+    return Sent.BEATEN
 
 
 def _may_have_landed(kind: str) -> bool:
@@ -243,60 +334,24 @@ def _may_have_landed(kind: str) -> bool:
     return not kind.startswith(("java.lang.IllegalArgument", "org.apache.iceberg.exceptions.NoSuch"))
 
 
-class Search(Enum):
-    """Outcome of the search for a commit."""
-
-    FOUND = "found"
-    MISSING = "missing"
-    UNANSWERED = "unanswered"
-
-
-def find_commit(
-    table: JavaTable,
-    summary: CommitSummary,
-    sleep: Callable[[float], None] = time.sleep,
-    attempts: int = SETTLE_ATTEMPTS,
-) -> Search:
-    """Look for the snapshot with this summary, several times: it may land late, or the catalog may not answer."""
-    seen = Search.UNANSWERED
-    for attempt in range(attempts):
-        try:
-            table.refresh()
-            if _snapshot_of(table, summary) is not None:
-                return Search.FOUND
-            seen = Search.MISSING
-        except (Py4JError, RetryError, ReplanError):
-            seen = Search.UNANSWERED  # the catalog does not answer, or the table is gone: try again
-        if attempt + 1 < attempts:
-            sleep(SETTLE_BACKOFF.seconds(attempt + 1))
-    return seen
-
-
-def _snapshot_of(table: JavaTable, summary: CommitSummary) -> int | None:
-    snapshot = table.handle.snapshot(table.view.ref)
-    while snapshot is not None and snapshot.snapshotId() != table.snapshot_id:
-        if summary.matches(dict(snapshot.summary())):
-            return int(snapshot.snapshotId())
-        parent = snapshot.parentId()
-        snapshot = table.handle.snapshot(parent) if parent is not None else None
-    return None
-
-
-def _verified(table: JavaTable, changes: Changes, summary: CommitSummary) -> int:
+def _verified(table: JavaTable, snapshot: Any, changes: Changes, summary: CommitSummary) -> int:
     """Read the table again and check that a snapshot holds the whole run: a catalog has reported success without a
     commit (apache/iceberg 17202).
     """
     run_id = summary.run_id
     try:
         table.refresh()
-        snapshot_id = _snapshot_of(table, summary)
+        snapshot_id = committed_id(table, snapshot, summary)
     except (Py4JError, RetryError, ReplanError) as error:
         raise CommitUnknownError(
             f"run {run_id} was sent, but the table cannot be read again: {first_line(error)}"
         ) from error
     if snapshot_id is None:
         raise CommitUnknownError(f"the catalog reported success for run {run_id}, but no snapshot has its id")
-    found = table.handle.snapshot(snapshot_id).summary()
+    landed = table.handle.snapshot(snapshot_id)
+    if landed is None:  # a catalog that lists the newest snapshot alone; what was sent has been checked
+        return snapshot_id
+    found = landed.summary()
     if _counts(found) != changes.planned:
         raise FirnlineError(
             f"snapshot {snapshot_id} of run {run_id} did {_told(_counts(found))}, but the plan would "

@@ -14,6 +14,7 @@ from typing import Any
 
 from py4j.protocol import Py4JError
 
+from compactor.commit.history import snapshots_between
 from compactor.errors import FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.other_compactors import DEPLOYMENT, POLARIS_ROLLBACK, RUN_ID
@@ -49,8 +50,9 @@ class NewDeletes:
         files: Their content-file JSON.
         rows: Rows that they delete.
         validated_at: The snapshot up to which commits were taken into account; Iceberg validates against later ones.
-        only_on: The head that must be the commit's parent. Iceberg does not validate what others committed after it
-            where no data file is replaced: deletes for files that are in the table already, or delete files that leave.
+        compared: The head that was compared. It must be the commit's parent where no data file is replaced (deletes for
+            files that are in the table already, or delete files that leave): Iceberg does not validate what others
+            committed after it. Elsewhere no `replace` may have added deletes since. None: nothing is checked.
         company: A live delete file that stays, if the commit removes none. Iceberg's RewriteFiles adds delete files
             only if it removes some, so this one is removed and added again.
     """
@@ -58,7 +60,7 @@ class NewDeletes:
     files: tuple[Mapping[str, Any], ...] = ()
     rows: int = 0
     validated_at: int | None = None
-    only_on: int | None = None
+    compared: int | None = None
     company: FileEntry | None = None
 
 
@@ -113,7 +115,7 @@ class Changes:
 
 
 class Snapshots:
-    """Makes the snapshots of one commit. Those that were certainly not committed are deleted at its end."""
+    """Makes the snapshots of one commit. What was written and is certainly not committed is deleted at its end."""
 
     def __init__(self, table: JavaTable, changes: Changes, summary: CommitSummary) -> None:
         self._table = table
@@ -121,8 +123,11 @@ class Snapshots:
         self._summary = summary
         self._update: Any = None
         self._made_by: Any = None
+        self._made_for: int | None = None
         self._carried: dict[str, Any] = {}
-        self._beaten: list[Any] = []
+        self._updates: list[Any] = []
+        self._made: list[Any] = []
+        self._sent = False
         self._keeps_all = False
 
     def make(self) -> Any:
@@ -143,46 +148,87 @@ class Snapshots:
                 if company is not None and company.path not in carried:
                     carried[company.path] = _live_delete_file(table, company)
                 if self._update is None or self._made_by is not table.handle:  # loaded again, with a new credential
-                    self._made_by = table.handle
-                    self._update = _rewrite_files(table, self._changes, list(carried.values()), self._summary)
+                    self._begin()
                 snapshot = self._update.apply()
+                self._made.append(snapshot)
+                follows = self._follows(snapshot)
                 lost = _still_needed(table, snapshot, carried)
             except JAVA_ERRORS as error:
                 raise _not_sent(error, self._summary, table) from error
-            if not lost:
+            if follows and not lost:
                 return snapshot
-            self._beaten.append(snapshot)
             self._update = None
             carried.update(lost)
         raise ReplanError(
-            f"new deletes arrived in each attempt to commit run {self._summary.run_id}", reason=Reason.CONFLICT
+            f"new deletes or a rollback arrived in each attempt to commit run {self._summary.run_id}",
+            reason=Reason.CONFLICT,
         )
 
-    def was_not_committed(self, snapshot: Any) -> None:
-        """It is certain that the snapshot was not committed, and will not be."""
-        self._beaten.append(snapshot)
+    def _begin(self) -> None:
+        self._made_by, self._made_for = self._table.handle, None
+        self._update = _rewrite_files(self._table, self._changes, list(self._carried.values()), self._summary)
+        self._updates.append(self._update)
+
+    def _follows(self, snapshot: Any) -> bool:
+        """Whether the history only grew since the update's last snapshot.
+
+        The update remembers which delete files it has dropped. After a rollback the table may need one of them again.
+        """
+        before, self._made_for = self._made_for, snapshot.parentId()
+        return before is None or snapshots_between(self._table, snapshot.parentId(), before) is not None
+
+    def sent(self) -> None:
+        """The last snapshot is sent now: the table may list its files from now on."""
+        self._sent = True
 
     def may_be_committed(self) -> None:
         """It is not certain of the last one: later ones share its manifests, so that none is deleted."""
         self._keeps_all = True
 
     def clean_up(self, committed: Any = None) -> None:
-        """Delete the metadata files of snapshots that were not committed, except what `committed` lists.
+        """Delete the metadata files that were written and are not used, except what `committed` or the head lists.
 
-        Files that stay do no harm.
+        `committed` was just found in the table; None: certainly no snapshot was committed. Manifests that were merged
+        are not used either. Files that stay do no harm.
         """
-        if self._keeps_all or not self._beaten:
+        if self._keeps_all:
             return
-        with suppress(Py4JError):
-            io = self._table.handle.io()
-            kept = {manifest.path() for manifest in committed.allManifests(io)} if committed is not None else set()
-            gone: set[str] = set()
-            for snapshot in self._beaten:
-                own = [each.path() for each in snapshot.allManifests(io) if each.snapshotId() == snapshot.snapshotId()]
-                gone.update(path for path in own if path not in kept)
-                gone.add(snapshot.manifestListLocation())
-            for path in gone:
+        with suppress(Py4JError, *JAVA_ERRORS, FirnlineError):
+            used = self._used(committed)
+            if used is None:
+                return
+            io, manifests = self._table.handle.io(), self._table.jvm.java.util.HashSet()
+            for snapshot in used:
+                manifests.addAll(snapshot.allManifests(io))
+            for update in self._updates:
+                with suppress(Py4JError, *JAVA_ERRORS):
+                    _delete_manifests_except(manifests, update, self._table)
+            lists = {snapshot.manifestListLocation() for snapshot in self._made}
+            for path in lists - {snapshot.manifestListLocation() for snapshot in used}:
                 io.deleteFile(path)
+
+    def _used(self, committed: Any) -> list[Any] | None:
+        """Snapshots that may list our files; None if it is not known."""
+        table = self._table
+        if committed is None and self._sent:
+            table.refresh()
+            if any(table.handle.snapshot(each.snapshotId()) is not None for each in self._made):
+                return None  # it was committed after all, e.g. and then rolled back
+        head = table.handle.snapshot(table.view.ref)
+        if head is None and self._sent:
+            return None
+        return [each for each in (head, committed) if each is not None]
+
+
+def _delete_manifests_except(committed: Any, update: Any, table: JavaTable) -> None:
+    """Iceberg's own `cleanUncommitted`, which its `commit()` calls, by reflection: it is not public."""
+    lang, gateway = table.jvm.java.lang, table.session.sparkContext._gateway  # noqa: SLF001
+    types, arguments = gateway.new_array(lang.Class, 1), gateway.new_array(lang.Object, 1)
+    types[0], arguments[0] = lang.Class.forName("java.util.Set"), committed
+    producer = update.getClass().getClassLoader().loadClass("org.apache.iceberg.SnapshotProducer")
+    method = producer.getDeclaredMethod("cleanUncommitted", types)
+    method.setAccessible(True)
+    method.invoke(update, arguments)
 
 
 def _not_sent(error: Exception, summary: CommitSummary, table: JavaTable) -> FirnlineError:

@@ -195,7 +195,7 @@ def _new_deletes(
         files=tuple(write_deletes(head.table, location, deleted)),
         rows=sum(len(each.positions) for each in deleted),
         validated_at=compared if from_head else None,
-        only_on=None if pairs else compared,  # Iceberg validates nothing where no data file is replaced
+        compared=compared,
         company=_company(pairs, changes) if deleted and not dangling else None,
     )
 

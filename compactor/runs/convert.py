@@ -252,7 +252,7 @@ class Converting:
             files=tuple(write_deletes(now, location, rows)),
             rows=sum(len(each.positions) for each in rows),
             validated_at=now.snapshot.snapshot_id if now.snapshot else None,
-            only_on=now.snapshot.snapshot_id if now.snapshot else None,
+            compared=now.snapshot.snapshot_id if now.snapshot else None,
         )
         summary = tools.summary(now.name, self._run_id, [ENGINE])
         about_to_send = partial(tools.about_to_send, record)

@@ -40,6 +40,15 @@ def unreferenced(lake: Lake, table: str) -> set[str]:
     return {path for path in data if not Path(path).name.startswith(".")} - known
 
 
+def unused_metadata(lake: Lake, table: str) -> set[str]:
+    """Manifests and manifest lists that no retained snapshot knows."""
+    folder = Path(plain_path(lake.view(table).metadata.location)) / "metadata"
+    rows = lake.sql(f"SELECT path FROM lake.{table}.all_manifests")
+    lists = lake.sql(f"SELECT manifest_list AS path FROM lake.{table}.snapshots")
+    known = {Path(plain_path(row.path)).name for row in (*rows, *lists)}
+    return {path.name for path in folder.glob("*.avro")} - known
+
+
 def records_of(lake: Lake, table: str) -> list[Any]:
     return [record for record in lake.in_flight().all() if record.name == lake.name(unquoted(table)).name]
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from compactor.commit.snapshots import Snapshots
-from compactor.errors import GiveUpError, ReplanError
+from compactor.errors import GiveUpError, ReplanError, StoppedError
+from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.plan_table import Request, TablePlan, plan_table
 from compactor.rewrite.tasks.runner import OutputTaskRunner
@@ -20,14 +21,17 @@ from tests.integration.table_kit import (
     MERGE_ON_READ,
     append,
     create,
+    delete_equal,
     expire,
     insert,
     java_table,
     planned,
     run,
     unreferenced,
+    unused_metadata,
     upgrade,
 )
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -108,6 +112,38 @@ def test_a_table_that_is_upgraded_while_the_commit_is_made_is_planned_anew(
     assert lake.rows(table_name, "_row_id, *") == before
 
 
+def test_a_delete_that_a_rollback_makes_necessary_again_stays(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt drops it, because it is older than all data then; it must not be remembered as dropped."""
+    create(lake, table_name, by=BY_A)
+    insert(lake, table_name, 3)
+    delete_equal(lake, table_name, "id", [4], partition=["p0"])
+    rows, plan, asked = lake.rows(table_name), planned(lake, table_name), list[None]()
+    plan = replace(plan, groups=tuple(each for each in plan.groups if each.file_group.partition == {"a": "p1"}))
+
+    def remove() -> None:
+        loaded = java_table(lake, table_name)
+        removal, tasks = loaded.newDelete(), loaded.newScan().planFiles().iterator()
+        while tasks.hasNext():
+            file = tasks.next().file()
+            if "a=p0" in file.location():
+                removal.deleteFile(file)
+        removal.commit()
+
+    def confirm() -> None:
+        asked.append(None)
+        if len(asked) == 1:
+            java_table(lake, table_name).manageSnapshots().rollbackTo(plan.snapshot_id).commit()
+
+    while_preparing(monkeypatch, remove)
+    run(lake, plan, right=CommitRight(confirm=confirm))
+    assert len(asked) == 2
+    lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert lake.rows(table_name) == rows
+    assert unused_metadata(lake, table_name) == set()
+
+
 def test_a_branch_that_is_dropped_while_the_commit_is_made_stays_dropped(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -131,6 +167,38 @@ def test_a_branch_that_is_dropped_while_the_commit_is_made_stays_dropped(
     assert error.value.reason == "branch_dropped"
     assert list(lake.view(table_name).metadata.refs) == ["main"]
     assert len(lake.rows(table_name)) == 13
+
+
+@pytest.mark.parametrize("version", [2, *slow(3)])
+@pytest.mark.parametrize("end", ["committed", "stopped", "overtaken"])
+def test_manifests_that_were_merged_or_not_committed_do_not_stay(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int, end: str
+) -> None:
+    """Iceberg filters manifests, then merges what it has written: only the merged ones are in the snapshot."""
+    create(lake, table_name, version, f"{MERGE_ON_READ}, 'commit.manifest.min-count-to-merge'='2'", BY_A)
+    insert(lake, table_name, 3)
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 5)")
+    plan, asked = planned(lake, table_name), list[None]()
+    assert unused_metadata(lake, table_name) == set()
+
+    def confirm() -> None:
+        asked.append(None)
+        if end == "stopped" and len(asked) == 3:
+            raise StoppedError("the service ends")
+        if len(asked) < 3:
+            append(lake, table_name)
+        elif end == "overtaken" and len(asked) == 3:
+            lake.sql(f"DELETE FROM lake.{table_name} WHERE a = 'p1'")
+
+    if end == "stopped":
+        with pytest.raises(StoppedError):
+            run(lake, plan, right=CommitRight(confirm=confirm))
+    else:
+        result = run(lake, plan, right=CommitRight(confirm=confirm))
+        assert len(result.dropped) == (end == "overtaken")
+    lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert len(lake.rows(table_name)) == {"committed": 26, "stopped": 26, "overtaken": 14}[end]
+    assert unused_metadata(lake, table_name) == set()
 
 
 def test_a_snapshot_that_expires_while_spark_is_to_read_it_is_no_damage(

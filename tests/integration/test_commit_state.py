@@ -15,12 +15,23 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from compactor.commit import replace as commit_module
 from compactor.commit.in_flight import sweep
-from compactor.errors import CommitUnknownError, FirnlineError, RetryError
+from compactor.commit.search import Search
+from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError, StoppedError
+from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.runs import commit_groups as commit_groups_module
 from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
-from tests.integration.table_kit import MERGE_ON_READ, create, insert, planned, run, unreferenced
+from tests.integration.table_kit import (
+    MERGE_ON_READ,
+    append,
+    create,
+    expire_history,
+    insert,
+    planned,
+    run,
+    unreferenced,
+)
 from tests.services.faulty_catalog import Fault, FaultyCatalog, faulty_catalog, in_front_of
 from tests.services.rest_lake import RestLake, rest_lake_of
 from tests.slow import slow
@@ -69,20 +80,143 @@ def test_a_commit_that_landed_although_an_error_was_answered_is_found(
     assert unreferenced(rest_lake, table_name) == set()
 
 
-@pytest.mark.parametrize("fault", [Fault.NOT_SENT, *slow(Fault.ANSWER_LOST)])
-def test_a_commit_whose_login_has_ended_is_sent_again_unless_it_had_landed(
-    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, fault: Fault
+@pytest.mark.parametrize(
+    ("fault", "status"),
+    [(Fault.NOT_SENT, 401), (Fault.NOT_SENT, 400), *slow((Fault.NOT_SENT, 403)), *slow((Fault.ANSWER_LOST, 401))],
+)
+def test_a_commit_that_was_refused_is_sent_again_unless_it_had_landed(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, fault: Fault, status: int
 ) -> None:
+    """A login has ended; or a server before Iceberg 1.11, where a commit to another branch came first."""
     create(rest_lake, table_name)
     insert(rest_lake, table_name, 3)
     rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
-    with faulty.failing(fault, 401):
+    with faulty.failing(fault, status):
         result = run(rest_lake, plan)
     assert replaces(rest_lake, table_name) == 1
     assert rest_lake.view(table_name).snapshot.snapshot_id == result.snapshot_after
     assert rest_lake.rows(table_name) == rows
     sweep_until_settled(rest_lake, table_name)
     assert unreferenced(rest_lake, table_name) == set()
+
+
+def test_a_right_that_is_missing_is_named(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan = rest_lake.rows(table_name), planned(rest_lake, table_name)
+    monkeypatch.setattr(commit_module, "FEWEST_ATTEMPTS", 2)
+    with faulty.failing(Fault.NOT_SENT, 403, times=10), pytest.raises(CommitUnknownError, match="Forbidden") as raised:
+        run(rest_lake, plan)
+    assert raised.value.reason == "access_denied"
+    sweep_until_settled(rest_lake, table_name)
+    assert rest_lake.rows(table_name) == rows
+    assert unreferenced(rest_lake, table_name) == set()
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_run_that_ends_after_a_refusal_deletes_nothing_unless_the_head_has_moved(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, moved: bool
+) -> None:
+    """The refused request may still be under way; for the head it was made for, and for no other."""
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    plan, asked = planned(rest_lake, table_name), list[None]()
+
+    def confirm() -> None:
+        asked.append(None)
+        if len(asked) == 2:
+            if moved:
+                append(rest_lake, table_name)
+            raise StoppedError("the service ends")
+
+    with (
+        faulty.failing(Fault.NOT_SENT, 401),
+        pytest.raises(StoppedError if moved else CommitUnknownError, match="the service ends"),
+    ):
+        run(rest_lake, plan, right=CommitRight(confirm=confirm))
+    assert len(asked) == 2 + moved
+    assert (unreferenced(rest_lake, table_name) == set()) == moved
+    sweep_until_settled(rest_lake, table_name)
+    assert unreferenced(rest_lake, table_name) == set()
+
+
+@pytest.mark.parametrize("hidden", [True, *slow(False)])
+def test_a_refused_commit_that_lands_before_the_next_attempt_is_found(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch, hidden: bool
+) -> None:
+    """The next snapshot would add the outputs a second time: Iceberg's update knows its own manifests again."""
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan, real, asked = rest_lake.rows(table_name), planned(rest_lake, table_name), commit_module.find_commit, []
+
+    def early(*arguments: Any, **options: Any) -> Search:
+        asked.append(None)
+        if len(asked) > 1:
+            return real(*arguments, **options)
+        if hidden:  # as by Nessie
+            append(rest_lake, table_name)
+            expire_history(rest_lake, table_name, clean=False)
+        return Search.MISSING
+
+    monkeypatch.setattr(commit_module, "find_commit", early)
+    with faulty.failing(Fault.ANSWER_LOST, 401):
+        result = run(rest_lake, plan)
+    assert result.snapshot_after is not None
+    assert not result.dropped
+    assert replaces(rest_lake, table_name) == 1 - hidden
+    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert rest_lake.rows(table_name) == sorted([*rows, *[(77, "p0", 77)] * hidden], key=repr)
+
+
+@pytest.mark.parametrize("status", [409, 200])
+def test_a_commit_is_found_behind_a_later_one_that_hides_it(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Nessie lists the newest snapshot alone. 409 answers a second request of the HTTP client."""
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan, landed = rest_lake.rows(table_name), planned(rest_lake, table_name), list[int]()
+    name = "find_commit" if status == 409 else "_verified"
+    real = getattr(commit_module, name)
+
+    def late(table: Any, *more: Any, **options: Any) -> Any:
+        if not landed:
+            table.refresh()
+            landed.append(table.handle.currentSnapshot().snapshotId())
+            append(rest_lake, table_name)
+            expire_history(rest_lake, table_name, clean=False)
+        return real(table, *more, **options)
+
+    monkeypatch.setattr(commit_module, name, late)
+    with faulty.failing(Fault.ANSWER_LOST, status, times=int(status == 409)):
+        result = run(rest_lake, plan)
+    assert landed == [result.snapshot_after]
+    assert rest_lake.view(table_name).snapshot.snapshot_id != result.snapshot_after
+    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert rest_lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
+
+
+def test_manifests_that_the_head_lists_stay_although_their_commit_was_not_found(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(rest_lake, table_name)
+    insert(rest_lake, table_name, 3)
+    rows, plan, asked = rest_lake.rows(table_name), planned(rest_lake, table_name), list[None]()
+
+    def blind(*_: Any, **__: Any) -> Search:
+        if not asked:
+            append(rest_lake, table_name)
+            expire_history(rest_lake, table_name, clean=False)
+        asked.append(None)
+        return Search.MISSING
+
+    monkeypatch.setattr(commit_module, "find_commit", blind)
+    with faulty.failing(Fault.ANSWER_LOST, 409), pytest.raises(ReplanError):
+        run(rest_lake, plan)
+    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert rest_lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
 
 
 def test_a_commit_that_was_rolled_back_before_its_answer_keeps_its_metadata(
@@ -94,7 +228,7 @@ def test_a_commit_that_was_rolled_back_before_its_answer_keeps_its_metadata(
     rows, plan, real = rest_lake.rows(table_name), planned(rest_lake, table_name), commit_module.find_commit
     landed: list[int] = []
 
-    def late(table: Any, *more: Any, **options: Any) -> commit_module.Search:
+    def late(table: Any, *more: Any, **options: Any) -> Search:
         if not landed:
             table.refresh()
             landed.append(table.handle.currentSnapshot().snapshotId())

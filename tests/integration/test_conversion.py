@@ -22,6 +22,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, uncharged
 from compactor.planning.conversion import plan_conversion
 from compactor.planning.inventory import take_inventory
+from compactor.runs import commit_groups as commit_groups_module
 from compactor.runs import convert as convert_module
 from compactor.runs.convert import ConversionResult, Converting
 from compactor.runs.run import RunTools
@@ -30,7 +31,16 @@ from compactor.settings.tree import CommitSettings, Settings
 from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
-from tests.integration.table_kit import MERGE_ON_READ, append, create, delete_equal, insert, unreferenced
+from tests.integration.table_kit import (
+    MERGE_ON_READ,
+    append,
+    create,
+    delete_equal,
+    insert,
+    planned,
+    run,
+    unreferenced,
+)
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -42,6 +52,12 @@ MAPPING = json.dumps([{"field-id": number, "names": [name]} for number, name in 
 
 
 def convert(lake: Lake, table: str, run_id: str = "run-of-test", charge: Charge = uncharged) -> ConversionResult:
+    result = convert_beside_others(lake, table, run_id, charge)
+    assert unreferenced(lake, table) == set()
+    return result
+
+
+def convert_beside_others(lake: Lake, table: str, run_id: str, charge: Charge = uncharged) -> ConversionResult:
     tools = RunTools(
         lake.session,
         lake.catalogs,
@@ -55,7 +71,6 @@ def convert(lake: Lake, table: str, run_id: str = "run-of-test", charge: Charge 
     view = lake.view(table)
     conversion = plan_conversion(take_inventory(view, tools.cache))
     result = Converting(tools, view, conversion, run_id, charge=charge).convert()
-    assert unreferenced(lake, table) == set()
     assert run_id not in {record.run_id for record in lake.in_flight().all()}
     return result
 
@@ -196,6 +211,31 @@ def test_other_commits_meanwhile_are_respected(
     left = [0, 1, 2, 3, 4, 7, 8, 9]
     assert [row[0] for row in rows(lake, table_name)] == sorted([*left * 2, 5, 77])
     assert deletes(lake, table_name).count(Content.EQUALITY_DELETES) == 1
+
+
+@pytest.mark.parametrize("version", [3, *slow(2)])
+def test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """Iceberg does not validate against deletes of a `replace`: the vectors would leave, and the row come back."""
+    create(lake, table_name, version, MERGE_ON_READ)
+    insert(lake, table_name, 3)
+    plan = planned(lake, table_name)
+    delete_equal(lake, table_name, "id", [5])
+    real, waiting = commit_groups_module.commit_replacements, [None]
+
+    def late(*arguments: Any, **more: Any) -> int:
+        while waiting:
+            waiting.pop()
+            assert convert_beside_others(lake, table_name, "another-process").rows == 3
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(commit_groups_module, "commit_replacements", late)
+    result = run(lake, plan)
+    lake.sql(f"REFRESH TABLE lake.{table_name}")
+    assert [row[0] for row in rows(lake, table_name)] == sorted([0, 1, 2, 3, 4, 6, 7, 8, 9] * 3)
+    assert [group.rows_rebased for group in result.groups] == [3]
+    assert unreferenced(lake, table_name) == set()
 
 
 @pytest.mark.parametrize(
