@@ -36,7 +36,7 @@ from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import search_task
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.races import Head, Send, commit_beside_others
-from compactor.runs.refused_searches import RefusedSearch
+from compactor.runs.given_up_files import GivenUp
 from compactor.runs.run import RunTools, stall_explained
 from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches
 from compactor.spark.java_table import JavaTable, first_line
@@ -118,7 +118,7 @@ class Converting:
         self._switches = switches
         self._progress = progress
         self._charge = charge
-        self.refused: tuple[RefusedSearch, ...] = ()
+        self.refused: tuple[GivenUp, ...] = ()
         """Searches that were refused or given up, also if the conversion fails."""
 
     def convert(self) -> ConversionResult:
@@ -265,8 +265,8 @@ class Converting:
         return send
 
 
-def _refused(files: Sequence[LiveFile], why: str) -> RefusedSearch:
-    return RefusedSearch(frozenset(file.entry.path for file in files), why)
+def _refused(files: Sequence[LiveFile], why: str) -> GivenUp:
+    return GivenUp(frozenset(file.entry.path for file in files), why)
 
 
 def _new_rows(

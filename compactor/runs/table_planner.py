@@ -20,7 +20,7 @@ from compactor.planning.delete_rules import DeleteRules
 from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
-from compactor.runs.refused_searches import RefusedSearches
+from compactor.runs.given_up_files import GivenUpFiles
 from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
@@ -47,8 +47,8 @@ class TablePlanner:
     planned: Callable[[TableName], None]
     owns: Callable[[TableName], bool] = lambda _table: True
     locks: Locks = NO_LOCKS
-    refused: RefusedSearches = field(default_factory=RefusedSearches)
-    given_up: RefusedSearches = field(default_factory=RefusedSearches)
+    refused: GivenUpFiles = field(default_factory=GivenUpFiles)
+    given_up: GivenUpFiles = field(default_factory=GivenUpFiles)
 
     @property
     def turns(self) -> Turns:

@@ -26,7 +26,7 @@ from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
 from compactor.runs.convert import Converting
-from compactor.runs.refused_searches import RefusedSearch
+from compactor.runs.given_up_files import GivenUp
 from compactor.runs.results import DroppedGroup, NoGroupLeftError, RunResult
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.supervisor import Switches
@@ -112,7 +112,7 @@ class RewriteWorker:
             planner.listener(RunFailed.of(failure, run_id, table.name, "convert", str(error)))
             if not isinstance(failure, GiveUpError):
                 raise
-            all_files = RefusedSearch(frozenset(file.entry.path for file in conversion.files), str(failure))
+            all_files = GivenUp(frozenset(file.entry.path for file in conversion.files), str(failure))
             planner.refused.note(table, converting.refused or (all_files,), planner.clock())
             return False
         planner.refused.note(table, converting.refused, planner.clock())
@@ -153,7 +153,7 @@ class RewriteWorker:
     def _decline(self, debt: TableDebt, plan: TablePlan, dropped: Sequence[DroppedGroup]) -> None:
         """Partitions left alone or given up are not due again until they change; then without the files given up."""
         hopeless = [drop for drop in dropped if isinstance(drop.error, GiveUpError)]
-        files = [RefusedSearch(frozenset(each.paths), str(each.error)) for each in hopeless]
+        files = [GivenUp(frozenset(each.paths), str(each.error)) for each in hopeless]
         self.planner.given_up.note(plan.table, files, self.planner.clock())
         if first_request(debt) is not None:
             return

@@ -29,7 +29,7 @@ from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.runs import table_planner, table_worker
 from compactor.runs.convert import ConversionResult
-from compactor.runs.refused_searches import AGAIN_SECONDS, RefusedSearch, RefusedSearches
+from compactor.runs.given_up_files import AGAIN_SECONDS, GivenUp, GivenUpFiles
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult
 from compactor.runs.table_planner import TablePlanner
 from compactor.runs.table_worker import RewriteWorker
@@ -55,7 +55,7 @@ class Searching:
 
     def __init__(self, _tools: Any, table: Any, conversion: Conversion, run_id: str, _switches: Any, charge: Any):
         self.table, self.conversion, self.run_id, self.charge = table, conversion, run_id, charge
-        self.refused: tuple[RefusedSearch, ...] = ()
+        self.refused: tuple[GivenUp, ...] = ()
 
     def convert(self) -> ConversionResult:
         Searching.made.append(self.conversion)
@@ -67,13 +67,13 @@ def paths(searches: tuple[Any, ...]) -> frozenset[str]:
 
 
 def refused(one: Searching) -> ConversionResult:
-    one.refused = (RefusedSearch(paths(one.conversion.searches[:1]), WHY),)
+    one.refused = (GivenUp(paths(one.conversion.searches[:1]), WHY),)
     one.charge(Spent(bytes=70))
     return ConversionResult(NAME, one.run_id, 1, deletes_left=1, why=WHY)
 
 
 def given_up(one: Searching) -> ConversionResult:
-    one.refused = (RefusedSearch(paths(one.conversion.searches[:1]), "a page is damaged"),)
+    one.refused = (GivenUp(paths(one.conversion.searches[:1]), "a page is damaged"),)
     raise GiveUpError("a page is damaged")
 
 
@@ -225,8 +225,8 @@ def test_the_dispatcher_is_told_when_a_refused_search_may_be_tried_again(tmp_pat
 
 
 def test_a_merge_of_other_files_does_not_repeat_a_refused_search(tmp_path: Path) -> None:
-    table, searches = Working(tmp_path, refused).scene.history.view(), RefusedSearches()
-    searches.note(table, [RefusedSearch(frozenset({"damaged", "merged"}), WHY)], 100.0)
+    table, searches = Working(tmp_path, refused).scene.history.view(), GivenUpFiles()
+    searches.note(table, [GivenUp(frozenset({"damaged", "merged"}), WHY)], 100.0)
     assert searches.of(table, {"damaged", "new"}, 200.0) == {"damaged": WHY, "merged": WHY}
     assert searches.seconds_left(table.name, 200.0) == AGAIN_SECONDS - 100
     assert searches.of(table, {"new"}, 200.0) == {}
