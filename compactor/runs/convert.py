@@ -34,9 +34,9 @@ from compactor.rewrite.deletes.row_maps import unpacked
 from compactor.rewrite.tasks.output_task import attempt_search
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.rewrite.tasks.task_input import search_task
+from compactor.runs.given_up_files import GivenUp
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.races import Head, Send, commit_beside_others
-from compactor.runs.given_up_files import GivenUp
 from compactor.runs.run import RunTools, stall_explained
 from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches
 from compactor.spark.java_table import JavaTable, first_line

@@ -1,4 +1,4 @@
-"""Data files that could not be searched for deleted rows, or could not be rewritten: they are left alone for an hour."""
+"""Data files that could not be searched for deleted rows, or not be rewritten: they are left alone for an hour."""
 
 from __future__ import annotations
 
