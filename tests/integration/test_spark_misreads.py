@@ -35,7 +35,7 @@ from pyiceberg.types import (
 from compactor.errors import GiveUpError
 from compactor.locations import plain_path
 from tests.conftest import Lake
-from tests.integration.table_kit import engines, java_table, planned, unreferenced
+from tests.integration.table_kit import MERGE_ON_READ, delete_equal, engines, java_table, planned, unreferenced
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -258,6 +258,32 @@ def test_nested_values_that_are_checked_keep_their_bits(lake: Lake, table_name: 
     assert "-0.0" in "".join(before)
     assert engines(lake.compact(table_name, force=True)) == {("spark", "sorted")}
     assert stored_rows(lake, table_name) == before
+
+
+@pytest.mark.parametrize("version", [3, *slow(2)])
+def test_deletes_and_row_ids_of_a_table_with_required_columns(lake: Lake, table_name: str, version: int) -> None:
+    """Spark reads a copy of the table with another schema, to which specs and sort orders are bound anew."""
+    lake.sql(
+        f"CREATE TABLE lake.{table_name} (id int NOT NULL, k string NOT NULL, s struct<a: int, b: decimal(9,2)>) "
+        f"USING iceberg PARTITIONED BY (k) TBLPROPERTIES ('format-version'='{version}', {MERGE_ON_READ})"
+    )
+    lake.sql(f"ALTER TABLE lake.{table_name} SET IDENTIFIER FIELDS id")
+    lake.sql(f"ALTER TABLE lake.{table_name} WRITE ORDERED BY id DESC")
+    for number in range(2):
+        lake.sql(
+            f"INSERT INTO lake.{table_name} SELECT cast(id + {number} * 10 as int), concat('k', id % 2), "
+            "if(id < 3, null, named_struct('a', null, 'b', cast(id as decimal(9,2)))) FROM range(10)"
+        )
+    lake.sql(f"DELETE FROM lake.{table_name} WHERE id IN (4, 15)")
+    delete_equal(lake, table_name, "id", [6], partition=["k0"])
+    lake.sql(f"ALTER TABLE lake.{table_name} ADD PARTITION FIELD bucket(2, id)")
+    columns = "*, _row_id, _last_updated_sequence_number" if version == 3 else "*"
+    before = lake.rows(table_name, columns)
+    assert len(before) == 17
+    result = lake.compact(table_name, force=True)
+    assert engines(result) == {("spark", "sorted")}
+    assert lake.rows(table_name, columns) == before
+    assert sum(group.rewritten.rows_deleted for group in result.groups) == 3
 
 
 def too_many_digits() -> pa.Array:
