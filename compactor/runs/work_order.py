@@ -143,7 +143,7 @@ class Limits:
         return tuple(self._budgets(usage, self.settings.namespaces))
 
     def grant(self, debt: TableDebt, usage: Usage) -> Grant:
-        """What a run may cost that `allow` lets start: about what it needs, at most the rest of each budget."""
+        """What a run may cost that `next_of` lets start: about what it needs, at most the rest of each budget."""
         need, granted = needed(debt), dict[str, int]()
         for each in self._budgets_of(debt.table, usage):
             wanted = max(_COUNTED[each.limit](need), each.share)
