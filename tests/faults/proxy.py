@@ -159,7 +159,9 @@ class FaultyProxy:
 def _reset(connection: socket.socket) -> None:
     with suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, LINGER_NONE)
-        connection.close()
+    with suppress(OSError):  # wakes a thread that reads: while it waits, the kernel keeps the connection open
+        connection.shutdown(socket.SHUT_RD)
+    connection.close()
 
 
 def _answer(client: socket.socket, status: int) -> None:
