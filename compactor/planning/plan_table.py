@@ -75,7 +75,7 @@ class TablePlan:
         reads: Where manifest entries came from.
         skipped_deletes: Delete manifests that the filter left unread.
         put_off: Due partitions that do not fit the limits of this run.
-        is_part: Whether limits of this run leave files to a later one.
+        files_left: Files that the limits of this run leave to a later one.
         dangling_from: The number of delete files that apply to nothing from which they are worth their own commit.
         most_commits: How many commits the run may make, at least one; None: any number. Limited by
             `policy.consecutive_replaces` and by the grant.
@@ -95,7 +95,7 @@ class TablePlan:
     reads: tuple[ManifestsRead, ...] = ()
     skipped_deletes: tuple[ManifestFile, ...] = ()
     put_off: frozenset[PartitionKey] = frozenset()
-    is_part: bool = False
+    files_left: int = 0
     dangling_from: int = 1
     most_commits: int | None = None
 
@@ -180,7 +180,7 @@ def plan_table(
         reads=inventory.reads,
         skipped_deletes=tuple(each for each in inventory.skipped if each.content == ManifestContent.DELETES),
         put_off=frozenset(group.key for group in possible.groups) - {group.key for group in plan.groups},
-        is_part=plan.groups != possible.groups,
+        files_left=len(possible.entries) - len(plan.entries),
         dangling_from=_dangling_from(table, policy, request, wall_clock()),
         most_commits=_most_commits(table, policy, request.grant),
     )

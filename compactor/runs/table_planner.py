@@ -21,6 +21,7 @@ from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
 from compactor.runs.given_up_files import GivenUpFiles
+from compactor.runs.request_parts import RequestParts
 from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
@@ -35,7 +36,7 @@ class TablePlanner:
 
     `planned` is called with each table that was planned. `owns`: whether the table is this service's. `refused`:
     searches of conversions that are not to be repeated yet. `given_up`: files that could not be rewritten; for an hour
-    they are left as they are, so that the others of their partition can be merged.
+    they are left as they are, so that the others of their partition can be merged. `parts`: how far requests have come.
     """
 
     settings: WorkSettings
@@ -49,6 +50,7 @@ class TablePlanner:
     locks: Locks = NO_LOCKS
     refused: GivenUpFiles = field(default_factory=GivenUpFiles)
     given_up: GivenUpFiles = field(default_factory=GivenUpFiles)
+    parts: RequestParts = field(default_factory=RequestParts)
 
     @property
     def turns(self) -> Turns:
@@ -155,7 +157,14 @@ class TablePlanner:
         """The first open request was done, or cannot be done."""
         requested = first_request(debt)
         if requested is not None:
+            self.parts.ended(debt.table, requested)
             self.board.finish_request(debt.table, requested)
+
+    def part_served(self, debt: TableDebt, files_left: int) -> None:
+        """A run has done a part of the first open request, and left some files: the request ends with its last part."""
+        requested = first_request(debt)
+        if requested is not None and not self.parts.goes_on(debt.table, requested, files_left):
+            self.served(debt)
 
     def _skip(self, debt: TableDebt, *, switched_off: bool) -> NoReturn:
         if switched_off:
@@ -168,7 +177,7 @@ class TablePlanner:
         request, requested = replace(AS_THE_SERVICE, grant=grant), first_request(debt)
         if requested is not None:
             request = replace(request, where=requested or None, force=True)
-        else:
+        if requested is None or self.parts.has_begun(debt.table, requested):  # a person's first run tries all files
             request = replace(request, without=self.given_up.of(table, None, self.clock()))
         policy = self.settings.policy.for_table(debt.table, table.properties)
         if requested is None and flink_converts(table.history):

@@ -138,13 +138,12 @@ class RewriteWorker:
                 plan, enabled=enabled, stopping=stopping, waiting_since=debt.waiting_since, charge=charge
             )
         except GiveUpError as error:  # another attempt would fail too, and block the table's other work
-            planner.served(debt)
+            planner.part_served(debt, plan.files_left if isinstance(error, NoGroupLeftError) else 0)
             if isinstance(error, NoGroupLeftError):
                 self._decline(debt, plan, error.dropped)
             raise
         planner.board.settled(debt.table)
-        if not _has_rest(plan, result):  # a request ends with its last part
-            planner.served(debt)
+        planner.part_served(debt, plan.files_left + _overtaken_files(result))
         self._decline(debt, plan, result.dropped)
         if result.snapshot_after is not None:
             self.announce(debt.table)
@@ -195,11 +194,9 @@ class RewriteWorker:
         self.announce(name)
 
 
-def _has_rest(plan: TablePlan, result: RunResult) -> bool:
-    """Whether another run can do more of what was asked for: it has fewer files to do than this one."""
-    overtaken = any(not isinstance(drop.error, GiveUpError) for drop in result.dropped)
-    removed = sum(group.rewritten.files_in - group.rewritten.files_out for group in result.groups)
-    return (plan.is_part or overtaken) and result.snapshot_after is not None and removed > 0
+def _overtaken_files(result: RunResult) -> int:
+    """Files of groups that other commits overtook: another run can rewrite them."""
+    return sum(len(list(drop.paths)) for drop in result.dropped if not isinstance(drop.error, GiveUpError))
 
 
 def _unexpected(table: TableName, error: Exception) -> GiveUpError:

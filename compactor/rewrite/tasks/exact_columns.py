@@ -108,6 +108,11 @@ class _Checks:
             exact = self._jvm.org.apache.spark.sql.types.DecimalType(*map(int, decimal.groups()))
             fitted = self._wrapped(catalyst.CheckOverflow, column, exact, False)  # raises an error, or rounds
             column = F.when(fitted.eqNullSafe(column), fitted).otherwise(F.raise_error(_ROUNDED))
+        if not isinstance(kind, str) and kind["type"] == "map" and _is_checked(kind["key"]):
+            fit = F.forall(
+                F.map_keys(column), lambda key: self.checked(key, kind["key"], required=False).eqNullSafe(key)
+            )
+            column = F.when(column.isNull() | fit, column).otherwise(F.raise_error(_ROUNDED))
         if required:
             column = self._wrapped(catalyst.objects.AssertNotNull, column, self._path)
         return column if isinstance(kind, str) or not _is_checked(kind) else self._nested(column, kind, required)
@@ -116,10 +121,11 @@ class _Checks:
         if kind["type"] == "list":
             element = kind["element"]
             return F.transform(column, lambda each: self.checked(each, element, required=kind["element-required"]))
-        if kind["type"] == "map":  # Spark keeps the keys as they are
-            return F.transform_values(
-                column, lambda _, each: self.checked(each, kind["value"], required=kind["value-required"])
-            )
+        if kind["type"] == "map":  # its keys are checked before, and stay as they are
+            value, needed = kind["value"], kind["value-required"]
+            if not _is_checked(value, required=needed):
+                return column
+            return F.transform_values(column, lambda _, each: self.checked(each, value, required=needed))
         built = F.struct(*(self._field(column, index, field) for index, field in enumerate(kind["fields"])))
         return built if required else F.when(column.isNotNull(), built)
 
@@ -137,6 +143,8 @@ def _is_checked(kind: Type, *, required: bool = False) -> bool:
     """Whether Spark might change a value of this type."""
     if isinstance(kind, str):
         return required or _DECIMAL.fullmatch(kind) is not None
+    if kind["type"] == "map" and _is_checked(kind["key"]):
+        return True
     return required or any(_is_checked(child, required=needed) for child, needed in _children(kind))
 
 
@@ -145,7 +153,7 @@ def _has_required(kind: Type) -> bool:
 
 
 def _children(kind: Mapping[str, Any]) -> list[tuple[Type, bool]]:
-    """(type, whether it is required) of what is nested in a type. Keys of maps stay as they are."""
+    """(type, whether it is required) of what is nested in a type, without keys of maps: they are always required."""
     if kind["type"] == "list":
         return [(kind["element"], kind["element-required"])]
     if kind["type"] == "map":

@@ -81,10 +81,10 @@ def rewrite_with_spark(table: JavaTable, copy: Any, scan_tasks: Any, scan_id: st
     cache = _table_cache(table)
     has_deletes = any(not task.deletes().isEmpty() for task in scan_tasks)
     schema = schema_of(table, copy)
-    read_id = f"{scan_id}-read"
-    cache.add(scan_id, copy)
-    cache.add(read_id, with_optional_columns(table, copy, schema))
+    read_id, optional = f"{scan_id}-read", with_optional_columns(table, copy, schema)
     try:
+        cache.add(scan_id, copy)
+        cache.add(read_id, optional)
         manager.stageTasks(copy, scan_id, scan_tasks)
         rows = (
             session.read.format("iceberg")
