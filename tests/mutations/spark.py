@@ -70,8 +70,8 @@ MUTATIONS: Final = (
         "spark",
         "a null in a required column becomes zero",
         "compactor/rewrite/tasks/spark_scan.py",
-        "cache.add(read_id, with_optional_columns(table, copy, schema))",
-        "cache.add(read_id, copy)",
+        'f"{scan_id}-read", with_optional_columns(table, copy, schema)',
+        'f"{scan_id}-read", copy',
         f"{_MISREADS}::test_a_null_in_a_required_column",
     ),
     Mutation(
@@ -81,6 +81,14 @@ MUTATIONS: Final = (
         "fitted.eqNullSafe(column)",
         "fitted.isNotNull()",
         f"{_MISREADS}::test_decimals_that_do_not_fit",
+    ),
+    Mutation(
+        "spark",
+        "decimals in the keys of a map are rounded",
+        "compactor/rewrite/tasks/exact_columns.py",
+        "F.when(column.isNull() | fit, column)",
+        "F.when(F.lit(True), column)",
+        f"{_MISREADS}::test_decimals_in_keys_of_a_map",
     ),
     Mutation(
         "spark",
