@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
@@ -54,7 +54,7 @@ class S3LeaseStore:
                 if status == NOT_FOUND and code != "NoSuchBucket":
                     return None
                 raise
-            with answer["Body"] as body:
+            with closing(answer["Body"]) as body:  # `with` would give the stream below it, and its errors
                 return Stored(body.read(), str(answer["ETag"]))
 
     def replace(self, content: bytes, expected: Version | None) -> Version | None:

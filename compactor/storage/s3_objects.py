@@ -7,7 +7,7 @@ data, the later read is an error, never a mixture of both.
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -220,7 +220,7 @@ class S3Objects:
             )
         except (BotoCoreError, ClientError) as error:
             raise translated(error, location, "reading") from error
-        with answer["Body"] as body:
+        with closing(answer["Body"]) as body:  # `with` would give the stream below it, and its errors
             given = int(answer["ContentLength"])
             total = str(answer.get("ContentRange", "")).rpartition("/")[2]
             if not total.isdigit():

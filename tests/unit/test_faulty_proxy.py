@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-
-import pytest
+from contextlib import suppress
 
 from tests.faults.proxy import FaultyProxy, Mode
 
 
-def test_a_client_that_waits_for_an_answer_is_reset_when_the_fault_ends() -> None:
+def test_a_client_that_waits_for_an_answer_waits_no_longer_when_the_fault_ends() -> None:
     """Else it would wait for its own timeout, a minute or more: a fault that nobody asked for."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         proxy = FaultyProxy(server.getsockname())
@@ -19,7 +18,7 @@ def test_a_client_that_waits_for_an_answer_is_reset_when_the_fault_ends() -> Non
             accepted, _ = server.accept()
             assert accepted.recv(3) == b"GET"
             proxy.mode = Mode.PASS
-            with pytest.raises(ConnectionResetError):
-                client.recv(1)
+            with suppress(ConnectionResetError):  # or an end of the stream
+                assert client.recv(1) == b""
             accepted.close()
         proxy.close()

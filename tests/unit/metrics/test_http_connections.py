@@ -269,7 +269,7 @@ def test_threads_of_closed_connections_count_until_they_end(monkeypatch: pytest.
     try:
         wait_for("all threads to be used", one_more_uses_the_last_thread, every=0.0)
         wait_for("a connection to be refused", one_more_is_refused, every=0.0)
-        assert handlers() <= MOST_THREADS
+        wait_for("threads that are ending to end", lambda: handlers() <= MOST_THREADS)
         slow.released.set()
         wait_for("an answer", lambda: handlers() <= MOST_CONNECTIONS)
         assert status_of(slow.server) == 200
