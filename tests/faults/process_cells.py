@@ -7,6 +7,8 @@ import signal
 import time
 from functools import partial
 
+from compactor.commit.in_flight import InFlightRecords, Owner, sweep
+from compactor.manifests.cache import ManifestCache
 from tests.faults.cells import BEFORE, DURING, Cell, announce_all, commit, make_due
 from tests.faults.scene import Scene
 from tests.integration.service_process import wait_for
@@ -93,7 +95,15 @@ def second_works_too(scene: Scene, table: str) -> None:
     wait_for("a rewrite", lambda: "replace" in scene.site.operations(table), seconds=COMPACTED_SECONDS)
     code, _seconds = second.terminate()
     assert code == 0
+    records = InFlightRecords(f"{checkpoint}/in-flight", Owner.this_process(), 60, time.time)
+    wait_for("the second one's outputs to be deleted", lambda: is_swept(records, scene), seconds=COMPACTED_SECONDS)
     announce_all(scene, table)
+
+
+def is_swept(records: InFlightRecords, scene: Scene) -> bool:
+    """Delete what a task wrote after its run was stopped, as the next start on that checkpoint would."""
+    sweep(records, scene.site.catalogs, ManifestCache(1 << 20), now=time.time(), grace_seconds=0.0)
+    return not records.all()
 
 
 # --- executors --------------------------------------------------------------------------------------------------------
