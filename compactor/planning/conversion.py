@@ -63,8 +63,10 @@ def not_beside(compactor: str) -> str:
 
 
 def plan_conversion(inventory: Inventory, unsearchable: Mapping[str, str] = NOTHING_KNOWN) -> Conversion:
-    """The conversion of all equality deletes of a table, except those that `encode` could not apply either, and those
-    in partitions that JSON cannot express, or with data files there: Iceberg would refuse the commit.
+    """The conversion of the equality deletes of a table.
+
+    Without deletes that `encode` could not apply either. Without deletes in partitions that JSON cannot express, or
+    that apply to data files there: Iceberg would refuse the commit.
 
     `unsearchable`: data files of searches that were refused, and why: deletes that apply to them stay too.
     """
@@ -151,9 +153,8 @@ def _with_deletes(inventory: Inventory) -> Iterable[tuple[PartitionKey, Sequence
 def _refused(
     inventory: Inventory, deletes: Iterable[FileEntry], files: Iterable[LiveFile], unsearchable: Mapping[str, str]
 ) -> dict[Identity, str]:
-    """Equality deletes that cannot be compared, or that apply to a file whose columns cannot be read; and why.
-
-    Also those of which a commit cannot name the file, or a data file to which they apply.
+    """Equality deletes that stay, and why: they cannot be compared, or apply to a file whose columns cannot be read;
+    or a commit cannot name their file, or a data file to which they apply.
     """
     found: dict[Identity, str] = {}
     schema = inventory.table.metadata.schema()

@@ -196,11 +196,12 @@ class RewriteWorker:
 
 def _overtaken_files(result: RunResult) -> int:
     """Files of groups that other commits overtook: another run can rewrite them."""
-    return sum(len(list(drop.paths)) for drop in result.dropped if not isinstance(drop.error, GiveUpError))
+    overtaken = (drop.planned.file_group for drop in result.dropped if not isinstance(drop.error, GiveUpError))
+    return sum(len(group.files) for group in overtaken)
 
 
 def _unexpected(table: TableName, error: Exception) -> GiveUpError:
-    """An error that nobody foresaw, of Java for example: another attempt would fail too."""
+    """An unexpected error, for example of Java: another attempt would fail too."""
     return GiveUpError(f"converting deletes of {table} failed: {first_line(error)}", reason=Reason.UNEXPECTED)
 
 

@@ -1,8 +1,9 @@
 """Which due table comes next, and whether it may start now. Pure.
 
 Order: files removed per byte rewritten, weighted by how long the debt is due and how often the table commits. Tables
-that have been due for an hour go first, the oldest before the others, so that none starves; before them those that a
-person requested. Where the limits leave too little for such a table, tables that share the budget wait behind it.
+that have been due for an hour go first, the oldest before the others, so that none starves. Tables for which a person
+requested a rewrite go before all. Where the limits leave too little for such a table, tables that share the budget wait
+behind it.
 Limits: quiet hours; bytes, requests and catalog calls per hour, over all tables and over the tables of a namespace;
 `replace` commits per table and hour. The hour slides, and a running run counts with its grant, so that no hour exceeds
 its cap (usage.py).

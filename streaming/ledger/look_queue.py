@@ -24,6 +24,7 @@ PAUSE_SECONDS = 0.5
 MOST_ANNOUNCED = 16
 """Announcements that one look checks."""
 EVENTS_IN_A_ROW = 7
+"""Looks for events, after which one for another table follows."""
 MOST_UNKNOWN = 1_000
 """Unknown names that wait at a time. Sweeps, and the check before an event is called unusable, find what is dropped."""
 

@@ -309,6 +309,8 @@ def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None, del
         return None
     task, store = work.splice, work.splice.store
     candidates = [index for index in work.may_keep if _few_deleted(task, index, deleted)]
+    if not candidates:
+        return None
     kept = _worth_keeping(store, task, candidates, encoded_schema(everything))
     rest = tuple(index for index in range(len(task.inputs)) if index not in kept)
     lineage = _lineage_of([task.inputs[index] for index in rest])
