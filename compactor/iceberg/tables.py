@@ -47,6 +47,15 @@ class TableMissingError(InputError):
     reason = Reason.UNKNOWN_TABLE
 
 
+class OtherNameError(TableMissingError):
+    """Reaction: **fix the input**: the catalog has the table, and calls it `called`."""
+
+    def __init__(self, asked: TableName, called: TableName) -> None:
+        levels = " / ".join(called.namespace)
+        super().__init__(f"table {asked}: its catalog calls it {called} (namespace {levels}); use that name")
+        self.called = called
+
+
 @dataclass(frozen=True)
 class TableView:
     """One look at a table: its metadata file, pinned to the snapshot that was current.
@@ -269,7 +278,7 @@ class Catalogs:
         """The table as it is now, at the head of branch `ref`.
 
         Raises:
-            TableMissingError: the table does not exist.
+            TableMissingError: the table does not exist. OtherNameError: it has another name in the catalog.
             InputError: the branch does not exist, or `ref` is a tag.
             RetryError: the catalog or the store does not answer.
         """
@@ -348,6 +357,10 @@ class Catalogs:
 
 def _view(name: TableName, found: Loaded, ref: str) -> TableView:
     table = found.table
+    *namespace, last = table.name()  # a catalog may not distinguish capitals: one table, one name
+    called = TableName(name.catalog, tuple(namespace), last)
+    if called != name:
+        raise OtherNameError(name, called)
     return TableView(name, table.metadata, table.metadata_location, sharing(table.io), ref, found.etag)
 
 

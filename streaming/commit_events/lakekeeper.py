@@ -22,13 +22,13 @@ from streaming.commit_events.strict_json import Fields, parse_object
 SOURCE = "lakekeeper"
 ATTRIBUTE = "ce_"
 MARKS = ("ce_type", "ce_warehouse-id")
-UPDATE, RENAME, UNDROP = "updateTable", "renameTable", "undropTabulars"
+CREATE, UPDATE, RENAME, UNDROP = "createTable", "updateTable", "renameTable", "undropTabulars"
 TABLE = "Table"
 LEVEL_SEPARATOR = "\x1f"
 NO_REQUEST = b"null"
 
 # Events whose namespace is joined by dots; the others join by U+001F, as in URLs of the REST API.
-_DOTTED = frozenset({"createTable", "registerTable"})
+_DOTTED = frozenset({CREATE, "registerTable"})
 _BRINGS_FILES = _DOTTED | {UPDATE, RENAME, UNDROP}
 
 
@@ -67,6 +67,8 @@ def _read(attributes: Fields, event: RawEvent) -> Decoded:
     if kind not in _BRINGS_FILES or tabular_type not in {None, TABLE}:
         return NotACommit(SOURCE, shown(kind))
     request = _request(event.value or b"")
+    if kind == CREATE and request.values.get("stage-create") is True:  # the table comes with its first commit
+        return NotACommit(SOURCE, f"{shown(kind)} of a staged table")
     if kind == RENAME:
         destination = request.record("destination")
         namespace, name = destination.namespace("namespace"), destination.text("name")

@@ -94,7 +94,7 @@ class LetterDecoder:
             if unknown is None:
                 return None
             known = ", ".join(self.sources.catalogs)
-            detail = f"table {unknown} does not exist (catalogs configured: {known})"
+            detail = f"table {unknown} does not exist, or this service may not load it (catalogs configured: {known})"
             bad = BadEvent(BadEventReason.UNKNOWN_TABLE, detail)
         headers = letter_headers(
             record.event, bad, topic=record.topic, partition=record.partition, offset=record.offset

@@ -19,7 +19,7 @@ from compactor.debt.board import DebtBoard
 from compactor.debt.ledger import STATE_VERSION
 from compactor.errors import RetryError
 from compactor.events import Listener, LocationUnresolved
-from compactor.iceberg.tables import Catalogs, TableMissingError
+from compactor.iceberg.tables import Catalogs, OtherNameError, TableMissingError
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
@@ -228,12 +228,14 @@ class DriverLedger:
         self.watcher.sweep_soon()
 
     def missing(self, tables: Collection[TableName]) -> frozenset[TableName]:
-        """Which of these tables do not exist; ignored tables are never missing. Asks the catalog where it must.
+        """Which of these tables do not exist, or cannot be loaded and are not listed. Asks the catalog where it must.
+
+        Ignored tables are never missing.
 
         Raises:
             FirnlineError: a catalog does not answer.
         """
-        unsure = [table for table in tables if not self._is_known(table)]
+        unsure = [table for table in tables if not self._is_known(self.looker.names.name_of(table))]
         if not unsure:
             return frozenset()
         with ThreadPoolExecutor(self.settings.service.looks_per_catalog, thread_name_prefix="missing") as pool:
@@ -248,15 +250,22 @@ class DriverLedger:
         return self.watcher.is_found(table)  # the watcher is made after the looker
 
     def _exists(self, table: TableName) -> bool:
-        if self.looker.is_missing(table):
+        if self.looker.names.is_missing(table):
             return False
         if not self.breakers.available(table.catalog):
             raise RetryError(f"catalog {table.catalog} does not answer", reason=Reason.CATALOG_UNAVAILABLE)
         try:
             self.catalogs.load(table)
+        except OtherNameError as error:
+            table = error.called
         except TableMissingError:
             return False
-        self.queue.put(table, Asked(Lane.EVENT))  # its event may have been dropped among many unknown names
+        except RetryError as error:
+            if error.reason is Reason.CATALOG_UNAVAILABLE:
+                raise
+            return False
+        if self._wants(table):
+            self.queue.put(table, Asked(Lane.EVENT))  # its event may have been dropped among many unknown names
         return True
 
     def _list_soon(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from compactor.debt.board import DebtBoard
 from compactor.events import EventsHeard, Listener
@@ -24,6 +24,7 @@ from compactor.table_names import TableName
 from streaming.ledger.heard import AnyHeard, Heard
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Looker
+from streaming.ledger.lookers import TRY_AGAIN_SECONDS
 from streaming.ledger.table_locations import folder_of, guesses
 from streaming.logs.events import LOG
 
@@ -51,7 +52,7 @@ class Inbox:
     def __call__(self, events: Sequence[AnyHeard]) -> None:
         shard, asked = self.shard(), dict[TableName, Asked]()
         for each in events:
-            event = self._with_table(each, shard)
+            event = self._by_its_name(self._with_table(each, shard))
             if event is None or self.settings.tables.ignores(event.table):
                 continue
             if not shard.owns(event.table):
@@ -64,10 +65,17 @@ class Inbox:
             if one is not None:
                 asked[event.table] = one.joined(asked[event.table]) if event.table in asked else one
         for table, one in asked.items():
-            if one.lane is not Lane.UNKNOWN or not self.looker.is_missing(table):
-                self.queue.put(table, one)
+            self._put(table, one)
         if events:
             self._publish(events)
+
+    def _put(self, table: TableName, asked: Asked) -> None:
+        """Ask for the look; for one that did not find the table a moment ago, once more later."""
+        seconds = self.looker.names.put_off(table) if asked.lane is Lane.UNKNOWN else 0.0
+        if seconds == 0.0:
+            self.queue.put(table, asked)
+        elif seconds is not None:
+            self.queue.put_later(table, replace(asked, tries=len(TRY_AGAIN_SECONDS)), seconds)
 
     def _asks(self, event: Heard) -> Asked | None:
         """The look that the event asks for; None: it is no news."""
@@ -102,9 +110,15 @@ class Inbox:
             return None
         if locations.search(event.metadata_location, event.source, at) is not None:
             for guess in ours:
-                if not self.looker.is_missing(guess):
+                if not self.looker.names.is_missing(guess):
                     self.queue.put(guess, Asked(self._lane(guess), at))
         return None
+
+    def _by_its_name(self, event: Heard | None) -> Heard | None:
+        """The event of the table as its catalog calls it."""
+        if event is None or (called := self.looker.names.name_of(event.table)) == event.table:
+            return event
+        return replace(event, table=called)
 
     def _lane(self, table: TableName) -> Lane:
         known = self.looker.is_known(table) or self.board.get(table) is not None or self.is_found(table)

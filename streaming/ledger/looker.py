@@ -5,21 +5,28 @@ An unchanged table costs one catalog call: what was counted is judged again, sin
 
 from __future__ import annotations
 
-import threading
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from operator import is_not
 
 from compactor.debt.board import DebtBoard
 from compactor.debt.ledger import StateDamagedError, advance
 from compactor.debt.manifest_debt import manifests_of
-from compactor.errors import FirnlineError, GiveUpError
+from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.events import LedgerUpdated, Listener, TableLooked, TableUnreadable
 from compactor.iceberg.other_compactors import flink_converts, other_firnlines
-from compactor.iceberg.tables import Catalogs, KnownVersion, TableMissingError, TableView, Unchanged, file_sizes
+from compactor.iceberg.tables import (
+    Catalogs,
+    KnownVersion,
+    OtherNameError,
+    TableMissingError,
+    TableView,
+    Unchanged,
+    file_sizes,
+)
 from compactor.manifests.cache import ManifestCache
 from compactor.patience.backoff import Backoff
 from compactor.planning.tiered_policy import policy_of
@@ -31,15 +38,13 @@ from compactor.storage.ledger_database import LedgerDatabase, TableState
 from compactor.table_names import TableName
 from streaming.ledger.board_writer import BoardWriter, Counted, TableFacts
 from streaming.ledger.look_queue import Asked
+from streaming.ledger.strange_names import StrangeNames
 from streaming.ledger.table_locations import TableLocations, metadata_version
 from streaming.ledger.table_rhythms import TableRhythms
 from streaming.logs.events import LOG
 
 FIRST_RETRY_SECONDS = 15.0
 LONGEST_RETRY_SECONDS = 600.0
-MISSING_SECONDS = 30.0
-"""How long a table that does not exist is not asked for again."""
-MOST_MISSING = 100_000
 REMEMBERED_SNAPSHOTS = 256
 """Snapshots of a table whose announcements need no look any more: the newest of its main branch."""
 
@@ -56,11 +61,15 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Looked:
-    """A look's outcome. `again_after`: seconds until the next look, None: when somebody asks. `error`: what failed."""
+    """A look's outcome. `again_after`: seconds until the next look, None: when somebody asks. `error`: what failed.
+
+    `called`: the table's name, if the catalog has it under another one than the name that was looked up.
+    """
 
     outcome: Outcome
     again_after: float | None = None
     error: FirnlineError | None = None
+    called: TableName | None = None
 
 
 @dataclass
@@ -102,19 +111,23 @@ class Looker:
     rhythms: TableRhythms = field(default_factory=TableRhythms)
     locations: TableLocations = field(default_factory=TableLocations)
     is_listed: Callable[[TableName], bool] = lambda _table: False
+    names: StrangeNames = field(init=False)
     unsaved: str = field(default="", init=False)
     """Why the state of the last look could not be saved; empty if it was."""
     _known: dict[TableName, _Known] = field(default_factory=dict, init=False)
-    _missing: dict[TableName, float] = field(default_factory=dict, init=False)
     _failures: dict[TableName, int] = field(default_factory=dict, init=False)
     _planned: set[TableName] = field(default_factory=set, init=False)
     _backoff: Backoff = field(default=Backoff(FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS), init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+
+    def __post_init__(self) -> None:
+        self.names = StrangeNames(self.clock)
 
     def look(self, table: TableName, asked: Asked) -> Looked:
         """Look at the table; all failures are in the result."""
         try:
             looked = self._look(table, asked)
+        except OtherNameError as error:
+            looked = self._has_other_name(table, error)
         except TableMissingError as error:
             looked = self._lost(table, error)
         except StateDamagedError as error:
@@ -168,10 +181,6 @@ class Looker:
         """Whether the table was there at the last look."""
         return table in self._known
 
-    def is_missing(self, table: TableName) -> bool:
-        """Whether a look within the last `MISSING_SECONDS` did not find the table."""
-        return self._missing.get(table, 0.0) > self.clock()
-
     def planned(self, table: TableName) -> None:
         """The table was planned: from now on, read its new manifests before the next plan needs them."""
         self._planned.add(table)
@@ -194,9 +203,9 @@ class Looker:
         known, started = self._known.get(table), self.clock()
         if known is not None and any(map(is_not, known.settings, self._sections)):
             known = None  # load it again: the settings decide what its counts mean
-        loaded = self.catalogs.load_if_changed(table, known.version if known else None, started)
+        loaded = self._load(table, known.version if known else None, started)
         self._failures.pop(table, None)
-        self._missing.pop(table, None)
+        self.names.found(table)
         if known is not None and isinstance(loaded, Unchanged):
             known.version, known.loaded_at = loaded.known, started
             self.writer.judge_again(table, known.facts, self.database.state(table.key))
@@ -204,6 +213,22 @@ class Looker:
         if isinstance(loaded, Unchanged):  # never without a known version
             raise TypeError(f"{table} was never loaded, and is called unchanged")
         return self._count(table, loaded, asked, started)
+
+    def _load(self, table: TableName, known: KnownVersion | None, now: float) -> TableView | Unchanged:
+        """The table. A name that cannot be loaded may be none: events also name other formats, and what is forbidden.
+
+        Raises:
+            TableMissingError: it does not exist; or it cannot be loaded, no listing has it and it was never counted.
+            RetryError: as of `Catalogs.load_if_changed`.
+        """
+        try:
+            return self.catalogs.load_if_changed(table, known, now)
+        except RetryError as error:
+            certain = error.reason is Reason.CATALOG_UNAVAILABLE or self.is_listed(table)
+            if certain or known is not None or self.database.head(table.key) is not None:
+                raise
+            LOG.info("its events are not used, as no listing has it: %s", error)
+            raise TableMissingError(str(error)) from error
 
     def _count(self, table: TableName, view: TableView, asked: Asked, started: float) -> Looked:
         self.locations.put(table, view.metadata_location)
@@ -285,22 +310,28 @@ class Looker:
 
         Requests cannot be found again. They wait for another look, and as long as listings have the table.
         """
-        now = self.clock()
-        with self._lock:
-            if len(self._missing) >= MOST_MISSING:
-                self._missing = {name: until for name, until in self._missing.items() if until > now}
-            if len(self._missing) < MOST_MISSING:
-                self._missing[table] = now + MISSING_SECONDS
+        self.names.lost(table)
         was_known = self._known.pop(table, None) is not None or self.board.get(table) is not None
         self._failures.pop(table, None)
         self._planned.discard(table)
         self.rhythms.forget(table)
         self.locations.forget(table)
-        self.board.forget(table, keep_requests=was_known or self.is_listed(table))
+        keep_requests = was_known or self.is_listed(table)
+        if not keep_requests and self.board.requests(table):
+            LOG.warning("a requested rewrite is dropped: %s", error)
+        self.board.forget(table, keep_requests=keep_requests)
         if was_known:
             self._forget_state(table)
         self.writer.answered(table)
         return Looked(Outcome.MISSING, error=error)
+
+    def _has_other_name(self, table: TableName, error: OtherNameError) -> Looked:
+        """The table has another name: whatever was requested under this one is of that table."""
+        self.board.request(error.called, self.board.requests(table))
+        self.board.forget(table)
+        looked = self._lost(table, error)
+        self.names.is_called(table, error.called)
+        return replace(looked, called=error.called)
 
     def _forget_state(self, table: TableName) -> None:
         """Delete the table's saved state; the next look counts the table, if it exists."""

@@ -17,8 +17,8 @@ from compactor.events import CatalogAnswers, Listener
 from compactor.patience.breaker import DEFAULT_FAILURES, Breaker
 from compactor.reasons import Reason
 from compactor.table_names import TableName
-from streaming.ledger.look_queue import Asked, LookQueue
-from streaming.ledger.looker import Looker
+from streaming.ledger.look_queue import Asked, Lane, LookQueue
+from streaming.ledger.looker import Looked, Looker, Outcome
 from streaming.logs.events import LOG
 
 WAIT_SECONDS = 1.0
@@ -26,7 +26,8 @@ LOOK_SECONDS = 600.0
 """After which a look hangs: clients of catalogs and stores give up after a minute, and one look reads a limited number
 of manifests."""
 TRY_AGAIN_SECONDS = (1.0, 5.0, 30.0)
-"""After looks that did not find what an event told of: it is on another branch, rolled back, or not committed yet."""
+"""After looks that did not find what an event told of: it is on another branch, rolled back, or not committed yet. So
+may its table be: a writer can tell of the first commit before it creates the table."""
 MOST_HANGING = 8
 """Threads of a catalog that hang and were replaced. With more, the catalog gets no further threads."""
 
@@ -210,16 +211,26 @@ class Lookers:
         self.queue.done(table)
         if looked is not None and looked.again_after is not None:
             self.queue.put(table, asked, after_seconds=looked.again_after)
-        elif looked is not None and looked.error is None:
+        elif looked is not None:
             with _outlived(table):
-                self._look_for_announced(table, asked)
+                self._look_again(table, asked, looked)
 
-    def _look_for_announced(self, table: TableName, asked: Asked) -> None:
+    def _look_again(self, table: TableName, asked: Asked, looked: Looked) -> None:
         """Look again later if what was announced is not there: an event can come shortly before its commit."""
-        missing = self.looker.not_found(table, asked.announced)
-        if missing and asked.tries < len(TRY_AGAIN_SECONDS):
+        if looked.called is not None:
+            self._look_by_its_name(looked.called, asked)
+            return
+        is_there = looked.outcome is not Outcome.MISSING
+        missing = self.looker.not_found(table, asked.announced) if is_there else asked.announced
+        if (missing or not (is_there or asked.oldest_event is None)) and asked.tries < len(TRY_AGAIN_SECONDS):
             again = replace(asked, announced=missing, tries=asked.tries + 1)
             self.queue.put_later(table, again, TRY_AGAIN_SECONDS[asked.tries])
+
+    def _look_by_its_name(self, table: TableName, asked: Asked) -> None:
+        if self.wanted(table):
+            self.queue.put(table, replace(asked, lane=Lane.EVENT))
+        else:
+            self.looker.forget(table)
 
 
 @contextmanager

@@ -259,6 +259,11 @@ def test_headers_of_lakekeeper_are_read():
     assert headed(name, ce_type="aTypeOfALaterVersion") == NotACommit("lakekeeper", "'aTypeOfALaterVersion'")
 
 
+def test_a_staged_table_of_lakekeeper_is_ignored_until_its_first_commit():
+    answer = read("lakekeeper_create_table", ("stage-create", True))
+    assert answer == NotACommit("lakekeeper", "'createTable' of a staged table")
+
+
 def test_a_dot_in_a_namespace_of_lakekeeper_is_kept_in_updates():
     (update,) = changes_of(headed("lakekeeper_update_table", ce_namespace="a.b\x1fc"))
     (create,) = changes_of(headed("lakekeeper_create_table", ce_namespace="a.b"))

@@ -148,7 +148,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def deliver(self, records: list[Sent]) -> None:
         for record in records:
             name, looker = record.table, self.under_test.ledger.looker
-            missing = looker.is_missing(name) and not self.under_test.ledger.watcher.is_found(name)
+            missing = looker.names.is_missing(name) and not self.under_test.ledger.watcher.is_found(name)
             if not missing or looker.is_known(name):  # else the event is dropped: a sweep finds the table
                 self.heard[name] = max(self.heard.get(name, -1), record.change)
         self.under_test.hear(heard(records))

@@ -219,7 +219,7 @@ class SparkLedgerMachine(LedgerMachine):
 
     def data_files_of(self, table: Table) -> Counter[LiveFile]:
         live = self.truths.of(table.metadata.current_snapshot_id).files
-        return Counter(file for file in live if file.content is DataFileContent.DATA)
+        return Counter(file for file in live if file.content == DataFileContent.DATA)
 
     def work(self, name: TableName) -> bool:
         """What the dispatcher does with a table; whether data files were rewritten."""

@@ -37,6 +37,13 @@ def test_each_table_has_exactly_one_owner_whatever_the_order_of_the_members(name
     assert owner_of(table, members) == owner_of(table, members[::-1])
 
 
+def test_all_spellings_of_a_name_have_one_owner() -> None:
+    """Catalogs that do not distinguish capitals find a table by any of them."""
+    shard = Shard("a", ("a", "b"))
+    for table in tables(20):
+        assert shard.owns(TableName("lake", ("DB",), table.name.upper())) == shard.owns(table)
+
+
 @given(NAMES, st.text(min_size=1, max_size=12), st.lists(TABLES, max_size=20))
 def test_a_new_member_only_takes_tables_to_itself(names: set[str], new: str, some: list[TableName]) -> None:
     before, after = tuple(sorted(names - {new})), tuple(sorted(names | {new}))

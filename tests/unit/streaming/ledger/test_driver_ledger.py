@@ -11,6 +11,7 @@ import pytest
 from compactor.debt.ledger import STATE_VERSION
 from compactor.errors import RetryError
 from compactor.events import LedgerUpdated
+from compactor.reasons import Reason
 from compactor.shards import EVERYTHING, NOBODY, Shard
 from compactor.table_names import TableName
 from streaming.ledger.driver_ledger import Around, DriverLedger, state_file
@@ -285,8 +286,21 @@ def test_a_table_that_was_missing_a_moment_ago_is_missing_without_a_call(driving
     assert driving.scene.catalogs.calls == []
 
 
+def test_what_can_never_be_loaded_is_missing(driving: Driving) -> None:
+    driving.scene.catalogs.failure = RetryError("403", reason=Reason.TABLE_UNREADABLE)
+    assert driving.ledger.missing([named("forbidden")]) == {named("forbidden")}
+
+
+def test_a_table_is_not_missing_under_another_spelling_of_its_name(driving: Driving) -> None:
+    catalog = driving.scene.catalog
+    catalog.create_namespace_if_not_exists("db.x")
+    catalog.create_table("db.x.t", driving.scene.history.table.schema())
+    assert driving.ledger.missing([TableName("lake", ("db.x",), "t")]) == frozenset()
+    assert driving.ledger.queue.take("lake", 0.0) == (TableName("lake", ("db", "x"), "t"), Asked(Lane.EVENT))
+
+
 def test_whether_a_table_is_missing_is_not_guessed_while_its_catalog_does_not_answer(driving: Driving) -> None:
-    driving.scene.catalogs.failure = RetryError("no answer")
+    driving.scene.catalogs.failure = RetryError("no answer", reason=Reason.CATALOG_UNAVAILABLE)
     with pytest.raises(RetryError, match="no answer"):
         driving.ledger.missing([named("gone")])
     assert driving.ledger.queue.take("lake", 0.0) is None

@@ -12,7 +12,8 @@ from compactor.table_names import TableName
 from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
 from streaming.ledger.inbox import MOST_REQUESTS, Inbox
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
-from streaming.ledger.looker import MISSING_SECONDS, Outcome
+from streaming.ledger.looker import Outcome
+from streaming.ledger.strange_names import MISSING_SECONDS
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene, named
 
@@ -28,14 +29,15 @@ def told_of(event: Heard, oldest: float) -> Asked:
 class Receiving:
     """An inbox over the scene; `found` are the tables that a sweep has listed."""
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Scene, queue: type[LookQueue] = LookQueue) -> None:
         self.scene = scene
+        self.queue = queue
         self.shard = EVERYTHING
         self.found: set[TableName] = set()
 
     def asked(self, *events: AnyHeard) -> list[tuple[TableName, Asked]]:
         """What a batch of these events asks of an empty queue, in the queue's order."""
-        scene, queue, found = self.scene, LookQueue(lambda: 0.0), list[tuple[TableName, Asked]]()
+        scene, queue, found = self.scene, self.queue(lambda: 0.0), list[tuple[TableName, Asked]]()
         Inbox(
             settings=scene.settings,
             board=scene.board,
@@ -175,6 +177,38 @@ def test_a_missing_table_is_not_asked_for_again_for_a_while(receiving: Receiving
     receiving.found = set()
     scene.now += 1
     assert receiving.asked(event) == [(gone, Asked(Lane.UNKNOWN, 5.0))]
+
+
+def test_an_event_of_a_missing_table_asks_for_one_look_later(scene: Scene) -> None:
+    """The table may have been created since its look."""
+    put: list[tuple[TableName, Asked, float]] = []
+
+    class Noting(LookQueue):
+        def put_later(self, table: TableName, asked: Asked, seconds: float) -> None:
+            put.append((table, asked, seconds))
+
+    receiving, gone = Receiving(scene, Noting), named("gone")
+    assert scene.look(gone).outcome is Outcome.MISSING
+    scene.now += 10
+    for _ in range(3):
+        assert receiving.asked(replace(COMMIT, table=gone)) == []
+    assert put == [(gone, Asked(Lane.UNKNOWN, 5.0, tries=3), MISSING_SECONDS - 10)]
+    scene.look(gone)
+    receiving.asked(replace(COMMIT, table=gone))
+    assert put[1:] == [(gone, Asked(Lane.UNKNOWN, 5.0, tries=3), MISSING_SECONDS)]
+
+
+@pytest.mark.parametrize("excluded", [False, True])
+def test_events_count_for_the_table_as_its_catalog_calls_it(
+    tmp_path_factory: pytest.TempPathFactory, *, excluded: bool
+) -> None:
+    tables = {"exclude": ["db.t"]} if excluded else {"include": ["*"]}
+    receiving = Receiving(Scene(tmp_path_factory.mktemp("named"), tables=tables))
+    other = TableName("lake", ("DB",), "T")
+    receiving.scene.looker.names.is_called(other, NAME)
+    receiving.found = {NAME}
+    expected = [] if excluded else [(NAME, Asked(Lane.EVENT, 5.0))]
+    assert receiving.asked(replace(COMMIT, table=other)) == expected
 
 
 @pytest.mark.parametrize("tables", [{"exclude": ["db.t"]}, {"observe": [], "include": ["db.other"]}])

@@ -20,6 +20,7 @@ from compactor.reasons import Reason
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import LimitSettings, Settings
 from compactor.storage.ledger_database import TableState
+from compactor.table_names import TableName
 from streaming.ledger.board_writer import MOST_BEGUN_ANEW
 from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.looker import (
@@ -325,7 +326,7 @@ def test_a_dropped_table_leaves_the_board_and_its_state(scene: Scene) -> None:
     assert scene.look().outcome is Outcome.MISSING
     assert scene.board.known() == ()
     assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
-    assert (scene.looker.is_known(NAME), scene.looker.is_missing(NAME)) == (False, True)
+    assert (scene.looker.is_known(NAME), scene.looker.names.is_missing(NAME)) == (False, True)
 
 
 def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -> None:
@@ -358,6 +359,48 @@ def test_nothing_is_kept_of_dropped_tables_and_of_those_of_others(scene: Scene) 
         assert (scene.looker._planned, scene.looker._known, scene.looker._failures) == (set(), {}, {})
 
 
+UNREADABLE = RetryError("damage", reason=Reason.TABLE_UNREADABLE)
+
+
+def test_a_name_that_was_never_loaded_and_is_not_listed_is_no_table(scene: Scene) -> None:
+    """Events of a catalog also name Hive's tables, and tables that this service may not see."""
+    scene.catalogs.failure = UNREADABLE
+    looked = scene.look(named("forbidden"))
+    assert (looked.outcome, str(looked.error)) == (Outcome.MISSING, "damage")
+    assert scene.board.known() == ()
+    assert not any(isinstance(event, TableUnreadable) for event in scene.published)
+
+
+@pytest.mark.parametrize("known_by", ["a listing", "a look", "the saved counts", "nothing, as its catalog is silent"])
+def test_a_table_that_is_unreadable_now_stays_on_the_board(scene: Scene, known_by: str) -> None:
+    if known_by in ("a look", "the saved counts"):
+        scene.look()
+    if known_by == "the saved counts":
+        scene.start()
+    scene.looker.is_listed = lambda _table: known_by == "a listing"
+    silent = known_by.startswith("nothing")
+    scene.catalogs.failure = RetryError("damage", reason=Reason.CATALOG_UNAVAILABLE) if silent else UNREADABLE
+    assert scene.look().outcome is Outcome.UNREADABLE
+    assert scene.debt().stale == "damage"
+
+
+def test_a_table_has_the_one_name_that_its_catalog_gives_it(scene: Scene) -> None:
+    """PyIceberg's SQL catalog finds ("db", "x", "t") and ("db.x", "t") alike, Hive's also DB.T."""
+    scene.catalog.create_namespace_if_not_exists("db.x")
+    scene.catalog.create_table("db.x.t", scene.history.table.schema())
+    other, table = TableName("lake", ("db.x",), "t"), TableName("lake", ("db", "x"), "t")
+    scene.board.request(other, ["id = 1"])
+    looked = scene.look(other)
+    assert (looked.outcome, looked.called) == (Outcome.MISSING, table)
+    assert (scene.board.requests(table), scene.board.requests(other)) == (("id = 1",), ())
+    assert scene.looker.names.name_of(other) == table
+    assert scene.look(table).outcome is Outcome.COUNTED
+    assert scene.looker.names.name_of(other) == table
+    scene.catalog.drop_table("db.x.t")
+    scene.look(table)
+    assert scene.looker.names.name_of(other) == other
+
+
 def test_a_table_that_is_created_anew_under_its_name_is_counted_anew(scene: Scene) -> None:
     scene.history.append_unreal("a", [1, 2])
     scene.look()
@@ -366,7 +409,7 @@ def test_a_table_that_is_created_anew_under_its_name_is_counted_anew(scene: Scen
     scene.look()
     assert scene.files() == {'["b"]': 1}
     assert scene.updates[-1].recount_reason == "table_replaced"
-    assert not scene.looker.is_missing(NAME)
+    assert not scene.looker.names.is_missing(NAME)
 
 
 def test_state_that_cannot_be_deleted_does_not_end_the_look(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,6 +428,7 @@ def test_state_that_cannot_be_deleted_does_not_end_the_look(scene: Scene, monkey
 
 
 def test_an_unreadable_table_backs_off_from_15_seconds_to_ten_minutes_until_it_is_readable(scene: Scene) -> None:
+    scene.looker.is_listed = lambda _table: True
     scene.history.append_unreal("a", [1])
     file, content = damaged(scene)
     looks = [scene.look() for _ in range(8)]

@@ -148,6 +148,7 @@ def test_a_table_that_cannot_be_read_is_asked_for_again_after_its_back_off(
         put(queue, table, asked, after_seconds=after_seconds / 1000)
 
     monkeypatch.setattr(LookQueue, "put", noted)
+    scene.looker.is_listed = lambda _table: True
     scene.catalogs.failure = RetryError("damage", reason=Reason.TABLE_UNREADABLE)
     looking = Looking(scene)
     looking.put("t")
@@ -487,3 +488,37 @@ def test_what_never_comes_ends(looking: Looking, monkeypatch: pytest.MonkeyPatch
     looking.put("other")
     until(lambda: len(looking.scene.outcomes) == 5)
     assert looking.scene.outcomes[:4] == ["counted", "unchanged", "unchanged", "unchanged"]
+
+
+def test_a_table_that_is_created_after_its_event_is_found(looking: Looking, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that creates a table with its first rows tells of them before its catalog has the table."""
+    monkeypatch.setattr(lookers_module, "TRY_AGAIN_SECONDS", (0.01, 0.5, 0.01))
+    scene = looking.scene
+    looking.queue.put(named("new"), Asked(Lane.UNKNOWN, 5.0))
+    until(lambda: len(scene.outcomes) == 2)
+    scene.catalog.create_table("db.new", scene.history.table.schema())
+    until(lambda: len(scene.outcomes) == 3)
+    assert scene.outcomes == ["missing", "missing", "counted"]
+
+
+def test_a_name_that_no_event_gave_is_looked_up_once(looking: Looking, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lookers_module, "TRY_AGAIN_SECONDS", (0.01, 0.01, 0.01))
+    looking.put("swept")
+    until(lambda: len(looking.scene.outcomes) == 1)
+    looking.queue.put(named("event"), Asked(Lane.UNKNOWN, 5.0))
+    until(lambda: len(looking.scene.outcomes) == 5)
+    assert looking.scene.catalogs.calls == [named("swept"), *4 * [named("event")]]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_table_under_another_name_is_looked_at_under_its_own(scene: Scene, *, ours: bool) -> None:
+    scene.catalog.create_namespace_if_not_exists("db.x")
+    scene.catalog.create_table("db.x.t", scene.history.table.schema())
+    other, table = TableName("lake", ("db.x",), "t"), TableName("lake", ("db", "x"), "t")
+    scene.board.request(other, ["id = 1"])
+    looking = Looking(scene, wanted=lambda name: ours or name != table)
+    looking.queue.put(other, Asked(Lane.UNKNOWN, 5.0))
+    until(lambda: len(scene.outcomes) == 1 + ours)
+    looking.stop()
+    assert scene.outcomes == ["missing", *["counted"] * ours]
+    assert scene.board.known() == ((table,) if ours else ())
