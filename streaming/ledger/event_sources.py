@@ -45,10 +45,13 @@ class EventSources:
     def table(self, changed: TableChanged) -> TableName | BadEvent | None:
         """The table of an event, in a configured catalog; None: events of that catalog are ignored.
 
-        A canonical event uses firnline's catalog names, so an unknown name is an error. Other formats use names of
-        their own: take such a name as it is if a catalog has it. Otherwise the catalog is only known if settings
-        translate the name, or if a single catalog is configured and no name is translated.
+        A canonical event uses firnline's catalog names: a configured one is not translated (our own events were
+        already), and an unknown one is an error. Other formats use names of their own: take such a name as it is if a
+        catalog has it. Otherwise the catalog is only known if settings translate the name, or if a single catalog is
+        configured and no name is translated.
         """
+        if changed.source == canonical.SOURCE and changed.catalog in self.catalogs:
+            return TableName(changed.catalog, changed.namespace, changed.name)
         for name in _spellings(changed):
             if name in self.names:
                 catalog = self.names[name]

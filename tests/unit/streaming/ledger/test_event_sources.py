@@ -38,6 +38,15 @@ def test_a_name_means_a_configured_catalog(sources: EventSources, event: TableCh
     assert sources.table(event) == TableName(catalog, ("db",), "t")
 
 
+@pytest.mark.parametrize("names", [{"prod": "lake", "lake": "attic"}, {"prod": "lake", "lake": ""}])
+def test_a_name_is_translated_once(names: dict[str, str]) -> None:
+    """What firnline writes itself (requests, announcements, reports by HTTP) has the names of its settings."""
+    sources, table = EventSources(("lake", "attic"), names), TableName("lake", ("db",), "t")
+    assert sources.table(changed("prod")) == table
+    assert sources.table(changed("lake", source="canonical")) == table
+    assert sources.table(changed("lake")) != table
+
+
 def test_events_of_a_catalog_without_a_meaning_are_ignored() -> None:
     assert TWO.table(changed("test")) is None
 
