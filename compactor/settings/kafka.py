@@ -90,8 +90,9 @@ class KafkaSettings(Section):
         default_factory=dict,
         examples=["{POLARIS/prod: lake}"],
         description="What sources of events call a catalog, and the catalog of `catalogs` that it is: a warehouse, an "
-        "account, a repository, or `realm/catalog`. An empty value: events of that catalog are ignored. Without an "
-        "entry, a name is taken as it is if a catalog has it; else the only catalog is meant.",
+        'account, a repository, or `realm/catalog`; `""` for events that name none. An empty value: events of that '
+        "catalog are ignored. Without an entry, a name is taken as it is if a catalog has it; else the only catalog is "
+        "meant.",
     )
     dead_letter_topic: Topic = Field(
         default="iceberg-commits-dead-letter", description="Topic for events that cannot be used, each with the reason."

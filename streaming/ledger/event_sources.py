@@ -20,6 +20,9 @@ from streaming.commit_events.decoder import (
 )
 from streaming.commit_events.formats import BY_NAME, DECODERS
 
+NO_NAME = ""
+"""How settings name the catalog of events that name none."""
+
 
 @dataclass(frozen=True)
 class EventSources:
@@ -66,11 +69,9 @@ class EventSources:
         return self._unknown(changed, reason)
 
     def _unknown(self, changed: TableChanged, reason: BadEventReason) -> BadEvent:
-        configured = ", ".join(sorted(self.catalogs)) or "none"
-        names = _spellings(changed)
-        if not names:
-            return BadEvent(reason, f"the event names no catalog; configured catalogs: {configured}")
-        detail = f"the event names catalog {shown(names[0])}; configured catalogs: {configured}"
+        configured, names = ", ".join(sorted(self.catalogs)) or "none", _spellings(changed)
+        named = f"catalog {shown(names[0])}" if names[0] else "no catalog"
+        detail = f"the event names {named}; configured catalogs: {configured}"
         return BadEvent(reason, f"{detail}; set kafka.catalog_names: {{{shown(names[0])}: <one of them>}}")
 
     def _decoders(self, topic: str) -> Sequence[Decoder]:
@@ -80,6 +81,5 @@ class EventSources:
 
 def _spellings(changed: TableChanged) -> tuple[str, ...]:
     """What settings can call the event's catalog, most exact first."""
-    if changed.catalog is None:
-        return () if changed.realm is None else (changed.realm,)
-    return (changed.catalog,) if changed.realm is None else (f"{changed.realm}/{changed.catalog}", changed.catalog)
+    catalog = changed.catalog or NO_NAME
+    return (catalog,) if changed.realm is None else (f"{changed.realm}/{catalog}", catalog)

@@ -69,10 +69,16 @@ def test_a_letter_names_the_setting_to_add(
     assert found.detail.endswith(f"set kafka.catalog_names: {named}")
 
 
-def test_without_a_name_no_setting_helps() -> None:
+def test_an_event_without_a_name_means_the_catalog_of_the_empty_name() -> None:
     found = TWO.table(changed(None))
     assert isinstance(found, BadEvent)
-    assert "catalog_names" not in found.detail
+    assert found.detail == (
+        "the event names no catalog; configured catalogs: attic, lake; set kafka.catalog_names: {'': <one of them>}"
+    )
+    told = EventSources.of(KafkaSettings(catalog_names=NAMES | {"": "attic"}), TWO.catalogs)
+    assert told.table(changed(None)) == TableName("attic", ("db",), "t")
+    assert told.table(changed(None, source="canonical")) == TableName("attic", ("db",), "t")
+    assert told.table(changed("lake")) == TableName("lake", ("db",), "t")
 
 
 def test_the_format_of_a_topic_is_set_or_found() -> None:
