@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compactor.settings.kafka import CommitTopic, KafkaSettings, format_of
@@ -12,7 +12,6 @@ from streaming.commit_events.decoder import (
     BadEvent,
     BadEventReason,
     Decoded,
-    Decoder,
     RawEvent,
     TableChanged,
     decode,
@@ -20,6 +19,7 @@ from streaming.commit_events.decoder import (
 )
 from streaming.commit_events.formats import BY_NAME, DECODERS
 
+DETECT = "detect"
 NO_NAME = ""
 """How settings name the catalog of events that name none."""
 
@@ -43,7 +43,13 @@ class EventSources:
 
     def decoded(self, event: RawEvent, topic: str) -> Decoded:
         """The event, by the format of its topic."""
-        return decode(event, self._decoders(topic))
+        name = format_of(topic, self.topics)
+        if name == DETECT:
+            return decode(event, DECODERS)
+        decoded = decode(event, (BY_NAME[name],))
+        if isinstance(decoded, BadEvent) and decoded.reason is BadEventReason.UNRECOGNISED:
+            return _of_another_format(event, topic, name)
+        return decoded
 
     def table(self, changed: TableChanged) -> TableName | BadEvent | None:
         """The table of an event, in a configured catalog; None: events of that catalog are ignored.
@@ -74,9 +80,12 @@ class EventSources:
         detail = f"the event names {named}; configured catalogs: {configured}"
         return BadEvent(reason, f"{detail}; set kafka.catalog_names: {{{shown(names[0])}: <one of them>}}")
 
-    def _decoders(self, topic: str) -> Sequence[Decoder]:
-        name = format_of(topic, self.topics)
-        return DECODERS if name == "detect" else (BY_NAME[name],)
+
+def _of_another_format(event: RawEvent, topic: str, name: str) -> BadEvent:
+    found = decode(event, DECODERS)
+    looks = found.detail if isinstance(found, BadEvent) else f"the event looks like {found.source}"
+    detail = f"topic {topic} is set to format {name}; {looks}; correct kafka.commit_topics, or the sender"
+    return BadEvent(BadEventReason.UNRECOGNISED, detail)
 
 
 def _spellings(changed: TableChanged) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from compactor.settings.kafka import EventFormat, KafkaSettings
+from compactor.settings.kafka import CommitTopic, EventFormat, KafkaSettings, format_of
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import BadEvent, BadEventReason, NotACommit, RawEvent, TableChanged
 from streaming.commit_events.formats import BY_NAME
@@ -96,6 +96,29 @@ def test_the_format_of_a_topic_is_set_or_found() -> None:
         assert sources.decoded(event, topic) == NotACommit("canonical", "'drop-table'")
     for topic in ("sink-a", "sink-b"):
         assert sources.decoded(event, topic).reason is BadEventReason.UNRECOGNISED
+
+
+def test_a_name_counts_before_a_pattern() -> None:
+    items = ({"pattern": "lake-.*", "format": "s3"}, {"topic": "lake-glue", "format": "glue"}, {"pattern": ".*"})
+    topics = KafkaSettings(commit_topics=items).topics
+    found = [format_of(topic, topics) for topic in ("lake-glue", "lake-minio", "other", "iceberg-commits")]
+    assert found == ["glue", "s3", "detect", "detect"]
+
+
+@pytest.mark.parametrize(
+    ("value", "looks"),
+    [
+        (b'{"event-id": "e", "operation-type": "drop-table"}', "the event looks like canonical"),
+        (b'{"id": "e"}', 'no decoder recognises an event that begins with b\'{"id": "e"}\''),
+    ],
+)
+def test_a_format_that_is_set_and_does_not_fit_is_named(value: bytes, looks: str) -> None:
+    sources = EventSources(("lake",), topics=(CommitTopic(topic="p", format="polaris"),))
+    found = sources.decoded(RawEvent(None, value, (), 5), "p")
+    assert found == BadEvent(
+        BadEventReason.UNRECOGNISED,
+        f"topic p is set to format polaris; {looks}; correct kafka.commit_topics, or the sender",
+    )
 
 
 def test_every_decoder_can_be_set_as_a_format() -> None:
