@@ -27,7 +27,7 @@ from streaming.commit_events.decoder import (
     oversize,
 )
 from streaming.kafka.clients import LATEST, source_options
-from streaming.ledger.dead_letters import MAX_KEY_BYTES
+from streaming.ledger.dead_letters import MAX_KEY_BYTES, is_letter
 from streaming.ledger.event_sources import EventSources
 
 ARROW_BATCH_RECORDS = 1024
@@ -108,7 +108,12 @@ def record_of(fields: Mapping[str, Any]) -> Record:
 
 
 def named(record: Record, sources: EventSources) -> tuple[Named | LocationChanged | BadEvent, ...]:
-    """What the record's event announces, each part with its table; empty: a valid event that is not about a commit."""
+    """What the record's event announces, each part with its table; empty: a valid event that is not about a commit.
+
+    Empty also for a dead letter: two deployments that read each other's letters would write them for ever.
+    """
+    if is_letter(record.event):
+        return ()
     if record.bytes > MAX_EVENT_BYTES:
         return (oversize(record.bytes),)
     decoded = sources.decoded(record.event, record.topic)

@@ -147,6 +147,16 @@ def test_an_event_of_an_older_version_to_itself_is_no_letter(kind: str) -> None:
     assert letters(LetterDecoder(SOURCES, EVERYTHING, frozenset({gone})), event("gone", **{kind: True})) == []
 
 
+@pytest.mark.parametrize("value", [event(), b"rubbish", None, b"x" * (MAX_EVENT_BYTES + 1)])
+def test_a_dead_letter_is_neither_heard_nor_written_again(value: bytes | None) -> None:
+    """A pattern can match the topic to which another deployment writes its letters."""
+    batch = records(value, headers=[{"key": "firnline.reason", "value": b"unrecognised"}], bytes=len(value or b""))
+    decoder = LetterDecoder(SOURCES, EVERYTHING)
+    assert list(EventDecoder(SOURCES).heard(iter([batch]))) == []
+    assert list(decoder.found(iter([batch]))) == []
+    assert headers_of_batch(decoder, batch) == [None]
+
+
 def test_a_value_that_was_cut_is_reported_with_its_true_size() -> None:
     value = b'{"event-id":' + b"x" * (3 * MAX_EVENT_BYTES)
     (letter,) = letters(LetterDecoder(SOURCES, EVERYTHING), value)
