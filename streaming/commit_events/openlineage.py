@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 
 from streaming.commit_events.decoder import (
+    BadEvent,
     BadEventReason,
     Decoded,
     MalformedError,
@@ -45,38 +46,38 @@ def _read(event: Fields, _arrived_ms: int) -> Decoded:
         for output in event.optional_records("outputs")
         if (report := output.optional_record("outputFacets").optional_record(FACET)).values
     ]
-    return together(SOURCE, _changes(event, outputs), NO_COMMIT)
+    return together(SOURCE, _parts(event, outputs), NO_COMMIT)
 
 
-def _changes(event: Fields, outputs: list[tuple[Fields, Fields]]) -> Iterator[TableChanged]:
-    """The tables of these outputs. An output that was written by path is left out, unless all outputs were.
-
-    Raises:
-        MalformedError: all outputs were written by path, or a field is wrong.
-    """
-    by_path: MalformedError | None = None
+def _parts(event: Fields, outputs: list[tuple[Fields, Fields]]) -> Iterator[TableChanged | BadEvent]:
+    """The tables of these outputs. An output that was written by path is left out, unless all outputs were."""
+    by_path: BadEvent | None = None
     found = False
     for output, report in outputs:
         try:
-            catalog, namespace, name = _name(output)
+            yield _changed(event, output, report)
         except MalformedError as malformed:
-            if malformed.bad.reason is not BadEventReason.NO_IDENTIFIER:
-                raise
-            by_path = malformed
-            continue
+            if malformed.bad.reason is BadEventReason.NO_IDENTIFIER:
+                by_path = malformed.bad
+                continue
+            yield malformed.bad
         found = True
-        yield TableChanged(
-            source=SOURCE,
-            event_id=event.record("run").text("runId"),
-            catalog=catalog,
-            namespace=namespace,
-            name=name,
-            timestamp_ms=event.instant_ms("eventTime"),
-            snapshot_id=report.optional_integer("snapshotId"),
-            operation=report.optional_text("operation"),
-        )
     if by_path is not None and not found:
-        raise by_path
+        yield by_path
+
+
+def _changed(event: Fields, output: Fields, report: Fields) -> TableChanged:
+    catalog, namespace, name = _name(output)
+    return TableChanged(
+        source=SOURCE,
+        event_id=event.record("run").text("runId"),
+        catalog=catalog,
+        namespace=namespace,
+        name=name,
+        timestamp_ms=event.instant_ms("eventTime"),
+        snapshot_id=report.optional_integer("snapshotId"),
+        operation=report.optional_text("operation"),
+    )
 
 
 def _name(output: Fields) -> Name:

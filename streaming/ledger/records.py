@@ -23,6 +23,7 @@ from streaming.commit_events.decoder import (
     LocationChanged,
     RawEvent,
     TableChanged,
+    bad_of,
     changes_of,
     oversize,
 )
@@ -117,9 +118,7 @@ def named(record: Record, sources: EventSources) -> tuple[Named | LocationChange
     if record.bytes > MAX_EVENT_BYTES:
         return (oversize(record.bytes),)
     decoded = sources.decoded(record.event, record.topic)
-    if isinstance(decoded, BadEvent):
-        return (decoded,)
-    parts = (_named(change, sources) for change in changes_of(decoded))
+    parts = (*(_named(change, sources) for change in changes_of(decoded)), bad_of(decoded))
     return tuple(each for each in parts if each is not None)
 
 

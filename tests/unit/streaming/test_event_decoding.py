@@ -141,6 +141,26 @@ def test_an_event_of_a_missing_table_is_a_letter() -> None:
     }
 
 
+def test_of_an_event_with_a_bad_part_the_rest_is_heard_and_a_letter_written() -> None:
+    files = ("db/t/v1.metadata.json", "%FF/v1.metadata.json", "db/u/v1.metadata.json")
+    parts = [
+        {
+            "eventSource": "aws:s3",
+            "eventName": "ObjectCreated:Put",
+            "s3": {"bucket": {"name": "b"}, "object": {"key": key}},
+        }
+        for key in files
+    ]
+    value = json.dumps({"Records": parts}).encode()
+    assert [one.metadata_location for one in heard(value)] == [
+        "s3://b/db/t/v1.metadata.json",
+        "s3://b/db/u/v1.metadata.json",
+    ]
+    (letter,) = letters(LetterDecoder(SOURCES, EVERYTHING), value)
+    assert letter["firnline.reason"] == b"invalid_text"
+    assert counted(LetterDecoder(SOURCES, EVERYTHING), value) == ({"invalid_text": 1}, {})
+
+
 @pytest.mark.parametrize("kind", ["report", "continues"])
 def test_an_event_of_an_older_version_to_itself_is_no_letter(kind: str) -> None:
     gone = TableName("lake", ("db",), "gone")
