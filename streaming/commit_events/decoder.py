@@ -13,6 +13,11 @@ from enum import StrEnum
 from typing import Protocol
 
 MAX_EVENT_BYTES = 1024 * 1024
+MAX_PARTS = 1000
+"""Tables or metadata files of one event: each becomes a row, and is looked for in its catalog."""
+MAX_LEVELS = 64
+"""Of a namespace."""
+SWEEPS_FIND = "sweeps find the commits that it announces"
 MAX_SHOWN_CHARACTERS = 120
 TIMESTAMP_MS_MAX = 253_402_300_799_999  # last millisecond of the year 9999, the limit of datetime and Spark
 
@@ -123,11 +128,14 @@ Decoded = Change | Several | NotACommit | BadEvent
 def together(source: str, parts: Iterable[Change | BadEvent], nothing: str) -> Change | Several | NotACommit | BadEvent:
     """The result for an event of these parts: the last change of each table or location, and the first bad part.
 
-    `nothing`: what the event is if there are none.
+    An event of more than MAX_PARTS is bad as a whole. `nothing`: what the event is if there are none.
     """
     changes: dict[tuple[object, ...], Change] = {}
     bad: BadEvent | None = None
-    for part in parts:
+    for number, part in enumerate(parts):
+        if number == MAX_PARTS:
+            detail = f"the event has more than {MAX_PARTS:,} tables or records, the most that are read; {SWEEPS_FIND}"
+            return BadEvent(BadEventReason.OVERSIZE, detail)
         if isinstance(part, BadEvent):
             bad = bad or part
         else:

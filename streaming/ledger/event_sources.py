@@ -9,6 +9,8 @@ from compactor.settings.kafka import CommitTopic, KafkaSettings, format_of
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import (
+    MAX_LEVELS,
+    SWEEPS_FIND,
     BadEvent,
     BadEventReason,
     Decoded,
@@ -52,7 +54,17 @@ class EventSources:
         return decoded
 
     def table(self, changed: TableChanged) -> TableName | BadEvent | None:
-        """The table of an event, in a configured catalog; None: events of that catalog are ignored.
+        """The table of an event, in a configured catalog; None: events of that catalog are ignored."""
+        if len(changed.namespace) > MAX_LEVELS:
+            found = f"the namespace has {len(changed.namespace):,} levels"
+            return BadEvent(BadEventReason.OVERSIZE, f"{found}; at most {MAX_LEVELS} are read; {SWEEPS_FIND}")
+        catalog = self._catalog(changed)
+        if isinstance(catalog, BadEvent):
+            return catalog
+        return TableName(catalog, changed.namespace, changed.name) if catalog else None
+
+    def _catalog(self, changed: TableChanged) -> str | BadEvent:
+        """The configured catalog; empty: its events are ignored.
 
         A canonical event uses firnline's catalog names: a configured one is not translated (our own events were
         already), and an unknown one is an error. Other formats use names of their own: take such a name as it is if a
@@ -60,17 +72,16 @@ class EventSources:
         configured and no name is translated.
         """
         if changed.source == canonical.SOURCE and changed.catalog in self.catalogs:
-            return TableName(changed.catalog, changed.namespace, changed.name)
+            return changed.catalog
         for name in _spellings(changed):
             if name in self.names:
-                catalog = self.names[name]
-                return TableName(catalog, changed.namespace, changed.name) if catalog else None
-        if changed.catalog is not None and changed.catalog in self.catalogs:
-            return TableName(changed.catalog, changed.namespace, changed.name)
+                return self.names[name]
+        if changed.catalog in self.catalogs:
+            return changed.catalog
         if changed.source == canonical.SOURCE and changed.catalog is not None:
             return self._unknown(changed, BadEventReason.UNKNOWN_CATALOG)
         if len(self.catalogs) == 1 and (changed.catalog is None or not self.names):
-            return TableName(self.catalogs[0], changed.namespace, changed.name)
+            return self.catalogs[0]
         reason = BadEventReason.UNKNOWN_CATALOG if len(self.catalogs) == 1 else BadEventReason.AMBIGUOUS_CATALOG
         return self._unknown(changed, reason)
 
