@@ -311,6 +311,43 @@ def test_outputs_by_path_are_left_out_beside_others():
     assert reason_of(damaged.bad) == "no_namespace"
 
 
+LINKS = "outputs.0.facets.symlinks.identifiers"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("OPEN.DB.EVENTS", ("OPEN", ("DB",), "EVENTS")),
+        ("OPEN.A.B.`2024_EVENTS`", ("OPEN", ("A", "B"), "2024_EVENTS")),
+        ("DB.EVENTS", (None, ("DB",), "EVENTS")),
+    ],
+)
+@pytest.mark.parametrize("location", ["warehouse/db/events", "warehouse/db.db/events", "events"])
+def test_at_snowflake_the_dataset_names_the_table(name, expected, location):
+    catalog, namespace, table = expected
+    link = {"namespace": "s3://lake", "name": location, "type": "TABLE"}
+    edits = (("outputs.0.namespace", "snowflake://org-account"), ("outputs.0.name", name), (LINKS, [link]))
+    for facet, called in ((REMOVED, catalog), ({"name": "ice"}, "ice")):
+        (change,) = changes_of(read("openlineage_rest_catalog", *edits, ("outputs.0.facets.catalog", facet)))
+        assert isinstance(change, TableChanged)
+        assert (change.catalog, change.namespace, change.name) == (called, namespace, table)
+
+
+def test_a_symlink_to_a_location_names_no_table():
+    (whole,) = changes_of(BY_NAME["openlineage_rest_catalog"].answer)
+    location = {"namespace": "s3://lake", "name": "warehouse/db.db/events", "type": "TABLE"}
+    links = json.loads(BY_NAME["openlineage_rest_catalog"].value)["outputs"][0]["facets"]["symlinks"]["identifiers"]
+    assert changes_of(read("openlineage_rest_catalog", (LINKS, [location, *links]))) == (whole,)
+    assert reason_of(read("openlineage_rest_catalog", (LINKS, [location]))) == "no_identifier"
+
+
+@pytest.mark.parametrize("written", ["table/db/`2024_events`", "table/db/2024_events", "table/`db`/`2024_events`"])
+def test_a_name_of_glue_may_be_quoted(written):
+    (change,) = changes_of(read("openlineage_glue_catalog", (f"{LINKS}.0.name", written)))
+    assert isinstance(change, TableChanged)
+    assert (change.namespace, change.name) == (("db",), "2024_events")
+
+
 def test_a_table_without_a_snapshot_has_none_at_nessie():
     (change,) = changes_of(read("nessie_content_stored", ("content.snapshotId", None)))
     assert isinstance(change, TableChanged)
