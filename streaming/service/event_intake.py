@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_plus, unquote_to_bytes
 
 from compactor.errors import FirnlineError
 from compactor.events import HttpEventAnswered, Listener, ignore
@@ -157,16 +157,23 @@ class EventIntake:
 
 
 def _table_of(path: re.Match[str]) -> tuple[str | None, tuple[str, ...], str]:
-    """What the path of a REST catalog names: catalog (the end of the prefix), namespace, table."""
+    """What the path of a REST catalog names: catalog (the end of the prefix), namespace, table.
+
+    Iceberg's Java client writes a blank of the last two as `+`; a catalog chooses the prefix itself.
+    """
     prefix = path["prefix"]
     catalog = unquote(prefix.rpartition("/")[2]) if prefix else None
-    return catalog, tuple(unquote(path["namespace"]).split(LEVELS)), unquote(path["name"])
+    return catalog, tuple(unquote_plus(path["namespace"]).split(LEVELS)), unquote_plus(path["name"])
 
 
 def _cloud_events(headers: Mapping[str, str]) -> Headers:
-    """Attributes of CloudEvents as Kafka's binding of CloudEvents writes them."""
-    found = ((name.lower(), value) for name, value in headers.items())
-    return tuple((f"ce_{name.removeprefix('ce-')}", value.encode()) for name, value in found if name.startswith("ce-"))
+    """Attributes of CloudEvents as Kafka's binding of CloudEvents writes them: without HTTP's percent-encoding."""
+    found = ((name.lower(), value) for name, value in headers.items() if name.lower().startswith("ce-"))
+    return tuple(
+        # The HTTP server reads the bytes of headers as Latin-1; they may be UTF-8.
+        (f"ce_{name.removeprefix('ce-')}", unquote_to_bytes(value.encode("latin-1")))
+        for name, value in found
+    )
 
 
 def _refused(bad: BadEvent) -> Outcome:

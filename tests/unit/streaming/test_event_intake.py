@@ -1,0 +1,91 @@
+"""Events by HTTP without a broker: what reaches the producer, and what is answered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from compactor.table_names import TableName
+from streaming.commit_events.decoder import RawEvent
+from streaming.ledger.event_sources import EventSources
+from streaming.ledger.records import Named, Record, named
+from streaming.service.event_intake import EventIntake, Headers
+
+TOPIC = "iceberg-commits"
+REPORT = json.dumps({"report-type": "commit-report", "table-name": "any", "snapshot-id": 7}).encode()
+
+
+def nothing() -> None:
+    """The broker has the record."""
+
+
+@dataclass
+class Broker:
+    """A producer that keeps what it sends. `sending`, `sent`: may raise, at once or when the broker answers."""
+
+    sending: Callable[[], None] = nothing
+    sent: Callable[[], None] = nothing
+    records: list[tuple[bytes | None, bytes, Headers]] = field(default_factory=list)
+
+    def send(self, _topic: str, *, key: bytes | None, value: bytes, headers: list[tuple[str, bytes]]) -> Any:
+        self.sending()
+        self.records.append((key, value, tuple(headers)))
+        return self
+
+    def get(self, *, timeout: float) -> None:
+        assert timeout
+        self.sent()
+
+
+def intake_of(broker: Any, sources: EventSources = EventSources(("lake",))) -> EventIntake:  # noqa: B008 - frozen
+    return EventIntake(TOPIC, sources, lambda: broker, lambda: 5.0)
+
+
+def tables(broker: Broker, sources: EventSources = EventSources(("lake",))) -> list[TableName]:  # noqa: B008 - frozen
+    """What the stream reads of what was sent."""
+    events = (RawEvent(key, value, headers, 5) for key, value, headers in broker.records)
+    parts = (part for event in events for part in named(Record(event, len(event.value or b""), TOPIC, 0, 0), sources))
+    return [part.table for part in parts if isinstance(part, Named)]
+
+
+@pytest.mark.parametrize(
+    ("path", "namespace", "name"),
+    [
+        ("my+db/tables/my+table", ("my db",), "my table"),
+        ("my%20db/tables/my%20table", ("my db",), "my table"),
+        ("a%2Bb/tables/c%2Bd", ("a+b",), "c+d"),
+        ("a%1Fb+c/tables/t", ("a", "b c"), "t"),
+    ],
+)
+def test_a_path_is_read_as_each_client_of_iceberg_writes_it(path: str, namespace: tuple[str, ...], name: str) -> None:
+    broker = Broker()
+    assert intake_of(broker)(f"/v1/a+b/namespaces/{path}/metrics", {}, REPORT).status == 204
+    assert tables(broker) == [TableName("lake", namespace, name)]
+
+
+def test_a_report_is_translated_once() -> None:
+    broker, sources = Broker(), EventSources(("lake", "attic"), {"prod": "lake", "lake": "attic"})
+    assert intake_of(broker, sources)("/v1/prod/namespaces/db/tables/t/metrics", {}, REPORT).status == 204
+    assert tables(broker, sources) == [TableName("lake", ("db",), "t")]
+
+
+@pytest.mark.parametrize(
+    ("written", "namespace"),
+    [
+        ("a%1Fb", ("a", "b")),
+        ("my%20db", ("my db",)),
+        ("caf%C3%A9", ("café",)),
+        ("café".encode().decode("latin-1"), ("café",)),
+        ("100%25", ("100%",)),
+        ("a+b", ("a+b",)),
+    ],
+)
+def test_attributes_of_cloud_events_are_decoded(written: str, namespace: tuple[str, ...]) -> None:
+    broker, attributes = Broker(), {"type": "updateTable", "warehouse-id": "w", "id": "1", "name": "t"}
+    headers = {f"Ce-{name.title()}": value for name, value in {**attributes, "namespace": written}.items()}
+    assert intake_of(broker)("/v1/events", headers, b"null").status == 202
+    assert tables(broker) == [TableName("lake", namespace, "t")]
