@@ -24,8 +24,9 @@ from compactor.errors import FirnlineError
 from compactor.events import HttpEventAnswered, Listener, ignore
 from metrics.http.http_connections import Answer
 from streaming.commit_events import canonical, commit_report
-from streaming.commit_events.decoder import BadEvent, MalformedError, NotACommit, RawEvent
+from streaming.commit_events.decoder import BadEvent, MalformedError, RawEvent
 from streaming.ledger.event_sources import EventSources
+from streaming.ledger.records import Record, named
 from streaming.logs.events import LOG
 
 if TYPE_CHECKING:
@@ -90,10 +91,12 @@ class EventIntake:
 
     def _take_event(self, headers: Mapping[str, str], body: bytes) -> Outcome:
         kept = _cloud_events(headers)
-        decoded = self.sources.decoded(RawEvent(None, body, kept, int(self.clock() * 1000)), self.topic)
-        if isinstance(decoded, BadEvent):
-            return _refused(decoded)
-        if isinstance(decoded, NotACommit):
+        event = RawEvent(None, body, kept, int(self.clock() * 1000))
+        parts = named(Record(event, len(body), self.topic, 0, 0), self.sources)
+        bad = [part for part in parts if isinstance(part, BadEvent)]
+        if bad and len(bad) == len(parts):  # beside a usable part, a bad one becomes a dead letter
+            return _refused(bad[0])
+        if not parts:
             return Result.IGNORED, _answer(HTTPStatus.ACCEPTED, result=Result.IGNORED)
         return self._send(None, body, kept) or (
             Result.ACCEPTED,

@@ -89,3 +89,34 @@ def test_attributes_of_cloud_events_are_decoded(written: str, namespace: tuple[s
     headers = {f"Ce-{name.title()}": value for name, value in {**attributes, "namespace": written}.items()}
     assert intake_of(broker)("/v1/events", headers, b"null").status == 202
     assert tables(broker) == [TableName("lake", namespace, "t")]
+
+
+def event(*records: dict[str, Any], **fields: Any) -> bytes:
+    return json.dumps({"Records": records} if records else {"event-id": "1", **fields}).encode()
+
+
+def created(key: str) -> dict[str, Any]:
+    place = {"bucket": {"name": "b"}, "object": {"key": key}}
+    return {"eventSource": "aws:s3", "eventName": "ObjectCreated:Put", "s3": place}
+
+
+TABLE = {"namespace": ["db"], "name": "t"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "answer"),
+    [
+        (event(catalog="lake", identifier=TABLE), 202, {"result": "accepted"}),
+        (event(catalog="nowhere", identifier=TABLE), 400, {"reason": "unknown_catalog"}),
+        (event(identifier=TABLE), 400, {"reason": "ambiguous_catalog"}),
+        (event(catalog="ignored", identifier=TABLE), 202, {"result": "ignored"}),
+        (event(catalog="lake", identifier={"namespace": ["x"] * 65, "name": "t"}), 400, {"reason": "oversize"}),
+        (event(created("db/t/v1.metadata.json"), created("%FF/v1.metadata.json")), 202, {"result": "accepted"}),
+        (event(created("%FF/v1.metadata.json")), 400, {"reason": "invalid_text"}),
+    ],
+)
+def test_an_event_of_which_nothing_can_be_used_is_refused(body: bytes, status: int, answer: dict[str, str]) -> None:
+    broker, sources = Broker(), EventSources(("lake", "attic"), {"ignored": ""})
+    answered = intake_of(broker, sources)("/v1/events", {}, body)
+    assert (answered.status, {**json.loads(answered.body), **answer}) == (status, json.loads(answered.body))
+    assert [value for _, value, _ in broker.records] == ([body] if answer == {"result": "accepted"} else [])
