@@ -20,6 +20,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, unquote_plus, unquote_to_bytes
 
+from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
+
 from compactor.errors import FirnlineError
 from compactor.events import HttpEventAnswered, Listener, ignore
 from metrics.http.http_connections import Answer
@@ -136,6 +138,8 @@ class EventIntake:
                 self._connected().send(self.topic, key=key, value=value, headers=list(headers)).get(
                     timeout=ANSWER_SECONDS
                 )
+            except (MessageSizeTooLargeError, RecordListTooLargeError):
+                return _too_large(self.topic)
             except FirnlineError as error:
                 return _busy(str(error))
             except Exception as error:  # noqa: BLE001 - every failure of the client has the same remedy: send again
@@ -181,6 +185,11 @@ def _cloud_events(headers: Mapping[str, str]) -> Headers:
 
 def _refused(bad: BadEvent) -> Outcome:
     return Result.REFUSED, _answer(HTTPStatus.BAD_REQUEST, reason=bad.reason.value, detail=bad.detail)
+
+
+def _too_large(topic: str) -> Outcome:
+    detail = f"topic {topic} takes no record of this size; send less, or raise its max.message.bytes"
+    return Result.REFUSED, _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail=detail)
 
 
 def _busy(why: str) -> Outcome:

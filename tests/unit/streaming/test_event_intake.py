@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import RawEvent
@@ -120,3 +121,25 @@ def test_an_event_of_which_nothing_can_be_used_is_refused(body: bytes, status: i
     answered = intake_of(broker, sources)("/v1/events", {}, body)
     assert (answered.status, {**json.loads(answered.body), **answer}) == (status, json.loads(answered.body))
     assert [value for _, value, _ in broker.records] == ([body] if answer == {"result": "accepted"} else [])
+
+
+def failing(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [MessageSizeTooLargeError(), RecordListTooLargeError()], ids=repr)
+def test_an_event_that_the_topic_does_not_take_is_not_asked_for_again(error: Exception) -> None:
+    """Neither what the client refuses at once nor what the broker refuses."""
+    for broker in (Broker(sending=failing(error)), Broker(sent=failing(error))):
+        answer = intake_of(broker)("/v1/events", {}, event(identifier=TABLE))
+        assert answer.status == 413
+        assert not answer.headers
+        assert "max.message.bytes" in json.loads(answer.body)["detail"]
+
+
+def test_other_errors_of_the_broker_ask_the_sender_to_come_again() -> None:
+    answer = intake_of(Broker(sent=failing(KafkaTimeoutError())))("/v1/events", {}, event(identifier=TABLE))
+    assert (answer.status, answer.headers) == (503, (("Retry-After", "5"),))
