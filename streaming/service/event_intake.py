@@ -22,7 +22,7 @@ from urllib.parse import unquote, unquote_plus, unquote_to_bytes
 
 from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
 
-from compactor.errors import FirnlineError
+from compactor.errors import FirnlineError, RetryError
 from compactor.events import HttpEventAnswered, Listener, ignore
 from metrics.http.http_connections import Answer
 from streaming.commit_events import canonical, commit_report
@@ -71,7 +71,7 @@ def is_events_path(path: str) -> bool:
 class EventIntake:
     """Takes the bodies of requests whose sender has logged in. Thread-safe.
 
-    `connect` makes a producer; it may raise while no broker answers. `clock`: seconds since the epoch.
+    `connect` makes a producer; it raises RetryError while no broker answers. `clock`: seconds since the epoch.
     """
 
     topic: str
@@ -80,6 +80,8 @@ class EventIntake:
     clock: Callable[[], float]
     listener: Listener = ignore
     _producer: KafkaProducer | None = field(default=None, init=False)
+    _attempts: int = field(default=0, init=False)
+    _failure: RetryError | None = field(default=None, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _waiting: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_WAITING), init=False)
 
@@ -148,10 +150,24 @@ class EventIntake:
         return None
 
     def _connected(self) -> KafkaProducer:
+        """The producer. Senders that wait for a connection share its outcome: each waits for one time-out at most."""
+        attempts = self._attempts
         with self._lock:
             if self._producer is None:
-                self._producer = self.connect()
+                if self._attempts > attempts and self._failure is not None:  # failed while this sender waited
+                    raise RetryError(str(self._failure), reason=self._failure.reason) from self._failure
+                self._producer = self._connect()
             return self._producer
+
+    def _connect(self) -> KafkaProducer:
+        self._failure = None
+        try:
+            return self.connect()
+        except RetryError as error:
+            self._failure = error
+            raise
+        finally:
+            self._attempts += 1
 
     @contextmanager
     def _place(self) -> Iterator[bool]:

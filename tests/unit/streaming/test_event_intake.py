@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
 
+from compactor.errors import RetryError
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import RawEvent
 from streaming.ledger.event_sources import EventSources
 from streaming.ledger.records import Named, Record, named
-from streaming.service.event_intake import EventIntake, Headers
+from streaming.service.event_intake import MOST_WAITING, EventIntake, Headers
 
 TOPIC = "iceberg-commits"
 REPORT = json.dumps({"report-type": "commit-report", "table-name": "any", "snapshot-id": 7}).encode()
@@ -143,3 +147,40 @@ def test_an_event_that_the_topic_does_not_take_is_not_asked_for_again(error: Exc
 def test_other_errors_of_the_broker_ask_the_sender_to_come_again() -> None:
     answer = intake_of(Broker(sent=failing(KafkaTimeoutError())))("/v1/events", {}, event(identifier=TABLE))
     assert (answer.status, answer.headers) == (503, (("Retry-After", "5"),))
+
+
+class Gate:
+    """A lock that tells who comes to it."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.arrived.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_senders_that_wait_for_a_connection_share_its_outcome() -> None:
+    """Without a broker a connection takes its time-out. One after the other, the last would wait for all of them."""
+    answered, connects = threading.Event(), list[int]()
+
+    def connect() -> KafkaProducer:
+        connects.append(1)
+        answered.wait(60)
+        raise RetryError("no broker answers")
+
+    intake, gate = EventIntake(TOPIC, EventSources(("lake",)), connect, lambda: 5.0), Gate()
+    intake._lock = gate  # type: ignore[assignment]
+    with ThreadPoolExecutor(MOST_WAITING) as senders:
+        answers = [senders.submit(intake, "/v1/events", {}, event(identifier=TABLE)) for _ in range(MOST_WAITING)]
+        assert all(gate.arrived.acquire(timeout=60) for _ in range(MOST_WAITING))
+        answered.set()
+        found = {(each.result().status, each.result().body) for each in answers}
+    assert found == {(503, b'{"detail": "no broker answers; send the event again"}\n')}
+    assert len(connects) == 1
+    assert intake("/v1/events", {}, event(identifier=TABLE)).status == 503
+    assert len(connects) == 2
