@@ -41,7 +41,8 @@ class CommitTopic(Section):
     format: EventFormat = Field(
         default="detect",
         description="Format of the events. `detect`: by their content, each for itself. Set it if a topic holds one "
-        "format only: then everything else is a dead letter.",
+        "format only: then everything else is a dead letter. For a topic that is named and matches a pattern, the item "
+        "with its name counts.",
     )
 
     @model_validator(mode="before")
@@ -61,8 +62,9 @@ class CommitTopic(Section):
 
 
 def format_of(topic: str, topics: Iterable[CommitTopic]) -> EventFormat:
-    """The format of a topic's events: the first of `topics` that names or matches it decides."""
-    return next((each.format for each in topics if each.names(topic)), "detect")
+    """The format of a topic's events: the first of `topics` that names it decides, else the first that matches it."""
+    meant = [each for each in topics if each.names(topic)]
+    return next((each.format for each in (*(each for each in meant if each.topic), *meant)), "detect")
 
 
 class KafkaSettings(Section):
@@ -90,8 +92,9 @@ class KafkaSettings(Section):
         default_factory=dict,
         examples=["{POLARIS/prod: lake}"],
         description="What sources of events call a catalog, and the catalog of `catalogs` that it is: a warehouse, an "
-        "account, a repository, or `realm/catalog`. An empty value: events of that catalog are ignored. Without an "
-        "entry, a name is taken as it is if a catalog has it; else the only catalog is meant.",
+        'account, a repository, or `realm/catalog`; `""` for events that name none. An empty value: events of that '
+        "catalog are ignored. Without an entry, a name is taken as it is if a catalog has it; else the only catalog is "
+        "meant.",
     )
     dead_letter_topic: Topic = Field(
         default="iceberg-commits-dead-letter", description="Topic for events that cannot be used, each with the reason."

@@ -12,8 +12,9 @@ import socketserver
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from email.errors import MissingHeaderBodySeparatorDefect
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
@@ -75,8 +76,22 @@ Begin = Callable[[bool], bool]
 """Begin to answer a request, of a probe or not; False: do not answer it."""
 
 
+def combined(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Headers by name, each name spelled as `Content-Length`: case means nothing (RFC 9110, 5.1), and HTTP/2 proxies
+    send small letters. The values of a name that occurs twice are joined by a comma (5.3): two lengths are none.
+    """
+    found: dict[str, str] = {}
+    for name, value in headers:
+        spelled = name.title()
+        found[spelled] = f"{found[spelled]}, {value}" if spelled in found else value
+    return found
+
+
 def refusal(auth: BasicAuth | None, headers: Mapping[str, str]) -> Answer | None:
-    """Why a client is refused: it has not logged in, or its password cannot be checked now. None: it is known."""
+    """Why a client is refused: it has not logged in, or its password cannot be checked now. None: it is known.
+
+    `headers`: as `combined` spells them.
+    """
     try:
         return None if auth is None or auth.allows(headers.get("Authorization")) else LOG_IN
     except BusyError:
@@ -107,6 +122,7 @@ class BodyTaker(Protocol):
 
 class Server(ThreadingHTTPServer):
     """Serves what `answer` returns for a path and headers, and the way to begin; `taker` gets requests with a body.
+    Both get headers as `combined` spells them.
 
     Raises:
         OSError: the address cannot be bound.
@@ -272,16 +288,26 @@ class Handler(BaseHTTPRequestHandler):
             self.requestline, self.request_version, self.command = "", "HTTP/1.1", ""
             self.send_error(HTTPStatus.REQUEST_URI_TOO_LONG)
 
+    def parse_request(self) -> bool:
+        """Refuse a head with a line that is no header: what follows it was not read, as its `Transfer-Encoding`."""
+        if not super().parse_request():
+            return False
+        if any(isinstance(defect, MissingHeaderBodySeparatorDefect) for defect in self.headers.defects):
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return False
+        return True
+
     def do_GET(self) -> None:
+        headers = combined(self.headers.items())
         # Bodies are not read, and must not be taken for the next request.
-        if self.headers.get("Content-Length", "0").strip() != "0" or "Transfer-Encoding" in self.headers:
+        if headers.get("Content-Length", "0").strip() != "0" or "Transfer-Encoding" in headers:
             self.close_connection = True
-        self._send(self.server.answer(self.path, dict(self.headers.items()), partial(self.server.begin, self.request)))
+        self._send(self.server.answer(self.path, headers, partial(self.server.begin, self.request)))
 
     do_HEAD = do_GET  # noqa: N815 - the base class names it so
 
     def do_POST(self) -> None:
-        taker, headers = self.server.taker, dict(self.headers.items())
+        taker, headers = self.server.taker, combined(self.headers.items())
         if taker is None:
             self.send_error(HTTPStatus.NOT_IMPLEMENTED)
             return

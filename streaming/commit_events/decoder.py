@@ -13,6 +13,11 @@ from enum import StrEnum
 from typing import Protocol
 
 MAX_EVENT_BYTES = 1024 * 1024
+MAX_PARTS = 1000
+"""Tables or metadata files of one event: each becomes a row, and is looked for in its catalog."""
+MAX_LEVELS = 64
+"""Of a namespace."""
+SWEEPS_FIND = "sweeps find the commits that it announces"
 MAX_SHOWN_CHARACTERS = 120
 TIMESTAMP_MS_MAX = 253_402_300_799_999  # last millisecond of the year 9999, the limit of datetime and Spark
 
@@ -91,10 +96,13 @@ class LocationChanged:
 
 @dataclass(frozen=True)
 class Several:
-    """One event about several tables, each once."""
+    """One event about several tables, each once. `bad`: why the first part that cannot be used cannot; the other
+    changes count all the same.
+    """
 
     source: str
     changes: tuple[TableChanged | LocationChanged, ...]
+    bad: BadEvent | None = None
 
 
 @dataclass(frozen=True)
@@ -117,15 +125,25 @@ Change = TableChanged | LocationChanged
 Decoded = Change | Several | NotACommit | BadEvent
 
 
-def together(source: str, changes: Iterable[Change], nothing: str) -> Change | Several | NotACommit:
-    """The result for an event about these changes: the last one of each table or location.
+def together(source: str, parts: Iterable[Change | BadEvent], nothing: str) -> Change | Several | NotACommit | BadEvent:
+    """The result for an event of these parts: the last change of each table or location, and the first bad part.
 
-    `nothing`: what the event is if there are none.
+    An event of more than MAX_PARTS is bad as a whole. `nothing`: what the event is if there are none.
     """
-    each = tuple({_subject(change): change for change in changes}.values())
+    changes: dict[tuple[object, ...], Change] = {}
+    bad: BadEvent | None = None
+    for number, part in enumerate(parts):
+        if number == MAX_PARTS:
+            detail = f"the event has more than {MAX_PARTS:,} tables or records, the most that are read; {SWEEPS_FIND}"
+            return BadEvent(BadEventReason.OVERSIZE, detail)
+        if isinstance(part, BadEvent):
+            bad = bad or part
+        else:
+            changes[_subject(part)] = part
+    each = tuple(changes.values())
     if not each:
-        return NotACommit(source, nothing)
-    return each[0] if len(each) == 1 else Several(source, each)
+        return bad or NotACommit(source, nothing)
+    return each[0] if len(each) == 1 and bad is None else Several(source, each, bad)
 
 
 def _subject(change: Change) -> tuple[object, ...]:
@@ -139,6 +157,13 @@ def changes_of(decoded: Decoded) -> tuple[Change, ...]:
     if isinstance(decoded, Several):
         return decoded.changes
     return (decoded,) if isinstance(decoded, TableChanged | LocationChanged) else ()
+
+
+def bad_of(decoded: Decoded) -> BadEvent | None:
+    """Why the event, or a part of it, cannot be used."""
+    if isinstance(decoded, Several):
+        return decoded.bad
+    return decoded if isinstance(decoded, BadEvent) else None
 
 
 class Decoder(Protocol):

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from urllib.parse import unquote_plus
 
 from streaming.commit_events.decoder import (
+    BadEvent,
     BadEventReason,
     Decoded,
     LocationChanged,
@@ -32,7 +33,7 @@ NO_METADATA_FILE = "no new metadata file"
 # Catalogs name the file 00003-<uuid>.metadata.json, file-system tables v3.metadata.json, both with `.gz` before the
 # extension if it is compressed, or behind it (older versions). The folder is usually `metadata`, but the table property
 # write.metadata.path can name any.
-_METADATA_FILE = re.compile(r"[^/]\.metadata\.json(?:\.gz)?$")
+_METADATA_FILE = re.compile(r"[^/]\.metadata\.json(?:\.gz)?\Z")
 _EVENT_SOURCE = re.compile(r"[a-z]+:s3")
 # MinIO: tags, retention and legal hold of an object that exists.
 _NO_CONTENT = frozenset({"PutTagging", "DeleteTagging", "PutRetention", "PutLegalHold"})
@@ -49,8 +50,16 @@ def _read(event: Fields, arrived_ms: int) -> Decoded:
 def _notification(event: Fields, arrived_ms: int) -> Decoded:
     if not event.has("Records") and event.has("Event") and event.text("Event") == TEST_EVENT:
         return NotACommit(SOURCE, TEST_EVENT)
-    found = (change for record in event.records("Records") for change in _of_record(record, arrived_ms))
+    found = (part for record in event.records("Records") for part in _part(record, arrived_ms))
     return together(SOURCE, found, NO_METADATA_FILE)
+
+
+def _part(record: Fields, arrived_ms: int) -> Iterator[LocationChanged | BadEvent]:
+    """One record; a bad one drops no other."""
+    try:
+        yield from _of_record(record, arrived_ms)
+    except MalformedError as malformed:
+        yield malformed.bad
 
 
 def _of_record(record: Fields, arrived_ms: int) -> Iterator[LocationChanged]:
@@ -62,9 +71,8 @@ def _of_record(record: Fields, arrived_ms: int) -> Iterator[LocationChanged]:
         return
     s3 = record.record("s3")
     bucket, written = s3.record("bucket").text("name"), s3.record("object")
-    key = written.values.get("key")
-    if isinstance(key, str) and not _METADATA_FILE.search(key):
-        return  # the key of another object can be any text
+    if _is_of_another_object(written):
+        return
     key = written.text("key")
     if source != CEPH:
         key = _url_decoded(key, f"{written.path}key")
@@ -81,9 +89,11 @@ def _through_eventbridge(event: Fields, arrived_ms: int) -> Decoded:
     if kind != OBJECT_CREATED:
         return NotACommit(SOURCE, shown(kind))
     detail = event.record("detail")
-    bucket, key = detail.record("bucket").text("name"), detail.record("object").text("key")
+    bucket, written = detail.record("bucket").text("name"), detail.record("object")
+    if _is_of_another_object(written):
+        return NotACommit(SOURCE, NO_METADATA_FILE)
     time_ms = event.optional_instant_ms("time")
-    found = _metadata_file(bucket, key, event.text("id"), arrived_ms if time_ms is None else time_ms)
+    found = _metadata_file(bucket, written.text("key"), event.text("id"), arrived_ms if time_ms is None else time_ms)
     return together(SOURCE, found, NO_METADATA_FILE)
 
 
@@ -93,6 +103,12 @@ def _through_sns(event: Fields) -> Fields:
     if not isinstance(message, str):
         raise MalformedError(BadEventReason.WRONG_TYPE, f"Message is {shown(message)}; it must be a string")
     return Fields(parse_object(message.encode("utf-8", "surrogatepass")), "Message.")
+
+
+def _is_of_another_object(written: Fields) -> bool:
+    """Whether the object is no metadata file: its key can be any text."""
+    key = written.values.get("key")
+    return isinstance(key, str) and _METADATA_FILE.search(key) is None
 
 
 def _url_decoded(key: str, where: str) -> str:

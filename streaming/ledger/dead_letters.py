@@ -15,6 +15,8 @@ MAX_VALUE_BYTES = 900 * 1024
 MAX_KEY_BYTES = 16 * 1024
 MAX_ORIGINAL_HEADERS_BYTES = 64 * 1024
 MAX_DETAIL_BYTES = 1000
+REASON = "firnline.reason"
+"""The header that every dead letter has."""
 HEADER_OVERHEAD_BYTES = 10  # two lengths of at most five bytes each; so many empty headers count too
 
 Headers = tuple[tuple[str, bytes], ...]
@@ -29,7 +31,7 @@ def letter_headers(event: RawEvent, bad: BadEvent, *, topic: str, partition: int
     kept = _fitting(event.headers)
     headers = [
         *kept,
-        ("firnline.reason", _bytes(bad.reason)),
+        (REASON, _bytes(bad.reason)),
         ("firnline.detail", _shortened(bad.detail)),
         ("firnline.topic", _bytes(topic)),
         ("firnline.partition", _bytes(str(partition))),
@@ -42,6 +44,11 @@ def letter_headers(event: RawEvent, bad: BadEvent, *, topic: str, partition: int
     if event.key is not None and len(event.key) > MAX_KEY_BYTES:
         headers.append(("firnline.key-truncated", b"true"))
     return tuple(headers)
+
+
+def is_letter(event: RawEvent) -> bool:
+    """Whether the event is a dead letter, of this deployment or another."""
+    return any(name == REASON for name, _ in event.headers)
 
 
 def _fitting(headers: Sequence[tuple[str, bytes]]) -> list[tuple[str, bytes]]:

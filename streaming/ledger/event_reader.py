@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from streaming.commit_events.decoder import MAX_EVENT_BYTES, BadEvent, LocationC
 from streaming.kafka.clients import LATEST
 from streaming.ledger.event_sources import EventSources
 from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
-from streaming.ledger.records import Named, named, read_records, records
+from streaming.ledger.records import ARROW_BATCH_RECORDS, Named, named, read_records, records
 
 EVENTS_QUERY = "ledger"
 """Name of the query, and its label in metrics. Dashboards and alerts of users depend on it."""
@@ -58,9 +59,9 @@ class EventDecoder:
         reduce_task_overhead()
         for batch in batches:
             found = (part for record in read_records(batch) for part in named(record, self.sources))
-            rows = [_row(each) for each in found if not isinstance(each, BadEvent)]
-            if rows:
-                yield pa.RecordBatch.from_pylist(rows, HEARD_TYPES)
+            rows = (_row(each) for each in found if not isinstance(each, BadEvent))
+            while some := list(islice(rows, ARROW_BATCH_RECORDS)):
+                yield pa.RecordBatch.from_pylist(some, HEARD_TYPES)
 
 
 def _row(found: Named | LocationChanged) -> dict[str, Any]:

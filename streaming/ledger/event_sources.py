@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from compactor.settings.kafka import CommitTopic, KafkaSettings, format_of
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import (
+    MAX_LEVELS,
+    SWEEPS_FIND,
     BadEvent,
     BadEventReason,
     Decoded,
-    Decoder,
     RawEvent,
     TableChanged,
     decode,
     shown,
 )
 from streaming.commit_events.formats import BY_NAME, DECODERS
+
+DETECT = "detect"
+NO_NAME = ""
+"""How settings name the catalog of events that name none."""
 
 
 @dataclass(frozen=True)
@@ -40,43 +45,61 @@ class EventSources:
 
     def decoded(self, event: RawEvent, topic: str) -> Decoded:
         """The event, by the format of its topic."""
-        return decode(event, self._decoders(topic))
+        name = format_of(topic, self.topics)
+        if name == DETECT:
+            return decode(event, DECODERS)
+        decoded = decode(event, (BY_NAME[name],))
+        if isinstance(decoded, BadEvent) and decoded.reason is BadEventReason.UNRECOGNISED:
+            return _of_another_format(event, topic, name)
+        return decoded
 
     def table(self, changed: TableChanged) -> TableName | BadEvent | None:
-        """The table of an event, in a configured catalog; None: events of that catalog are ignored.
+        """The table of an event, in a configured catalog; None: events of that catalog are ignored."""
+        if len(changed.namespace) > MAX_LEVELS:
+            found = f"the namespace has {len(changed.namespace):,} levels"
+            return BadEvent(BadEventReason.OVERSIZE, f"{found}; at most {MAX_LEVELS} are read; {SWEEPS_FIND}")
+        catalog = self._catalog(changed)
+        if isinstance(catalog, BadEvent):
+            return catalog
+        return TableName(catalog, changed.namespace, changed.name) if catalog else None
 
-        A canonical event uses firnline's catalog names, so an unknown name is an error. Other formats use names of
-        their own: take such a name as it is if a catalog has it. Otherwise the catalog is only known if settings
-        translate the name, or if a single catalog is configured and no name is translated.
+    def _catalog(self, changed: TableChanged) -> str | BadEvent:
+        """The configured catalog; empty: its events are ignored.
+
+        A canonical event uses firnline's catalog names: a configured one is not translated (our own events were
+        already), and an unknown one is an error. Other formats use names of their own: take such a name as it is if a
+        catalog has it. Otherwise the catalog is only known if settings translate the name, or if a single catalog is
+        configured and no name is translated.
         """
+        if changed.source == canonical.SOURCE and changed.catalog in self.catalogs:
+            return changed.catalog
         for name in _spellings(changed):
             if name in self.names:
-                catalog = self.names[name]
-                return TableName(catalog, changed.namespace, changed.name) if catalog else None
-        if changed.catalog is not None and changed.catalog in self.catalogs:
-            return TableName(changed.catalog, changed.namespace, changed.name)
+                return self.names[name]
+        if changed.catalog in self.catalogs:
+            return changed.catalog
         if changed.source == canonical.SOURCE and changed.catalog is not None:
             return self._unknown(changed, BadEventReason.UNKNOWN_CATALOG)
         if len(self.catalogs) == 1 and (changed.catalog is None or not self.names):
-            return TableName(self.catalogs[0], changed.namespace, changed.name)
+            return self.catalogs[0]
         reason = BadEventReason.UNKNOWN_CATALOG if len(self.catalogs) == 1 else BadEventReason.AMBIGUOUS_CATALOG
         return self._unknown(changed, reason)
 
     def _unknown(self, changed: TableChanged, reason: BadEventReason) -> BadEvent:
-        configured = ", ".join(sorted(self.catalogs)) or "none"
-        names = _spellings(changed)
-        if not names:
-            return BadEvent(reason, f"the event names no catalog; configured catalogs: {configured}")
-        detail = f"the event names catalog {shown(names[0])}; configured catalogs: {configured}"
+        configured, names = ", ".join(sorted(self.catalogs)) or "none", _spellings(changed)
+        named = f"catalog {shown(names[0])}" if names[0] else "no catalog"
+        detail = f"the event names {named}; configured catalogs: {configured}"
         return BadEvent(reason, f"{detail}; set kafka.catalog_names: {{{shown(names[0])}: <one of them>}}")
 
-    def _decoders(self, topic: str) -> Sequence[Decoder]:
-        name = format_of(topic, self.topics)
-        return DECODERS if name == "detect" else (BY_NAME[name],)
+
+def _of_another_format(event: RawEvent, topic: str, name: str) -> BadEvent:
+    found = decode(event, DECODERS)
+    looks = found.detail if isinstance(found, BadEvent) else f"the event looks like {found.source}"
+    detail = f"topic {topic} is set to format {name}; {looks}; correct kafka.commit_topics, or the sender"
+    return BadEvent(BadEventReason.UNRECOGNISED, detail)
 
 
 def _spellings(changed: TableChanged) -> tuple[str, ...]:
     """What settings can call the event's catalog, most exact first."""
-    if changed.catalog is None:
-        return () if changed.realm is None else (changed.realm,)
-    return (changed.catalog,) if changed.realm is None else (f"{changed.realm}/{changed.catalog}", changed.catalog)
+    catalog = changed.catalog or NO_NAME
+    return (catalog,) if changed.realm is None else (f"{changed.realm}/{catalog}", catalog)

@@ -23,11 +23,12 @@ from streaming.commit_events.decoder import (
     LocationChanged,
     RawEvent,
     TableChanged,
+    bad_of,
     changes_of,
     oversize,
 )
 from streaming.kafka.clients import LATEST, source_options
-from streaming.ledger.dead_letters import MAX_KEY_BYTES
+from streaming.ledger.dead_letters import MAX_KEY_BYTES, is_letter
 from streaming.ledger.event_sources import EventSources
 
 ARROW_BATCH_RECORDS = 1024
@@ -108,13 +109,16 @@ def record_of(fields: Mapping[str, Any]) -> Record:
 
 
 def named(record: Record, sources: EventSources) -> tuple[Named | LocationChanged | BadEvent, ...]:
-    """What the record's event announces, each part with its table; empty: a valid event that is not about a commit."""
+    """What the record's event announces, each part with its table; empty: a valid event that is not about a commit.
+
+    Empty also for a dead letter: two deployments that read each other's letters would write them for ever.
+    """
+    if is_letter(record.event):
+        return ()
     if record.bytes > MAX_EVENT_BYTES:
         return (oversize(record.bytes),)
     decoded = sources.decoded(record.event, record.topic)
-    if isinstance(decoded, BadEvent):
-        return (decoded,)
-    parts = (_named(change, sources) for change in changes_of(decoded))
+    parts = (*(_named(change, sources) for change in changes_of(decoded)), bad_of(decoded))
     return tuple(each for each in parts if each is not None)
 
 

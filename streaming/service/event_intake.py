@@ -18,14 +18,17 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from http import HTTPStatus
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import unquote, unquote_plus, unquote_to_bytes
 
-from compactor.errors import FirnlineError
+from kafka.errors import MessageSizeTooLargeError, RecordListTooLargeError
+
+from compactor.errors import FirnlineError, RetryError
 from compactor.events import HttpEventAnswered, Listener, ignore
 from metrics.http.http_connections import Answer
 from streaming.commit_events import canonical, commit_report
-from streaming.commit_events.decoder import BadEvent, MalformedError, NotACommit, RawEvent
+from streaming.commit_events.decoder import BadEvent, MalformedError, RawEvent
 from streaming.ledger.event_sources import EventSources
+from streaming.ledger.records import Record, named
 from streaming.logs.events import LOG
 
 if TYPE_CHECKING:
@@ -68,7 +71,7 @@ def is_events_path(path: str) -> bool:
 class EventIntake:
     """Takes the bodies of requests whose sender has logged in. Thread-safe.
 
-    `connect` makes a producer; it may raise while no broker answers. `clock`: seconds since the epoch.
+    `connect` makes a producer; it raises RetryError while no broker answers. `clock`: seconds since the epoch.
     """
 
     topic: str
@@ -77,6 +80,8 @@ class EventIntake:
     clock: Callable[[], float]
     listener: Listener = ignore
     _producer: KafkaProducer | None = field(default=None, init=False)
+    _attempts: int = field(default=0, init=False)
+    _failure: RetryError | None = field(default=None, init=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
     _waiting: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_WAITING), init=False)
 
@@ -90,10 +95,12 @@ class EventIntake:
 
     def _take_event(self, headers: Mapping[str, str], body: bytes) -> Outcome:
         kept = _cloud_events(headers)
-        decoded = self.sources.decoded(RawEvent(None, body, kept, int(self.clock() * 1000)), self.topic)
-        if isinstance(decoded, BadEvent):
-            return _refused(decoded)
-        if isinstance(decoded, NotACommit):
+        event = RawEvent(None, body, kept, int(self.clock() * 1000))
+        parts = named(Record(event, len(body), self.topic, 0, 0), self.sources)
+        bad = [part for part in parts if isinstance(part, BadEvent)]
+        if bad and len(bad) == len(parts):  # beside a usable part, a bad one becomes a dead letter
+            return _refused(bad[0])
+        if not parts:
             return Result.IGNORED, _answer(HTTPStatus.ACCEPTED, result=Result.IGNORED)
         return self._send(None, body, kept) or (
             Result.ACCEPTED,
@@ -133,6 +140,8 @@ class EventIntake:
                 self._connected().send(self.topic, key=key, value=value, headers=list(headers)).get(
                     timeout=ANSWER_SECONDS
                 )
+            except (MessageSizeTooLargeError, RecordListTooLargeError):
+                return _too_large(self.topic)
             except FirnlineError as error:
                 return _busy(str(error))
             except Exception as error:  # noqa: BLE001 - every failure of the client has the same remedy: send again
@@ -141,10 +150,24 @@ class EventIntake:
         return None
 
     def _connected(self) -> KafkaProducer:
+        """The producer. Senders that wait for a connection share its outcome: each waits for one time-out at most."""
+        attempts = self._attempts
         with self._lock:
             if self._producer is None:
-                self._producer = self.connect()
+                if self._attempts > attempts and self._failure is not None:  # failed while this sender waited
+                    raise RetryError(str(self._failure), reason=self._failure.reason) from self._failure
+                self._producer = self._connect()
             return self._producer
+
+    def _connect(self) -> KafkaProducer:
+        self._failure = None
+        try:
+            return self.connect()
+        except RetryError as error:
+            self._failure = error
+            raise
+        finally:
+            self._attempts += 1
 
     @contextmanager
     def _place(self) -> Iterator[bool]:
@@ -157,20 +180,32 @@ class EventIntake:
 
 
 def _table_of(path: re.Match[str]) -> tuple[str | None, tuple[str, ...], str]:
-    """What the path of a REST catalog names: catalog (the end of the prefix), namespace, table."""
+    """What the path of a REST catalog names: catalog (the end of the prefix), namespace, table.
+
+    Iceberg's Java client writes a blank of the last two as `+`; a catalog chooses the prefix itself.
+    """
     prefix = path["prefix"]
     catalog = unquote(prefix.rpartition("/")[2]) if prefix else None
-    return catalog, tuple(unquote(path["namespace"]).split(LEVELS)), unquote(path["name"])
+    return catalog, tuple(unquote_plus(path["namespace"]).split(LEVELS)), unquote_plus(path["name"])
 
 
 def _cloud_events(headers: Mapping[str, str]) -> Headers:
-    """Attributes of CloudEvents as Kafka's binding of CloudEvents writes them."""
-    found = ((name.lower(), value) for name, value in headers.items())
-    return tuple((f"ce_{name.removeprefix('ce-')}", value.encode()) for name, value in found if name.startswith("ce-"))
+    """Attributes of CloudEvents as Kafka's binding of CloudEvents writes them: without HTTP's percent-encoding."""
+    found = ((name.lower(), value) for name, value in headers.items() if name.lower().startswith("ce-"))
+    return tuple(
+        # The HTTP server reads the bytes of headers as Latin-1; they may be UTF-8.
+        (f"ce_{name.removeprefix('ce-')}", unquote_to_bytes(value.encode("latin-1")))
+        for name, value in found
+    )
 
 
 def _refused(bad: BadEvent) -> Outcome:
     return Result.REFUSED, _answer(HTTPStatus.BAD_REQUEST, reason=bad.reason.value, detail=bad.detail)
+
+
+def _too_large(topic: str) -> Outcome:
+    detail = f"topic {topic} takes no record of this size; send less, or raise its max.message.bytes"
+    return Result.REFUSED, _answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, detail=detail)
 
 
 def _busy(why: str) -> Outcome:

@@ -163,7 +163,8 @@ def assert_usable(answer: Decoded) -> None:
     """The answer is a result, and every value in it can become a Spark row and a metric label."""
     assert isinstance(answer, TableChanged | LocationChanged | Several | NotACommit | BadEvent)
     if isinstance(answer, Several):
-        assert len(answer.changes) > 1
+        assert len(answer.changes) > (answer.bad is None)
+        assert_usable(answer.bad or answer.changes[0])
     for part in changes_of(answer) or (answer,):
         for value in dataclasses.astuple(part):
             for each in value if isinstance(value, tuple) else (value,):

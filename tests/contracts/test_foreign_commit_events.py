@@ -17,6 +17,7 @@ from streaming.commit_events.decoder import (
     NotACommit,
     Several,
     TableChanged,
+    bad_of,
     changes_of,
 )
 from streaming.commit_events.dotted_names import catalog_namespace_name, namespace_name
@@ -113,10 +114,10 @@ def read(name: str, *edits: tuple[str, Any]) -> Decoded:
     ],
 )
 def test_what_is_read_is_checked(name, path, value, reason):
-    answer = read(name, (path, value))
-    assert reason_of(answer) == reason
-    assert isinstance(answer, BadEvent)
-    assert path.split(".")[-1] in answer.detail or reason in {"invalid_json", "no_namespace", "invalid_text"}
+    bad = bad_of(read(name, (path, value)))
+    assert bad is not None
+    assert bad.reason == reason
+    assert path.split(".")[-1] in bad.detail or reason in {"invalid_json", "no_namespace", "invalid_text"}
 
 
 AT = "2024-09-26T00:00:00Z"
@@ -185,10 +186,12 @@ def test_the_least_that_a_format_needs(source):
         ("db/t/data/00000-0-x.parquet", False),
         ("db/a\nb", False),
         ("\x7f", False),
+        ("db/t/metadata/v1.metadata.json\n", False),
     ],
 )
 def test_only_metadata_files_are_announced(path, taken):
     for name, key in (
+        ("s3_eventbridge_metadata_file", "detail.object.key"),
         ("s3_aws_metadata_file", "Records.0.s3.object.key"),
         ("s3_ceph_metadata_file", "Records.0.s3.object.key"),
     ):
@@ -198,6 +201,16 @@ def test_only_metadata_files_are_announced(path, taken):
             assert answer.metadata_location.endswith("/" + path)
         else:
             assert answer == NotACommit("s3", "no new metadata file")
+
+
+@pytest.mark.parametrize("edit", [("eventName", REMOVED), ("s3.object.key", "%FF/v1.metadata.json"), ("s3", [])])
+def test_a_bad_record_drops_no_other(edit):
+    whole = BY_NAME["s3_aws_several"].answer
+    assert isinstance(whole, Several)
+    answer = read("s3_aws_several", (f"Records.2.{edit[0]}", edit[1]))
+    assert isinstance(answer, Several)
+    assert answer.changes == whole.changes[:1]
+    assert isinstance(answer.bad, BadEvent)
 
 
 @pytest.mark.parametrize("kind", ["ObjectCreated:Put", "s3:ObjectCreated:Copy", "s3:ObjectCreated:NewerThanThis"])
@@ -298,7 +311,46 @@ def test_outputs_by_path_are_left_out_beside_others():
     answer = read("openlineage_several", ("outputs.0.facets.symlinks", REMOVED))
     assert answer == both.changes[1]
     damaged = read("openlineage_several", ("outputs.3.facets.symlinks.identifiers.0.name", "events"))
-    assert reason_of(damaged) == "no_namespace"
+    assert isinstance(damaged, Several)
+    assert damaged.changes == both.changes[:1]
+    assert reason_of(damaged.bad) == "no_namespace"
+
+
+LINKS = "outputs.0.facets.symlinks.identifiers"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("OPEN.DB.EVENTS", ("OPEN", ("DB",), "EVENTS")),
+        ("OPEN.A.B.`2024_EVENTS`", ("OPEN", ("A", "B"), "2024_EVENTS")),
+        ("DB.EVENTS", (None, ("DB",), "EVENTS")),
+    ],
+)
+@pytest.mark.parametrize("location", ["warehouse/db/events", "warehouse/db.db/events", "events"])
+def test_at_snowflake_the_dataset_names_the_table(name, expected, location):
+    catalog, namespace, table = expected
+    link = {"namespace": "s3://lake", "name": location, "type": "TABLE"}
+    edits = (("outputs.0.namespace", "snowflake://org-account"), ("outputs.0.name", name), (LINKS, [link]))
+    for facet, called in ((REMOVED, catalog), ({"name": "ice"}, "ice")):
+        (change,) = changes_of(read("openlineage_rest_catalog", *edits, ("outputs.0.facets.catalog", facet)))
+        assert isinstance(change, TableChanged)
+        assert (change.catalog, change.namespace, change.name) == (called, namespace, table)
+
+
+def test_a_symlink_to_a_location_names_no_table():
+    (whole,) = changes_of(BY_NAME["openlineage_rest_catalog"].answer)
+    location = {"namespace": "s3://lake", "name": "warehouse/db.db/events", "type": "TABLE"}
+    links = json.loads(BY_NAME["openlineage_rest_catalog"].value)["outputs"][0]["facets"]["symlinks"]["identifiers"]
+    assert changes_of(read("openlineage_rest_catalog", (LINKS, [location, *links]))) == (whole,)
+    assert reason_of(read("openlineage_rest_catalog", (LINKS, [location]))) == "no_identifier"
+
+
+@pytest.mark.parametrize("written", ["table/db/`2024_events`", "table/db/2024_events", "table/`db`/`2024_events`"])
+def test_a_name_of_glue_may_be_quoted(written):
+    (change,) = changes_of(read("openlineage_glue_catalog", (f"{LINKS}.0.name", written)))
+    assert isinstance(change, TableChanged)
+    assert (change.namespace, change.name) == (("db",), "2024_events")
 
 
 def test_a_table_without_a_snapshot_has_none_at_nessie():

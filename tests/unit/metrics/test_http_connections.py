@@ -104,7 +104,8 @@ def test_a_request_line_that_is_too_long_is_refused(server: MetricsServer) -> No
 
 def test_a_body_is_not_taken_for_the_next_request(server: MetricsServer) -> None:
     inner = b"GET /readyz HTTP/1.1\r\n\r\n"
-    for length in (b"Content-Length: %d" % len(inner), b"Transfer-Encoding: chunked"):
+    size = b"Content-Length: %d" % len(inner)
+    for length in (size, b"content-length: 0\r\n" + size, b"transfer-encoding: chunked", b"x\r\n" + size):
         answered = send(server, b"GET /healthz HTTP/1.1\r\n" + length + b"\r\n\r\n" + inner)
         assert answered.count(b"HTTP/1.1 ") == 1
 

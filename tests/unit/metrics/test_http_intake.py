@@ -48,6 +48,14 @@ class Receiver:
         finally:
             connection.close()
 
+    def get(self, path: str, headers: Mapping[str, str]) -> int:
+        connection = http.client.HTTPConnection(*self.server.address, timeout=20)
+        try:
+            connection.request("GET", path, headers=dict(headers))
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
@@ -103,6 +111,30 @@ def test_a_length_of_thousands_of_digits_is_refused(receiver: Receiver) -> None:
 def test_chunks_are_refused(receiver: Receiver) -> None:
     chunked = head(5, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
     assert send(receiver.server, chunked).startswith(b"HTTP/1.1 411 ")
+    assert receiver.taken == []
+
+
+def test_names_of_headers_have_no_case(receiver: Receiver) -> None:
+    small = {name.lower(): value for name, value in KNOWN.items()}
+    lines = f"authorization: {KNOWN['Authorization']}\r\ncontent-length: 5\r\nconnection: close"
+    request = f"POST /v1/events HTTP/1.1\r\n{lines}\r\n\r\nhello".encode()
+    assert send(receiver.server, request).startswith(b"HTTP/1.1 202 ")
+    assert receiver.taken == [("/v1/events", b"hello")]
+    assert receiver.get("/metrics", small) == 200
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "transfer-encoding: chunked", "TRANSFER-ENCODING: identity", "content-length: 6", "Content-Length: 5",
+        "no header\r\nTransfer-Encoding: chunked", "Transfer-Encoding : chunked",
+    ],
+)  # fmt: skip
+def test_of_a_body_whose_end_is_not_certain_nothing_is_taken(receiver: Receiver, more: str) -> None:
+    """Neither as an event nor as the next request: a proxy may have seen another end."""
+    answered = send(receiver.server, head(5, more) + b"hello" + head(5) + b"again")
+    assert answered.startswith((b"HTTP/1.1 411 ", b"HTTP/1.1 400 "))
+    assert answered.count(b"HTTP/1.1 ") == 1
     assert receiver.taken == []
 
 

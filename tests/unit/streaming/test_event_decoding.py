@@ -12,12 +12,19 @@ import pytest
 from compactor.shards import EVERYTHING, Shard
 from compactor.table_names import TableName
 from streaming.commit_events import canonical
-from streaming.commit_events.decoder import MAX_EVENT_BYTES, TIMESTAMP_MS_MAX, BadEventReason, TableChanged
+from streaming.commit_events.decoder import (
+    MAX_EVENT_BYTES,
+    MAX_LEVELS,
+    MAX_PARTS,
+    TIMESTAMP_MS_MAX,
+    BadEventReason,
+    TableChanged,
+)
 from streaming.ledger.dead_letter_query import RECORD_COLUMNS, LetterDecoder, found
 from streaming.ledger.event_reader import EventDecoder, heard_of, take_over_offsets
 from streaming.ledger.event_sources import EventSources
 from streaming.ledger.heard import Heard
-from streaming.ledger.records import read_records
+from streaming.ledger.records import ARROW_BATCH_RECORDS, read_records
 from streaming.service.watched_query import offsets_read
 
 TABLE = TableName("lake", ("db",), "t")
@@ -141,10 +148,40 @@ def test_an_event_of_a_missing_table_is_a_letter() -> None:
     }
 
 
+def test_of_an_event_with_a_bad_part_the_rest_is_heard_and_a_letter_written() -> None:
+    files = ("db/t/v1.metadata.json", "%FF/v1.metadata.json", "db/u/v1.metadata.json")
+    parts = [
+        {
+            "eventSource": "aws:s3",
+            "eventName": "ObjectCreated:Put",
+            "s3": {"bucket": {"name": "b"}, "object": {"key": key}},
+        }
+        for key in files
+    ]
+    value = json.dumps({"Records": parts}).encode()
+    assert [one.metadata_location for one in heard(value)] == [
+        "s3://b/db/t/v1.metadata.json",
+        "s3://b/db/u/v1.metadata.json",
+    ]
+    (letter,) = letters(LetterDecoder(SOURCES, EVERYTHING), value)
+    assert letter["firnline.reason"] == b"invalid_text"
+    assert counted(LetterDecoder(SOURCES, EVERYTHING), value) == ({"invalid_text": 1}, {})
+
+
 @pytest.mark.parametrize("kind", ["report", "continues"])
 def test_an_event_of_an_older_version_to_itself_is_no_letter(kind: str) -> None:
     gone = TableName("lake", ("db",), "gone")
     assert letters(LetterDecoder(SOURCES, EVERYTHING, frozenset({gone})), event("gone", **{kind: True})) == []
+
+
+@pytest.mark.parametrize("value", [event(), b"rubbish", None, b"x" * (MAX_EVENT_BYTES + 1)])
+def test_a_dead_letter_is_neither_heard_nor_written_again(value: bytes | None) -> None:
+    """A pattern can match the topic to which another deployment writes its letters."""
+    batch = records(value, headers=[{"key": "firnline.reason", "value": b"unrecognised"}], bytes=len(value or b""))
+    decoder = LetterDecoder(SOURCES, EVERYTHING)
+    assert list(EventDecoder(SOURCES).heard(iter([batch]))) == []
+    assert list(decoder.found(iter([batch]))) == []
+    assert headers_of_batch(decoder, batch) == [None]
 
 
 def test_a_value_that_was_cut_is_reported_with_its_true_size() -> None:
@@ -154,6 +191,40 @@ def test_a_value_that_was_cut_is_reported_with_its_true_size() -> None:
     assert str(len(value)).encode() in letter["firnline.detail"]
     assert letter["firnline.truncated"] == b"true"
     assert heard(value) == []
+
+
+def of_tables(names: list[str]) -> bytes:
+    detail = {"typeOfChange": "CreateTable", "databaseName": "db", "changedTables": names}
+    head = {"id": "e", "source": "aws.glue", "detail-type": "Glue Data Catalog Database State Change"}
+    return json.dumps({**head, "account": "1", "region": "r", "detail": detail}).encode()
+
+
+def test_an_event_names_a_thousand_tables_at_most() -> None:
+    names = [f"t{number}" for number in range(MAX_PARTS)]
+    assert [one.table.name for one in heard(of_tables(names), of_tables(names))] == [*names, *names]
+    value = of_tables([*names, "one more"])
+    assert heard(value) == []
+    (letter,) = letters(LetterDecoder(SOURCES, EVERYTHING), value)
+    assert letter["firnline.reason"] == b"oversize"
+    assert letter["firnline.detail"].endswith(b"sweeps find the commits that it announces")
+
+
+def test_a_namespace_has_64_levels_at_most() -> None:
+    (one,) = heard(event(namespace=("x",) * MAX_LEVELS))
+    assert len(one.table.namespace) == MAX_LEVELS
+    value = event(namespace=("x",) * (MAX_LEVELS + 1))
+    assert heard(value) == []
+    (letter,) = letters(LetterDecoder(SOURCES, EVERYTHING), value)
+    assert letter["firnline.reason"] == b"oversize"
+    assert letter["firnline.detail"].endswith(b"sweeps find the commits that it announces")
+
+
+def test_rows_leave_in_batches_of_bounded_size() -> None:
+    """However many tables the events of one batch name."""
+    value = of_tables([f"t{number}" for number in range(MAX_PARTS)])
+    sizes = [batch.num_rows for batch in EventDecoder(SOURCES).heard(iter([records(value, value, value)]))]
+    assert sum(sizes) == 3 * MAX_PARTS
+    assert max(sizes) <= ARROW_BATCH_RECORDS
 
 
 def test_an_event_of_the_greatest_size_is_heard() -> None:

@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from compactor.settings.kafka import EventFormat, KafkaSettings
+from compactor.settings.kafka import CommitTopic, EventFormat, KafkaSettings, format_of
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import BadEvent, BadEventReason, NotACommit, RawEvent, TableChanged
 from streaming.commit_events.formats import BY_NAME
@@ -38,6 +38,15 @@ def test_a_name_means_a_configured_catalog(sources: EventSources, event: TableCh
     assert sources.table(event) == TableName(catalog, ("db",), "t")
 
 
+@pytest.mark.parametrize("names", [{"prod": "lake", "lake": "attic"}, {"prod": "lake", "lake": ""}])
+def test_a_name_is_translated_once(names: dict[str, str]) -> None:
+    """What firnline writes itself (requests, announcements, reports by HTTP) has the names of its settings."""
+    sources, table = EventSources(("lake", "attic"), names), TableName("lake", ("db",), "t")
+    assert sources.table(changed("prod")) == table
+    assert sources.table(changed("lake", source="canonical")) == table
+    assert sources.table(changed("lake")) != table
+
+
 def test_events_of_a_catalog_without_a_meaning_are_ignored() -> None:
     assert TWO.table(changed("test")) is None
 
@@ -60,10 +69,16 @@ def test_a_letter_names_the_setting_to_add(
     assert found.detail.endswith(f"set kafka.catalog_names: {named}")
 
 
-def test_without_a_name_no_setting_helps() -> None:
+def test_an_event_without_a_name_means_the_catalog_of_the_empty_name() -> None:
     found = TWO.table(changed(None))
     assert isinstance(found, BadEvent)
-    assert "catalog_names" not in found.detail
+    assert found.detail == (
+        "the event names no catalog; configured catalogs: attic, lake; set kafka.catalog_names: {'': <one of them>}"
+    )
+    told = EventSources.of(KafkaSettings(catalog_names=NAMES | {"": "attic"}), TWO.catalogs)
+    assert told.table(changed(None)) == TableName("attic", ("db",), "t")
+    assert told.table(changed(None, source="canonical")) == TableName("attic", ("db",), "t")
+    assert told.table(changed("lake")) == TableName("lake", ("db",), "t")
 
 
 def test_the_format_of_a_topic_is_set_or_found() -> None:
@@ -81,6 +96,29 @@ def test_the_format_of_a_topic_is_set_or_found() -> None:
         assert sources.decoded(event, topic) == NotACommit("canonical", "'drop-table'")
     for topic in ("sink-a", "sink-b"):
         assert sources.decoded(event, topic).reason is BadEventReason.UNRECOGNISED
+
+
+def test_a_name_counts_before_a_pattern() -> None:
+    items = ({"pattern": "lake-.*", "format": "s3"}, {"topic": "lake-glue", "format": "glue"}, {"pattern": ".*"})
+    topics = KafkaSettings(commit_topics=items).topics
+    found = [format_of(topic, topics) for topic in ("lake-glue", "lake-minio", "other", "iceberg-commits")]
+    assert found == ["glue", "s3", "detect", "detect"]
+
+
+@pytest.mark.parametrize(
+    ("value", "looks"),
+    [
+        (b'{"event-id": "e", "operation-type": "drop-table"}', "the event looks like canonical"),
+        (b'{"id": "e"}', 'no decoder recognises an event that begins with b\'{"id": "e"}\''),
+    ],
+)
+def test_a_format_that_is_set_and_does_not_fit_is_named(value: bytes, looks: str) -> None:
+    sources = EventSources(("lake",), topics=(CommitTopic(topic="p", format="polaris"),))
+    found = sources.decoded(RawEvent(None, value, (), 5), "p")
+    assert found == BadEvent(
+        BadEventReason.UNRECOGNISED,
+        f"topic p is set to format polaris; {looks}; correct kafka.commit_topics, or the sender",
+    )
 
 
 def test_every_decoder_can_be_set_as_a_format() -> None:

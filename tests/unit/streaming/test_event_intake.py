@@ -1,0 +1,186 @@
+"""Events by HTTP without a broker: what reaches the producer, and what is answered."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from kafka import KafkaProducer
+from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
+
+from compactor.errors import RetryError
+from compactor.table_names import TableName
+from streaming.commit_events.decoder import RawEvent
+from streaming.ledger.event_sources import EventSources
+from streaming.ledger.records import Named, Record, named
+from streaming.service.event_intake import MOST_WAITING, EventIntake, Headers
+
+TOPIC = "iceberg-commits"
+REPORT = json.dumps({"report-type": "commit-report", "table-name": "any", "snapshot-id": 7}).encode()
+
+
+def nothing() -> None:
+    """The broker has the record."""
+
+
+@dataclass
+class Broker:
+    """A producer that keeps what it sends. `sending`, `sent`: may raise, at once or when the broker answers."""
+
+    sending: Callable[[], None] = nothing
+    sent: Callable[[], None] = nothing
+    records: list[tuple[bytes | None, bytes, Headers]] = field(default_factory=list)
+
+    def send(self, _topic: str, *, key: bytes | None, value: bytes, headers: list[tuple[str, bytes]]) -> Any:
+        self.sending()
+        self.records.append((key, value, tuple(headers)))
+        return self
+
+    def get(self, *, timeout: float) -> None:
+        assert timeout
+        self.sent()
+
+
+def intake_of(broker: Any, sources: EventSources = EventSources(("lake",))) -> EventIntake:  # noqa: B008 - frozen
+    return EventIntake(TOPIC, sources, lambda: broker, lambda: 5.0)
+
+
+def tables(broker: Broker, sources: EventSources = EventSources(("lake",))) -> list[TableName]:  # noqa: B008 - frozen
+    """What the stream reads of what was sent."""
+    events = (RawEvent(key, value, headers, 5) for key, value, headers in broker.records)
+    parts = (part for event in events for part in named(Record(event, len(event.value or b""), TOPIC, 0, 0), sources))
+    return [part.table for part in parts if isinstance(part, Named)]
+
+
+@pytest.mark.parametrize(
+    ("path", "namespace", "name"),
+    [
+        ("my+db/tables/my+table", ("my db",), "my table"),
+        ("my%20db/tables/my%20table", ("my db",), "my table"),
+        ("a%2Bb/tables/c%2Bd", ("a+b",), "c+d"),
+        ("a%1Fb+c/tables/t", ("a", "b c"), "t"),
+    ],
+)
+def test_a_path_is_read_as_each_client_of_iceberg_writes_it(path: str, namespace: tuple[str, ...], name: str) -> None:
+    broker = Broker()
+    assert intake_of(broker)(f"/v1/a+b/namespaces/{path}/metrics", {}, REPORT).status == 204
+    assert tables(broker) == [TableName("lake", namespace, name)]
+
+
+def test_a_report_is_translated_once() -> None:
+    broker, sources = Broker(), EventSources(("lake", "attic"), {"prod": "lake", "lake": "attic"})
+    assert intake_of(broker, sources)("/v1/prod/namespaces/db/tables/t/metrics", {}, REPORT).status == 204
+    assert tables(broker, sources) == [TableName("lake", ("db",), "t")]
+
+
+@pytest.mark.parametrize(
+    ("written", "namespace"),
+    [
+        ("a%1Fb", ("a", "b")),
+        ("my%20db", ("my db",)),
+        ("caf%C3%A9", ("café",)),
+        ("café".encode().decode("latin-1"), ("café",)),
+        ("100%25", ("100%",)),
+        ("a+b", ("a+b",)),
+    ],
+)
+def test_attributes_of_cloud_events_are_decoded(written: str, namespace: tuple[str, ...]) -> None:
+    broker, attributes = Broker(), {"type": "updateTable", "warehouse-id": "w", "id": "1", "name": "t"}
+    headers = {f"Ce-{name.title()}": value for name, value in {**attributes, "namespace": written}.items()}
+    assert intake_of(broker)("/v1/events", headers, b"null").status == 202
+    assert tables(broker) == [TableName("lake", namespace, "t")]
+
+
+def event(*records: dict[str, Any], **fields: Any) -> bytes:
+    return json.dumps({"Records": records} if records else {"event-id": "1", **fields}).encode()
+
+
+def created(key: str) -> dict[str, Any]:
+    place = {"bucket": {"name": "b"}, "object": {"key": key}}
+    return {"eventSource": "aws:s3", "eventName": "ObjectCreated:Put", "s3": place}
+
+
+TABLE = {"namespace": ["db"], "name": "t"}
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "answer"),
+    [
+        (event(catalog="lake", identifier=TABLE), 202, {"result": "accepted"}),
+        (event(catalog="nowhere", identifier=TABLE), 400, {"reason": "unknown_catalog"}),
+        (event(identifier=TABLE), 400, {"reason": "ambiguous_catalog"}),
+        (event(catalog="ignored", identifier=TABLE), 202, {"result": "ignored"}),
+        (event(catalog="lake", identifier={"namespace": ["x"] * 65, "name": "t"}), 400, {"reason": "oversize"}),
+        (event(created("db/t/v1.metadata.json"), created("%FF/v1.metadata.json")), 202, {"result": "accepted"}),
+        (event(created("%FF/v1.metadata.json")), 400, {"reason": "invalid_text"}),
+    ],
+)
+def test_an_event_of_which_nothing_can_be_used_is_refused(body: bytes, status: int, answer: dict[str, str]) -> None:
+    broker, sources = Broker(), EventSources(("lake", "attic"), {"ignored": ""})
+    answered = intake_of(broker, sources)("/v1/events", {}, body)
+    assert (answered.status, {**json.loads(answered.body), **answer}) == (status, json.loads(answered.body))
+    assert [value for _, value, _ in broker.records] == ([body] if answer == {"result": "accepted"} else [])
+
+
+def failing(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [MessageSizeTooLargeError(), RecordListTooLargeError()], ids=repr)
+def test_an_event_that_the_topic_does_not_take_is_not_asked_for_again(error: Exception) -> None:
+    """Neither what the client refuses at once nor what the broker refuses."""
+    for broker in (Broker(sending=failing(error)), Broker(sent=failing(error))):
+        answer = intake_of(broker)("/v1/events", {}, event(identifier=TABLE))
+        assert answer.status == 413
+        assert not answer.headers
+        assert "max.message.bytes" in json.loads(answer.body)["detail"]
+
+
+def test_other_errors_of_the_broker_ask_the_sender_to_come_again() -> None:
+    answer = intake_of(Broker(sent=failing(KafkaTimeoutError())))("/v1/events", {}, event(identifier=TABLE))
+    assert (answer.status, answer.headers) == (503, (("Retry-After", "5"),))
+
+
+class Gate:
+    """A lock that tells who comes to it."""
+
+    def __init__(self) -> None:
+        self.arrived = threading.Semaphore(0)
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self.arrived.release()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_senders_that_wait_for_a_connection_share_its_outcome() -> None:
+    """Without a broker a connection takes its time-out. One after the other, the last would wait for all of them."""
+    answered, connects = threading.Event(), list[int]()
+
+    def connect() -> KafkaProducer:
+        connects.append(1)
+        answered.wait(60)
+        raise RetryError("no broker answers")
+
+    intake, gate = EventIntake(TOPIC, EventSources(("lake",)), connect, lambda: 5.0), Gate()
+    intake._lock = gate  # type: ignore[assignment]
+    with ThreadPoolExecutor(MOST_WAITING) as senders:
+        answers = [senders.submit(intake, "/v1/events", {}, event(identifier=TABLE)) for _ in range(MOST_WAITING)]
+        assert all(gate.arrived.acquire(timeout=60) for _ in range(MOST_WAITING))
+        answered.set()
+        found = {(each.result().status, each.result().body) for each in answers}
+    assert found == {(503, b'{"detail": "no broker answers; send the event again"}\n')}
+    assert len(connects) == 1
+    assert intake("/v1/events", {}, event(identifier=TABLE)).status == 503
+    assert len(connects) == 2

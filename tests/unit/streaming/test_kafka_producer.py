@@ -1,0 +1,38 @@
+"""What firnline's producers are made with. None connects."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+from kafka import KafkaProducer
+
+from compactor.settings.kafka import KafkaSettings
+from streaming.commit_events.decoder import MAX_EVENT_BYTES
+from streaming.kafka import clients
+
+HEADERS_BYTES = 16 * 1024
+"""Of a request by HTTP."""
+
+
+class Made:
+    """Keeps its arguments, where a producer would connect."""
+
+    DEFAULT_CONFIG: ClassVar[dict[str, Any]] = KafkaProducer.DEFAULT_CONFIG
+
+    def __init__(self, **arguments: Any) -> None:
+        self.arguments = arguments
+
+
+def arguments(monkeypatch: pytest.MonkeyPatch, **options: str) -> dict[str, Any]:
+    monkeypatch.setattr(clients, "KafkaProducer", Made)
+    return clients.producer(KafkaSettings(bootstrap_servers="b:9092", options=options)).arguments  # type: ignore[no-any-return]
+
+
+def test_the_largest_event_fits_with_its_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert arguments(monkeypatch)["max_request_size"] > MAX_EVENT_BYTES + HEADERS_BYTES
+
+
+def test_options_override_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = arguments(monkeypatch, **{"linger.ms": "50", "max.request.size": "5000000", "acks": "1"})
+    assert (made["linger_ms"], made["max_request_size"], made["acks"]) == (50, 5_000_000, 1)
