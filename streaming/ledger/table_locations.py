@@ -27,6 +27,8 @@ SEARCH_SECONDS = 60.0
 FOREIGN_BACKOFF = Backoff(first_seconds=600.0, longest_seconds=86_400.0)
 """How long a folder that belongs to no table is not searched again: a search lists all catalogs. Sweeps list them too,
 so they find a table that is created there later."""
+MOST_SHARING = 16
+"""Tables with one common folder that an event asks for. Of more, it tells too little: they count as without events."""
 MOST_FOLDERS = 10_000
 """That are searched, and again that are known to be foreign: a flood of wrong places must not fill the memory."""
 
@@ -110,7 +112,7 @@ class TableLocations:
     list_catalogs: Callable[[], None] = lambda: None
     unresolved: Callable[[str, str], None] = lambda _source, _folder: None
     ticks: Callable[[], float] = time.monotonic
-    _tables: dict[str, TableName] = field(default_factory=dict, init=False)
+    _tables: dict[str, tuple[TableName, ...]] = field(default_factory=dict, init=False)
     _folders: dict[TableName, str] = field(default_factory=dict, init=False)
     _searched: dict[str, Search] = field(default_factory=dict, init=False)
     _foreign: dict[str, _Foreign] = field(default_factory=dict, init=False)
@@ -121,25 +123,30 @@ class TableLocations:
         """A look found the table's metadata here. Returns the search that this ends."""
         folder = folder_of(metadata_location)
         with self._lock:
-            before = self._folders.get(table)
-            if before is not None and before != folder and self._tables.get(before) == table:
-                del self._tables[before]
-            self._folders[table] = folder
-            self._tables[folder] = table
+            if self._folders.get(table) != folder:
+                self._remove(table)
+                self._folders[table] = folder
+                self._tables[folder] = (*self._tables.get(folder, ()), table)
             self._foreign.pop(folder, None)
             return self._searched.pop(folder, None)
 
     def forget(self, table: TableName) -> None:
         """The table does not exist any more, or is another service's."""
         with self._lock:
-            folder = self._folders.pop(table, None)
-            if folder is not None and self._tables.get(folder) == table:
-                del self._tables[folder]
+            self._remove(table)
 
-    def find(self, metadata_location: str) -> TableName | None:
-        """The table whose metadata lie in this file's folder."""
+    def find(self, metadata_location: str) -> tuple[TableName, ...]:
+        """The tables whose metadata lie in this file's folder. Several tables can have one `write.metadata.path`."""
         with self._lock:
-            return self._tables.get(folder_of(metadata_location))
+            return self._tables.get(folder_of(metadata_location), ())
+
+    def _remove(self, table: TableName) -> None:
+        folder = self._folders.pop(table, None)
+        if folder is None:
+            return
+        self._tables[folder] = tuple(each for each in self._tables[folder] if each != table)
+        if not self._tables[folder]:
+            del self._tables[folder]
 
     def search(self, metadata_location: str, source: str, event_at: float) -> str | None:
         """Begin to search the table of a file that `find` does not know; returns the folder if that is news."""

@@ -81,7 +81,7 @@ def test_a_path_suggests_names(folder: str, found: object) -> None:
 @given(st.text())
 def test_any_location_can_be_searched(location: str) -> None:
     locations = TableLocations()
-    assert locations.find(location) is None
+    assert locations.find(location) == ()
     folder = locations.search(location, "s3", 1.0)
     assert folder == folder_of(location)
     assert all(isinstance(each, TableName) for each in guesses(folder, ("lake",)))
@@ -90,12 +90,12 @@ def test_any_location_can_be_searched(location: str) -> None:
 def test_a_look_tells_where_a_table_is() -> None:
     locations = Searching().locations
     locations.put(T, FILE)
-    assert locations.find("s3a://lake/db/t/metadata/00004-y.metadata.json") == T
-    assert locations.find("s3://lake/db/t/data/metadata/00004-y.metadata.json") is None
+    assert locations.find("s3a://lake/db/t/metadata/00004-y.metadata.json") == (T,)
+    assert locations.find("s3://lake/db/t/data/metadata/00004-y.metadata.json") == ()
     locations.put(T, "s3://lake/moved/metadata/00005-z.metadata.json")
-    assert locations.find(FILE) is None
+    assert locations.find(FILE) == ()
     locations.forget(T)
-    assert locations.find("s3://lake/moved/metadata/00005-z.metadata.json") is None
+    assert locations.find("s3://lake/moved/metadata/00005-z.metadata.json") == ()
 
 
 def test_a_table_that_is_dropped_and_made_again_under_another_name_is_the_new_one() -> None:
@@ -103,7 +103,18 @@ def test_a_table_that_is_dropped_and_made_again_under_another_name_is_the_new_on
     locations.put(T, FILE)
     locations.put(named("renamed"), FILE)
     locations.forget(T)
-    assert locations.find(FILE) == named("renamed")
+    assert locations.find(FILE) == (named("renamed"),)
+
+
+def test_tables_can_share_a_folder() -> None:
+    locations = Searching().locations
+    for table in (T, named("u"), T):
+        locations.put(table, FILE)
+    assert locations.find(FILE) == (T, named("u"))
+    locations.put(T, "s3://lake/moved/metadata/00005-z.metadata.json")
+    assert locations.find(FILE) == (named("u"),)
+    locations.forget(named("u"))
+    assert locations._tables == {"s3://lake/moved/metadata": (T,)}
 
 
 def test_an_unknown_folder_is_searched_once_by_guesses_then_by_listing() -> None:
