@@ -50,6 +50,10 @@ class TableRhythms:
         """The table's rhythm."""
         return self._tables.get(table, _Table()).rhythm
 
+    def source(self, table: TableName) -> str:
+        """Whose event announced the table's newest announced commit; empty: nobody's."""
+        return self._tables.get(table, _Table()).source
+
     def heard(self, table: TableName, source: str) -> None:
         """An event of this source announced a commit to the table."""
         with self._lock:
