@@ -128,7 +128,12 @@ class DriverLedger:
         )
         around = self.around
         surroundings = Surroundings(
-            self.board.known, self._owns, around.may_sweep, around.behind, self.looker.rhythms.of
+            self.board.known,
+            self._owns,
+            around.may_sweep,
+            around.behind,
+            self.looker.rhythms.of,
+            self._locations.likely,
         )
         self.watcher = TableWatcher(
             settings, self.catalogs, self.queue, self.breakers, surroundings, self.listener, clock=self.clock

@@ -1,8 +1,8 @@
 """The inbox: what the driver does with the events of a micro-batch. It asks for looks and never waits for one.
 
-An event that names a metadata file and no table is of the table that keeps its metadata there; if no look has told of
-such a table yet, it is searched. It is not searched if every name that the path suggests is ignored or another
-service's: looks never tell where such tables are.
+An event that names a metadata file and no table is of a table that keeps its metadata there: all that do are looked at.
+If no look has told of such a table yet, it is searched. It is not searched if every name that the path suggests is
+ignored or another service's: looks never tell where such tables are.
 
 An event is a hint. It is dropped if its table is ignored or belongs to another service, and if it is older than the
 table's last look and announces a snapshot that is counted (a duplicate or late event). A request is no hint: each
@@ -25,7 +25,7 @@ from streaming.ledger.heard import AnyHeard, Heard
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Looker
 from streaming.ledger.lookers import TRY_AGAIN_SECONDS
-from streaming.ledger.table_locations import folder_of, guesses
+from streaming.ledger.table_locations import MOST_SHARING, folder_of, guesses
 from streaming.logs.events import LOG
 
 MOST_REQUESTS = 100
@@ -51,9 +51,8 @@ class Inbox:
 
     def __call__(self, events: Sequence[AnyHeard]) -> None:
         shard, asked = self.shard(), dict[TableName, Asked]()
-        for each in events:
-            event = self._by_its_name(self._with_table(each, shard))
-            if event is None or self.settings.tables.ignores(event.table):
+        for event in (found for each in events for found in self._with_tables(each, shard)):
+            if self.settings.tables.ignores(event.table):
                 continue
             if not shard.owns(event.table):
                 if event.request is not None and shard.lasting.owns(event.table):
@@ -95,30 +94,27 @@ class Inbox:
             oldest[event.source] = min(event.timestamp_ms, oldest.get(event.source, event.timestamp_ms))
         self.listener(EventsHeard(by_source=Counter(event.source for event in events), oldest_ms=oldest))
 
-    def _with_table(self, event: AnyHeard, shard: Shard) -> Heard | None:
-        """The event with its table; None: the table of its metadata file is not known, and is searched if need be."""
+    def _with_tables(self, event: AnyHeard, shard: Shard) -> Sequence[Heard]:
+        """The event for each table that it may be of; none: the table of its metadata file is searched if need be."""
         if isinstance(event, Heard):
-            return event
-        locations, at = self.looker.locations, event.timestamp_ms / 1000
-        table = locations.find(event.metadata_location)
-        if table is not None:
-            written = event.metadata_location
-            return Heard(table, event.source, event.timestamp_ms, writes=True, metadata_location=written)
-        suggested = [*guesses(folder_of(event.metadata_location), self.catalogs)]
+            called = self.looker.names.name_of(event.table)
+            return (event if called == event.table else replace(event, table=called),)
+        locations, written, at = self.looker.locations, event.metadata_location, event.timestamp_ms / 1000
+        tables = locations.find(written)
+        if tables:
+            return [
+                Heard(table, event.source, event.timestamp_ms, writes=True, metadata_location=written)
+                for table in (tables if len(tables) <= MOST_SHARING else ())
+            ]
+        suggested = [*guesses(folder_of(written), self.catalogs)]
         ours = [guess for guess in suggested if shard.owns(guess) and not self.settings.tables.ignores(guess)]
         if suggested and not ours:
-            return None
-        if locations.search(event.metadata_location, event.source, at) is not None:
+            return ()
+        if locations.search(written, event.source, at) is not None:
             for guess in ours:
                 if not self.looker.names.is_missing(guess):
                     self.queue.put(guess, Asked(self._lane(guess), at))
-        return None
-
-    def _by_its_name(self, event: Heard | None) -> Heard | None:
-        """The event of the table as its catalog calls it."""
-        if event is None or (called := self.looker.names.name_of(event.table)) == event.table:
-            return event
-        return replace(event, table=called)
+        return ()
 
     def _lane(self, table: TableName) -> Lane:
         known = self.looker.is_known(table) or self.board.get(table) is not None or self.is_found(table)

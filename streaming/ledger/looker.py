@@ -124,6 +124,7 @@ class Looker:
 
     def look(self, table: TableName, asked: Asked) -> Looked:
         """Look at the table; all failures are in the result."""
+        source = self.rhythms.source(table)
         try:
             looked = self._look(table, asked)
         except OtherNameError as error:
@@ -138,8 +139,15 @@ class Looker:
         except Exception as error:  # noqa: BLE001 - a thread serves many tables, and must outlive each of them
             unexpected = GiveUpError(f"{type(error).__name__}: {error}", reason=Reason.UNEXPECTED)
             looked = self._failed(table, asked, unexpected)
+        self._search_anew(asked, source)
         self.listener(TableLooked(table=table, outcome=looked.outcome))
         return looked
+
+    def _search_anew(self, asked: Asked, source: str) -> None:
+        """Search the tables of announced metadata files whose folder was this table's until the look."""
+        for each in asked.announced:
+            if isinstance(each, str) and not self.locations.find(each):
+                self.locations.search(each, source, asked.oldest_event or self.clock())
 
     def judge(self, table: TableName) -> bool:
         """Judge the partitions of a counted table again, without a call. False: it must be looked at instead."""

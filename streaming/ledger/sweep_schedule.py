@@ -6,8 +6,9 @@ looked at twice between two of its commits, on average.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from compactor.table_names import TableName
 
@@ -20,6 +21,10 @@ OFTEN_SECONDS = 15.0
 LOOKS_PER_COMMIT = 2.0
 BEHIND_SECONDS = 20.0
 """At most between two looks, and two listings, while events wait in the topic that cannot be read in time."""
+LIKELY_SHARE = 0.25
+"""Of the budget, for tables that may own an unknown folder of metadata."""
+LIKELY_SECONDS = 30.0
+"""Least time between two looks at such a table."""
 IDLE_SHARE = 0.25
 """A table that has been idle for an hour is expected to stay so for a quarter of an hour."""
 
@@ -64,20 +69,27 @@ def due(
     now: float,
     calls_per_second: float,
     passed: float,
+    likely: Sequence[TableName] = (),
 ) -> list[TableName]:
-    """Tables to look at now: new ones first, then by how late they are. Times in seconds of one clock.
+    """Tables to look at now: `likely` ones, new ones, then by how late they are. Times in seconds of one clock.
 
     `intervals`: of all tables, from `wanted_seconds`. `passed`: seconds since the last round, for which the budget
-    holds. New tables (not in `asked_at`) do not count, because nothing is known of them.
+    holds. New tables (not in `asked_at`) do not count, because nothing is known of them. `likely`: may own an unknown
+    folder of metadata, the likeliest first; they get `LIKELY_SHARE` of the budget.
     """
+    calls = max(1, int(calls_per_second * passed))
+    waiting = (each for each in likely if each in intervals and now - asked_at.get(each, now) >= LIKELY_SECONDS)
+    searched = [*islice(waiting, max(1, int(calls * LIKELY_SHARE)))]
     factor = stretch(intervals.values(), calls_per_second)
     late = {
         table: (now - asked_at[table]) / (seconds * factor) if table in asked_at else float("inf")
         for table, seconds in intervals.items()
     }
+    for table in searched:
+        del late[table]
     wanted = sorted((table for table, each in late.items() if each >= 1.0), key=lambda table: -late[table])
     new = sum(table not in asked_at for table in wanted)
-    return wanted[: new + max(1, int(calls_per_second * passed))]
+    return searched + wanted[: new + max(1, calls - len(searched))]
 
 
 def commit_seconds(times_ms: Iterable[int]) -> float | None:

@@ -1,8 +1,9 @@
 """Find the table of a metadata file by the folder that holds it: storage notifications name no table.
 
 A look tells where a table keeps its metadata. For an unknown folder, first the names that its path suggests are looked
-at, then the catalogs are listed: a table that was created a second ago is found either way. A folder that belongs to no
-table after that is left alone, each time for longer; other things lie in a bucket too, and tables of other services.
+at, then the catalogs are listed: a table that was created a second ago is found either way. Then known tables are
+looked at: one may have another name, or another folder. A folder that belongs to no table after that is left alone,
+each time for longer; other things lie in a bucket too, and tables of other services.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import heapq
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -21,12 +23,18 @@ from compactor.table_names import TableName
 
 GUESS_SECONDS = 1.5
 """For looks at the names that a path suggests, before the catalogs are listed."""
+KNOWN_SECONDS = 10.0
+"""For listings to find a new table, before known tables are looked at."""
+LIST_AFTER_SECONDS = (GUESS_SECONDS, KNOWN_SECONDS, 30.0)
+"""Times of a search at which the catalogs are listed: a catalog can have a table seconds after its metadata file."""
 LISTING_PAUSE_SECONDS = 10.0
 """Least time between two listings that unknown folders ask for."""
 SEARCH_SECONDS = 60.0
 FOREIGN_BACKOFF = Backoff(first_seconds=600.0, longest_seconds=86_400.0)
 """How long a folder that belongs to no table is not searched again: a search lists all catalogs. Sweeps list them too,
 so they find a table that is created there later."""
+MOST_SHARING = 16
+"""Tables with one common folder that an event asks for. Of more, it tells too little: they count as without events."""
 MOST_FOLDERS = 10_000
 """That are searched, and again that are known to be foreign: a flood of wrong places must not fill the memory."""
 
@@ -85,11 +93,15 @@ def suggested(folder: str) -> tuple[tuple[tuple[str, ...], str], ...]:
 
 @dataclass(frozen=True)
 class Search:
-    """A folder whose table is searched. `since`: of the ticks. `event_at`: of the event, seconds since the epoch."""
+    """A folder whose table is searched. `since`: of the ticks. `event_at`: of the event, seconds since the epoch.
+
+    `version`: the number in the name of the metadata file; None: the name has none.
+    """
 
     since: float
     event_at: float
     source: str
+    version: int | None
 
 
 class _Foreign(NamedTuple):
@@ -97,6 +109,13 @@ class _Foreign(NamedTuple):
 
     searches: int
     until: float
+
+
+class _Place(NamedTuple):
+    """Where the newest known metadata file of a table lies, and the number in its name."""
+
+    folder: str
+    version: int | None
 
 
 @dataclass(eq=False)
@@ -110,8 +129,8 @@ class TableLocations:
     list_catalogs: Callable[[], None] = lambda: None
     unresolved: Callable[[str, str], None] = lambda _source, _folder: None
     ticks: Callable[[], float] = time.monotonic
-    _tables: dict[str, TableName] = field(default_factory=dict, init=False)
-    _folders: dict[TableName, str] = field(default_factory=dict, init=False)
+    _tables: dict[str, tuple[TableName, ...]] = field(default_factory=dict, init=False)
+    _places: dict[TableName, _Place] = field(default_factory=dict, init=False)
     _searched: dict[str, Search] = field(default_factory=dict, init=False)
     _foreign: dict[str, _Foreign] = field(default_factory=dict, init=False)
     _listed: float = field(default=float("-inf"), init=False)
@@ -121,25 +140,30 @@ class TableLocations:
         """A look found the table's metadata here. Returns the search that this ends."""
         folder = folder_of(metadata_location)
         with self._lock:
-            before = self._folders.get(table)
-            if before is not None and before != folder and self._tables.get(before) == table:
-                del self._tables[before]
-            self._folders[table] = folder
-            self._tables[folder] = table
+            if table not in self._places or self._places[table].folder != folder:
+                self._remove(table)
+                self._tables[folder] = (*self._tables.get(folder, ()), table)
+            self._places[table] = _Place(folder, metadata_version(metadata_location))
             self._foreign.pop(folder, None)
             return self._searched.pop(folder, None)
 
     def forget(self, table: TableName) -> None:
         """The table does not exist any more, or is another service's."""
         with self._lock:
-            folder = self._folders.pop(table, None)
-            if folder is not None and self._tables.get(folder) == table:
-                del self._tables[folder]
+            self._remove(table)
 
-    def find(self, metadata_location: str) -> TableName | None:
-        """The table whose metadata lie in this file's folder."""
+    def find(self, metadata_location: str) -> tuple[TableName, ...]:
+        """The tables whose metadata lie in this file's folder. Several tables can have one `write.metadata.path`."""
         with self._lock:
-            return self._tables.get(folder_of(metadata_location))
+            return self._tables.get(folder_of(metadata_location), ())
+
+    def _remove(self, table: TableName) -> None:
+        place = self._places.pop(table, None)
+        if place is None:
+            return
+        others = tuple(each for each in self._tables.pop(place.folder) if each != table)
+        if others:
+            self._tables[place.folder] = others
 
     def search(self, metadata_location: str, source: str, event_at: float) -> str | None:
         """Begin to search the table of a file that `find` does not know; returns the folder if that is news."""
@@ -150,8 +174,18 @@ class TableLocations:
                 return None
             if len(self._searched) >= MOST_FOLDERS:
                 return None
-            self._searched[folder] = Search(now, event_at, source)
+            self._searched[folder] = Search(now, event_at, source, metadata_version(metadata_location))
         return folder
+
+    def likely(self) -> list[TableName]:
+        """The known tables, likely owners of searched folders first; none if no search lasts for `KNOWN_SECONDS`."""
+        now = self.ticks()
+        with self._lock:
+            searched = {
+                folder: each.version for folder, each in self._searched.items() if now - each.since > KNOWN_SECONDS
+            }
+            versions = {table: place.version for table, place in self._places.items()} if searched else {}
+        return by_likelihood(versions, searched)
 
     def check(self) -> None:
         """List the catalogs where guesses did not help; give up searches that take too long. Called every second."""
@@ -165,15 +199,35 @@ class TableLocations:
             if len(self._foreign) > MOST_FOLDERS:  # those that came back often stay
                 kept = heapq.nlargest(MOST_FOLDERS, self._foreign.items(), key=lambda each: each[1])
                 self._foreign = dict(kept)
-            unlisted = [each for each in self._searched.values() if each.since > self._listed]
-            waiting = any(now - each.since > GUESS_SECONDS for each in unlisted)
-            must_list = waiting and now - self._listed > LISTING_PAUSE_SECONDS
+            must_list = now - self._listed > LISTING_PAUSE_SECONDS and any(
+                self._listed < each.since + seconds < now
+                for each in self._searched.values()
+                for seconds in LIST_AFTER_SECONDS
+            )
             if must_list:
                 self._listed = now
         for source, folder in given_up:
             self.unresolved(source, folder)
         if must_list:
             self.list_catalogs()
+
+
+def by_likelihood(tables: Mapping[TableName, int | None], searched: Mapping[str, int | None]) -> list[TableName]:
+    """Known tables, likely owners of the searched folders first. Pure.
+
+    First those in a namespace that the path of a folder suggests, then by number: the first metadata file in another
+    folder has the number after the table's last one. `tables`, `searched`: with the number of a file; None: no number.
+    """
+    namespaces = {namespace for folder in searched for namespace, _ in suggested(folder)}
+    written = sorted(version for version in searched.values() if version is not None)
+
+    def rank(table: TableName) -> tuple[bool, float]:
+        version = tables[table]
+        after = len(written) if version is None else bisect_right(written, version)
+        distance = float("inf") if version is None or after == len(written) else written[after] - version
+        return table.namespace not in namespaces, distance
+
+    return sorted(tables, key=rank)
 
 
 def guesses(folder: str, catalogs: Sequence[str]) -> Iterable[TableName]:

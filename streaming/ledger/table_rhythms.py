@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from compactor.events import CommitUnannounced, Listener
+from compactor.iceberg.other_compactors import RUN_ID
 from compactor.iceberg.tables import TableView
 from compactor.table_names import TableName
 from streaming.ledger.look_queue import Asked, Lane
@@ -49,6 +50,10 @@ class TableRhythms:
         """The table's rhythm."""
         return self._tables.get(table, _Table()).rhythm
 
+    def source(self, table: TableName) -> str:
+        """Whose event announced the table's newest announced commit; empty: nobody's."""
+        return self._tables.get(table, _Table()).source
+
     def heard(self, table: TableName, source: str) -> None:
         """An event of this source announced a commit to the table."""
         with self._lock:
@@ -61,17 +66,17 @@ class TableRhythms:
         written = [each.timestamp_ms for each in view.metadata.snapshots[-NEWEST_COMMITS:] if not _is_rewrite(each)]
         head = view.snapshot
         committed_at = head.timestamp_ms / 1000 if head is not None else None
-        unannounced = ""
+        silent = False
         with self._lock:
             known = self._tables.get(table, _Table())
-            is_news = known.head is not None and head is not None and head.snapshot_id != known.head
-            missed = is_news and asked.lane is Lane.SWEEP and not _is_rewrite(head)
-            if missed and committed_at is not None and self.clock() - committed_at > LATE_SECONDS:
-                unannounced = known.source
+            missed: list[Snapshot] = []
+            if known.head is not None and asked.lane is Lane.SWEEP:
+                missed = [each for each in _since(view, known) if not _is_rewrite(each)]
+                silent = any(self.clock() - each.timestamp_ms / 1000 > LATE_SECONDS for each in missed)
             rhythm = Rhythm(known.rhythm.announced and not missed, commit_seconds(written), committed_at)
             self._tables[table] = _Table(rhythm, known.source, head.snapshot_id if head is not None else None)
-        if unannounced:
-            self.listener(CommitUnannounced(table=table, source=unannounced))
+        if silent and known.source:
+            self.listener(CommitUnannounced(table=table, source=known.source))
 
     def forget(self, table: TableName) -> None:
         """The table does not exist any more, or is another service's."""
@@ -79,6 +84,18 @@ class TableRhythms:
             self._tables.pop(table, None)
 
 
-def _is_rewrite(snapshot: Snapshot | None) -> bool:
-    """Maintenance seldom announces its rewrites, and they bring no rows."""
-    return snapshot is not None and snapshot.summary is not None and snapshot.summary.operation is Operation.REPLACE
+def _since(view: TableView, known: _Table) -> list[Snapshot]:
+    """The snapshots after the one that was counted last; if it was expired or rolled back, those of a later time."""
+    found: list[Snapshot] = []
+    for each in view.history:
+        if each.snapshot_id == known.head:
+            return found
+        found.append(each)
+    counted_ms = (known.rhythm.committed_at or 0.0) * 1000
+    return [each for each in found if each.timestamp_ms > counted_ms]
+
+
+def _is_rewrite(snapshot: Snapshot) -> bool:
+    """Maintenance seldom announces its commits, and they bring no rows. Each commit of firnline is maintenance."""
+    summary = snapshot.summary
+    return summary is not None and (summary.operation is Operation.REPLACE or RUN_ID in summary.additional_properties)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from compactor.errors import FirnlineError, RetryError
@@ -47,6 +47,7 @@ class Surroundings:
         may_start: Whether the stream has fixed its first offsets: only then can no commit fall between the two.
         behind: Whether the stream is behind: then commits whose events wait in the topic are found by looks.
         rhythm: What is known of the commits of a table.
+        likely: Tables of which one may own an unknown folder of metadata, the likeliest first.
     """
 
     known: Callable[[], Iterable[TableName]]
@@ -54,6 +55,7 @@ class Surroundings:
     may_start: Callable[[], bool] = lambda: True
     behind: Callable[[], bool] = lambda: False
     rhythm: Callable[[TableName], Rhythm] = lambda _table: UNKNOWN
+    likely: Callable[[], Sequence[TableName]] = lambda: ()
 
 
 @dataclass
@@ -213,7 +215,8 @@ class TableWatcher:
         }
         passed = 0.0 if this.round_at is None else now - this.round_at
         this.round_at = now
-        asked = due(intervals, this.asked_at, now, service.sweep_calls_per_second, passed)
+        likely = self.surroundings.likely()
+        asked = due(intervals, this.asked_at, now, service.sweep_calls_per_second, passed, likely)
         for table in asked:
             self._ask(table, this.asked_at)
         if now - this.judged_at >= service.sweep_seconds:

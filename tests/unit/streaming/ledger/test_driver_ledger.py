@@ -15,7 +15,7 @@ from compactor.reasons import Reason
 from compactor.shards import EVERYTHING, NOBODY, Shard
 from compactor.table_names import TableName
 from streaming.ledger.driver_ledger import Around, DriverLedger, state_file
-from streaming.ledger.heard import Heard
+from streaming.ledger.heard import Heard, HeardLocation
 from streaming.ledger.look_queue import Asked, Lane
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import NOW, PATIENCE_SECONDS, Scene, named, until
@@ -121,6 +121,29 @@ def test_a_recount_under_way_is_no_answer(driving: Driving, monkeypatch: pytest.
     assert driving.ledger.counted == (0, 1)
     driving.ledger.looker.look(NAME, Asked())
     assert driving.ledger.counted == (1, 1)
+
+
+@pytest.mark.parametrize("change", ["moved", "swapped"])
+def test_a_known_table_that_keeps_its_metadata_elsewhere_is_heard_again(
+    driving: Driving, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """Its folder suggests no name, or another one; listings show no new table."""
+    monkeypatch.setattr("streaming.ledger.table_locations.KNOWN_SECONDS", 0.0)
+    monkeypatch.setattr("streaming.ledger.table_watcher.ROUND_SECONDS", 0.0)
+    monkeypatch.setattr("streaming.ledger.sweep_schedule.LIKELY_SECONDS", 0.0)
+    scene, ledger = driving.scene, driving.ledger
+    scene.catalog.create_table("db.new", scene.history.table.schema())
+    ledger.start()
+    until(lambda: ledger.counted == (2, 2))
+    if change == "moved":
+        scene.history.set_properties({"write.metadata.path": f"file://{scene.folder}/elsewhere"})
+    else:
+        scene.catalog.rename_table("db.t", "db.old")
+        scene.catalog.rename_table("db.new", "db.t")
+        until(lambda: ledger.watcher.sweep("lake") and ledger.looker.is_known(named("old")))
+    written = scene.history.table.metadata_location
+    ledger.inbox([HeardLocation(written, "s3", int(NOW * 1000))])
+    until(lambda: ledger.looker.locations.find(written) == (NAME,))
 
 
 # --- restart ----------------------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from streaming.ledger.inbox import MOST_REQUESTS, Inbox
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Outcome
 from streaming.ledger.strange_names import MISSING_SECONDS
+from streaming.ledger.table_locations import MOST_SHARING
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene, named
 
@@ -296,6 +297,20 @@ def test_a_metadata_file_means_the_table_that_keeps_its_metadata_there(receiving
     assert scene.published[-1] == EventsHeard({"s3": 1}, {"s3": 5_000})
 
 
+@pytest.mark.parametrize(("sharing", "asked"), [(2, 2), (MOST_SHARING, MOST_SHARING), (MOST_SHARING + 1, 0)])
+def test_all_tables_that_share_a_folder_are_asked_for_unless_they_are_many(
+    receiving: Receiving, sharing: int, asked: int
+) -> None:
+    """Of many tables, an event says too little: none counts as announced, and sweeps look at them often."""
+    tables = [named(f"t{number}") for number in range(sharing)]
+    for table in tables:
+        receiving.scene.looker.locations.put(table, PLACE.metadata_location)
+        receiving.found.add(table)
+    assert sorted(table for table, _ in receiving.asked(PLACE)) == sorted(tables[:asked])
+    assert [receiving.scene.looker.rhythms.of(table).announced for table in tables] == [asked > 0] * sharing
+    assert receiving.scene.looker.locations._searched == {}
+
+
 def test_an_unknown_folder_asks_for_the_tables_that_its_path_suggests_once(receiving: Receiving) -> None:
     place = HeardLocation("s3://lake/a/db.db/new/metadata/00000-x.metadata.json", "s3", 5_000)
     asked = receiving.asked(place, place)
@@ -312,7 +327,7 @@ def test_a_table_that_was_made_a_second_ago_is_found_by_its_path(receiving: Rece
     place = HeardLocation(made.metadata_location, "s3", 5_000)
     for table, asked in receiving.asked(place):
         scene.look(table, asked)
-    assert scene.looker.locations.find(made.metadata_location) == named("new")
+    assert scene.looker.locations.find(made.metadata_location) == (named("new"),)
     assert [table for table, _ in receiving.asked(place)] == [named("new")]
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from streaming.ledger.sweep_schedule import (
     BEHIND_SECONDS,
+    LIKELY_SECONDS,
     OFTEN_SECONDS,
     RARELY,
     SELDOM,
@@ -78,6 +79,20 @@ def test_a_new_table_comes_first_then_the_latest() -> None:
     intervals = {named("new"): 300.0, named("late"): 10.0, named("later"): 10.0, named("fresh"): 10.0}
     asked_at = {named("late"): 80.0, named("later"): 50.0, named("fresh"): 95.0}
     assert due(intervals, asked_at, 100.0, 100.0, 1.0) == [named("new"), named("later"), named("late")]
+
+
+def test_likely_owners_of_a_folder_get_a_share_of_the_budget() -> None:
+    tables = [named(f"t{number:02}") for number in range(40)]
+    intervals = dict.fromkeys(tables, 10.0)
+    asked_at = dict.fromkeys(tables, 0.0)
+    likely = [*reversed(tables), named("elsewhere")]
+    assert sorted(due(intervals, asked_at, 1000.0, 1e6, 1.0, likely)) == tables
+    looked = due(intervals, asked_at, 1000.0, 20.0, 1.0, likely)
+    assert looked == [*likely[:5], *tables[:15]]
+    asked_at |= dict.fromkeys(looked, 1000.0)
+    assert due(intervals, asked_at, 1001.0, 20.0, 1.0, likely)[:5] == likely[5:10]
+    assert due(dict.fromkeys(tables, 1e9), asked_at, 1001.0, 1e6, 1.0, likely) == likely[5:25]
+    assert due(dict.fromkeys(tables, 1e9), dict.fromkeys(tables, 0.0), LIKELY_SECONDS - 1, 1e6, 1.0, likely) == []
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,23 @@ from hypothesis import strategies as st
 
 from compactor.table_names import TableName
 from streaming.ledger import table_locations
+from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.table_locations import (
     FOREIGN_BACKOFF,
     GUESS_SECONDS,
+    KNOWN_SECONDS,
+    LIST_AFTER_SECONDS,
     LISTING_PAUSE_SECONDS,
     SEARCH_SECONDS,
     TableLocations,
+    by_likelihood,
     folder_of,
     guesses,
     metadata_version,
     suggested,
 )
-from tests.unit.streaming.ledger.scene import named
+from tests.properties.table_history import NAME
+from tests.unit.streaming.ledger.scene import Scene, named
 
 FILE = "s3://lake/db/t/metadata/00003-x.metadata.json"
 T = named("t")
@@ -81,7 +86,7 @@ def test_a_path_suggests_names(folder: str, found: object) -> None:
 @given(st.text())
 def test_any_location_can_be_searched(location: str) -> None:
     locations = TableLocations()
-    assert locations.find(location) is None
+    assert locations.find(location) == ()
     folder = locations.search(location, "s3", 1.0)
     assert folder == folder_of(location)
     assert all(isinstance(each, TableName) for each in guesses(folder, ("lake",)))
@@ -90,12 +95,12 @@ def test_any_location_can_be_searched(location: str) -> None:
 def test_a_look_tells_where_a_table_is() -> None:
     locations = Searching().locations
     locations.put(T, FILE)
-    assert locations.find("s3a://lake/db/t/metadata/00004-y.metadata.json") == T
-    assert locations.find("s3://lake/db/t/data/metadata/00004-y.metadata.json") is None
+    assert locations.find("s3a://lake/db/t/metadata/00004-y.metadata.json") == (T,)
+    assert locations.find("s3://lake/db/t/data/metadata/00004-y.metadata.json") == ()
     locations.put(T, "s3://lake/moved/metadata/00005-z.metadata.json")
-    assert locations.find(FILE) is None
+    assert locations.find(FILE) == ()
     locations.forget(T)
-    assert locations.find("s3://lake/moved/metadata/00005-z.metadata.json") is None
+    assert locations.find("s3://lake/moved/metadata/00005-z.metadata.json") == ()
 
 
 def test_a_table_that_is_dropped_and_made_again_under_another_name_is_the_new_one() -> None:
@@ -103,7 +108,18 @@ def test_a_table_that_is_dropped_and_made_again_under_another_name_is_the_new_on
     locations.put(T, FILE)
     locations.put(named("renamed"), FILE)
     locations.forget(T)
-    assert locations.find(FILE) == named("renamed")
+    assert locations.find(FILE) == (named("renamed"),)
+
+
+def test_tables_can_share_a_folder() -> None:
+    locations = Searching().locations
+    for table in (T, named("u"), T):
+        locations.put(table, FILE)
+    assert locations.find(FILE) == (T, named("u"))
+    locations.put(T, "s3://lake/moved/metadata/00005-z.metadata.json")
+    assert locations.find(FILE) == (named("u"),)
+    locations.forget(named("u"))
+    assert locations._tables == {"s3://lake/moved/metadata": (T,)}
 
 
 def test_an_unknown_folder_is_searched_once_by_guesses_then_by_listing() -> None:
@@ -114,13 +130,27 @@ def test_an_unknown_folder_is_searched_once_by_guesses_then_by_listing() -> None
     assert searching.listings == 0
     searching.pass_seconds(2)
     assert searching.listings == 1
-    searching.pass_seconds(20)
-    assert searching.listings == 1, "one listing answers all that was searched before it"
     ended = searching.locations.put(T, FILE)
     assert ended is not None
     assert (ended.source, ended.event_at) == ("s3", 7.0)
     searching.pass_seconds(2 * SEARCH_SECONDS)
+    assert searching.listings == 1
     assert searching.unresolved == []
+
+
+def test_a_search_that_lasts_lists_again() -> None:
+    """A catalog can have a table seconds after its metadata file."""
+    searching = Searching()
+    searching.locations.search(FILE, "s3", 7.0)
+    listed_at = []
+    while searching.now < SEARCH_SECONDS + 2:
+        before = searching.listings
+        searching.pass_seconds(1)
+        if searching.listings > before:
+            listed_at.append(searching.now)
+    assert len(listed_at) == 3
+    for wanted, listed in zip(LIST_AFTER_SECONDS, listed_at, strict=True):
+        assert wanted < listed <= wanted + LISTING_PAUSE_SECONDS
 
 
 def test_listings_have_a_pause() -> None:
@@ -129,6 +159,41 @@ def test_listings_have_a_pause() -> None:
         searching.locations.search(f"s3://lake/db/t{number}/metadata/x", "s3", 1.0)
         searching.pass_seconds(1)
     assert 100 / LISTING_PAUSE_SECONDS - 2 <= searching.listings <= 100 / LISTING_PAUSE_SECONDS
+
+
+def test_what_listings_do_not_explain_may_be_of_known_tables() -> None:
+    searching = Searching()
+    locations = searching.locations
+    locations.put(named("far"), "s3://lake/x/far/metadata/00001-x.metadata.json")
+    locations.put(named("near"), "s3://lake/x/near/metadata/00008-x.metadata.json")
+    assert locations.likely() == []
+    locations.search("s3://lake/moved/metadata/00009-x.metadata.json", "s3", 7.0)
+    searching.pass_seconds(KNOWN_SECONDS)
+    assert locations.likely() == []
+    searching.pass_seconds(1)
+    assert locations.likely() == [named("near"), named("far")]
+    locations.put(named("near"), "s3://lake/moved/metadata/00010-x.metadata.json")
+    assert locations.likely() == []
+
+
+@pytest.mark.parametrize(
+    ("searched", "first"),
+    [
+        ({"s3://x/metadata": 8}, "seven"),
+        ({"s3://x/metadata": 9}, "seven"),
+        ({"s3://x/metadata": 20}, "nine"),
+        ({"s3://x/metadata": 10, "s3://y/metadata": 8, "s3://z/metadata": None}, "nine"),
+        ({"s3://x/other/gone/metadata": 2}, "elsewhere"),
+        ({"s3://x/gone/metadata": None}, "nine"),
+    ],
+)
+def test_likely_owners_of_a_folder_come_first(searched: dict[str, int | None], first: str) -> None:
+    """Those in a suggested namespace; then those whose next metadata file has this number."""
+    elsewhere = TableName("lake", ("other",), "elsewhere")
+    tables = {named("nine"): 9, named("unnumbered"): None, named("seven"): 7, elsewhere: 30}
+    found = by_likelihood(tables, searched)
+    assert found[0].name == first
+    assert sorted(found) == sorted(tables)
 
 
 def test_a_folder_without_a_table_is_reported_once_and_left_alone_for_a_while() -> None:
@@ -194,3 +259,40 @@ def test_a_flood_of_places_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_the_number_of_a_metadata_file(name: str, version: int | None) -> None:
     assert metadata_version(f"s3://lake/t/metadata/{name}") == version
+
+
+# --- looks ------------------------------------------------------------------------------------------------------------
+
+
+def announced(*files: str) -> Asked:
+    return Asked(Lane.EVENT, 5.0, announced=frozenset(files))
+
+
+@pytest.mark.parametrize("change", ["renamed", "moved"])
+def test_a_file_whose_folder_is_no_more_the_tables_is_searched_anew(scene: Scene, change: str) -> None:
+    """It may be of the table that has taken its place."""
+    locations = scene.looker.locations
+    scene.look()
+    scene.looker.rhythms.heard(NAME, "s3")
+    file = scene.history.table.metadata_location
+    if change == "renamed":
+        scene.catalog.rename_table("db.t", "db.renamed")
+    else:
+        scene.history.set_properties({"write.metadata.path": f"file://{scene.folder}/elsewhere"})
+    scene.look(asked=announced(file))
+    assert [(folder, each.source, each.event_at) for folder, each in locations._searched.items()] == [
+        (folder_of(file), "s3", 5.0)
+    ]
+    scene.look(named("renamed"))
+    assert (locations._searched == {}) is (change == "renamed")
+
+
+def test_a_file_whose_folder_is_another_tables_too_is_not_searched(scene: Scene) -> None:
+    """That table was asked for too."""
+    scene.look()
+    file = scene.history.table.metadata_location
+    scene.looker.locations.put(named("other"), file)
+    scene.catalog.drop_table("db.t")
+    scene.look(asked=announced(file))
+    assert scene.looker.locations.find(file) == (named("other"),)
+    assert scene.looker.locations._searched == {}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from compactor.events import CommitUnannounced
+from compactor.iceberg.other_compactors import RUN_ID
+from compactor.iceberg.tables import TableView
 from streaming.ledger import table_rhythms
 from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.table_rhythms import LATE_SECONDS
@@ -29,6 +33,14 @@ def commits(scene: Scene) -> Scene:
 def commit(scene: Scene, *, age: float = 0.0) -> None:
     scene.history.append_unreal("a", [1])
     scene.now = scene.history.table.snapshots()[-1].timestamp_ms / 1000 + age
+
+
+def with_rewrites(view: TableView, *places: int) -> TableView:
+    """The table as if its snapshots at these places of the log were rewrites."""
+    snapshots = [*view.metadata.snapshots]
+    for place in places:
+        snapshots[place] = snapshots[place].model_copy(update={"summary": Summary(Operation.REPLACE)})
+    return replace(view, metadata=view.metadata.model_copy(update={"snapshots": snapshots}))
 
 
 def silent(scene: Scene) -> list[str]:
@@ -73,6 +85,67 @@ def test_maintenance_is_no_silence(commits: Scene, monkeypatch: pytest.MonkeyPat
     commits.looker.rhythms.heard(NAME, "s3")
     monkeypatch.setattr(table_rhythms, "_is_rewrite", lambda _snapshot: True)
     commit(commits, age=LATE_SECONDS + 1)
+    commits.look()
+    assert silent(commits) == []
+    assert commits.looker.rhythms.of(NAME).announced
+
+
+@pytest.mark.parametrize(("rewrites", "sources"), [((-1,), ["s3"]), ((-2,), ["s3"]), ((-1, -2), [])])
+def test_a_lost_commit_below_a_rewrite_is_silence(
+    commits: Scene, rewrites: tuple[int, ...], sources: list[str]
+) -> None:
+    rhythms = commits.looker.rhythms
+    rhythms.heard(NAME, "s3")
+    for _ in range(2):
+        commit(commits, age=LATE_SECONDS + 1)
+    rhythms.counted(NAME, with_rewrites(commits.history.view(), *rewrites), Asked(Lane.SWEEP))
+    assert silent(commits) == sources
+    assert rhythms.of(NAME).announced is not bool(sources)
+
+
+def test_a_lost_commit_is_silence_although_another_one_is_young(commits: Scene) -> None:
+    """A table with a commit every few seconds: its newest is always young."""
+    commits.looker.rhythms.heard(NAME, "s3")
+    commit(commits)
+    lost_at = commits.now
+    commit(commits)
+    commits.now = lost_at + LATE_SECONDS + 0.001
+    commits.look()
+    assert silent(commits) == ["s3"]
+
+
+def test_what_was_counted_before_is_judged_once(commits: Scene) -> None:
+    """Also if the snapshot that was counted last is rolled back, or its place in the history is lost."""
+    rhythms = commits.looker.rhythms
+    commit(commits)
+    commits.look(asked=EVENT)
+    rhythms.heard(NAME, "s3")
+    view = commits.history.view()
+    before = view.metadata.snapshots[-2].snapshot_id
+    rolled_back = view.metadata.model_copy(update={"refs": {}, "current_snapshot_id": before})
+    commits.now += LATE_SECONDS + 1
+    rhythms.counted(NAME, replace(view, metadata=rolled_back), Asked(Lane.SWEEP))
+    assert silent(commits) == []
+    assert rhythms.of(NAME).announced
+
+
+def test_a_lost_commit_is_silence_although_the_counted_snapshot_has_expired(commits: Scene) -> None:
+    rhythms = commits.looker.rhythms
+    rhythms.heard(NAME, "s3")
+    for _ in range(2):
+        commit(commits, age=LATE_SECONDS + 1)
+    view = with_rewrites(commits.history.view(), -1)
+    expired = view.metadata.model_copy(update={"snapshots": view.metadata.snapshots[-2:]})
+    rhythms.counted(NAME, replace(view, metadata=expired), Asked(Lane.SWEEP))
+    assert silent(commits) == ["s3"]
+
+
+def test_our_own_commit_that_is_no_rewrite_is_no_silence(commits: Scene) -> None:
+    """E.g. of converted deletes: a sweep can come between the commit and the look that we ask for."""
+    commits.looker.rhythms.heard(NAME, "s3")
+    with commits.history.table.transaction() as change:
+        change.update_snapshot(snapshot_properties={RUN_ID: "7"}).fast_append().commit()
+    commits.now += 1000
     commits.look()
     assert silent(commits) == []
     assert commits.looker.rhythms.of(NAME).announced
