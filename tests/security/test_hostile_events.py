@@ -19,6 +19,8 @@ from streaming.commit_events.decoder import BadEventReason
 from streaming.ledger.dead_letter_query import LetterDecoder, found
 from streaming.ledger.dead_letters import MAX_KEY_BYTES, MAX_VALUE_BYTES
 from streaming.ledger.event_reader import EventDecoder, heard_of
+from streaming.ledger.event_sources import EventSources
+from streaming.ledger.heard import HeardLocation
 from streaming.ledger.records import ARROW_BATCH_RECORDS
 from tests.integration.service_process import site, wait_for
 from tests.security.hostile_events import hostile_events
@@ -27,6 +29,7 @@ from tests.unit.streaming.test_event_decoding import headers_of_batch, records
 EVENTS = 100_000
 SENT = 10_000
 CATALOGS = ("lake",)
+SOURCES = EventSources(CATALOGS)
 LARGEST_RECORD = 4 * 1024 * 1024
 LETTER_BYTES = 1024 * 1024
 MEMORY_BYTES = 600 * 1024 * 1024
@@ -46,10 +49,13 @@ def printable(text: str) -> bool:
 @pytest.mark.timeout(1800)
 def test_no_event_stops_the_stream_or_brings_a_text_that_could_do_harm() -> None:
     usable = 0
-    for batch in EventDecoder(CATALOGS).heard(batches(1)):
+    for batch in EventDecoder(SOURCES).heard(batches(1)):
         for row in batch.to_pylist():
             heard = heard_of(row)
             usable += 1
+            if isinstance(heard, HeardLocation):
+                assert printable(heard.metadata_location)
+                continue
             assert heard.table.catalog in CATALOGS
             assert all(map(printable, (*heard.table.namespace, heard.table.name, heard.request or "")))
     assert 0 < usable < EVENTS
@@ -58,7 +64,7 @@ def test_no_event_stops_the_stream_or_brings_a_text_that_could_do_harm() -> None
 
 @pytest.mark.timeout(1800)
 def test_every_other_event_becomes_one_dead_letter_of_bounded_size() -> None:
-    decoder = LetterDecoder(CATALOGS, EVERYTHING)
+    decoder = LetterDecoder(SOURCES, EVERYTHING)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     bad, tables = found([_Row(row) for batch in decoder.found(batches(1)) for row in batch.to_pylist()])
     letters: Counter[str] = Counter()
@@ -80,7 +86,7 @@ def test_every_other_event_becomes_one_dead_letter_of_bounded_size() -> None:
 def test_a_service_goes_on_and_writes_one_letter_for_each(broker: str, tmp_path: Path) -> None:
     """Through a real broker and both queries. Its table is rewritten as before; no name of an event becomes known."""
     events = [*hostile_events(2, SENT)]
-    decoder = LetterDecoder(CATALOGS, EVERYTHING)
+    decoder = LetterDecoder(SOURCES, EVERYTHING)
     bad, tables = found([_Row(row) for batch in decoder.found(iter([records(*events)])) for row in batch.to_pylist()])
     letters = sum(bad.values()) + sum(tables.values())
     with site(tmp_path, broker) as place:

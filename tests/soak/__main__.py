@@ -126,6 +126,10 @@ def soak(stage: Stage, rules: Prometheus, options: argparse.Namespace, console: 
                 alerts[alert] = alerts.get(alert, 0) + 1
             console.print(shown(minutes[-1:]), *sorted(alerts), *(each.failures for each in stage.writers))
     wrong = judged(stage, minutes, alerts)
+    if options.logs is not None:
+        options.logs.mkdir(parents=True, exist_ok=True)
+        for number, service in enumerate(scene.site.services):
+            (options.logs / f"seed{options.seed}-service{number}.log").write_text(service.log_text)
     return Soaked(options.seed, minutes, figures(stage, rules, minutes, time.monotonic() - started), sorted(
         f"{name} ({count} looks)" for name, count in alerts.items()), wrong, troubles(scene))  # fmt: skip
 
@@ -235,6 +239,7 @@ def main() -> int:
     parser.add_argument(
         "--commits-per-minute", type=float, default=60, help="of all writers; PyIceberg and Flink 40%% each"
     )
+    parser.add_argument("--logs", type=Path, help="folder that keeps the logs of the services")
     parser.add_argument("--output", choices=["table", "json"], default="table")
     options = parser.parse_args()
     console = Console(stderr=True, width=200)

@@ -54,7 +54,7 @@ def records(*values: bytes | None, **columns: Any) -> pa.RecordBatch:
         {
             "key": b"k",
             "value": None if value is None else value[: MAX_EVENT_BYTES + 1],
-            "bytes": None if value is None else len(value),
+            "bytes": 0 if value is None else len(value),
             "headers": [{"key": "trace", "value": b"17"}],
             "timestamp_ms": 5,
             "topic": "commits",
