@@ -176,12 +176,14 @@ class FilePlan:
     Attributes:
         arrow: The files' schema as Arrow reads it, without file-level metadata.
         parquet: Their Parquet schema.
-        columns: Names of the columns to read; None for all.
+        sources: The columns to read.
+        columns: Their names; None for all.
         projection: None if the file must first be opened again, without its stored Arrow schema.
     """
 
     arrow: pa.Schema
     parquet: pq.ParquetSchema
+    sources: tuple[SourceColumn, ...]
     columns: tuple[str, ...] | None
     projection: Projection | None
 
@@ -243,9 +245,9 @@ class FileReader:
             found = projection(kept, self._written, self._constants)
         except RefusedError:
             if may_reopen:
-                return FilePlan(arrow=arrow, parquet=parquet, columns=None, projection=None)
+                return FilePlan(arrow=arrow, parquet=parquet, sources=(), columns=None, projection=None)
             raise
-        return FilePlan(arrow=arrow, parquet=parquet, columns=columns, projection=found)
+        return FilePlan(arrow=arrow, parquet=parquet, sources=kept, columns=columns, projection=found)
 
 
 def _wanted(

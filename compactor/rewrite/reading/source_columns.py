@@ -32,6 +32,8 @@ class SourceColumn:
         type: As Arrow reads it.
         physical: Parquet's physical type, empty for groups.
         length: Bytes of a FIXED_LEN_BYTE_ARRAY.
+        leaf: Index of its column chunk in each row group; None for groups. Paths may be equal: column `a.b`, and
+            column `b` of struct `a`.
         children: Of structs, lists (one) and maps (two).
     """
 
@@ -40,6 +42,7 @@ class SourceColumn:
     type: pa.DataType
     physical: str
     length: int
+    leaf: int | None
     children: tuple[SourceColumn, ...]
 
 
@@ -57,7 +60,7 @@ def source_columns(
         RefusedError: `no_field_ids`: neither the file nor the table identifies the columns; `type_not_supported`:
             Arrow's columns are not the file's.
     """
-    leaves = iter([parquet.column(index) for index in range(len(parquet))])
+    leaves = iter([(index, parquet.column(index)) for index in range(len(parquet))])
     columns = tuple(_column(field, leaves) for field in arrow)
     if next(leaves, None) is not None:
         raise refused(Reason.TYPE_NOT_SUPPORTED, "a file has columns that Arrow does not show")
@@ -79,17 +82,16 @@ def children_in_arrow(arrow: pa.DataType) -> list[pa.Field]:
     return []
 
 
-def _column(field: pa.Field, leaves: Iterator[pq.ColumnSchema]) -> SourceColumn:
+def _column(field: pa.Field, leaves: Iterator[tuple[int, pq.ColumnSchema]]) -> SourceColumn:
     children = tuple(_column(child, leaves) for child in children_in_arrow(field.type))
-    physical, length = "", 0
+    physical, length, leaf = "", 0, None
     if not children:
-        leaf = next(leaves, None)
-        if leaf is None:
+        found = next(leaves, None)
+        if found is None:
             raise refused(Reason.TYPE_NOT_SUPPORTED, f"column {field.name} of a file is not one Parquet column")
-        physical, length = leaf.physical_type, leaf.length or 0
-    return SourceColumn(
-        field_id=_field_id(field), name=field.name, type=field.type, physical=physical, length=length, children=children
-    )
+        leaf, column = found
+        physical, length = column.physical_type, column.length or 0
+    return SourceColumn(_field_id(field), field.name, field.type, physical, length, leaf, children)
 
 
 def _field_id(field: pa.Field) -> int | None:
