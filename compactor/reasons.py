@@ -99,6 +99,7 @@ class Reason(StrEnum):
     TOO_MANY_DELETES = "too_many_deletes"
     DELETE_FILE_FORMAT = "delete_file_format"
     NESTED_PARTITION_SOURCE = "nested_partition_source"
+    STRUCT_FIELDS_REPLACED = "struct_fields_replaced"
     TIMESTAMP_UNIT = "timestamp_unit"
     ORC_ROW_IDS = "orc_row_ids"
     ROW_LINEAGE = "row_lineage"

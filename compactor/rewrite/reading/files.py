@@ -18,7 +18,7 @@ from pyiceberg.table.name_mapping import MappedField
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
-from compactor.rewrite.parquet.footer import ENCRYPTED_MAGIC, MAGIC, FileField, read_footer
+from compactor.rewrite.parquet.footer import ENCRYPTED_MAGIC, MAGIC, FileField, Footer, read_footer
 from compactor.rewrite.parquet.thrift import LIST, STRUCT, ThriftList, encode_struct
 from compactor.rewrite.reading.projection import Projection, projection
 from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused
@@ -109,7 +109,7 @@ def open_parquet(
     """
     source = _source(store, location, size, whole_bytes)
     options = {
-        "metadata": _without_arrow_schema(store, location, size) if as_stored else None,
+        "metadata": without_arrow_schema(read_footer(store, location, size)) if as_stored else None,
         "pre_buffer": False,
         "coerce_int96_timestamp_unit": "us",
         "page_checksum_verification": True,
@@ -130,8 +130,9 @@ def _source(store: ByteStore, location: str, size: int, whole_bytes: int) -> pa.
     return pa.BufferReader(data)
 
 
-def _without_arrow_schema(store: ByteStore, location: str, size: int) -> pq.FileMetaData:
-    tree = read_footer(store, location, size).tree
+def without_arrow_schema(footer: Footer) -> pq.FileMetaData:
+    """A footer as Arrow reads it, without the Arrow schema that the writer stored beside the Parquet schema."""
+    tree = footer.tree
     kept = [pair for pair in tree.elements(FileField.KEY_VALUES, STRUCT) if pair.get(1) != ARROW_SCHEMA_KEY]
     data = encode_struct(tree.with_fields({FileField.KEY_VALUES: (LIST, ThriftList(STRUCT, kept))}))
     return pq.read_metadata(pa.BufferReader(MAGIC + data + len(data).to_bytes(4, "little") + MAGIC))

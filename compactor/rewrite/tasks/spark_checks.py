@@ -7,19 +7,24 @@ while the rows are read (`exact_columns`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+import pyarrow as pa
 from pyiceberg import types
 from pyiceberg.schema import Schema, index_by_id
-from pyiceberg.types import NestedField
+from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
+from pyiceberg.types import NestedField, StructType
 
 from compactor.errors import GiveUpError
 from compactor.manifests.live_files import LiveFile
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.parquet.footer import ChunkField, ColumnField, Footer, SchemaField, read_footer
 from compactor.rewrite.parquet.thrift import BINARY, I32, I64, STRUCT, Struct
+from compactor.rewrite.reading.files import without_arrow_schema
+from compactor.rewrite.reading.schema import RefusedError
+from compactor.rewrite.reading.source_columns import SourceColumn, source_columns
 from compactor.storage.byte_store import ByteStore
 
 FOOTERS_AT_ONCE: Final = 16
@@ -37,17 +42,27 @@ _NANOSECONDS: Final = (types.TimestampNanoType, types.TimestamptzNanoType)
 _TIMESTAMPS: Final = (types.TimestampType, types.TimestamptzType, *_NANOSECONDS)
 
 
-def misread_units(store: ByteStore, schema: Schema, files: Sequence[LiveFile]) -> Refusal | None:
-    """Refuse Parquet files whose timestamps have another unit than the table's column, or may not fit in its unit, by
-    their footers.
+def misread_footers(
+    store: ByteStore, schema: Schema, files: Sequence[LiveFile], name_mapping_json: str | None
+) -> Refusal | None:
+    """Refuse Parquet files, by their footers, whose timestamps have another unit than the table's column or may not fit
+    in its unit, and files with a struct of the table but with none of its columns.
 
     Encrypted footers are skipped: only Iceberg can read such files.
+
+    Args:
+        store: The files' store.
+        schema: The table's schema.
+        files: Data files of any format; only Parquet files are read.
+        name_mapping_json: The table's `schema.name-mapping.default`, for files without field ids.
 
     Raises:
         RetryError: the store does not answer.
     """
     columns = index_by_id(schema)
-    if not any(map(_is_timestamp, columns.values())):
+    structs = _structs(columns)
+    mapping = None if name_mapping_json is None else parse_mapping_from_json(name_mapping_json)
+    if not structs and not any(map(_is_timestamp, columns.values())):
         return None
     read = [file.entry for file in files if file.entry.file_format == "parquet" and not file.entry.encrypted]
     with ThreadPoolExecutor(FOOTERS_AT_ONCE, "footers") as pool:
@@ -65,6 +80,18 @@ def misread_units(store: ByteStore, schema: Schema, files: Sequence[LiveFile]) -
                     Reason.VALUE_OUT_OF_RANGE,
                     f"column {column} of {entry.path} has, or may have, milliseconds that do not fit in microseconds: "
                     "Spark's arithmetic overflows",
+                )
+            try:
+                lost = None if footer is None else _lost_struct(footer, structs, mapping)
+            except (RefusedError, pa.ArrowException) as error:
+                return Refusal(
+                    Reason.TYPE_NOT_SUPPORTED, f"structs of {entry.path}, which has no field ids, are unknown: {error}"
+                )
+            if lost is not None:
+                return Refusal(
+                    Reason.STRUCT_FIELDS_REPLACED,
+                    f"{entry.path} has struct {schema.find_column_name(lost)}, but none of its columns in the table: "
+                    "Spark reads it as null, and a list of such structs as empty",
                 )
     return None
 
@@ -149,3 +176,56 @@ def _unit(element: Struct) -> Struct | None:
     timestamp: Struct | None = None if logical is None else logical.get(_TIMESTAMP, STRUCT)
     unit: Struct | None = None if timestamp is None else timestamp.get(_UNIT, STRUCT)
     return unit
+
+
+# --- structs ----------------------------------------------------------------------------------------------------------
+
+
+def _structs(columns: Mapping[int, NestedField]) -> dict[int, set[int]]:
+    """Field ids of a table's structs at any level → ids of the columns below each."""
+    return {
+        field_id: {below for below, each in index_by_id(field.field_type).items() if each.field_type.is_primitive}
+        for field_id, field in columns.items()
+        if isinstance(field.field_type, StructType)
+    }
+
+
+def _lost_struct(footer: Footer, structs: Mapping[int, set[int]], mapping: NameMapping | None) -> int | None:
+    """The field id of a struct that a file has, but none of its columns: Iceberg leaves such a group out."""
+    groups = _ids_below(footer, mapping) if structs else []
+    return next((field_id for field_id, below in groups if field_id in structs and not below & structs[field_id]), None)
+
+
+def _ids_below(footer: Footer, mapping: NameMapping | None) -> list[tuple[int, set[int]]]:
+    """Field ids of a file's columns and groups, each with the ids below it; by name if the file has none."""
+    found: list[tuple[int, set[int]]] = []
+    if any(element.get(SchemaField.FIELD_ID, I32) is not None for element in footer.schema[1:]):
+        _visit(footer.schema[0], iter(footer.schema[1:]), found)
+    elif mapping is not None:
+        metadata = without_arrow_schema(footer)
+        _visit_named(source_columns(metadata.schema.to_arrow_schema(), metadata.schema, list(mapping)), found)
+    return found
+
+
+def _visit(parent: Struct, elements: Iterator[Struct], found: list[tuple[int, set[int]]]) -> set[int]:
+    """Field ids below a group of a file. `elements`: those after it, depth first."""
+    ids: set[int] = set()
+    for _ in range(parent.get(SchemaField.NUM_CHILDREN, I32) or 0):
+        element = next(elements)
+        _add(element.get(SchemaField.FIELD_ID, I32), _visit(element, elements, found), ids, found)
+    return ids
+
+
+def _visit_named(columns: Sequence[SourceColumn], found: list[tuple[int, set[int]]]) -> set[int]:
+    """Field ids of columns and of what is nested in them."""
+    ids: set[int] = set()
+    for column in columns:
+        _add(column.field_id, _visit_named(column.children, found), ids, found)
+    return ids
+
+
+def _add(field_id: int | None, below: set[int], ids: set[int], found: list[tuple[int, set[int]]]) -> None:
+    ids |= below
+    if field_id is not None:
+        ids.add(field_id)
+        found.append((field_id, below))
