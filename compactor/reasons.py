@@ -82,6 +82,7 @@ class Reason(StrEnum):
     PARTITION_VALUE = "partition_value"
     SCHEMA_DIFFERS = "schema_differs"
     NO_FIELD_IDS = "no_field_ids"
+    PARTIAL_FIELD_IDS = "partial_field_ids"
     CREATED_BY_DIFFERS = "created_by_differs"
     UNSUPPORTED_WRITER = "unsupported_writer"
     COLUMN_ORDERS_DIFFER = "column_orders_differ"

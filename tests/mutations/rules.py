@@ -68,7 +68,13 @@ RULES: Final = (
         "Field ids",
         "Columns are matched by id. An equality delete over an id that the schema lacks leaves its files alone.",
     ),
-    Rule("10", "Name mapping", "Files without field ids need the table's name mapping and are never spliced."),
+    Rule(
+        "10",
+        "Name mapping",
+        "Files without field ids need the table's name mapping and are never spliced. A file is left alone where a "
+        "column without an id, beside others with one, is by name a field that the file otherwise lacks: readers "
+        "disagree about it.",
+    ),
     Rule(
         "11",
         "Sort orders",

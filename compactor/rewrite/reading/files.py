@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.schema import index_by_id
 from pyiceberg.table.name_mapping import MappedField
 
 from compactor.errors import GiveUpError, RetryError
@@ -22,7 +23,7 @@ from compactor.rewrite.parquet.footer import ENCRYPTED_MAGIC, MAGIC, FileField, 
 from compactor.rewrite.parquet.thrift import LIST, STRUCT, ThriftList, encode_struct
 from compactor.rewrite.reading.projection import Projection, projection
 from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused
-from compactor.rewrite.reading.source_columns import SourceColumn, source_columns
+from compactor.rewrite.reading.source_columns import SourceColumn, check_identified, source_columns
 from compactor.storage.byte_store import ByteStore
 
 WHOLE_FILE_BYTES: Final = 16 * 1024 * 1024
@@ -242,6 +243,7 @@ class FileReader:
         """The plan for a schema. If the stored Arrow schema prevents reading, the plan asks to open the file again."""
         try:
             sources = source_columns(arrow, parquet, self._mapping)
+            check_identified(sources, self._mapping, index_by_id(self._written.iceberg))
             kept, columns = _wanted(sources, {field.field_id for field in self._written.iceberg.fields})
             found = projection(kept, self._written, self._constants)
         except RefusedError:

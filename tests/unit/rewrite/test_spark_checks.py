@@ -24,29 +24,17 @@ from pyiceberg.types import (
     TimestampType,
 )
 
-from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
-from compactor.manifests.live_files import LiveFile
-from compactor.partitions import PartitionKey
 from compactor.planning.spark_misreads import misread
 from compactor.reasons import Refusal
 from compactor.rewrite.tasks.spark_checks import misread_footers
 from compactor.storage.opening import byte_store_for
 from compactor.table_names import TableName
+from tests.unit.rewrite.live_file import KEY, live
 
-KEY = PartitionKey(0, "[1]")
 MICROSECONDS = Schema(NestedField(1, "id", LongType()), NestedField(2, "ts", TimestampType()))
 NANOSECONDS = Schema(NestedField(1, "id", LongType()), NestedField(2, "ts", TimestampNanoType()))
 BOTH = Schema(NestedField(1, "ts", TimestampType()), NestedField(2, "ns", TimestampNanoType()))
-
-
-def live(path: str = "file", size: int = 1, **more: Any) -> LiveFile:
-    values = {
-        "manifest_path": "manifest", "status": Status.ADDED, "snapshot_id": 1, "data_sequence_number": 1,
-        "content": Content.DATA, "path": path, "file_format": "parquet", "key": KEY, "partition": (1,), "records": 1,
-        "size": size, "sort_order_id": None, "encrypted": False, "equality_ids": (), "applies_to": None,
-    }  # fmt: skip
-    return LiveFile(FileEntry(**{**values, **more}))
 
 
 def table_of(*, transform: Any = None, properties: dict[str, str] | None = None, outer: bool, inner: bool) -> TableView:
