@@ -6,6 +6,10 @@ references, once the head has moved (a commit sent before the crash can then no 
 head) or the grace period has passed. An owner on another host is only known to be silent: it may be paused, so its
 outputs wait for the head however long that takes. The record is removed when a second sweep finds no outputs; if an
 executor that was lost may still write (`late_until`), only after that.
+
+Only the table itself tells which outputs it references: the answers to a commit do not (one was lost, and the next says
+that the table is gone, because it was renamed). So a table that is not under its name is looked for by its UUID. Its
+outputs are then judged as always; if it is not found for certain, they stay, and the log names them.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from compactor.commit.snapshots import PART
+from compactor.commit.table_search import TableSearch
 from compactor.credentials.renewing_file_io import repeated, vended_of
 from compactor.errors import RetryError, StoppedError
 from compactor.iceberg.other_compactors import RUN_ID
@@ -40,6 +45,7 @@ from compactor.table_names import MAIN, TableName
 
 LOG = logging.getLogger("firnline")
 SUFFIX = ".json"
+LOGGED = 10  # outputs that a log line names
 UNREAD_HEAD = -2  # the owner is marked as dead, and the table's head is not noted yet
 
 
@@ -299,11 +305,12 @@ def sweep(
     waits for a later sweep.
     """
     removed: dict[TableName, int] = {}
+    search = TableSearch(catalogs)
     for record in records.all():
         if not may_ask(record.table):
             continue
         try:
-            count = _sweep_one(records, record, catalogs, cache, now, grace_seconds, confirm)
+            count = _sweep_one(records, record, catalogs, search, cache, now, grace_seconds, confirm)
         except Exception as error:  # noqa: BLE001 - on any error of a catalog or a store the record stays
             LOG.warning("the sweep of run %s failed and is tried again later: %s", record.run_id, error)
             continue
@@ -316,6 +323,7 @@ def _sweep_one(
     records: InFlightRecords,
     record: Record,
     catalogs: Catalogs,
+    search: TableSearch,
     cache: ManifestCache,
     now: float,
     grace: float,
@@ -328,11 +336,10 @@ def _sweep_one(
         return 0  # the last sweep comes when nobody can write any more
     if _under_way(record, owner_dead, now):
         return 0  # without a call to the catalog: most records are of live runs
-    try:
-        table = catalogs.load(record.table)
-    except TableMissingError:
-        if now - record.created > grace:
-            records.close(record)  # the table was dropped: the catalog owns its files
+    table = _table_of(record, catalogs)
+    if table is None:
+        if now - record.created > grace:  # a search is expensive
+            _look_elsewhere(records, record, search)
         return 0
     snapshot = head_of(table.metadata, record.ref)
     head = snapshot.snapshot_id if snapshot else None
@@ -358,14 +365,44 @@ def _sweep_one(
     return deleted
 
 
+def _table_of(record: Record, catalogs: Catalogs) -> TableView | None:
+    """The record's table; None if it is not under its name any more."""
+    try:
+        table = catalogs.load(record.table)
+    except TableMissingError:
+        return None
+    return table if table.uuid == record.table_uuid else None
+
+
+def _look_elsewhere(records: InFlightRecords, record: Record, search: TableSearch) -> None:
+    """Give the record its table's new name, for the next sweep, or remove it and log its outputs, which stay."""
+    found = search.find(record.catalog, record.table_uuid)
+    if isinstance(found, TableName):
+        LOG.info("table %s is now %s: outputs of run %s are looked for there", record.table, found, record.run_id)
+        records.save(replace(record, namespace=found.namespace, name=found.name))
+        return
+    places = [file for file in record.files if own_name(file, record.run_id) not in record.committed]
+    places += record.prefixes
+    LOG.warning(
+        "outputs of run %s are not deleted, because its table %s is not there any more and %s; if no table references "
+        "them, remove them, by hand or by remove_orphan_files of the table that uses their folder now: %s%s",
+        record.run_id,
+        record.table,
+        found,
+        ", ".join(places[:LOGGED]),
+        f" and {len(places) - LOGGED} more" if len(places) > LOGGED else "",
+    )
+    records.close(record)
+
+
 def delete_unreferenced(record: Record, table: TableView, cache: ManifestCache) -> int:
     """Delete the record's outputs that no retained snapshot references; returns the number of deleted files.
 
     Raises:
-        RetryError: the references cannot be read; nothing was deleted.
+        RetryError: the references cannot be read, or another table has this name now; nothing was deleted.
     """
     if table.uuid != record.table_uuid:
-        return 0  # another table has this name now: do not touch its files
+        raise RetryError(f"{record.table} is another table now", reason=Reason.TABLE_REPLACED)
     io = table.io
     candidates = set(record.outputs)
     for location in (*record.outputs, *(f"{prefix.rstrip('/')}/" for prefix in record.prefixes)):

@@ -39,6 +39,7 @@ from tests.integration.table_kit import MERGE_ON_READ, delete_equal, engines, ja
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
+NAMES_OF_NESTED = ("c.x", "l.element", "l.element.y")
 
 
 def py_rows(lake: Lake, table: str, columns: Sequence[str] = ("*",)) -> list[str]:
@@ -130,6 +131,31 @@ def test_a_null_struct_that_holds_the_partition_column(lake: Lake, table_name: s
     lake.sql(f"INSERT INTO lake.{table_name} VALUES (3, null)")
     lake.sql(f"ALTER TABLE lake.{table_name} WRITE ORDERED BY id")
     is_not_planned(lake, table_name, "a column of a struct that may be null")
+
+
+def test_a_struct_whose_columns_were_all_replaced(lake: Lake, table_name: str) -> None:
+    """Iceberg leaves out a group of which it reads no column: the struct becomes null, the list empty."""
+    lake.sql(f"CREATE TABLE lake.{table_name} (id int, c struct<x:int>, l array<struct<y:int>>) USING iceberg")
+    ids = {name: lake.view(table_name).metadata.schema().find_field(name).field_id for name in NAMES_OF_NESTED}
+    struct = pa.struct([field("x", pa.int32(), ids["c.x"])])
+    element = pa.struct([field("y", pa.int32(), ids["l.element.y"])])
+    elements = pa.list_(field("element", element, ids["l.element"]))
+    schema = pa.schema([field("id", pa.int32(), 1), field("c", struct, 2), field("l", elements, 3)])
+    for _ in range(2):
+        values = [[1, 2], [{"x": 1}, None], [[{"y": 1}, None, {"y": 2}], None]]
+        columns = [pa.array(value, each.type) for value, each in zip(values, schema, strict=True)]
+        register(lake, table_name, pa.table(columns, schema=schema))
+    for parent in ("c", "l.element"):
+        lake.sql(f"ALTER TABLE lake.{table_name} ADD COLUMN {parent}.z int")
+    for name in ("c.x", "l.element.y"):
+        lake.sql(f"ALTER TABLE lake.{table_name} DROP COLUMN {name}")
+    lake.sql(f"ALTER TABLE lake.{table_name} WRITE ORDERED BY id")
+    before = py_rows(lake, table_name)
+    assert "[{'z': None}, None, {'z': None}]" in before[0]
+    is_left_alone(lake, table_name, "struct_fields_replaced")
+    lake.sql(f"ALTER TABLE lake.{table_name} WRITE UNORDERED")
+    assert {engine for engine, _ in engines(lake.compact(table_name, force=True))} <= {"splice", "encode"}
+    assert py_rows(lake, table_name) == before
 
 
 def test_row_ids_in_orc(lake: Lake, table_name: str) -> None:

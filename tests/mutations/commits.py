@@ -15,6 +15,7 @@ _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
 _LEASES: Final = "tests/properties/test_lease_properties.py"
 _LEDGER: Final = "tests/properties/test_ledger_properties.py"
 _IN_FLIGHT: Final = "tests/unit/commit/test_in_flight.py"
+_LOST: Final = "tests/unit/commit/test_lost_tables.py"
 _DATABASE: Final = "tests/unit/storage/test_ledger_database.py"
 _INBOX: Final = "tests/unit/streaming/ledger/test_inbox.py"
 _LOOKER: Final = "tests/unit/streaming/ledger/test_looker.py"
@@ -285,6 +286,30 @@ MUTATIONS: Final = (
         " | set(record.committed)",
         "",
         f"{_IN_FLIGHT}::test_an_output_that_was_committed_is_the_tables_even_if_no_snapshot_shows_it",
+    ),
+    Mutation(
+        "15",
+        "another table under the name ends the record of a run: its outputs stay for ever",
+        "compactor/commit/in_flight.py",
+        "    return table if table.uuid == record.table_uuid else None\n",
+        "    return table\n",
+        f"{_LOST}::test_a_renamed_table_judges_the_outputs_under_its_new_name",
+    ),
+    Mutation(
+        "15",
+        "of two tables with the UUID of a run's table one decides alone about its outputs",
+        "compactor/commit/table_search.py",
+        "        if len(names) == 1:\n",
+        "        if names:\n",
+        f"{_LOST}::test_outputs_of_a_table_that_two_names_have_stay",
+    ),
+    Mutation(
+        "15",
+        "a table that cannot be loaded is taken for another than the one searched",
+        "compactor/commit/table_search.py",
+        "                    raise\n                return str(error)\n",
+        "                    continue\n                return str(error)\n",
+        f"{_LOST}::test_a_table_that_cannot_be_loaded_may_be_the_one",
     ),
     Mutation(
         "15",

@@ -503,6 +503,16 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "converted",
+        "row groups are skipped by the statistics of another column with the same path",
+        "compactor/rewrite/deletes/key_ranges.py",
+        "            chunk = group.column(leaf)\n",
+        "            path = group.column(leaf).path_in_schema\n"
+        "            every = [group.column(index) for index in range(group.num_columns)]\n"
+        "            chunk = next(each for each in reversed(every) if each.path_in_schema == path)\n",
+        f"{_SEARCH}::test_statistics_of_a_column_with_the_same_path_do_not_count[a.b-False]",
+    ),
+    Mutation(
+        "converted",
         "values are looked for in another block of the bloom filter",
         "compactor/rewrite/parquet/bloom_filter.py",
         "((digest >> 32) * len(self.words)) >> 32",

@@ -8,6 +8,7 @@ from tests.mutations.mutation import Mutation
 
 _KINDS: Final = "tests/integration/test_table_kinds.py"
 _ENCODE: Final = "tests/unit/rewrite/test_encode.py"
+_PARTIAL: Final = "tests/unit/rewrite/test_partial_ids.py"
 _PLANNER: Final = "tests/properties/test_planner_properties.py"
 _SETTINGS: Final = "tests/unit/settings/test_settings.py"
 _SHARES: Final = "tests/unit/rewrite/test_output_task.py"
@@ -63,6 +64,22 @@ MUTATIONS: Final = (
         "    if _any_id(columns):\n",
         "    if mapping is None and _any_id(columns):\n",
         f"{_ENCODE}::test_a_column_without_an_id_in_a_file_with_ids_is_nobodys",
+    ),
+    Mutation(
+        "10",
+        "encode drops values that PyIceberg finds by name in a file with some field ids",
+        "compactor/rewrite/reading/files.py",
+        "            check_identified(sources, self._mapping, index_by_id(self._written.iceberg))\n",
+        "",
+        f"{_PARTIAL}::test_a_column_that_the_name_mapping_takes_for_a_missing_field",
+    ),
+    Mutation(
+        "10",
+        "Spark drops values that PyIceberg finds by name in a file with some field ids",
+        "compactor/rewrite/tasks/spark_checks.py",
+        "    check_identified(found, mapping, columns)\n",
+        "",
+        f"{_PARTIAL}::test_a_column_that_the_name_mapping_takes_for_a_missing_field",
     ),
     # --- 11 sort orders ---
     Mutation(

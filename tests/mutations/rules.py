@@ -68,7 +68,13 @@ RULES: Final = (
         "Field ids",
         "Columns are matched by id. An equality delete over an id that the schema lacks leaves its files alone.",
     ),
-    Rule("10", "Name mapping", "Files without field ids need the table's name mapping and are never spliced."),
+    Rule(
+        "10",
+        "Name mapping",
+        "Files without field ids need the table's name mapping and are never spliced. A file is left alone where a "
+        "column without an id, beside others with one, is by name a field that the file otherwise lacks: readers "
+        "disagree about it.",
+    ),
     Rule(
         "11",
         "Sort orders",
@@ -116,8 +122,9 @@ RULES: Final = (
         "What Spark reads",
         "The `spark` engine writes what Iceberg's reader in Spark reads, and counts cannot tell where that is not what "
         "the files hold. It reads row by row, without its cache of deletes; what it misreads even so (timestamps in "
-        "another unit than the table's, nulls of a struct that a partition column lies in, row ids in ORC) is left "
-        "alone. Nulls in required columns and decimals that do not fit raise an error.",
+        "another unit than the table's, nulls of a struct that a partition column lies in, structs whose columns were "
+        "all replaced, row ids in ORC) is left alone. Nulls in required columns and decimals that do not fit raise an "
+        "error.",
         "A partition that Spark reads as another one is seen when it has been written: "
         "`test_rows_that_spark_reads_into_another_partition_are_left_alone`.",
     ),

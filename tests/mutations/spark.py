@@ -30,7 +30,7 @@ MUTATIONS: Final = (
         "spark",
         "what encode refuses goes to Spark unseen",
         "compactor/rewrite/tasks/runner.py",
-        "found = misread(table, key, files) or misread_units(store, table.metadata.schema(), files)",
+        "found = misread(table, key, files) or misread_footers(store, table.metadata.schema(), files, mapping)",
         "found = misread(table, key, files)",
         f"{_MISREADS}::test_nanoseconds_in_a_column_of_microseconds",
     ),
@@ -38,8 +38,8 @@ MUTATIONS: Final = (
         "spark",
         "files for Spark are not checked for misreads",
         "compactor/rewrite/tasks/runner.py",
-        "found = misread(table, key, files) or misread_units(store, table.metadata.schema(), files)",
-        "found = misread_units(store, table.metadata.schema(), files)",
+        "found = misread(table, key, files) or misread_footers(store, table.metadata.schema(), files, mapping)",
+        "found = misread_footers(store, table.metadata.schema(), files, mapping)",
         f"{_MISREADS}::test_a_null_struct_that_holds_the_partition_column",
     ),
     Mutation(
@@ -105,5 +105,13 @@ MUTATIONS: Final = (
         "_MOST_MILLISECONDS: Final = (2**63 - 1) // 1000",
         "_MOST_MILLISECONDS: Final = 2**63",
         f"{_CHECKS}::test_milliseconds_that_may_overflow",
+    ),
+    Mutation(
+        "spark",
+        "a struct whose columns were all replaced goes to Spark, which reads null",
+        "compactor/rewrite/tasks/spark_checks.py",
+        "if field_id in structs and not below & structs[field_id]",
+        "if field_id in structs and not below",
+        f"{_CHECKS}::test_a_struct_without_any_column_of_the_table",
     ),
 )

@@ -60,7 +60,7 @@ def _in_any(_chunk: pq.ColumnChunkMetaData, _values: Sequence[Any]) -> bool:
 
 def matching_row_groups(
     metadata: pq.FileMetaData,
-    columns: Mapping[int, str],
+    columns: Mapping[int, int],
     deletes: Sequence[Mapping[int, Values | None]],
     may_hold: Callable[[pq.ColumnChunkMetaData, Sequence[Any]], bool] = _in_any,
 ) -> list[int]:
@@ -68,19 +68,19 @@ def matching_row_groups(
 
     Args:
         metadata: Of the data file.
-        columns: Compared columns that the file has: field id → path in the schema.
+        columns: Compared columns that the file has: field id → index of its chunk in each row group.
         deletes: For each set of compared columns, the values of each; None: unknown.
         may_hold: Whether a column chunk may hold one of the values that its statistics allow.
     """
     found = []
     for index in range(metadata.num_row_groups):
         group = metadata.row_group(index)
-        chunks = {group.column(each).path_in_schema: group.column(each) for each in range(group.num_columns)}
 
-        def may_match(field_id: int, values: Values | None, chunks: Mapping[str, Any] = chunks) -> bool:
-            chunk = chunks.get(columns.get(field_id, ""))
-            if values is None or chunk is None:
+        def may_match(field_id: int, values: Values | None, group: pq.RowGroupMetaData = group) -> bool:
+            leaf = columns.get(field_id)
+            if values is None or leaf is None or leaf >= group.num_columns:
                 return True
+            chunk = group.column(leaf)
             left = values.candidates(chunk.statistics)
             return left is None or (len(left) > 0 and may_hold(chunk, left))
 

@@ -182,8 +182,8 @@ class _Search:
                 f"{file.location} holds {metadata.num_rows} rows, but its manifest entry says {file.records}",
                 reason=Reason.ROW_COUNT_MISMATCH,
             )
-        paths = _paths(plan, projection, self._field_ids)
-        groups = matching_row_groups(metadata, paths, self._values, partial(self._may_hold, file))
+        chunks = _chunks(plan, projection, self._field_ids)
+        groups = matching_row_groups(metadata, chunks, self._values, partial(self._may_hold, file))
         self._groups += metadata.num_row_groups
         self._groups_read += len(groups)
         found = [NO_POSITIONS]
@@ -227,14 +227,14 @@ def _rows_of(
             position += table.num_rows
 
 
-def _paths(plan: FilePlan, projection: Projection, field_ids: Sequence[int]) -> dict[int, str]:
-    """Field ids of compared columns (`field_ids`: of the projection's columns) → their names in the file.
+def _chunks(plan: FilePlan, projection: Projection, field_ids: Sequence[int]) -> dict[int, int]:
+    """Field ids of compared columns (`field_ids`: of the projection's columns) → index of their chunk in row groups.
 
     Columns that the file lacks or that need a conversion are left out.
     """
-    names = plan.columns or tuple(plan.arrow.names)
     return {
-        field_id: names[column.position]
+        field_id: leaf
         for field_id, column in zip(field_ids, projection.columns, strict=True)
         if column.position is not None and column.convert is None
+        if (leaf := plan.sources[column.position].leaf) is not None
     }

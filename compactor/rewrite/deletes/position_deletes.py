@@ -139,6 +139,9 @@ def _columns(parquet: pq.ParquetFile, location: str) -> tuple[str, str]:
     names = [column.name for column in found if column is not None and not column.children]
     if len(names) != len(_NAMES):
         raise _unreadable(location, "it lacks the columns file_path and pos")
+    every = parquet.schema_arrow.names
+    if any("." in name or every.count(name) > 1 for name in names):  # another column may have the same path
+        raise _unreadable(location, f"its columns {names[0]} and {names[1]} cannot be told apart by name")
     return names[0], names[1]
 
 

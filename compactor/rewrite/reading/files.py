@@ -14,15 +14,16 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.schema import index_by_id
 from pyiceberg.table.name_mapping import MappedField
 
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
-from compactor.rewrite.parquet.footer import ENCRYPTED_MAGIC, MAGIC, FileField, read_footer
+from compactor.rewrite.parquet.footer import ENCRYPTED_MAGIC, MAGIC, FileField, Footer, read_footer
 from compactor.rewrite.parquet.thrift import LIST, STRUCT, ThriftList, encode_struct
 from compactor.rewrite.reading.projection import Projection, projection
 from compactor.rewrite.reading.schema import RefusedError, WrittenSchema, refused
-from compactor.rewrite.reading.source_columns import SourceColumn, source_columns
+from compactor.rewrite.reading.source_columns import SourceColumn, check_identified, source_columns
 from compactor.storage.byte_store import ByteStore
 
 WHOLE_FILE_BYTES: Final = 16 * 1024 * 1024
@@ -109,7 +110,7 @@ def open_parquet(
     """
     source = _source(store, location, size, whole_bytes)
     options = {
-        "metadata": _without_arrow_schema(store, location, size) if as_stored else None,
+        "metadata": without_arrow_schema(read_footer(store, location, size)) if as_stored else None,
         "pre_buffer": False,
         "coerce_int96_timestamp_unit": "us",
         "page_checksum_verification": True,
@@ -130,8 +131,9 @@ def _source(store: ByteStore, location: str, size: int, whole_bytes: int) -> pa.
     return pa.BufferReader(data)
 
 
-def _without_arrow_schema(store: ByteStore, location: str, size: int) -> pq.FileMetaData:
-    tree = read_footer(store, location, size).tree
+def without_arrow_schema(footer: Footer) -> pq.FileMetaData:
+    """A footer as Arrow reads it, without the Arrow schema that the writer stored beside the Parquet schema."""
+    tree = footer.tree
     kept = [pair for pair in tree.elements(FileField.KEY_VALUES, STRUCT) if pair.get(1) != ARROW_SCHEMA_KEY]
     data = encode_struct(tree.with_fields({FileField.KEY_VALUES: (LIST, ThriftList(STRUCT, kept))}))
     return pq.read_metadata(pa.BufferReader(MAGIC + data + len(data).to_bytes(4, "little") + MAGIC))
@@ -176,12 +178,14 @@ class FilePlan:
     Attributes:
         arrow: The files' schema as Arrow reads it, without file-level metadata.
         parquet: Their Parquet schema.
-        columns: Names of the columns to read; None for all.
+        sources: The columns to read.
+        columns: Their names; None for all.
         projection: None if the file must first be opened again, without its stored Arrow schema.
     """
 
     arrow: pa.Schema
     parquet: pq.ParquetSchema
+    sources: tuple[SourceColumn, ...]
     columns: tuple[str, ...] | None
     projection: Projection | None
 
@@ -239,13 +243,14 @@ class FileReader:
         """The plan for a schema. If the stored Arrow schema prevents reading, the plan asks to open the file again."""
         try:
             sources = source_columns(arrow, parquet, self._mapping)
+            check_identified(sources, self._mapping, index_by_id(self._written.iceberg))
             kept, columns = _wanted(sources, {field.field_id for field in self._written.iceberg.fields})
             found = projection(kept, self._written, self._constants)
         except RefusedError:
             if may_reopen:
-                return FilePlan(arrow=arrow, parquet=parquet, columns=None, projection=None)
+                return FilePlan(arrow=arrow, parquet=parquet, sources=(), columns=None, projection=None)
             raise
-        return FilePlan(arrow=arrow, parquet=parquet, columns=columns, projection=found)
+        return FilePlan(arrow=arrow, parquet=parquet, sources=kept, columns=columns, projection=found)
 
 
 def _wanted(

@@ -1,12 +1,13 @@
 """The columns of a Parquet file, with the field ids by which they are matched.
 
 Ids come from the file. A file without any id gets them from the table's name mapping (Iceberg spec, "Column
-projection"). In a file with some ids, a column without an id matches no field: it is not matched by name.
+projection"). In a file with some ids, a column without an id matches no field in Iceberg's Java code, but PyIceberg and
+the spec match it by name: a file where that makes a difference is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -32,6 +33,8 @@ class SourceColumn:
         type: As Arrow reads it.
         physical: Parquet's physical type, empty for groups.
         length: Bytes of a FIXED_LEN_BYTE_ARRAY.
+        leaf: Index of its column chunk in each row group; None for groups. Paths may be equal: column `a.b`, and
+            column `b` of struct `a`.
         children: Of structs, lists (one) and maps (two).
     """
 
@@ -40,6 +43,7 @@ class SourceColumn:
     type: pa.DataType
     physical: str
     length: int
+    leaf: int | None
     children: tuple[SourceColumn, ...]
 
 
@@ -57,7 +61,7 @@ def source_columns(
         RefusedError: `no_field_ids`: neither the file nor the table identifies the columns; `type_not_supported`:
             Arrow's columns are not the file's.
     """
-    leaves = iter([parquet.column(index) for index in range(len(parquet))])
+    leaves = iter([(index, parquet.column(index)) for index in range(len(parquet))])
     columns = tuple(_column(field, leaves) for field in arrow)
     if next(leaves, None) is not None:
         raise refused(Reason.TYPE_NOT_SUPPORTED, "a file has columns that Arrow does not show")
@@ -66,6 +70,28 @@ def source_columns(
     if mapping is None:
         raise refused(Reason.NO_FIELD_IDS, "a file has no field ids and the table has no name mapping")
     return tuple(_mapped(column, mapping) for column in columns)
+
+
+def check_identified(
+    columns: Sequence[SourceColumn], mapping: Sequence[MappedField] | None, field_ids: Collection[int]
+) -> None:
+    """Check that no column without an id is, by name, a field that the file otherwise lacks: at any level.
+
+    Args:
+        columns: The top-level columns of a file, from `source_columns`.
+        mapping: The table's name mapping, if it has one.
+        field_ids: Of the table's fields that are read, nested ones included.
+
+    Raises:
+        RefusedError: `partial_field_ids`.
+    """
+    name = _unidentified(columns, mapping or (), set(field_ids) - set(_ids(columns)))
+    if name is not None:
+        raise refused(
+            Reason.PARTIAL_FIELD_IDS,
+            f"column {name} of a file has no field id, others have: Iceberg's Java code ignores the column, other "
+            "readers find it by the table's name mapping",
+        )
 
 
 def children_in_arrow(arrow: pa.DataType) -> list[pa.Field]:
@@ -79,17 +105,16 @@ def children_in_arrow(arrow: pa.DataType) -> list[pa.Field]:
     return []
 
 
-def _column(field: pa.Field, leaves: Iterator[pq.ColumnSchema]) -> SourceColumn:
+def _column(field: pa.Field, leaves: Iterator[tuple[int, pq.ColumnSchema]]) -> SourceColumn:
     children = tuple(_column(child, leaves) for child in children_in_arrow(field.type))
-    physical, length = "", 0
+    physical, length, leaf = "", 0, None
     if not children:
-        leaf = next(leaves, None)
-        if leaf is None:
+        found = next(leaves, None)
+        if found is None:
             raise refused(Reason.TYPE_NOT_SUPPORTED, f"column {field.name} of a file is not one Parquet column")
-        physical, length = leaf.physical_type, leaf.length or 0
-    return SourceColumn(
-        field_id=_field_id(field), name=field.name, type=field.type, physical=physical, length=length, children=children
-    )
+        leaf, column = found
+        physical, length = column.physical_type, column.length or 0
+    return SourceColumn(_field_id(field), field.name, field.type, physical, length, leaf, children)
 
 
 def _field_id(field: pa.Field) -> int | None:
@@ -100,6 +125,30 @@ def _field_id(field: pa.Field) -> int | None:
 
 def _any_id(columns: Sequence[SourceColumn]) -> bool:
     return any(column.field_id is not None or _any_id(column.children) for column in columns)
+
+
+def _ids(columns: Sequence[SourceColumn]) -> Iterator[int]:
+    for column in columns:
+        if column.field_id is not None:
+            yield column.field_id
+        yield from _ids(column.children)
+
+
+def _unidentified(columns: Sequence[SourceColumn], mapping: Sequence[MappedField], missing: set[int]) -> str | None:
+    """The name of a column without an id that `mapping` takes for one of the `missing` fields."""
+    for column in columns:
+        entry = next((each for each in mapping if _is_meant(each, column)), None)
+        if entry is not None and column.field_id is None and entry.field_id in missing:
+            return column.name
+        named = [replace(child, name=name) for child, name in zip(column.children, _mapped_names(column), strict=True)]
+        found = _unidentified(named, [] if entry is None else entry.fields, missing)
+        if found is not None:
+            return f"{column.name}.{found}"
+    return None
+
+
+def _is_meant(entry: MappedField, column: SourceColumn) -> bool:
+    return column.name in entry.names if column.field_id is None else column.field_id == entry.field_id
 
 
 def _mapped(column: SourceColumn, mapping: Sequence[MappedField]) -> SourceColumn:

@@ -408,27 +408,6 @@ def test_everything_below_a_runs_folder_goes_and_nothing_beside_it(scene: Scene)
     assert kept.all() == []
 
 
-def test_another_table_under_the_name_judges_nothing(scene: Scene) -> None:
-    kept = scene.run()
-    scene.sweep(kept)
-    scene.history.recreate()
-    scene.sweep(kept)
-    scene.sweep(kept)
-    assert scene.left() == ["one.parquet", "two.parquet"]
-    assert kept.all() == []
-
-
-def test_a_dropped_tables_files_are_the_catalogs_business(scene: Scene) -> None:
-    kept = scene.run()
-    scene.history.catalog.drop_table("db.t")
-    scene.sweep(kept)
-    assert len(kept.all()) == 1
-    scene.now += GRACE + 1
-    scene.sweep(kept)
-    assert kept.all() == []
-    assert scene.left() == ["one.parquet", "two.parquet"]
-
-
 def test_a_record_of_a_catalog_that_is_not_configured_waits_until_it_is(scene: Scene) -> None:
     """Commands with other settings may share the folder; a catalog may be taken out of the settings for a while."""
     kept, own = scene.run(), scene.catalogs

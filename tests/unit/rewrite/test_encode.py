@@ -81,12 +81,12 @@ def test_a_column_dropped_and_added_again_under_its_name_is_another_column(tmp_p
 
 
 def test_a_column_without_an_id_in_a_file_with_ids_is_nobodys(tmp_path: Path) -> None:
-    old = pa.schema([column("id", pa.int64(), 1), column("note", pa.string(), None)])
-    source = write(tmp_path / "1.parquet", pa.table([[1], ["stray"]], schema=old))
+    old = pa.schema([column("id", pa.int64(), 1), column("note", pa.string(), None), column("own", pa.string(), 2)])
+    source = write(tmp_path / "1.parquet", pa.table([[1], ["stray"], ["own"]], schema=old))
     schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "note", StringType()))
     mapping = json.dumps([{"field-id": 2, "names": ["note"]}])
     _, table = encoded(encode_task(tmp_path, schema, [source], name_mapping_json=mapping))
-    assert table.to_pylist() == [{"id": 1, "note": None}]
+    assert table.to_pylist() == [{"id": 1, "note": "own"}]
 
 
 def test_nested_evolution(tmp_path: Path) -> None:

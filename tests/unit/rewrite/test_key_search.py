@@ -121,6 +121,27 @@ def test_row_groups_whose_statistics_exclude_the_keys_are_not_read(tmp_path: Pat
     assert result.bytes_read < 0.05 * size
 
 
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("other", ["a.b", "a"])
+def test_statistics_of_a_column_with_the_same_path_do_not_count(tmp_path: Path, other: str, turned: bool) -> None:
+    """Column `a.b` has the path of column `b` in struct `a`; two columns may even have one name."""
+    data, keys = tmp_path / "data.parquet", tmp_path / "keys.parquet"
+    struct = pa.struct([pa.field("b", pa.int64())])
+    columns = [
+        (pa.field(other, pa.int64(), metadata={b"PARQUET:field_id": b"1"}), pa.array([4, 5, 6])),
+        (pa.field("a", struct), pa.array([{"b": 100}, {"b": 200}, {"b": 300}], struct))
+        if other == "a.b"
+        else (pa.field("a", pa.int64()), pa.array([100, 200, 300])),
+    ]
+    fields, values = zip(*(reversed(columns) if turned else columns), strict=True)
+    pq.write_table(pa.table(list(values), schema=pa.schema(list(fields))), data)
+    delete = EqualityDelete(f"file://{keys}", written(keys, (1,), [(5,)]), 2, (1,))
+    entry = EncodeInput(f"file://{data}", data.stat().st_size, 3, 1, equality_deletes=(delete,))
+    result = search(KeySearch((entry,), SCHEMA.model_dump_json()))
+    assert isinstance(result, FoundRows)
+    assert [list(unpacked(positions)) for positions in result.by_value.values()] == [[1]]
+
+
 @pytest.mark.parametrize("filters", [True, False])
 def test_row_groups_whose_bloom_filter_excludes_the_keys_are_not_read(tmp_path: Path, filters: bool) -> None:
     """The keys are spread over all row groups: statistics exclude none."""

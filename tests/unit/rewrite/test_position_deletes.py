@@ -80,6 +80,22 @@ def test_columns_go_by_id_and_deleted_rows_are_not_read(tmp_path: Path) -> None:
     assert found({"a": [DeleteFile(str(path), path.stat().st_size)]}) == {"a": [8]}
 
 
+@pytest.mark.parametrize("name", ["row.file_path", "pos"])
+def test_columns_that_cannot_be_told_apart_by_name(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "1.parquet"
+    row = pa.struct([column("file_path", pa.string(), 2)])
+    fields = [
+        column(name, pa.string(), 2147483546),
+        column("row", row, 2147483544),
+        column("pos", pa.int64(), 2147483545),
+    ]
+    columns = [pa.array(["a"]), pa.array([{"file_path": "z"}], row), pa.array([8])]
+    pq.write_table(pa.table(columns, schema=pa.schema(fields)), path, store_schema=False)
+    with pytest.raises(GiveUpError) as error:
+        found({"a": [DeleteFile(str(path), path.stat().st_size)]})
+    assert error.value.reason == "unreadable_delete_file"
+
+
 def test_row_groups_that_cannot_hold_the_path_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "1.parquet"
     rows = [("a", 1), ("b", 2), ("c", 3)]

@@ -13,31 +13,28 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.metadata import new_table_metadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER
 from pyiceberg.transforms import BucketTransform, IdentityTransform
-from pyiceberg.types import IntegerType, LongType, NestedField, StructType, TimestampNanoType, TimestampType
+from pyiceberg.types import (
+    IntegerType,
+    ListType,
+    LongType,
+    MapType,
+    NestedField,
+    StructType,
+    TimestampNanoType,
+    TimestampType,
+)
 
-from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
-from compactor.manifests.live_files import LiveFile
-from compactor.partitions import PartitionKey
 from compactor.planning.spark_misreads import misread
 from compactor.reasons import Refusal
-from compactor.rewrite.tasks.spark_checks import misread_units
+from compactor.rewrite.tasks.spark_checks import misread_footers
 from compactor.storage.opening import byte_store_for
 from compactor.table_names import TableName
+from tests.unit.rewrite.live_file import KEY, live
 
-KEY = PartitionKey(0, "[1]")
 MICROSECONDS = Schema(NestedField(1, "id", LongType()), NestedField(2, "ts", TimestampType()))
 NANOSECONDS = Schema(NestedField(1, "id", LongType()), NestedField(2, "ts", TimestampNanoType()))
 BOTH = Schema(NestedField(1, "ts", TimestampType()), NestedField(2, "ns", TimestampNanoType()))
-
-
-def live(path: str = "file", size: int = 1, **more: Any) -> LiveFile:
-    values = {
-        "manifest_path": "manifest", "status": Status.ADDED, "snapshot_id": 1, "data_sequence_number": 1,
-        "content": Content.DATA, "path": path, "file_format": "parquet", "key": KEY, "partition": (1,), "records": 1,
-        "size": size, "sort_order_id": None, "encrypted": False, "equality_ids": (), "applies_to": None,
-    }  # fmt: skip
-    return LiveFile(FileEntry(**{**values, **more}))
 
 
 def table_of(*, transform: Any = None, properties: dict[str, str] | None = None, outer: bool, inner: bool) -> TableView:
@@ -50,6 +47,28 @@ def table_of(*, transform: Any = None, properties: dict[str, str] | None = None,
     # PyIceberg gives the columns ids of its own, the same ones here.
     metadata = new_table_metadata(schema, by, UNSORTED_SORT_ORDER, "file:///table", properties or {})
     return TableView(TableName("lake", ("db",), "t"), metadata, "", Any)  # type: ignore[arg-type]
+
+
+def numbered(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
+    return pa.field(name, kind, metadata={"PARQUET:field_id": str(field_id)})
+
+
+def map_to(struct: pa.DataType) -> pa.DataType:
+    return pa.map_(numbered("key", pa.int64(), 3).with_nullable(False), numbered("value", struct, 2))
+
+
+def without_ids(table: pa.Table) -> pa.Table:
+    """The table with field ids at no level."""
+
+    def bare(kind: pa.DataType) -> pa.DataType:
+        if pa.types.is_struct(kind):
+            return pa.struct([(each.name, bare(each.type)) for each in kind])
+        if pa.types.is_map(kind):
+            return pa.map_(bare(kind.key_type), bare(kind.item_type))
+        return pa.list_(bare(kind.value_type)) if pa.types.is_list(kind) else kind
+
+    fields = [pa.field(each.name, bare(each.type)) for each in table.schema]
+    return pa.table([pa.nulls(table.num_rows, each.type) for each in fields], schema=pa.schema(fields))
 
 
 def reason(found: Refusal | None) -> str | None:
@@ -98,7 +117,7 @@ def units(folder: Path, schema: Schema, columns: dict[str, tuple[pa.DataType, in
     path = folder / "file.parquet"
     pq.write_table(pa.table([pa.nulls(1, kind) for kind, _ in columns.values()], schema=arrow), path)
     file = live(path.as_uri(), path.stat().st_size, **more)
-    return reason(misread_units(byte_store_for(path.as_uri(), {}), schema, [file]))
+    return reason(misread_footers(byte_store_for(path.as_uri(), {}), schema, [file], None))
 
 
 @pytest.mark.parametrize("field_id", [2, None])
@@ -156,14 +175,59 @@ def test_milliseconds_that_may_overflow(
     pq.write_table(rows, path, write_statistics=statistics, version=version)
     file = live(path.as_uri(), path.stat().st_size)
     store = byte_store_for(path.as_uri(), {})
-    assert reason(misread_units(store, MICROSECONDS, [file])) == expected
+    assert reason(misread_footers(store, MICROSECONDS, [file], None)) == expected
     other = Schema(NestedField(1, "id", LongType()), NestedField(3, "ts", TimestampType()))
-    assert field_id is None or misread_units(store, other, [file]) is None
+    assert field_id is None or misread_footers(store, other, [file], None) is None
+
+
+STRUCT = StructType(NestedField(4, "z", LongType()))
+NESTED = StructType(NestedField(3, "other", LongType()), NestedField(2, "s", STRUCT))
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize(("child", "expected"), [(5, "struct_fields_replaced"), (4, None)])
+@pytest.mark.parametrize(
+    ("kind", "around"),
+    [
+        (STRUCT, lambda struct: struct),
+        (NESTED, lambda struct: pa.struct([numbered("other", pa.int64(), 3), numbered("s", struct, 2)])),
+        (ListType(2, STRUCT), lambda struct: pa.list_(numbered("element", struct, 2))),
+        (MapType(3, LongType(), 2, STRUCT), map_to),
+        (
+            ListType(6, MapType(3, LongType(), 2, STRUCT)),
+            lambda struct: pa.list_(numbered("element", map_to(struct), 6)),
+        ),
+    ],
+)
+def test_a_struct_without_any_column_of_the_table(
+    tmp_path: Path, kind: Any, around: Any, child: int, expected: str | None, by_name: bool
+) -> None:
+    """Iceberg leaves out a group of which it reads no column: a struct that is there becomes null."""
+    schema = Schema(NestedField(7, "id", LongType()), NestedField(1, "c", kind))
+    names = {4: "z", 5: "y"}
+    stored = around(pa.struct([numbered(names[child], pa.int64(), child)]))
+    rows = pa.schema([numbered("id", pa.int64(), 7), numbered("c", stored, 1)])
+    path = tmp_path / "file.parquet"
+    table = pa.table([pa.nulls(1, pa.int64()), pa.nulls(1, stored)], schema=rows)
+    if by_name:
+        table = without_ids(table)
+    pq.write_table(table, path, store_schema=False)
+    file = live(path.as_uri(), path.stat().st_size)
+    mapping = schema.name_mapping.model_dump_json()
+    assert reason(misread_footers(byte_store_for(path.as_uri(), {}), schema, [file], mapping)) == expected
+
+
+def test_a_struct_that_a_file_lacks_is_no_struct_without_columns(tmp_path: Path) -> None:
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "c", STRUCT))
+    path = tmp_path / "file.parquet"
+    pq.write_table(pa.table([[1]], schema=pa.schema([numbered("id", pa.int64(), 1)])), path)
+    file = live(path.as_uri(), path.stat().st_size)
+    assert misread_footers(byte_store_for(path.as_uri(), {}), schema, [file], None) is None
 
 
 def test_files_whose_footers_cannot_be_read_are_left_to_spark(tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
     path.write_bytes(b"no Parquet at all")
     store = byte_store_for(path.as_uri(), {})
-    assert misread_units(store, MICROSECONDS, [live(path.as_uri(), 17)]) is None
-    assert misread_units(store, MICROSECONDS, [live("file:///nowhere", 17, file_format="orc")]) is None
+    assert misread_footers(store, MICROSECONDS, [live(path.as_uri(), 17)], None) is None
+    assert misread_footers(store, MICROSECONDS, [live("file:///nowhere", 17, file_format="orc")], None) is None
