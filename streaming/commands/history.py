@@ -12,7 +12,6 @@ from typing import Any
 import click
 from rich import filesize
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from compactor.errors import InputError
@@ -21,7 +20,8 @@ from compactor.history.table import HistoryQuery
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from streaming.commands.options import OUTPUT, print_json, result_console
+from streaming.commands.console import PlainConsole, result_console, styled
+from streaming.commands.options import OUTPUT, print_json
 from streaming.wiring import history_table
 
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -88,7 +88,7 @@ def document(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "decided_at": row["decided_at"].isoformat()}
 
 
-def show(console: Console, name: TableName, rows: Iterable[Mapping[str, Any]]) -> None:
+def show(console: PlainConsole, name: TableName, rows: Iterable[Mapping[str, Any]]) -> None:
     table = Table(title=f"{name}: decisions, newest first", box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("decided at (UTC)", "partition", "decision", "why", "files", "size", "engine", "seconds", "run"):
         justify: Any = "right" if heading in {"files", "size", "seconds"} else "left"
@@ -105,7 +105,10 @@ def show(console: Console, name: TableName, rows: Iterable[Mapping[str, Any]]) -
             f"{row['seconds']:.2f}" if row["seconds"] is not None else "",
             (row["run_id"] or "")[:8],
         )
-    console.print(table if table.row_count else f"[bold]{name}[/]: no decisions in this time")
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print(styled(str(name), "bold"), ": no decisions in this time", sep="")
 
 
 def _became(before: int | None, after: int | None) -> str:
