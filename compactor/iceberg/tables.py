@@ -309,7 +309,8 @@ class Catalogs:
             yield self._loader(name.catalog)
         except (NoSuchTableError, NoSuchNamespaceError):
             known = ", ".join(self._properties)
-            raise TableMissingError(f"table {name} does not exist (catalogs configured: {known})") from None
+            dots = "; dots separate namespaces, a dot inside a name is not supported" if name.namespace[1:] else ""
+            raise TableMissingError(f"table {name} does not exist (catalogs configured: {known}){dots}") from None
         except FirnlineError:
             raise
         except Exception as error:  # any driver's error: the caller marks the table and retries

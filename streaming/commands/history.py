@@ -21,7 +21,7 @@ from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
 from streaming.commands.console import PlainConsole, result_console, styled
-from streaming.commands.options import OUTPUT, print_json
+from streaming.commands.options import OUTPUT, not_empty, print_json
 from streaming.wiring import history_table
 
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -55,7 +55,8 @@ def _moment(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--since", default="30d", show_default=True, callback=_moment, help="30d, 12h, 90m, or a time (ISO, UTC)."
 )
 @click.option("--until", callback=_moment, help="End, in the same form. Default: now.")
-@click.option("--partition", metavar="TEXT", help="Only partitions whose text contains TEXT, e.g. day=2024-01-15.")
+@click.option("--partition", metavar="TEXT", callback=not_empty("all partitions"),
+              help="Only partitions whose text contains TEXT, e.g. day=2024-01-15.")  # fmt: skip
 @click.option("--decision", type=click.Choice([DONE, DROPPED, SKIPPED]), help="Only decisions of this kind.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Most rows to show.")
 @OUTPUT

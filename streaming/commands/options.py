@@ -29,9 +29,21 @@ OUTPUT = click.option(
 )
 
 
+def not_empty(everything: str) -> Callable[[Any, Any, str | None], str | None]:
+    """A click callback that refuses an empty text. `everything`: what is meant if nothing is given."""
+
+    def check(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+        if text is not None and not text.strip():
+            raise click.BadParameter(f"it is empty; leave it out for {everything}")
+        return text
+
+    return check
+
+
 WHERE = click.option(
     "--where",
     metavar="EXPR",
+    callback=not_empty("the whole table"),
     help="Only partitions that can contain matching rows, e.g. \"day = '2024-01-15' AND id IN (1, 2)\". Selects files, "
     "never rows. Syntax: docs/where.md.",
 )

@@ -25,7 +25,7 @@ from compactor.iceberg.tables import Catalogs, FileSizes, TableView, file_sizes
 from compactor.lease.opening import known_deployment
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import partition_text
-from compactor.planning.engine import Engine
+from compactor.planning.engine import Engine, refused_request
 from compactor.planning.plan_table import PlannedGroup, TablePlan, with_engine
 from compactor.planning.policy import Policy
 from compactor.planning.tiered_policy import policy_of
@@ -45,7 +45,13 @@ COMMITS_LOOKED_AT = 200  # newest snapshots that are read to find out why files 
 
 
 def with_footers_read(plan: TablePlan) -> TablePlan:
-    """The plan with the engines that the files' footers allow, as `compact` will choose them."""
+    """The plan with the engines that the files' footers allow, as `compact` will choose them.
+
+    Raises:
+        InputError: the footers rule out the engine that was requested.
+        GiveUpError: a footer is damaged.
+        RetryError: the store does not answer.
+    """
     from compactor.rewrite.tasks.output_task import foreseen  # noqa: PLC0415 - imports pyarrow
     from compactor.rewrite.tasks.task_input import build_task_input  # noqa: PLC0415
 
@@ -56,6 +62,8 @@ def with_footers_read(plan: TablePlan) -> TablePlan:
         for index, files in enumerate(planned.file_group.tasks):
             not_spliced, not_encoded = foreseen(build_task_input(plan, planned, index, files[0].entry.path))
             if not_encoded is not None:
+                if plan.requested_engine != "auto":
+                    raise refused_request(plan.requested_engine, plan.table.name, not_encoded)
                 return with_engine(planned, Engine.SPARK, not_encoded.reason, not_encoded.sentence)
             if not_spliced is not None and planned.engine.kind is Engine.SPLICE:
                 settled = with_engine(planned, Engine.ENCODE, not_spliced.reason, not_spliced.sentence)

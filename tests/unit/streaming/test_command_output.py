@@ -6,6 +6,7 @@ import io
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -18,11 +19,11 @@ from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import DoubleType, NestedField, StringType
 
-from compactor.errors import GiveUpError
+from compactor.errors import GiveUpError, InputError
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.engine import Engine, EngineChoice
-from compactor.planning.plan_table import Request, TablePlan, plan_table
+from compactor.planning.plan_table import AS_THE_SERVICE, Request, TablePlan, plan_table
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.runner import WrittenOutput
 from compactor.runs.results import DroppedGroup, RunResult, checked_result, left_out
@@ -33,6 +34,7 @@ from streaming.commands import reports
 from streaming.commands.console import PlainConsole, printable
 from streaming.commands.options import fail
 
+CACHE = ManifestCache(1 << 20)
 ODD = ("[/b]", "[red]x", ":boom:", "a\nb", "\x1b[31m", "plain")
 SHOWN = ("k=[/b]", "k=[red]x", "k=:boom:", "k=a\\nb", "k=\\x1b[31m", "k=plain")
 
@@ -86,7 +88,7 @@ def plan_of(catalog: Catalog, table: str, least: int = 2) -> TablePlan:
     catalogs = Catalogs({"lake": {key: str(value) for key, value in catalog.properties.items()}})
     view = catalogs.load(TableName("lake", ("db",), table))
     values = PolicyValues(strategy="threshold", min_input_files=least)
-    return plan_table(view, values, ManifestCache(1 << 20), Request(explained=False))
+    return plan_table(view, values, CACHE, Request(explained=False))
 
 
 def printed(show: Any, *what: Any) -> str:
@@ -178,6 +180,28 @@ def test_why_partitions_are_left_alone_is_said_beside_what_is_done(config: Path,
     for text in (printed(reports.print_plan, plan), printed(reports.print_run, _all_done(plan), plan)):
         assert "left alone: 5 partitions\n  k=" in text
         assert "k=:boom:: 2 small files, due from 3\n" in text
+
+
+def test_a_plan_refuses_the_engine_that_a_run_would_refuse(config: Path) -> None:
+    for command in (("plan",), ("compact", "--dry-run")):
+        done = firnline(config, *command, "db.many", "--force", "--engine", "splice")
+        assert done.exit_code == 2
+        assert done.stdout == ""
+        assert "engine splice refuses a file group of lake.db.many: Files average " in done.stderr
+        assert done.stderr.endswith(" bytes: too small to copy; use --engine auto\n")
+    assert firnline(config, "plan", "db.many", "--force", "--engine", "encode").exit_code == 0
+
+
+def test_a_message_says_where_a_bad_filter_comes_from(catalog: Catalog, config: Path) -> None:
+    table = catalog.create_table(("db", "filtered"), Schema(NestedField(1, "k", StringType())))
+    asked = firnline(config, "plan", "db.filtered", "--where", "dya = 1").stderr
+    assert asked.startswith("firnline: --where 'dya = 1' is not a filter over lake.db.filtered")
+    view = plan_of(catalog, "filtered").table
+    with pytest.raises(InputError, match=r"^the request's filter 'dya = 2' is not a filter over"):
+        plan_table(view, PolicyValues(), CACHE, replace(AS_THE_SERVICE, where="dya = 2"))
+    table.transaction().set_properties({"firnline.policy.where": "dya = 3"}).commit_transaction()
+    asked = firnline(config, "compact", "db.filtered").stderr
+    assert asked.startswith("firnline: table property firnline.policy.where 'dya = 3' is not a filter over")
 
 
 def _all_done(plan: TablePlan) -> RunResult:
