@@ -84,11 +84,14 @@ class InputError(FirnlineError):
 
 
 @contextmanager
-def retried(what: str, reason: Reason) -> Iterator[None]:
-    """Raise any other error in the block (of a store, catalog or decoder) as a RetryError: `what`, then the error."""
+def retried(what: str, reason: Reason, remedy: str = "") -> Iterator[None]:
+    """Raise any other error in the block (of a store, catalog or decoder) as a RetryError: `what`, then the error.
+
+    `remedy`: the end of the sentence.
+    """
     try:
         yield
     except FirnlineError:
         raise
     except Exception as error:
-        raise RetryError(f"{what}: {error}", reason=reason) from error
+        raise RetryError(f"{what}: {error}{remedy}", reason=reason) from error

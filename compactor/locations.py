@@ -1,6 +1,9 @@
-"""File locations as tables spell them: whether a location is local, and its path."""
+"""File locations as tables spell them: whether a location is local, and its path. Folders of the user."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
 
 
 def is_local(location: str) -> bool:
@@ -13,6 +16,15 @@ def plain_path(location: str) -> str:
     if location.startswith("file:"):
         return "/" + location.removeprefix("file:").lstrip("/")
     return location
+
+
+def user_folder(variable: str, otherwise: str) -> Path:
+    """The folder that a variable of the XDG Base Directory Specification names.
+
+    If it names none, or no absolute path (which the specification says to ignore): `otherwise` in the home folder.
+    """
+    named = os.environ.get(variable, "")
+    return Path(named) if named.startswith("/") else Path.home() / otherwise
 
 
 def attempt_location(location: str, attempt: int) -> str:

@@ -89,8 +89,11 @@ class PartitionLayout:
         return tuple(from_json(kind, value) for kind, value in zip(self.types, key.tuple_json, strict=True))
 
     def readable(self, key: PartitionKey) -> dict[str, JsonValue]:
-        """Field name → value, for display and JSON output. `{}` if unpartitioned."""
-        return dict(zip(self.names, key.tuple_json, strict=True))
+        """Field name → value, for display and JSON output. `{}` if unpartitioned.
+
+        JSON has no NaN and no infinity: they are the texts `NaN`, `Infinity` and `-Infinity`.
+        """
+        return dict(zip(self.names, map(_finite, key.tuple_json), strict=True))
 
     def not_as_json(self, key: PartitionKey) -> str | None:
         """Why Iceberg cannot read this partition from JSON, and so commits no file of it; None if it can."""
@@ -107,8 +110,14 @@ class PartitionLayout:
 
 
 def partition_text(partition: Mapping[str, JsonValue]) -> str:
-    """Partition as text for reports, logs and the history."""
-    return ", ".join(f"{name}={value}" for name, value in partition.items()) or "(unpartitioned)"
+    """Partition as text for reports, logs and the history; a null is `null`."""
+    values = ((name, "null" if value is None else value) for name, value in partition.items())
+    return ", ".join(f"{name}={value}" for name, value in values) or "(unpartitioned)"
+
+
+def _finite(value: JsonValue) -> JsonValue:
+    """The value; `NaN`, `Infinity` and `-Infinity` as text."""
+    return json.dumps(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _result_type(field_type: Any) -> PrimitiveType:

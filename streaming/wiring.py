@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from compactor.history.table import HistoryTable
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.owner import Owner
 from compactor.lease.right import UNLIMITED, CommitRight
+from compactor.locations import user_folder
 from compactor.locks.flink_locks import Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.manifests.disk import ManifestDisk
@@ -167,8 +167,7 @@ def in_flight_records(settings: Settings, checkpoint: str, clock: Callable[[], f
     """The in-flight records beside the checkpoint; without one, in the user's state folder."""
     folder = f"{checkpoint}/in-flight"
     if not checkpoint:
-        state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        folder = f"file://{state}/firnline/in-flight"
+        folder = f"file://{user_folder('XDG_STATE_HOME', '.local/state')}/firnline/in-flight"
     return InFlightRecords(folder, Owner.this_process(), settings.service.lease_seconds, clock)
 
 
@@ -191,8 +190,8 @@ def manifest_disk(settings: WorkSettings) -> ManifestDisk | None:
     service = settings.service
     if not service.manifest_disk_bytes:
         return None
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(service.manifest_disk_folder or f"{cache}/firnline/manifests")
+    own = user_folder("XDG_CACHE_HOME", ".cache") / "firnline" / "manifests"
+    folder = Path(service.manifest_disk_folder) if service.manifest_disk_folder else own
     return ManifestDisk(folder, service.manifest_disk_bytes)
 
 

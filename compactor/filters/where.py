@@ -98,8 +98,10 @@ class Where:
         return self.table.layouts()
 
 
-def bind_where(table: TableView, text: str | None) -> Where:
+def bind_where(table: TableView, text: str | None, origin: str = "where") -> Where:
     """Bind a filter's text to the table's current schema; without text, everything matches.
+
+    `origin`: what the filter was given as, for messages.
 
     Raises:
         InputError: `bad_filter`: the text cannot be read, names no column of the table, or compares one with a constant
@@ -112,7 +114,7 @@ def bind_where(table: TableView, text: str | None) -> Where:
         return Where(table, text, narrowed(bind(schema, parse_filter(text))))
     except (ValueError, ArithmeticError, RecursionError) as error:
         raise InputError(
-            f"where {text!r} is not a filter over {table.name}: {error or 'it is nested too deeply'}\n"
+            f"{origin} {text!r} is not a filter over {table.name}: {error or 'it is nested too deeply'}\n"
             f"write e.g. {_example(schema)}; columns: {', '.join(schema.column_names)}{_partition_fields(table)}",
             reason=Reason.BAD_FILTER,
         ) from None

@@ -37,8 +37,8 @@ COLUMNS: tuple[tuple[str, IcebergType, str], ...] = (
     ("decided_at", TimestamptzType(), "When it was decided; for `done`, when it was committed."),
     ("table_name", StringType(), "catalog.namespace.table"),
     ("spec_id", IntegerType(), "The partition spec; null: the whole table."),
-    ("partition", StringType(), "`day=2024-01-15, id_bucket=3`, `(unpartitioned)`; null: the whole table."),
-    ("partition_json", StringType(), 'The same as JSON: `{"day": "2024-01-15", "id_bucket": 3}`.'),
+    ("partition", StringType(), "`day=2024-01-15, k=null`, `(unpartitioned)`; null: the whole table."),
+    ("partition_json", StringType(), 'The same as JSON: `{"day": "2024-01-15", "k": null}`; NaN is a text.'),
     ("branch", StringType(), "The branch of the files; null for the whole table or a skipped partition."),
     ("decision", StringType(), "`done`, `dropped` (planned or started, not committed) or `skipped` (not rewritten)."),
     ("reason", StringType(), "One word; the table of rows above lists them."),
@@ -124,18 +124,22 @@ class HistoryTable:
             RetryError: the catalog does not answer.
         """
         with retried(f"history table {self.name} cannot be loaded", Reason.HISTORY):
-            table = self._load()
+            return self._checked() is not None
+
+    def _checked(self) -> Table | None:
+        """The table; None if it does not exist. Raises InputError if it is not a history."""
+        table = self._load()
         if table is None:
-            return False
+            return None
         found = {field.name: field.field_type for field in table.schema().fields}
         wrong = [name for name, kind, _ in COLUMNS if found.get(name) != kind]
         if wrong:
             raise InputError(
-                f"history.table: {self.name} is not a history: column {wrong[0]} is missing or has another type; name "
-                "a table that does not exist yet",
+                f"history.table: {self.name} is not a history table of firnline: column {wrong[0]} is missing or has "
+                "another type; name a table that does not exist yet",
                 reason=Reason.BAD_SETTING,
             )
-        return True
+        return table
 
     def append(self, decisions: Sequence[Decision], batch_id: str) -> None:
         """Append in one commit; create the table if it was dropped. Does nothing if `batch_id` was appended before.
@@ -158,11 +162,11 @@ class HistoryTable:
         """At most `query.limit` rows, newest first. Rows of a partition include rows about the whole table.
 
         Raises:
-            InputError: the history does not exist yet.
+            InputError: the history does not exist yet, or the table is not a history.
             RetryError: the history cannot be read.
         """
         with retried(f"history table {self.name} cannot be read", Reason.HISTORY):
-            table = self._load()
+            table = self._checked()
             if table is None:
                 raise InputError(f"history table {self.name} does not exist yet: no decision was recorded")
             scan = table.scan(query.row_filter, selected_fields=tuple(name for name, _, _ in COLUMNS))

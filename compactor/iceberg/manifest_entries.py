@@ -25,7 +25,7 @@ from pyiceberg.types import DoubleType, IcebergType
 
 from compactor.errors import retried
 from compactor.iceberg.avro_reference import CompleteAvroFile
-from compactor.iceberg.manifest_lists import first_row_id
+from compactor.iceberg.manifest_lists import RESTORE, first_row_id
 from compactor.partitions import PartitionKey, PartitionLayout
 from compactor.reasons import Reason
 
@@ -132,7 +132,7 @@ def read_entries(io: FileIO, manifest: ManifestFile, *, careful: bool = False) -
         RetryError: the file cannot be read or decoded.
     """
     with (
-        retried(f"manifest {manifest.manifest_path} cannot be read", Reason.MANIFEST_UNREADABLE),
+        retried(f"manifest {manifest.manifest_path} cannot be read", Reason.MANIFEST_UNREADABLE, RESTORE),
         _ManifestReader(
             io.new_input(manifest.manifest_path),
             MANIFEST_ENTRY_SCHEMAS[READ_VERSION],

@@ -14,6 +14,8 @@ from pyiceberg.manifest import MANIFEST_LIST_FILE_SCHEMAS, ManifestContent, Mani
 
 from compactor.iceberg.avro_reference import CompleteAvroFile
 
+RESTORE: Final = "; if the file is missing or damaged, restore it, or roll the table back to a snapshot without it"
+"""The remedy for a manifest or manifest list that cannot be read."""
 ROW_LINEAGE_VERSION: Final = 3
 _SCHEMA: Final = MANIFEST_LIST_FILE_SCHEMAS[ROW_LINEAGE_VERSION]
 _FIRST_ROW_ID: Final = [field.name for field in _SCHEMA.fields].index("first_row_id")

@@ -23,7 +23,7 @@ from pyiceberg.transforms import VoidTransform
 from compactor.credentials.shared_file_systems import sharing
 from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError, retried
 from compactor.iceberg.conditional_load import Loaded, TableLoader
-from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION, read_manifest_list
+from compactor.iceberg.manifest_lists import RESTORE, ROW_LINEAGE_VERSION, read_manifest_list
 from compactor.iceberg.namespaces import Namespace, listed_tables, refuses
 from compactor.iceberg.open_catalog import open_catalog
 from compactor.iceberg.rest_catalog import concerns_catalog, refuses_login
@@ -113,7 +113,8 @@ class TableView:
         found = self._last_list.get(location)
         if found is not None:
             return found
-        with retried(f"the manifest list {location} of {self.name} cannot be read", Reason.MANIFEST_UNREADABLE):
+        what = f"the manifest list {location} of {self.name} cannot be read"
+        with retried(what, Reason.MANIFEST_UNREADABLE, RESTORE):
             found = tuple(read_manifest_list(self.io, location))
         self._last_list.clear()  # one list at a time: a walk over thousands of snapshots must not keep them all
         self._last_list[location] = found
@@ -318,7 +319,8 @@ class Catalogs:
             yield self._loader(name.catalog)
         except (NoSuchTableError, NoSuchNamespaceError):
             known = ", ".join(self._properties)
-            raise TableMissingError(f"table {name} does not exist (catalogs configured: {known})") from None
+            dots = "; dots separate namespaces, a dot inside a name is not supported" if name.namespace[1:] else ""
+            raise TableMissingError(f"table {name} does not exist (catalogs configured: {known}){dots}") from None
         except FirnlineError:
             raise
         except Exception as error:  # any driver's error: the caller marks the table and retries

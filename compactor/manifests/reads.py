@@ -15,7 +15,7 @@ from pyiceberg.manifest import ManifestFile
 
 from compactor.errors import retried
 from compactor.iceberg.manifest_entries import file_entry, read_entries
-from compactor.iceberg.manifest_lists import first_row_id
+from compactor.iceberg.manifest_lists import RESTORE, first_row_id
 from compactor.iceberg.tables import TableView
 from compactor.locations import is_local
 from compactor.manifests.columns import EntryColumns
@@ -86,7 +86,8 @@ def fetch(io: FileIO, manifest: ManifestFile) -> RawManifest:
         RetryError: the store cannot read them.
     """
     path = manifest.manifest_path
-    with retried(f"manifest {path} cannot be read", Reason.MANIFEST_UNREADABLE), io.new_input(path).open() as stream:
+    what = f"manifest {path} cannot be read"
+    with retried(what, Reason.MANIFEST_UNREADABLE, RESTORE), io.new_input(path).open() as stream:
         return RawManifest(manifest, stream.read())
 
 
@@ -109,7 +110,7 @@ def decode(io: FileIO, wanted: Sequence[Wanted], raws: Sequence[RawManifest]) ->
 def _by_reference(io: FileIO, wanted: Wanted) -> EntryColumns:
     path = wanted.manifest.manifest_path
     entries = read_entries(io, wanted.manifest, careful=True)
-    with retried(f"manifest {path} cannot be read", Reason.MANIFEST_UNREADABLE):  # a value that is not valid
+    with retried(f"manifest {path} cannot be read", Reason.MANIFEST_UNREADABLE, RESTORE):  # a value that is not valid
         return EntryColumns.of(path, wanted.layout, (file_entry(entry, path, wanted.layout) for entry in entries))
 
 

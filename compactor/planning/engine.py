@@ -19,7 +19,8 @@ from compactor.partitions import LOST_COLUMN, NOT_FINITE, PartitionKey
 from compactor.planning.compared_columns import not_compared
 from compactor.planning.delete_rules import few_deletes
 from compactor.planning.spark_misreads import misread
-from compactor.reasons import Reason
+from compactor.reasons import Reason, Refusal
+from compactor.table_names import TableName
 
 DELETES_CARRIED = "few rows are deleted: they are copied, and deleted in the output"
 ENGINES_TO_ASK_FOR = ("auto", "splice", "encode", "spark")
@@ -85,6 +86,14 @@ def choose_engine(
     if deletes is not None:
         return EngineChoice(Engine.ENCODE, *deletes)
     return EngineChoice(Engine.SPLICE, Reason.ROW_GROUPS_COPIED, "Parquet of one schema, nothing to decode")
+
+
+def refused_request(engine: str, table: TableName, refusal: Refusal) -> InputError:
+    """The error of a request for an engine that the files themselves rule out; `plan` and runs raise it."""
+    sentence = refusal.sentence.rstrip(".")
+    return InputError(
+        f"engine {engine} refuses a file group of {table}: {sentence}; use --engine auto", reason=refusal.reason
+    )
 
 
 def _not_for_arrow(

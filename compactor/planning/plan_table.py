@@ -10,7 +10,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 
 from compactor.events import ManifestsRead
 from compactor.filters.selection import Selection, count_selection
-from compactor.filters.where import bind_where
+from compactor.filters.where import Where, bind_where
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.iceberg.tables import FileSizes, TableView, file_sizes
 from compactor.manifests.cache import ManifestCache
@@ -23,7 +23,7 @@ from compactor.planning.planner import FileGroup, GroupLimits, Plan, make_plan, 
 from compactor.planning.replace_order import tail_of
 from compactor.planning.tiered_policy import policy_of
 from compactor.reasons import Reason
-from compactor.settings.policy import PolicyValues
+from compactor.settings.policy import POLICY_PROPERTY, PolicyValues
 from compactor.timing import Stages
 
 
@@ -33,6 +33,7 @@ class Request:
 
     Attributes:
         where: Filter; None is the policy's own filter.
+        where_from: What the filter was given as, for messages.
         force: Merge all small files, due or not.
         strategy: The policy's strategy; thresholds by default, since a single run has no later run to leave work to.
             None is the table's own policy, as in the service.
@@ -42,6 +43,7 @@ class Request:
     """
 
     where: str | None = None
+    where_from: str = "--where"
     force: bool = False
     engine: str = "auto"
     strategy: str | None = "threshold"
@@ -52,7 +54,7 @@ class Request:
 
 
 DANGLING_FROM = 8  # beside an active writer, a commit for fewer delete files is not worth the risk of a conflict
-AS_THE_SERVICE = Request(strategy=None, explained=False)
+AS_THE_SERVICE = Request(where_from="the request's filter", strategy=None, explained=False)
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def plan_table(
     if request.rewrite_all:  # a person who asks for every file asks for files without deletes, as Spark's action writes
         policy = policy.model_copy(update={"carried_delete_ratio": 0.0})
     sizes = file_sizes(policy, table.properties)
-    where = bind_where(table, request.where or policy.where)
+    where = _where(table, policy, request)
     inventory = take_inventory(table, cache, where, stages)
     if _has_older_deletes(table, inventory):
         policy = policy.model_copy(update={"carried_delete_ratio": 0.0})
@@ -184,6 +186,14 @@ def plan_table(
         dangling_from=_dangling_from(table, policy, request, wall_clock()),
         most_commits=_most_commits(table, policy, request.grant),
     )
+
+
+def _where(table: TableView, policy: PolicyValues, request: Request) -> Where:
+    if request.where:
+        return bind_where(table, request.where, request.where_from)
+    own = POLICY_PROPERTY + "where"
+    origin = f"table property {own}" if own in table.properties else "setting policy.where"
+    return bind_where(table, policy.where, origin)
 
 
 def _has_older_deletes(table: TableView, inventory: Inventory) -> bool:

@@ -99,8 +99,17 @@ def make_plan(inventory: Inventory, policy: Policy, limits: GroupLimits, now: fl
         ]
         groups.extend(made)
         if not made:
-            unplanned[key] = choice.why
+            unplanned[key] = f"{choice.why}{_but_alone(choice.files, limits)}"
     return Plan(tuple(sorted(groups, key=_ORDERS[limits.order])), unplanned)
+
+
+def _but_alone(files: Sequence[LiveFile], limits: GroupLimits) -> str:
+    """Why files that the policy chose make no file group, as the end of a sentence."""
+    if not files:
+        return ""
+    if all(len(group) == 1 for group in _chunks(files, limits.bytes, limits.files)):
+        return f", but no two in a row fit into a file group of max_file_group_size ({limits.bytes} bytes)"
+    return ", but each would be an output of its own"
 
 
 _ORDERS: Mapping[str, Callable[[FileGroup], int]] = {

@@ -6,6 +6,7 @@ Small output tasks are bundled (bundles.py): one Spark task writes them one afte
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -15,6 +16,8 @@ from dataclasses import dataclass, field
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from compactor.errors import FirnlineError, GiveUpError, StoppedError
+from compactor.locations import plain_path
+from compactor.partitions import partition_text
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
@@ -41,6 +44,10 @@ OUT_OF_MEMORY = (
     "; its worker was killed twice, most likely because the host or container has too little memory for this file "
     "group: raise the memory of the container or spark.executor.memoryOverhead, or lower the target file size"
 )
+RESTORE = "; restore the file, or remove it from the table; compact other partitions with --where"
+MOST_SUSPECTS = 10
+_UNREADABLE = re.compile(r"NotFoundException|apache\.(?:parquet|orc|avro)\.|is not a Parquet file")
+"""In the errors of readers whose file is missing or damaged."""
 LOOK_SECONDS = 1.0
 MOST_THREADS = 1024  # one waits for each Spark job
 
@@ -222,7 +229,7 @@ class OutputJobs:
             self._queue.put_back(tasks)
 
     def _fail(self, task: TaskId, error: Exception) -> None:
-        self._failed.setdefault(task.group, _as_firnline_error(self.plan, error))
+        self._failed.setdefault(task.group, _as_firnline_error(self.plan, task, error))
 
     def _waits(self) -> bool:
         self.moved()
@@ -248,19 +255,32 @@ def _costs_its_group(error: Exception) -> bool:
     return isinstance(error, GiveUpError) or not (isinstance(error, FirnlineError) or lost_jvm)
 
 
-def _as_firnline_error(plan: TablePlan, error: Exception) -> FirnlineError:
-    if isinstance(error, FirnlineError):
+def _as_firnline_error(plan: TablePlan, task: TaskId, error: Exception) -> FirnlineError:
+    if isinstance(error, FirnlineError) and error.reason is not Reason.INPUT_MISSING:
         return error
     reason, remedy = _reason_of(error)
-    failure = GiveUpError(
-        f"rewriting a file group of {plan.table.name} failed: {first_line(error)}{remedy}", reason=reason
-    )
+    group, cause = plan.groups[task.group].file_group, first_line(error).rstrip(".")
+    if not remedy and (reason is Reason.INPUT_MISSING or _UNREADABLE.search(cause)):
+        paths = [file.entry.path for file in group.tasks[task.position]]
+        remedy = f"{_suspects(cause, paths)}{RESTORE}"
+    where = f"a file group of {plan.table.name} ({partition_text(group.partition)})"
+    failure = GiveUpError(f"rewriting {where} failed: {cause}{remedy}", reason=reason)
     failure.__cause__ = error
     return failure
 
 
+def _suspects(cause: str, paths: Sequence[str]) -> str:
+    """The files that may be meant by an error that names none."""
+    if any(plain_path(path) in cause for path in paths):
+        return ""
+    more = f" and {len(paths) - MOST_SUSPECTS} more" if len(paths) > MOST_SUSPECTS else ""
+    return f" in one of {', '.join(paths[:MOST_SUSPECTS])}{more}"
+
+
 def _reason_of(error: Exception) -> tuple[Reason, str]:
     """The reason for which a Spark job failed, and the remedy as the end of a sentence."""
+    if isinstance(error, FirnlineError):
+        return error.reason, ""
     if isinstance(error, Py4JJavaError):
         if exception_class(error) == UNSUPPORTED:
             return Reason.TYPE_NOT_SUPPORTED, ""  # Spark has neither time nor nanoseconds

@@ -80,7 +80,7 @@ class RunResult:
     rewrite_seconds: float
     commit_seconds: float
     dropped: tuple[DroppedGroup, ...] = ()
-    commits: int = 1
+    commits: int = 0
     delete_files_removed: int = 0
 
     @property

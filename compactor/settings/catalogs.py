@@ -20,6 +20,9 @@ _NESSIE: Final = (
 )
 _DATABASES: Final = re.compile(r"(?:sqlite|postgres(?:ql)?|mysql|mariadb)(?:\+\w+)?://.*")
 _DATABASE_EXAMPLE: Final = "postgresql+psycopg2://user@host/database or sqlite:////folder/catalog.db"
+_EXAMPLES: Final = {"rest": "http://catalog:8181", "sql": _DATABASE_EXAMPLE}
+"""Addresses by type. Spark and PyIceberg's REST client get the properties alone, so PyIceberg's own settings do not
+count."""
 _NAME: Final = re.compile(r"[\w-]+")
 
 
@@ -109,8 +112,10 @@ def _check_address(properties: Mapping[str, str]) -> None:
     if problem is not None:
         raise KeyProblemError(("type",), problem)
     found = None
-    if kind == "rest" and uri:
-        found = address_problem(uri, ("http", "https"), "http://catalog:8181")
+    if kind in _EXAMPLES and not uri and "type" in properties:  # without a type, PyIceberg's own settings may say all
+        found = f"this key is missing: write e.g. {_EXAMPLES[kind]}"
+    elif kind == "rest" and uri:
+        found = address_problem(uri, ("http", "https"), _EXAMPLES["rest"])
     elif kind == "hive":
         hosts = uri.split(",") if uri else []
         problems = (address_problem(host.strip(), ("thrift",), "thrift://metastore:9083") for host in hosts)

@@ -19,7 +19,7 @@ _BROKER: Final = re.compile(
     r"(?:(?:PLAINTEXT|SSL|SASL_PLAINTEXT|SASL_SSL)://)?(?:\[[0-9A-Fa-f:.]+\]|[\w.-]+):(\d{1,5})"
 )
 _MASTER: Final = re.compile(
-    r"local|local\[(?:\d+|\*)(?:,\s*\d+)?\]|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|k8s://\S+"
+    r"local|local\[(?:0*[1-9]\d*|\*)(?:,\s*0*[1-9]\d*)?\]|local-cluster\[\s*\d+\s*,\s*\d+\s*,\s*\d+\s*\]|yarn|k8s://\S+"
     r"|spark://[\w.-]+:\d+(?:,[\w.-]+:\d+)*"
 )
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

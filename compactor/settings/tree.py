@@ -27,7 +27,7 @@ from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.redaction import remember, secrets_in
 from compactor.settings.catalogs import EXAMPLE, Properties, checked_catalogs
-from compactor.settings.environment import put_environment
+from compactor.settings.environment import CONFIG_FILE_VARIABLE, put_environment
 from compactor.settings.history import DAY_SECONDS, HistorySettings
 from compactor.settings.hooks import HookSettings
 from compactor.settings.http import HttpSettings
@@ -386,5 +386,7 @@ def load_with_sources(path: Path | None, environment: Mapping[str, str] | None =
             return Loaded(Settings.model_validate(sources.values), sources)
         except ValidationError as error:
             problems = explained(error, Settings, sources)
+    if path is None and "catalogs" not in sources.values:
+        problems.append(f"no settings file is given: name one with -c FILE, or in {CONFIG_FILE_VARIABLE}")
     where = f" in {path}" if path else ""
     raise InputError("\n  ".join([f"settings{where} are not valid:", *problems]), reason=Reason.BAD_SETTING)

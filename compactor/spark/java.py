@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from compactor.errors import GiveUpError, InputError
+from compactor.locations import user_folder
 from compactor.reasons import Reason
 from compactor.spark.jar_digests import check_jars, checked
 
@@ -138,8 +139,7 @@ def jars_folder(jar_set: JarSet) -> Path:
     inside = Path(sys.prefix) / "share" / "firnline" / "jars"
     if (inside / name).is_dir() or os.access(sys.prefix, os.W_OK):
         return inside / name
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "firnline" / "jars" / name
+    return user_folder("XDG_CACHE_HOME", ".cache") / "firnline" / "jars" / name
 
 
 def fetch_jars(jar_set: JarSet) -> list[Path]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from compactor.credentials.credential import Credential, means_expired
 from compactor.credentials.renewing_file_io import vended_of
 from compactor.errors import GiveUpError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import Content, FileEntry
-from compactor.iceberg.tables import TableView
+from compactor.iceberg.tables import TableMissingError, TableView
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason
 
@@ -36,6 +37,7 @@ SILENCE = (
     "Status Code: 500",
     "Status Code: 503",
 )
+_JOB_ABORTED = re.compile(r"Job aborted due to stage failure: .*?\(TID \d+\) \([^)]*\): ")
 REFRESH_ENDPOINT = "client.refresh-credentials-endpoint"
 EXPIRES_AT = "s3.session-token-expires-at-ms"
 RENEWING_IN_JAVA = ("org.apache.iceberg.aws.s3.S3FileIO", "org.apache.iceberg.io.ResolvingFileIO")
@@ -61,6 +63,7 @@ class JavaTable:
         """Load the table through Spark's catalog.
 
         Raises:
+            TableMissingError: the table was dropped.
             RetryError: Spark's catalog cannot load it.
             ReplanError: the table was replaced, or its format version changed.
         """
@@ -113,6 +116,7 @@ class JavaTable:
         """Load the table with a new credential and, if the catalog refuses Java's login, with a new login.
 
         Raises:
+            TableMissingError: the table was dropped.
             RetryError: Spark's catalog cannot load it.
         """
         vended = vended_of(self.view.io)
@@ -121,6 +125,10 @@ class JavaTable:
             self.handle = _loaded(self.session, self.view)
             if vended is not None and vended.endpoint is not None:
                 _let_java_renew(self.handle.io(), vended.endpoint, self.jvm)
+        except CapturedException as error:
+            if "TABLE_OR_VIEW_NOT_FOUND" not in str(error):
+                raise
+            raise TableMissingError(f"table {self.view.name} does not exist: it was dropped since the plan") from error
         except Py4JJavaError as error:
             raise RetryError(
                 f"Spark cannot load {self.view.name}: {first_line(error)}; check the catalog's properties",
@@ -320,9 +328,10 @@ def exception_class(error: Exception) -> str:
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message."""
+    """The first line of an error's message, without what Spark says of the job and its tasks."""
     if isinstance(error, Py4JJavaError):
         message = str(error.java_exception.getMessage() or exception_class(error))
     else:
         message = str(error)
-    return message.strip().splitlines()[0] if message.strip() else type(error).__name__
+    line = message.strip().splitlines()[0] if message.strip() else type(error).__name__
+    return _JOB_ABORTED.sub("", line)

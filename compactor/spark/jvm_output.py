@@ -21,6 +21,9 @@ LONGEST_LINE = 1 << 20
 """Bytes. A longer line is cut, so that it cannot fill the memory."""
 DRAIN_SECONDS = 5.0
 STDERR = 2
+FIRST_LINES = 20
+NO_ERROR = ("WARNING:", "Picked up ", "NOTE: Picked up ")
+"""How lines begin that a JVM prints at its start and that are no error."""
 
 
 class Passage:
@@ -32,9 +35,20 @@ class Passage:
     def __init__(self, to: int) -> None:
         self._source, self.entrance = os.pipe()
         self._to = to
+        self._first: list[str] = []
         self._busy = threading.Lock()
         self._thread = threading.Thread(target=self._work, name="jvm-output", daemon=True)
         self._thread.start()
+
+    def fileno(self) -> int:
+        """The descriptor to write to, so that the passage can be the output of a child."""
+        return self.entrance
+
+    @property
+    def first_error(self) -> str:
+        """The first of the first lines that is no notice of a start; empty if there is none."""
+        said = (line.strip() for line in self._first)
+        return next((line for line in said if line and not line.startswith(NO_ERROR)), "")
 
     def drain(self) -> None:
         """Wait until everything that was printed so far has been passed on."""
@@ -59,7 +73,9 @@ class Passage:
                 return
 
     def _write(self, lines: list[bytes]) -> None:
-        data = b"".join(hide(line.decode("utf-8", "replace")).encode() + b"\n" for line in lines)
+        shown = [hide(line.decode("utf-8", "replace")) for line in lines]
+        self._first += shown[: FIRST_LINES - len(self._first)]
+        data = b"".join(line.encode() + b"\n" for line in shown)
         while data:
             try:
                 data = data[os.write(self._to, data) :]
@@ -70,12 +86,12 @@ class Passage:
 
 
 @contextmanager
-def output_without_secrets() -> Iterator[int]:
-    """A descriptor for the standard output and error of a child that starts in the block. Its lines go to stderr."""
+def output_without_secrets() -> Iterator[Passage]:
+    """The standard output and error of a child that starts in the block. Its lines go to stderr."""
     passage = Passage(os.dup(STDERR))
     atexit.register(passage.drain)
     try:
-        yield passage.entrance
+        yield passage
     finally:
         os.close(passage.entrance)  # the child has its own
         passage.drain()

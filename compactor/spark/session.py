@@ -11,10 +11,11 @@ from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from compactor.errors import RetryError
+from compactor.errors import InputError, RetryError
 from compactor.reasons import Reason
 from compactor.redaction import SECRET_NAMES, holds_secret, is_secret
 from compactor.settings.environment import ENVIRONMENT_PREFIX
@@ -54,6 +55,7 @@ def spark_session(settings: Settings, application: str = "firnline") -> SparkSes
     """Start (or reuse) the session that runs the stream and the output tasks.
 
     Raises:
+        InputError: the JVM, or a local Spark, does not start with these settings.
         RetryError: a cluster did not admit the application.
     """
     os.environ["JAVA_HOME"] = str(java_home())
@@ -67,9 +69,9 @@ def spark_session(settings: Settings, application: str = "firnline") -> SparkSes
     try:
         session = builder.getOrCreate()
     except Py4JError as error:
-        if settings.spark.master.startswith("local"):
-            raise
         cause = str(getattr(error, "java_exception", error)).splitlines()[0]
+        if settings.spark.master.startswith("local"):
+            raise _does_not_start(cause) from error
         raise RetryError(
             f"Spark's cluster {settings.spark.master} starts no application: {cause}; check spark.master, the network "
             "between both, and that spark.authenticate and its secret are the cluster's",
@@ -93,6 +95,9 @@ def _launch_jvm(conf: Mapping[str, str], passwords: Container[str]) -> None:
     """Start the JVM, unless this process has one. PySpark would put the whole configuration on its command line.
 
     PySpark has no public way to start the JVM before the context. `passwords`: variables that hold one.
+
+    Raises:
+        InputError: the JVM ends at once.
     """
     if SparkContext._gateway is not None:  # noqa: SLF001
         return
@@ -104,8 +109,20 @@ def _launch_jvm(conf: Mapping[str, str], passwords: Container[str]) -> None:
         )
     with _kept_out_of_environment(passwords), output_without_secrets() as output:
         arguments = SparkConf(loadDefaults=False).setAll(list(conf.items()))
-        gateway = launch_gateway(arguments, {"stdout": output, "stderr": output})
+        try:
+            gateway = launch_gateway(arguments, {"stdout": output, "stderr": output})
+        except PySparkRuntimeError as error:  # the JVM has ended
+            output.drain()
+            raise _does_not_start(output.first_error or str(error)) from error
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
+
+
+def _does_not_start(cause: str) -> InputError:
+    return InputError(
+        f"Spark does not start: {cause}; check spark.master, spark.conf (memory and options of Java) and the memory of "
+        "this host",
+        reason=Reason.BAD_SETTING,
+    )
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from typing import Any
 import click
 from pydantic import ValidationError
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
@@ -23,7 +22,8 @@ from compactor.table_names import TableName
 from compactor.whatif.assessment import Prices, Scenario, assess
 from compactor.whatif.table_history import commits_of
 from streaming.commands import reports
-from streaming.commands.options import OUTPUT, numbers, print_error, print_json, result_console
+from streaming.commands.console import PlainConsole, result_console
+from streaming.commands.options import OUTPUT, numbers, print_error, print_json
 from streaming.ledger.watched_tables import watched_tables
 from streaming.wiring import manifest_cache
 
@@ -67,7 +67,7 @@ def assess_tables(
     catalogs = Catalogs(settings.catalogs)
     bill = read_prices(prices)
     names = [TableName.parse(text, catalogs.names) for text in tables] or watched_tables(settings, catalogs)
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     documents, failed = [], []
     for name in track(names, "reading history", console=console, transient=True, disable=not console.is_terminal):
         try:
@@ -125,7 +125,7 @@ def _scenario(scenario: Scenario, prices: Prices | None) -> dict[str, Any]:
     }
 
 
-def show(console: Console, found: dict[str, Any]) -> None:
+def show(console: PlainConsole, found: dict[str, Any]) -> None:
     table = Table(
         box=SIMPLE_HEAD,
         pad_edge=False,

@@ -24,7 +24,8 @@ from compactor.settings.spark_options import RunOptions
 from compactor.settings.tree import Settings, load_settings, table_switch
 from compactor.spark.session import spark_session
 from streaming.commands import reports
-from streaming.commands.options import FAILED_SAFELY, OUTPUT, fail, print_json, result_console, rewrite_options
+from streaming.commands.console import result_console
+from streaming.commands.options import FAILED_SAFELY, OUTPUT, fail, print_json, rewrite_options
 from streaming.commands.plan import plan_of, show_plan
 from streaming.commands.progress import progress_display
 from streaming.logs.events import log_event
@@ -62,9 +63,9 @@ def compact(
             settings, made, cache, lambda done, total, _bytes: progress.update(bar, completed=done, total=total)
         )
     if output == "json":
-        print_json(reports.run_document(result))
+        print_json(reports.run_document(result, made))
     else:
-        reports.print_run(result_console(), result)
+        reports.print_run(result_console(), result, made)
     if result.dropped:
         fail(result.dropped[0].error, FAILED_SAFELY)
 

@@ -23,7 +23,8 @@ from compactor.runs.convert import ConversionResult, Converting
 from compactor.settings.tree import Settings, load_settings, table_switch
 from compactor.spark.session import spark_session
 from compactor.table_names import TableName
-from streaming.commands.options import OUTPUT, print_json, result_console
+from streaming.commands.console import printable, result_console, styled
+from streaming.commands.options import OUTPUT, print_json
 from streaming.commands.progress import progress_display
 from streaming.logs.events import log_event
 from streaming.wiring import check_turn, rewriting
@@ -124,17 +125,17 @@ def _show_plan(view: TableView, conversion: Conversion, output: str) -> None:
     }
     if output == "json":
         print_json(document)
-    elif not conversion.deletes and not conversion.refused:
-        click.echo(f"{view.name}: no equality deletes")
-    elif not conversion.deletes:
-        click.echo(
-            f"{view.name}: none of {conversion.refused} equality delete files can be converted: {conversion.why}"
-        )
-    else:
-        click.echo(
-            f"{view.name}: {len(conversion.deletes)} equality delete files; the key columns of {len(files)} data files "
+        return
+    if conversion.deletes:
+        found = (
+            f"{len(conversion.deletes)} equality delete files; the key columns of {len(files)} data files "
             f"({decimal(document['bytes_of_files'])}) would be searched"
         )
+    elif conversion.refused:
+        found = f"none of {conversion.refused} equality delete files can be converted: {conversion.why}"
+    else:
+        found = "no equality deletes"
+    click.echo(printable(f"{view.name}: {found}"))
 
 
 def _show(result: ConversionResult, output: str) -> None:
@@ -143,15 +144,15 @@ def _show(result: ConversionResult, output: str) -> None:
         return
     console = result_console()
     console.print(
-        f"[bold]{result.table}[/]: snapshot {result.snapshot_after}: {result.deletes_removed} equality delete files "
-        f"converted, {result.rows:,} rows of {result.files_hit} data files deleted by position",
-        highlight=False,
+        styled(str(result.table), "bold"),
+        f": snapshot {result.snapshot_after}: {result.deletes_removed} equality delete files converted, "
+        f"{result.rows:,} rows of {result.files_hit} data files deleted by position",
+        sep="",
     )
     share = result.bytes_read / max(1, result.bytes_searched)
     console.print(
         f"{result.files_searched} data files searched, {decimal(result.bytes_read)} read ({share:.1%}), "
         f"{result.seconds:.1f} s",
-        highlight=False,
     )
     if result.deletes_left:
-        console.print(f"[red]{result.deletes_left} not converted[/]: {result.why}", highlight=False)
+        console.print(styled(f"{result.deletes_left} not converted", "red"), f": {result.why}", sep="")

@@ -14,7 +14,8 @@ from compactor.runs.pauses import Pause, PauseFolder
 from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from streaming.commands import reports
-from streaming.commands.options import OUTPUT, exit_code, print_error, print_json, result_console
+from streaming.commands.console import result_console
+from streaming.commands.options import OUTPUT, exit_code, not_empty, print_error, print_json
 from streaming.commands.pause import pause_text
 from streaming.commands.progress import progress_display, reads_shown, shown
 from streaming.ledger.watched_tables import watched_tables
@@ -23,7 +24,7 @@ from streaming.wiring import manifest_cache
 
 
 @click.command()
-@click.argument("table", required=False)
+@click.argument("table", required=False, callback=not_empty("all tables"))
 @click.option("--why", is_flag=True, help="Also show why the files are small, and how writers can avoid it.")
 @OUTPUT
 @click.pass_obj

@@ -12,7 +12,6 @@ from typing import Any
 import click
 from rich import filesize
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
 from compactor.errors import InputError
@@ -21,7 +20,8 @@ from compactor.history.table import HistoryQuery
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from streaming.commands.options import OUTPUT, print_json, result_console
+from streaming.commands.console import PlainConsole, result_console, styled
+from streaming.commands.options import OUTPUT, not_empty, print_json
 from streaming.wiring import history_table
 
 UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -55,7 +55,8 @@ def _moment(_context: click.Context, _parameter: click.Parameter, text: str | No
     "--since", default="30d", show_default=True, callback=_moment, help="30d, 12h, 90m, or a time (ISO, UTC)."
 )
 @click.option("--until", callback=_moment, help="End, in the same form. Default: now.")
-@click.option("--partition", metavar="TEXT", help="Only partitions whose text contains TEXT, e.g. day=2024-01-15.")
+@click.option("--partition", metavar="TEXT", callback=not_empty("all partitions"),
+              help="Only partitions whose text contains TEXT, e.g. day=2024-01-15.")  # fmt: skip
 @click.option("--decision", type=click.Choice([DONE, DROPPED, SKIPPED]), help="Only decisions of this kind.")
 @click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="Most rows to show.")
 @OUTPUT
@@ -88,7 +89,7 @@ def document(row: Mapping[str, Any]) -> dict[str, Any]:
     return {**row, "decided_at": row["decided_at"].isoformat()}
 
 
-def show(console: Console, name: TableName, rows: Iterable[Mapping[str, Any]]) -> None:
+def show(console: PlainConsole, name: TableName, rows: Iterable[Mapping[str, Any]]) -> None:
     table = Table(title=f"{name}: decisions, newest first", box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("decided at (UTC)", "partition", "decision", "why", "files", "size", "engine", "seconds", "run"):
         justify: Any = "right" if heading in {"files", "size", "seconds"} else "left"
@@ -105,7 +106,10 @@ def show(console: Console, name: TableName, rows: Iterable[Mapping[str, Any]]) -
             f"{row['seconds']:.2f}" if row["seconds"] is not None else "",
             (row["run_id"] or "")[:8],
         )
-    console.print(table if table.row_count else f"[bold]{name}[/]: no decisions in this time")
+    if table.row_count:
+        console.print(table)
+    else:
+        console.print(styled(str(name), "bold"), ": no decisions in this time", sep="")
 
 
 def _became(before: int | None, after: int | None) -> str:

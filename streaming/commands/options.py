@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 import click
-from rich.console import Console
-from rich.markup import escape
 
 from compactor.errors import FirnlineError, InputError
 from compactor.settings.spark_options import run_options
 from compactor.table_names import MAIN
+from streaming.commands.console import PlainConsole, styled
 
-PIPED_WIDTH = 160
 BAD_INPUT, FAILED_SAFELY = 2, 3
 JSON_VERSION = 1
 """Of the JSON documents of all commands. New keys leave it as it is; a key that goes, or changes its meaning, raises
@@ -32,9 +29,21 @@ OUTPUT = click.option(
 )
 
 
+def not_empty(everything: str) -> Callable[[Any, Any, str | None], str | None]:
+    """A click callback that refuses an empty text. `everything`: what is meant if nothing is given."""
+
+    def check(_context: click.Context, _parameter: click.Parameter, text: str | None) -> str | None:
+        if text is not None and not text.strip():
+            raise click.BadParameter(f"it is empty; leave it out for {everything}")
+        return text
+
+    return check
+
+
 WHERE = click.option(
     "--where",
     metavar="EXPR",
+    callback=not_empty("the whole table"),
     help="Only partitions that can contain matching rows, e.g. \"day = '2024-01-15' AND id IN (1, 2)\". Selects files, "
     "never rows. Syntax: docs/where.md.",
 )
@@ -91,7 +100,10 @@ def numbers(kind: Callable[[str], Any], least: float) -> Callable[[Any, Any, str
 
 
 def print_error(error: FirnlineError) -> None:
-    Console(stderr=True).print(f"[bold red]firnline:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+    console, (first, *more) = PlainConsole(stderr=True), str(error).split("\n")
+    console.print(styled("firnline:", "bold red"), first, soft_wrap=True)
+    for line in more:
+        console.print(line, soft_wrap=True)
 
 
 def exit_code(error: FirnlineError) -> int:
@@ -106,10 +118,4 @@ def fail(error: FirnlineError, code: int | None = None) -> NoReturn:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Print the document of a command, with its version."""
-    click.echo(json.dumps({"version": JSON_VERSION, **document}, indent=2, ensure_ascii=False))
-
-
-def result_console() -> Console:
-    """A console on standard output. It is wide for files and pipes, so that tables are not folded there."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=PIPED_WIDTH)
+    click.echo(json.dumps({"version": JSON_VERSION, **document}, indent=2, ensure_ascii=False, allow_nan=False))

@@ -45,7 +45,8 @@ def _seconds(_context: click.Context, _parameter: click.Parameter, text: str | N
         )
     if found is None or (isinstance(found, float) and found > 0):
         return found
-    raise click.BadParameter(f"{text!r} is not a time: write e.g. 30min, 2h or 1d")
+    what = "has no unit" if str(found).strip().isdecimal() else "is not a time"
+    raise click.BadParameter(f"{text!r} {what}: write e.g. 30min, 2h or 1d")
 
 
 def _reason(_context: click.Context, _parameter: click.Parameter, text: str) -> str:

@@ -16,7 +16,8 @@ from compactor.settings.spark_options import RunOptions
 from compactor.settings.tree import Settings, load_settings
 from compactor.table_names import TableName
 from streaming.commands import reports
-from streaming.commands.options import OUTPUT, print_json, result_console, rewrite_options
+from streaming.commands.console import result_console
+from streaming.commands.options import OUTPUT, print_json, rewrite_options
 from streaming.commands.progress import progress_display, reads_shown
 from streaming.logs.events import LOG
 from streaming.wiring import manifest_cache

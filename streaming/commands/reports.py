@@ -9,7 +9,6 @@ from dataclasses import asdict, replace
 from typing import Any, Literal
 
 from rich import filesize
-from rich.console import Console
 from rich.table import Table
 
 from compactor.debt.table_changes import CommitTimes, Deltas, live_counts
@@ -26,7 +25,7 @@ from compactor.iceberg.tables import Catalogs, FileSizes, TableView, file_sizes
 from compactor.lease.opening import known_deployment
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import partition_text
-from compactor.planning.engine import Engine
+from compactor.planning.engine import Engine, refused_request
 from compactor.planning.plan_table import PlannedGroup, TablePlan, with_engine
 from compactor.planning.policy import Policy
 from compactor.planning.tiered_policy import policy_of
@@ -36,15 +35,23 @@ from compactor.settings.tree import Settings
 from compactor.table_names import TableName
 from compactor.whatif.causes import arrivals_in, causes_of
 from compactor.whatif.table_history import commits_of
+from streaming.commands.console import PlainConsole, styled
 
 Document = dict[str, Any]
 FOOTER_READERS = 8
 NO_CAUSES: Document = {"other_compactors": None, "arrivals": None, "causes": None}
+MOST_REASONS = 20  # of partitions left alone: as many as fit a screen beside the result
 COMMITS_LOOKED_AT = 200  # newest snapshots that are read to find out why files are small
 
 
 def with_footers_read(plan: TablePlan) -> TablePlan:
-    """The plan with the engines that the files' footers allow, as `compact` will choose them."""
+    """The plan with the engines that the files' footers allow, as `compact` will choose them.
+
+    Raises:
+        InputError: the footers rule out the engine that was requested.
+        GiveUpError: a footer is damaged.
+        RetryError: the store does not answer.
+    """
     from compactor.rewrite.tasks.output_task import foreseen  # noqa: PLC0415 - imports pyarrow
     from compactor.rewrite.tasks.task_input import build_task_input  # noqa: PLC0415
 
@@ -55,6 +62,8 @@ def with_footers_read(plan: TablePlan) -> TablePlan:
         for index, files in enumerate(planned.file_group.tasks):
             not_spliced, not_encoded = foreseen(build_task_input(plan, planned, index, files[0].entry.path))
             if not_encoded is not None:
+                if plan.requested_engine != "auto":
+                    raise refused_request(plan.requested_engine, plan.table.name, not_encoded)
                 return with_engine(planned, Engine.SPARK, not_encoded.reason, not_encoded.sentence)
             if not_spliced is not None and planned.engine.kind is Engine.SPLICE:
                 settled = with_engine(planned, Engine.ENCODE, not_spliced.reason, not_spliced.sentence)
@@ -76,13 +85,18 @@ def plan_document(plan: TablePlan) -> Document:
         "selection": plan.selection.document() if plan.selection else None,
         "groups": [_planned_document(planned) for planned in plan.groups],
         "dangling_delete_files": len(plan.dangling) if plan.has_work else 0,
-        "left_alone": [
-            {"spec_id": key.spec_id, "partition": plan.table.layout(key.spec_id).readable(key), "why": why}
-            for key, why in plan.unplanned.items()
-        ],
+        "left_alone": _left_alone(plan),
         "seconds": {"plan": round(plan.seconds, 3)},
         "planning": _planning_document(plan),
     }
+
+
+def _left_alone(plan: TablePlan) -> list[Document]:
+    """The partitions without a file group, and why."""
+    return [
+        {"spec_id": key.spec_id, "partition": plan.table.layout(key.spec_id).readable(key), "why": why}
+        for key, why in plan.unplanned.items()
+    ]
 
 
 def _planning_document(plan: TablePlan) -> Document:
@@ -121,7 +135,8 @@ def _planned_document(planned: PlannedGroup) -> Document:
     }
 
 
-def run_document(result: RunResult) -> Document:
+def run_document(result: RunResult, plan: TablePlan) -> Document:
+    """`firnline compact --output json`: what the run of `plan` did. Sizes in bytes; times in seconds."""
     after = result.snapshot_after if result.snapshot_after is not None else result.snapshot_before
     return {
         "table": str(result.table),
@@ -141,6 +156,7 @@ def run_document(result: RunResult) -> Document:
             }
             for drop in result.dropped
         ],
+        "left_alone": _left_alone(plan),
         "seconds": {
             "plan": round(result.plan_seconds, 3),
             "rewrite": round(result.rewrite_seconds, 3),
@@ -256,32 +272,34 @@ def _debt_document(settings: Settings, table: TableView, counted: Deltas, policy
     }
 
 
-def print_planning(console: Console, plan: TablePlan) -> None:
+def print_planning(console: PlainConsole, plan: TablePlan) -> None:
     document = _planning_document(plan)
     seconds = ", ".join(f"{stage} {spent:.3f} s" for stage, spent in document["seconds"].items())
-    console.print(f"planned in {plan.seconds:.3f} s: {seconds}", highlight=False)
+    console.print(f"planned in {plan.seconds:.3f} s: {seconds}")
     manifests, size = document["manifests"], filesize.decimal(document["bytes_read"])
     console.print(
         f"manifests: {manifests['from_memory']:,} from memory, {manifests['from_disk']:,} from disk, "
         f"{manifests['from_store']:,} from the store ({size})",
-        highlight=False,
     )
 
 
-def print_plan(console: Console, plan: TablePlan) -> None:
+def print_plan(console: PlainConsole, plan: TablePlan) -> None:
     for line in plan.selection.lines() if plan.selection else ():
-        console.print(line, markup=False, highlight=False)
+        console.print(line)
     if plan.has_work and plan.dangling:
         console.print(
-            f"[bold]{plan.table.name}[/]: delete files to remove, because they apply to no data file: "
-            f"{len(plan.dangling)}"
+            styled(str(plan.table.name), "bold"),
+            f": delete files to remove, because they apply to no data file: {len(plan.dangling)}",
+            sep="",
         )
-    if not plan.groups:
-        if not plan.has_work:
-            console.print(f"[bold]{plan.table.name}[/]: nothing is due")
-        for key, why in list(plan.unplanned.items())[:20]:
-            console.print(f"  {partition_text(plan.table.layout(key.spec_id).readable(key))}: {why}", highlight=False)
-        return
+    if not plan.has_work:
+        console.print(styled(str(plan.table.name), "bold"), ": nothing is due", sep="")
+    if plan.groups:
+        _print_groups(console, plan)
+    _print_left_alone(console, plan)
+
+
+def _print_groups(console: PlainConsole, plan: TablePlan) -> None:
     rows = (
         (
             partition_text(planned.file_group.partition),
@@ -297,14 +315,32 @@ def print_plan(console: Console, plan: TablePlan) -> None:
     _table(console, f"{plan.table.name}: groups due: {len(plan.groups)}", rows, "engine", "reason", "due because")
 
 
-def print_run(console: Console, result: RunResult) -> None:
-    if not result.commits:
-        console.print(f"[bold]{result.table}[/]: nothing to do")
-        return
+def _print_left_alone(console: PlainConsole, plan: TablePlan) -> None:
+    left = _left_alone(plan)
+    if left and plan.has_work:
+        console.print(f"left alone: {len(left)} partitions")
+    for each in left[:MOST_REASONS]:
+        console.print(f"  {partition_text(each['partition'])}: {each['why']}")
+    if len(left) > MOST_REASONS:
+        console.print(f"  and {len(left) - MOST_REASONS} more; --output json shows all")
+
+
+def print_run(console: PlainConsole, result: RunResult, plan: TablePlan) -> None:
+    """What the run of `plan` did, and the partitions that the plan left alone."""
+    if result.commits:
+        _print_commits(console, result)
+    else:
+        console.print(styled(str(result.table), "bold"), ": nothing to do", sep="")
+    _print_left_alone(console, plan)
+
+
+def _print_commits(console: PlainConsole, result: RunResult) -> None:
     if not result.groups:
         console.print(
-            f"[bold]{result.table}[/]: snapshot {result.snapshot_after}: {result.delete_files_removed} delete files "
-            "removed, which applied to no data file"
+            styled(str(result.table), "bold"),
+            f": snapshot {result.snapshot_after}: {result.delete_files_removed} delete files removed, which applied to "
+            "no data file",
+            sep="",
         )
         return
     rows = (
@@ -322,23 +358,21 @@ def print_run(console: Console, result: RunResult) -> None:
     _table(console, f"{result.table}: snapshot {result.snapshot_after}", rows, "engine", "reason", "rows")
     for drop in result.dropped:
         where = partition_text(drop.planned.file_group.partition)
-        console.print(f"[red]not rewritten[/] {where}: {drop.error}", highlight=False)
+        console.print(styled("not rewritten", "red"), f"{where}: {drop.error}")
     seconds = {"plan": result.plan_seconds, "rewrite": result.rewrite_seconds, "commit": result.commit_seconds}
     carried, rebased = (
         sum(getattr(group, name) for group in result.groups) for name in ("rows_carried", "rows_rebased")
     )
     if carried:
-        console.print(f"deleted rows copied, and deleted in the outputs: {carried:,}", highlight=False)
+        console.print(f"deleted rows copied, and deleted in the outputs: {carried:,}")
     if rebased:
-        console.print(
-            f"rows that other commits deleted since the plan, deleted in the outputs: {rebased:,}", highlight=False
-        )
+        console.print(f"rows that other commits deleted since the plan, deleted in the outputs: {rebased:,}")
     if result.delete_files_removed:
-        console.print(f"delete files removed: {result.delete_files_removed}", highlight=False)
+        console.print(f"delete files removed: {result.delete_files_removed}")
     console.print(", ".join(f"{stage} {value:.2f} s" for stage, value in seconds.items()))
 
 
-def print_debt(console: Console, documents: Iterable[Document]) -> None:
+def print_debt(console: PlainConsole, documents: Iterable[Document]) -> None:
     """Print the debt of each table, worst partitions first."""
     for document in documents:
         table = Table(title=f"{document['table']}: {document['small_files']} small of {document['data_files']} files")
@@ -361,18 +395,17 @@ def print_debt(console: Console, documents: Iterable[Document]) -> None:
             if other["name"].startswith(DEPLOYMENT):
                 what = "another firnline: stop one of the two, or give each its own tables by tables.include"
             console.print(
-                f"[bold]also compacted by[/] {other['name']}: {other['commits']} rewrites of {other['files']} files in "
-                f"the last day ({what})\n",
-                highlight=False,
+                styled("also compacted by", "bold"),
+                f"{other['name']}: {other['commits']} rewrites of {other['files']} files in the last day ({what})",
+                end="\n\n",
             )
         for cause in document["causes"] or ():
             left = f"{cause['files_left_of_100']:.3g} of 100 files would remain"
-            console.print(
-                f"[bold]why:[/] {cause['sentence']}\n[bold]remedy:[/] {cause['remedy']} ({left})\n", highlight=False
-            )
+            console.print(styled("why:", "bold"), cause["sentence"])
+            console.print(styled("remedy:", "bold"), f"{cause['remedy']} ({left})", end="\n\n")
 
 
-def _table(console: Console, title: str, rows: Iterable[tuple[str, ...]], *more: str) -> None:
+def _table(console: PlainConsole, title: str, rows: Iterable[tuple[str, ...]], *more: str) -> None:
     table = Table(title=title)
     for heading in ("partition", "in", "out", "size", *more):
         table.add_column(heading, justify="right" if heading in {"in", "out", "size"} else "left", overflow="fold")

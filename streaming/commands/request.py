@@ -13,7 +13,7 @@ from compactor.filters.where import bind_where
 from compactor.iceberg.tables import Catalogs
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from streaming.commands.options import OUTPUT, print_json
+from streaming.commands.options import OUTPUT, not_empty, print_json
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import TableChanged
 from streaming.kafka.clients import publish
@@ -24,11 +24,11 @@ SENDER = "firnline-request"
 
 @click.command("request")
 @click.argument("table")
-@click.option("--where", metavar="EXPR", default="", help="Only partitions that can contain matching "
-              "rows, e.g. \"day = '2024-01-15'\". Selects files, never rows.")  # fmt: skip
+@click.option("--where", metavar="EXPR", callback=not_empty("the whole table"), help="Only partitions that can contain "
+              "matching rows, e.g. \"day = '2024-01-15'\". Selects files, never rows.")  # fmt: skip
 @OUTPUT
 @click.pass_obj
-def request_rewrite(config: Path | None, /, table: str, where: str, output: str) -> None:
+def request_rewrite(config: Path | None, /, table: str, where: str | None, output: str) -> None:
     """Request from the running service that it merges all small files of TABLE now, without waiting for its policy.
 
     The service plans the table again and never runs two rewrites of one table at the same time. Two equal requests have
@@ -37,7 +37,7 @@ def request_rewrite(config: Path | None, /, table: str, where: str, output: str)
     settings = load_settings(config)
     catalogs = Catalogs(settings.catalogs)
     view = catalogs.load(TableName.parse(table, catalogs.names))
-    bind_where(view, where)  # raises here for an invalid filter: the service could only log it
+    bind_where(view, where, "--where")  # raises here for an invalid filter: the service could only log it
     if not settings.tables.acts_on(view.name, view.properties):
         raise InputError(
             f"the service does not rewrite {view.name}: add it to tables.include or set its property "
@@ -54,13 +54,13 @@ def request_rewrite(config: Path | None, /, table: str, where: str, output: str)
         namespace=view.name.namespace,
         name=view.name.name,
         timestamp_ms=int(time.time() * 1000),
-        request=where.strip(),
+        request=(where or "").strip(),
     )
     check_commit_topic(settings.kafka)
     key, value = canonical.encode(changed, sender=SENDER)
     publish(settings.kafka, key, value, what="the request")
     if output == "json":
-        print_json({"table": str(view.name), "where": where or None, "event_id": changed.event_id})
+        print_json({"table": str(view.name), "where": where, "event_id": changed.event_id})
     else:
         click.echo(
             f"requested: {view.name}{f' where {where}' if where else ''}; follow it in the service's log and /metrics"

@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
@@ -23,7 +22,8 @@ from compactor.settings.tree import load_settings
 from compactor.settings.units import read_bytes
 from compactor.table_names import TableName
 from compactor.whatif.simulation import FOREVER, Arrival, Outcome, bursts, regular, replay
-from streaming.commands.options import OUTPUT, numbers, print_json, result_console
+from streaming.commands.console import PlainConsole, result_console
+from streaming.commands.options import OUTPUT, numbers, print_json
 
 CURVE = (2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0)
 CRONS = (10, 60)
@@ -96,7 +96,7 @@ def simulate(config: Path | None, /, table: str | None, plot: Path | None, outpu
     arrivals: Sequence[Arrival] = list(_pattern(options))
     if table is not None:
         arrivals, values, sizes = _history(config, table)
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     contenders = _contenders(values, sizes, options)
     shown = track(contenders, "replaying", console=console, transient=True, disable=not console.is_terminal)
     outcomes = [
@@ -180,7 +180,7 @@ def document(name: str, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def show(console: Console, outcomes: Sequence[tuple[str, Outcome]]) -> None:
+def show(console: PlainConsole, outcomes: Sequence[tuple[str, Outcome]]) -> None:
     first = outcomes[0][1]
     table = Table(
         box=SIMPLE_HEAD,

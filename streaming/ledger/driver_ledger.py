@@ -6,7 +6,6 @@ events → inbox → look queue → lookers (threads) → looker → board; the 
 from __future__ import annotations
 
 import hashlib
-import os
 import shlex
 import shutil
 import time
@@ -20,7 +19,7 @@ from compactor.debt.ledger import STATE_VERSION
 from compactor.errors import RetryError
 from compactor.events import Listener, LocationUnresolved
 from compactor.iceberg.tables import Catalogs, OtherNameError, TableMissingError
-from compactor.locations import plain_path
+from compactor.locations import plain_path, user_folder
 from compactor.manifests.cache import ManifestCache
 from compactor.reasons import Reason
 from compactor.settings.current import WorkSettings
@@ -293,5 +292,5 @@ def state_file(checkpoint: str) -> Path:
     name = f"ledger-v{STATE_VERSION}.sqlite"
     if "://" not in checkpoint or checkpoint.startswith("file:"):
         return Path(plain_path(checkpoint)) / name
-    state = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-    return Path(state) / "firnline" / hashlib.sha256(checkpoint.encode()).hexdigest()[:16] / name
+    folder = hashlib.sha256(checkpoint.encode()).hexdigest()[:16]
+    return user_folder("XDG_STATE_HOME", ".local/state") / "firnline" / folder / name

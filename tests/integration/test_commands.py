@@ -144,6 +144,13 @@ def test_a_broker_that_does_not_answer_ends_with_a_sentence(shelf: Site) -> None
     assert done.stdout == ""
 
 
+def test_a_jvm_that_does_not_start_ends_with_its_own_sentence(shelf: Site) -> None:
+    done = firnline(shelf.config, "compact", "db.shown", "--force", FIRNLINE_SPARK__CONF__SPARK__DRIVER__MEMORY="lots")
+    assert done.returncode == 2, done.stderr
+    assert "firnline: Spark does not start: Invalid maximum heap size: -Xmxlots; check spark.master" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_a_bad_setting_names_its_key(shelf: Site, tmp_path: Path) -> None:
     done = in_process(shelf.config, "debt", FIRNLINE_POLICY__MIN_INPUT_FILES="one")
     assert (done.returncode, "policy.min_input_files" in done.stderr) == (2, True), done.stderr

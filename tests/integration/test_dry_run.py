@@ -108,7 +108,7 @@ def test_what_is_foreseen_is_what_is_done(
     plan = plan_table(view, values, ManifestCache(1 << 24), Request(**asked, rewrite_all=given.rewrite_all))
     foreseen = reports.plan_document(reports.with_footers_read(plan))
     files = set(lake.live_files(table_name))
-    done = reports.run_document(run(lake, plan, commit=given.settings(lake.settings).commit))
+    done = reports.run_document(run(lake, plan, commit=given.settings(lake.settings).commit), plan)
 
     def facts(document: dict[str, Any]) -> list[tuple[Any, ...]]:
         return [tuple(group[key] for key in KNOWN_BEFORE) for group in document["groups"]]

@@ -316,10 +316,10 @@ def test_no_broken_settings_file_shows_a_secret(place: Place) -> None:
     broken = {
         "not YAML": f"catalogs:\n  lake:\n    token: {secret}: x\n",
         "a list": f"- token: {secret}\n",
-        "an unknown key": f"catalogs: {{lake: {{type: sql}}}}\ntoken: {secret}\n",
+        "an unknown key": f"catalogs: {{lake: {{type: sql, uri: 'sqlite://'}}}}\ntoken: {secret}\n",
         "an odd tag": f"catalogs: !odd {{token: {secret}}}\n",
         "a catalog that is text": f"catalogs: {{lake: '{secret}'}}\n",
-        "a map for a text": f"catalogs: {{lake: {{type: sql}}}}\nkafka: {{options: {{x.password: {{a: {secret}}}}}}}\n",
+        "a map for a text": f"catalogs: {{lake: {{}}}}\nkafka: {{options: {{x.password: {{a: {secret}}}}}}}\n",
         "a URL": f"catalogs: {{lake: {{type: sql, uri: 'ftp://u:{secret}@h/x'}}}}\n",
     }
     with searched(place) as (_, search):

@@ -45,7 +45,7 @@ from pyiceberg.types import (
     UUIDType,
 )
 
-from compactor.partitions import PartitionKey, PartitionLayout, to_json
+from compactor.partitions import PartitionKey, PartitionLayout, partition_text, to_json
 
 SOME_UUID = uuid.UUID("f79c3e09-677c-4bbd-a479-3f349cb785e7")
 PLUS_TWO = dt.timezone(dt.timedelta(hours=2))
@@ -183,6 +183,13 @@ def test_a_number_that_json_does_not_know_has_a_key_but_is_not_committed_as_json
     assert key == layout((4, IdentityTransform(), "score")).key((value,))
     assert hash(key) == hash(PartitionKey(key.spec_id, key.values))
     assert layout((4, IdentityTransform(), "score")).key((1.5,)).commits_as_json
+
+
+def test_what_json_lacks_is_shown_as_text_and_null_as_null() -> None:
+    found = layout((4, IdentityTransform(), "score"))
+    shown = [found.readable(found.key((value,)))["score"] for value in (math.nan, math.inf, -math.inf, 1.5)]
+    assert shown == ["NaN", "Infinity", "-Infinity", 1.5]
+    assert partition_text({"a": None, "b": "None", "c": 1}) == "a=null, b=None, c=1"
 
 
 def test_no_bucket_is_named_where_there_are_two_or_it_is_null() -> None:

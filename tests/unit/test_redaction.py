@@ -54,7 +54,7 @@ def test_names_of_other_things(name: str, value: str) -> None:
 
 
 def test_no_default_is_taken_for_a_secret() -> None:
-    tree = Settings(catalogs={"lake": {"type": "sql"}}).model_dump(mode="json")
+    tree = Settings(catalogs={"lake": {"type": "sql", "uri": "sqlite://"}}).model_dump(mode="json")
     assert masked(tree) == tree
 
 
@@ -205,7 +205,7 @@ def test_errors_events_and_log_lines_are_free_of_secrets() -> None:
 
 def test_settings_are_remembered_when_they_are_loaded(tmp_path) -> None:
     file = tmp_path / "firnline.yaml"
-    file.write_text("catalogs: {lake: {type: rest, s3.secret-access-key: canary-from-file}}")
+    file.write_text("catalogs: {lake: {type: glue, s3.secret-access-key: canary-from-file}}")
     variables = {"FIRNLINE_CATALOGS__LAKE__TOKEN": "canary-from-variable", "AWS_SESSION_TOKEN": "canary-of-aws"}
     load_settings(file, variables)
     for secret in ("canary-from-file", "canary-from-variable", "canary-of-aws"):
@@ -214,7 +214,7 @@ def test_settings_are_remembered_when_they_are_loaded(tmp_path) -> None:
 
 def test_invalid_settings_are_remembered_too(tmp_path) -> None:
     file = tmp_path / "firnline.yaml"
-    file.write_text("catalogs: {lake: {type: rest, token: canary-invalid}}\nnonsense: 1\n")
+    file.write_text("catalogs: {lake: {type: glue, token: canary-invalid}}\nnonsense: 1\n")
     with pytest.raises(Exception, match="unknown key"):
         load_settings(file, {})
     assert hide("canary-invalid") == HIDDEN

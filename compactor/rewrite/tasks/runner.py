@@ -14,11 +14,11 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from compactor.credentials.renewing_file_io import vended_of
-from compactor.errors import FirnlineError, GiveUpError, InputError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.locations import attempt_location
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
-from compactor.planning.engine import DELETES_CARRIED, Engine, EngineChoice, is_sorted
+from compactor.planning.engine import DELETES_CARRIED, Engine, EngineChoice, is_sorted, refused_request
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.planning.spark_misreads import misread
 from compactor.reasons import Reason, Refusal
@@ -202,11 +202,7 @@ class OutputTaskRunner:
     def _refused(self, refusal: Refusal) -> EngineChoice:
         requested = self._plan.requested_engine
         if requested != "auto":
-            raise InputError(
-                f"engine {requested} refuses a file group of {self._plan.table.name}: {refusal.sentence}; "
-                "use --engine auto",
-                reason=refusal.reason,
-            )
+            raise refused_request(requested, self._plan.table.name, refusal)
         return EngineChoice(Engine.SPARK, refusal.reason, refusal.sentence)
 
     def _written(self, planned: PlannedGroup, task: TaskId, written: TaskResult, attempt: TaskAttempt) -> WrittenOutput:

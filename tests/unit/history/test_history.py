@@ -225,7 +225,7 @@ def test_a_table_that_is_no_history_is_refused_and_one_that_does_not_answer_is_n
 
 @pytest.mark.parametrize("name", ["history", "pond.ops.history", "lake..history"])
 def test_a_name_that_can_be_no_table_is_refused_with_its_key(name: str) -> None:
-    catalogs = {"lake": {"type": "rest"}, "sea": {"type": "rest"}}
+    catalogs = {"lake": {"type": "rest", "uri": "http://c"}, "sea": {"type": "rest", "uri": "http://c"}}
     with pytest.raises(ValidationError, match=r"history\.table"):
         Settings(catalogs=catalogs, history={"table": name})
     assert Settings(catalogs=catalogs, history={"table": "sea.ops.h"}).history.table_name(catalogs) == TableName(

@@ -260,7 +260,11 @@ def test_a_password_that_waits_too_long_is_asked_to_come_again(
 def test_a_password_in_clear_is_refused_and_not_repeated() -> None:
     with pytest.raises(InputError, match=r"bcrypt.*htpasswd -nBC 10 me") as raised:
         load_settings(
-            None, {"FIRNLINE_CATALOGS": '{"lake": {"type": "sql"}}', "FIRNLINE_HTTP__BASIC_AUTH": '{"me": "canary"}'}
+            None,
+            {
+                "FIRNLINE_CATALOGS": '{"lake": {}}',
+                "FIRNLINE_HTTP__BASIC_AUTH": '{"me": "canary"}',
+            },
         )
     assert "canary" not in str(raised.value)
 

@@ -48,6 +48,26 @@ def test_a_due_partition_for_which_the_run_has_no_room_stays_due(tmp_path: Path)
     assert {each.key for each in known.due} == {A, B}
 
 
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        (
+            PolicyValues(max_file_group_size=197),
+            "no two in a row fit into a file group of max_file_group_size (197 bytes)",
+        ),
+        (PolicyValues(target_file_size=100, min_file_size_ratio=1), "each would be an output of its own"),
+    ],
+)
+def test_files_that_cannot_be_merged_together_are_left_alone_with_that_reason(
+    tmp_path: Path, values: PolicyValues, why: str
+) -> None:
+    history = TableHistory(tmp_path, 2)
+    history.append_unreal("a", [99] * 5)
+    plan = plan_table(history.view(), values, ManifestCache(1 << 20), Request())
+    assert not plan.has_work
+    assert plan.unplanned == {A: f"5 small files, due from 5, but {why}"}
+
+
 def test_a_due_partition_without_data_files_is_left_alone_with_a_reason(tmp_path: Path) -> None:
     history = TableHistory(tmp_path, 2)
     history.append_unreal("a", [10])

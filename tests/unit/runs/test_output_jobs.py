@@ -11,12 +11,12 @@ from typing import Any, cast
 
 import pytest
 
-from compactor.errors import FirnlineError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.planning.engine import Engine
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.input_metrics import TaskId
 from compactor.runs.bundles import Pace
-from compactor.runs.output_jobs import OutputJobs
+from compactor.runs.output_jobs import RESTORE, OutputJobs
 from compactor.runs.slots import SlotPool
 
 TASKS = [TaskId(number, 0) for number in range(3)]
@@ -28,6 +28,7 @@ class Runner:
 
     failing: dict[TaskId, int]
     reason: Reason = Reason.CREDENTIALS_EXPIRED
+    error: Exception | None = None
     attempts: Counter[TaskId] = field(default_factory=Counter)
     bundles: list[tuple[TaskId, ...]] = field(default_factory=list)
 
@@ -44,13 +45,14 @@ class Runner:
     def rewrite(self, task: TaskId) -> Any:
         self.attempts[task] += 1
         if self.attempts[task] <= self.failing.get(task, 0):
-            raise RetryError("the store's credential is over", reason=self.reason)
+            raise self.error or RetryError("the store's credential is over", reason=self.reason)
         return SimpleNamespace(seconds=1.0)
 
 
 def jobs(runner: Runner) -> OutputJobs:
-    file = SimpleNamespace(size=1000)
-    group = SimpleNamespace(engine=SimpleNamespace(kind=Engine.ENCODE), file_group=SimpleNamespace(tasks=[[file]]))
+    file = SimpleNamespace(size=1000, entry=SimpleNamespace(path="file:///lake/t/k=null/1.parquet"))
+    files = SimpleNamespace(tasks=[[file]], partition={"k": None})
+    group = SimpleNamespace(engine=SimpleNamespace(kind=Engine.ENCODE), file_group=files)
     plan = SimpleNamespace(groups=[group] * len(TASKS), table=SimpleNamespace(name="lake.db.t"))
     return OutputJobs(
         runner=cast("Any", runner), plan=cast("Any", plan), run_id="run", slots=SlotPool(2), pace=Pace(),
@@ -81,3 +83,31 @@ def test_another_failure_of_the_store_ends_the_run_at_once() -> None:
     with pytest.raises(FirnlineError):
         jobs(runner)._run_all(TASKS)
     assert runner.attempts[TASKS[1]] == 1
+
+
+ABORTED = (
+    "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: Lost task 0.0 in stage "
+    "1.0 (TID 354) (host executor driver): "
+)
+
+
+@pytest.mark.parametrize(
+    ("said", "rest"),
+    [
+        (
+            "org.apache.iceberg.exceptions.NotFoundException: no such file: file:/lake/t/k=null/1.parquet",
+            RESTORE,
+        ),
+        (
+            "org.apache.parquet.format.InvalidParquetMetadataException: size -43",
+            f" in one of file:///lake/t/k=null/1.parquet{RESTORE}",
+        ),
+        ("java.io.UncheckedIOException: Failed to create Parquet file", ""),
+    ],
+)
+def test_an_error_of_spark_is_told_without_its_job_and_with_partition_files_and_remedy(said: str, rest: str) -> None:
+    made = jobs(Runner({TASKS[1]: 1}, error=RuntimeError(f"{ABORTED}{said}\n\tat java.lang.Thread.run")))
+    made._run_all(TASKS)
+    assert list(made._failed) == [1]
+    assert isinstance(made._failed[1], GiveUpError)
+    assert str(made._failed[1]) == f"rewriting a file group of lake.db.t (k=null) failed: {said}{rest}"

@@ -14,7 +14,7 @@ from compactor.settings.origins import dotted
 from compactor.settings.section import Section
 from compactor.settings.tree import Settings, load_settings, load_with_sources
 
-CATALOG = {"FIRNLINE_CATALOGS__LAKE__TYPE": "rest"}
+CATALOG = {"FIRNLINE_CATALOGS__LAKE__TYPE": "rest", "FIRNLINE_CATALOGS__LAKE__URI": "http://c"}
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def said(text: str, folder: Path, **environment: str) -> list[str]:
 
 
 def test_every_problem_has_its_line_or_variable(tmp_path: Path) -> None:
-    text = "catalogs: {lake: {type: rest}}\npolicy:\n  growth: 0\nhooks:\n- kind: kafka\n  topic: a b\n"
+    text = "catalogs: {lake: {type: rest, uri: http://c}}\npolicy:\n  growth: 0\nhooks:\n- kind: kafka\n  topic: a b\n"
     lines = said(text, tmp_path, FIRNLINE_HTTP__PORT="-1", FIRNLINE_SPARK__CONF='{"spark.a": [1]}')
     assert [line[line.rindex("(") :] for line in lines] == [
         "(FIRNLINE_SPARK__CONF)", "(line 3)", "(FIRNLINE_HTTP__PORT)", "(line 6)",
@@ -64,7 +64,7 @@ def test_every_problem_has_its_line_or_variable(tmp_path: Path) -> None:
 
 def test_a_variable_that_replaces_a_wrong_value_of_the_file_repairs_it(tmp_path: Path) -> None:
     file = tmp_path / "firnline.yaml"
-    file.write_text("catalogs: {lake: {type: rest, token: '********'}}\npolicy: {growth: 0}\n")
+    file.write_text("catalogs: {lake: {type: glue, token: '********'}}\npolicy: {growth: 0}\n")
     right = {"FIRNLINE_POLICY__GROWTH": "4", "FIRNLINE_CATALOGS__LAKE__TOKEN": "t"}
     settings = load_settings(file, right)
     assert (settings.policy.growth, settings.catalogs["lake"]["token"]) == (4, "t")
@@ -72,7 +72,7 @@ def test_a_variable_that_replaces_a_wrong_value_of_the_file_repairs_it(tmp_path:
 
 def test_an_empty_section_of_the_file_may_be_filled_by_variables(tmp_path: Path) -> None:
     file = tmp_path / "firnline.yaml"
-    file.write_text("catalogs: {lake: {type: rest}}\nkafka:\n")
+    file.write_text("catalogs: {lake: {type: rest, uri: http://c}}\nkafka:\n")
     settings = load_settings(file, {"FIRNLINE_KAFKA__COMMIT_TOPIC": "commits"})
     assert settings.kafka.commit_topic == "commits"
 
@@ -80,7 +80,7 @@ def test_an_empty_section_of_the_file_may_be_filled_by_variables(tmp_path: Path)
 def test_keys_may_be_merged_and_used_again(tmp_path: Path) -> None:
     file = tmp_path / "firnline.yaml"
     file.write_text(
-        "catalogs: {lake: {type: rest}}\n"
+        "catalogs: {lake: {type: rest, uri: http://c}}\n"
         "policy:\n  tables:\n    db.a: &hot {growth: 4, min_input_files: 3}\n    db.b: *hot\n"
         "    db.c: {<<: *hot, growth: 2}\n"
     )
@@ -91,7 +91,8 @@ def test_keys_may_be_merged_and_used_again(tmp_path: Path) -> None:
 def test_numbers_and_booleans_of_properties_become_text(tmp_path: Path) -> None:
     file = tmp_path / "firnline.yaml"
     file.write_text(
-        "catalogs: {lake: {type: rest}}\nspark: {conf: {spark.executor.cores: 4, spark.ui.enabled: true}}\n"
+        "catalogs: {lake: {type: rest, uri: http://c}}\n"
+        "spark: {conf: {spark.executor.cores: 4, spark.ui.enabled: true}}\n"
         "kafka: {options: {request.timeout.ms: 1000}}\n"
     )
     settings = load_settings(file, {})

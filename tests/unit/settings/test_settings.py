@@ -17,7 +17,7 @@ from compactor.settings.tree import CommitSettings, Settings, TableRules, load_s
 from compactor.table_names import TableName
 from streaming.commands.settings_report import settings_yaml
 
-CATALOG = {"FIRNLINE_CATALOGS__LAKE__TYPE": "rest"}
+CATALOG = {"FIRNLINE_CATALOGS__LAKE__TYPE": "rest", "FIRNLINE_CATALOGS__LAKE__URI": "http://c"}
 EVENTS = TableName("lake", ("db",), "events")
 
 
@@ -41,7 +41,7 @@ def test_defaults_touch_nothing_and_are_sparks() -> None:
     assert (settings.policy.min_file_size_ratio, settings.policy.min_input_files) == (0.75, 5)
     assert (settings.policy.delete_file_threshold, settings.policy.delete_ratio_threshold) == (2**31 - 1, 0.3)
     assert settings.policy.max_file_group_size == 100 * 2**30
-    assert settings.catalogs == {"lake": {"type": "rest"}}
+    assert settings.catalogs == {"lake": {"type": "rest", "uri": "http://c"}}
 
 
 def test_the_target_is_the_policys_else_the_tables_else_icebergs() -> None:
@@ -90,8 +90,8 @@ def test_every_key_says_what_it_is_for() -> None:
 
 
 def test_values_of_catalogs_become_text_as_their_clients_want_it(tmp_path: Path) -> None:
-    settings = from_file(tmp_path, "catalogs: {lake: {type: rest, port: 8181, s3.path-style-access: true}}")
-    assert settings.catalogs["lake"] == {"type": "rest", "port": "8181", "s3.path-style-access": "true"}
+    settings = from_file(tmp_path, "catalogs: {lake: {type: glue, port: 8181, s3.path-style-access: true}}")
+    assert settings.catalogs["lake"] == {"type": "glue", "port": "8181", "s3.path-style-access": "true"}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_a_missing_file_is_an_error_and_an_empty_one_is_not(tmp_path: Path) -> N
 
 
 def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
-    text = "catalogs: {lake: {type: rest}}\npolicy: {min_input_files: 7, delete_file_threshold: 3}"
+    text = "catalogs: {lake: {type: rest, uri: http://c}}\npolicy: {min_input_files: 7, delete_file_threshold: 3}"
     settings = from_file(tmp_path, text, {"FIRNLINE_POLICY__MIN_INPUT_FILES": "9"})
     assert (settings.policy.min_input_files, settings.policy.delete_file_threshold) == (9, 3)
 
@@ -154,7 +154,7 @@ def test_dotted_and_dashed_catalog_properties_are_spelled_as_pyiceberg_spells_th
 
 
 def test_a_key_of_the_file_keeps_its_spelling(tmp_path: Path) -> None:
-    text = "catalogs: {My-Lake: {type: sql, init_catalog_tables: 'true', s3.secret-access-key: x}}"
+    text = "catalogs: {My-Lake: {type: sql, uri: 'sqlite://', init_catalog_tables: 'true', s3.secret-access-key: x}}"
     settings = from_file(
         tmp_path,
         text,
@@ -164,7 +164,7 @@ def test_a_key_of_the_file_keeps_its_spelling(tmp_path: Path) -> None:
         },
     )
     assert settings.catalogs == {
-        "My-Lake": {"type": "sql", "init_catalog_tables": "false", "s3.secret-access-key": "secret"}
+        "My-Lake": {"type": "sql", "uri": "sqlite://", "init_catalog_tables": "false", "s3.secret-access-key": "secret"}
     }
 
 
@@ -210,6 +210,25 @@ def test_a_whole_catalog_may_be_json_and_single_keys_come_after_it() -> None:
 def test_a_bad_variable_is_named(name: str, value: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         from_environment(**{name: value})
+
+
+def test_who_gave_no_settings_file_is_told_how() -> None:
+    remedy = "no settings file is given: name one with -c FILE, or in FIRNLINE_CONFIG_FILE"
+    for variables in ({}, {"FIRNLINE_POLICY__GROWTH": "4"}):
+        with pytest.raises(InputError, match=re.escape("catalogs: this key is missing; ")) as raised:
+            load_settings(None, variables)
+        assert str(raised.value).endswith(f"\n  {remedy}")
+    with pytest.raises(InputError) as raised:
+        load_settings(None, {**CATALOG, "FIRNLINE_POLICY__GROWTH": "0"})
+    assert "-c FILE" not in str(raised.value)
+
+
+@pytest.mark.parametrize("kind", ["rest", "sql", "REST"])
+def test_pyicebergs_own_settings_give_no_address(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its REST client as firnline opens it and Spark would not see them."""
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "http://elsewhere")
+    with pytest.raises(InputError, match=r"catalogs\.lake\.uri: this key is missing"):
+        load_settings(None, {"FIRNLINE_CATALOGS__LAKE__TYPE": kind})
 
 
 def test_other_programs_variables_are_left_alone() -> None:
@@ -305,7 +324,7 @@ def test_only_the_strategy_decides_the_strategy(policy: dict[str, Any], strategy
 )
 def test_what_check_config_prints_means_what_was_read(policy: dict[str, Any], tmp_path: Path) -> None:
     given = tmp_path / "given.yaml"
-    given.write_text(yaml.safe_dump({"catalogs": {"lake": {"type": "rest"}}, "policy": policy}))
+    given.write_text(yaml.safe_dump({"catalogs": {"lake": {"type": "rest", "uri": "http://c"}}, "policy": policy}))
     file = tmp_path / "firnline.yaml"
     file.write_text(settings_yaml(load_with_sources(given, {})))
     assert load_settings(file, {}) == load_settings(given, {})
@@ -333,7 +352,11 @@ def test_a_misspelled_override_is_refused_even_if_it_is_null() -> None:
     ],
 )
 def test_a_topic_has_one_use(kafka: dict[str, Any], hook: str, said: str) -> None:
-    tree = {"catalogs": {"lake": {"type": "rest"}}, "kafka": kafka, "hooks": [{"kind": "kafka", "topic": hook}]}
+    tree = {
+        "catalogs": {"lake": {"type": "rest", "uri": "http://c"}},
+        "kafka": kafka,
+        "hooks": [{"kind": "kafka", "topic": hook}],
+    }
     with pytest.raises(ValidationError, match=said):
         Settings.model_validate(tree)
     apart = {"commit_topic": "x", "dead_letter_topic": "y", "control_topics": ["z"]}

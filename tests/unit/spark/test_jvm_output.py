@@ -60,6 +60,17 @@ def test_a_line_without_end_does_not_fill_the_memory(passage: tuple[Passage, Pat
     assert b"".join(lines) == b"x" * (3 * LONGEST_LINE)
 
 
+def test_the_first_error_is_kept_without_secrets(passage: tuple[Passage, Path]) -> None:
+    made, _ = passage
+    remember([SECRET])
+    assert made.first_error == ""
+    os.write(made.fileno(), f"WARNING: Using incubator modules\nPicked up _JAVA_OPTIONS: {SECRET}\n\n".encode())
+    os.write(made.fileno(), f"Invalid maximum heap size: -Xmx{SECRET}\nError: no JVM\n".encode())
+    os.close(made.entrance)
+    made.drain()
+    assert made.first_error == f"Invalid maximum heap size: -Xmx{HIDDEN}"
+
+
 def test_a_reader_that_has_gone_does_not_stop_the_writer() -> None:
     gone, to = os.pipe()
     os.close(gone)

@@ -134,7 +134,7 @@ def test_lines_of_other_libraries_warnings_and_ended_threads_look_the_same(stder
 
 def spark_conf(master: str, log: str, conf: dict[str, str]) -> dict[str, str]:
     given = {"master": master, "conf": {"spark.jars": "/none", **conf}}
-    return session_conf(Settings(catalogs={"lake": {"type": "rest"}}, spark=given, logging={"format": log}))
+    return session_conf(Settings(catalogs={"lake": {"uri": "http://c"}}, spark=given, logging={"format": log}))
 
 
 @pytest.mark.parametrize("log", ["json", "console"])

@@ -49,7 +49,7 @@ def test_the_metric_of_readiness_is_what_readyz_says(tmp_path: Path) -> None:
     lease = LeaseHolder(LocalLeaseStore(tmp_path), owner=ELSEWHERE, clock=lambda: now[0], wall_clock=lambda: 0.0)
     lease.look()
     state, registry = ServiceState(lease=lease, starting=True), CollectorRegistry()
-    settings = Settings(catalogs={"lake": {"type": "sql"}})
+    settings = Settings(catalogs={"lake": {"type": "sql", "uri": "sqlite://"}})
     metrics_server(settings, registry, DebtBoard(), state, RecentWork())
     found = []
     for state.ready, state.events_read, seconds in (

@@ -58,7 +58,7 @@ def test_a_pause_that_has_ended_is_not_shown_and_can_be_resumed(checkpoint: Path
         (("pause", "events"), "has a namespace: write e.g. db.events"),
         (("pause", "db.e\nvents"), "cannot be printed"),
         (("pause", "--for", "soon"), "'soon' is not a time: write e.g. 30min, 2h or 1d"),
-        (("pause", "--for", "2"), "'2' is not a time"),
+        (("pause", "--for", "2"), "'2' has no unit: write e.g. 30min, 2h or 1d"),
         (("pause", "--for", "0s"), "'0s' is not a time"),
         (("pause", "--for", "3654d"), "is more than ten years: leave out --for"),
         (("pause", "--for", "9" * 400 + "d"), "is more than ten years: leave out --for"),

@@ -61,7 +61,7 @@ class Writing:
     """A board writer, and one table's counts in a store as the ledger leaves them there."""
 
     def __init__(self, *, idle: float = float("inf"), acted_on: bool = True, **sections: Any) -> None:
-        self.settings = Settings(catalogs={"lake": {"type": "rest"}}, **{"tables": {"include": ["db.*"]}, **sections})
+        self.settings = Settings(catalogs={"lake": {}}, **{"tables": {"include": ["db.*"]}, **sections})
         self.board = DebtBoard()
         self.published: list[Event] = []
         self.wakes = 0

@@ -1,0 +1,48 @@
+"""Files that cannot be read and tables that are gone: what the error of a run says, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactor.errors import GiveUpError
+from compactor.iceberg.tables import TableMissingError
+from compactor.locations import plain_path
+from compactor.reasons import Reason
+from compactor.runs.output_jobs import RESTORE
+from tests.conftest import Lake
+from tests.integration.table_kit import create, insert, planned, run
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize("damage", ["missing", "overwritten"])
+def test_the_error_names_partition_and_file_and_the_remedy(lake: Lake, table_name: str, damage: str) -> None:
+    create(lake, table_name, by="PARTITIONED BY (a)")
+    insert(lake, table_name, 3)
+    plan = planned(lake, table_name, where="a = 'p0'")
+    file = Path(plain_path(plan.groups[0].file_group.files[0].entry.path))
+    if damage == "missing":
+        file.unlink()
+    else:
+        whole = file.read_bytes()
+        file.write_bytes(whole[:10] + b"\x55" * 50 + whole[60:])
+        Path(file.parent, f".{file.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(GiveUpError) as raised:
+        run(lake, plan)
+    said = str(raised.value)
+    assert said.startswith(f"rewriting a file group of lake.{table_name} (a=p0) failed: ")
+    assert said.endswith(RESTORE)
+    assert str(file) in said
+    assert "Job aborted" not in said
+    assert raised.value.reason is (Reason.INPUT_MISSING if damage == "missing" else Reason.UNEXPECTED)
+
+
+def test_a_table_that_was_dropped_since_the_plan_does_not_exist(lake: Lake, table_name: str) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 2)
+    plan = planned(lake, table_name)
+    lake.sql(f"DROP TABLE lake.{table_name} PURGE")
+    with pytest.raises(TableMissingError, match=f"table lake.{table_name} does not exist: it was dropped since"):
+        run(lake, plan)
