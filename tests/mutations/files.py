@@ -1,4 +1,4 @@
-"""Rules 5 and 18: row lineage, and what may be copied into one Parquet file and how."""
+"""Rules 5 and 18 and what filters find: row lineage, what may be copied into one Parquet file, what footers say."""
 
 from __future__ import annotations
 
@@ -15,6 +15,9 @@ _LINEAGE: Final = "tests/unit/rewrite/test_splice_lineage.py"
 _CHECKS: Final = "compactor/rewrite/splice/checks.py"
 _FOOTER: Final = "compactor/rewrite/parquet/footer.py"
 _WRITER: Final = "compactor/rewrite/splice/splice.py"
+_WRITTEN: Final = "compactor/rewrite/encode/writer.py"
+_DOUBTED: Final = "compactor/rewrite/encode/doubts.py"
+_DOUBTS: Final = "tests/unit/rewrite/test_encode_doubts.py"
 _MERGE: Final = "compactor/rewrite/parquet/column_metrics.py"
 
 LINEAGE: Final = (
@@ -363,4 +366,39 @@ METRICS: Final = (
     ),
 )
 
-MUTATIONS: Final = LINEAGE + REFUSED + PLACED + METRICS
+FILTERS: Final = (
+    Mutation(
+        "filters",
+        "min and max of a footer leave NaN out",
+        _WRITTEN,
+        "self._doubts.append(doubts_of(table))",
+        "self._doubts.append(())",
+        f"{_DOUBTS}::test_only_chunks_with_nan_have_no_extremes",
+    ),
+    Mutation(
+        "filters",
+        "all row groups lose min and max where one has a NaN: queries read more than before",
+        _WRITTEN,
+        "self._doubts.append(doubts_of(table))",
+        "self._doubts = [doubts_of(table)] * (len(self._doubts) + 1)",
+        f"{_DOUBTS}::test_only_chunks_with_nan_have_no_extremes",
+    ),
+    Mutation(
+        "filters",
+        "min and max of pages leave NaN out",
+        _DOUBTED,
+        "tree = tree.without(ChunkField.COLUMN_INDEX_OFFSET, ChunkField.COLUMN_INDEX_LENGTH)",
+        "tree = chunk.tree",
+        f"{_DOUBTS}::test_only_chunks_with_nan_have_no_extremes",
+    ),
+    Mutation(
+        "filters",
+        "NaN in the values of a map are overlooked",
+        _DOUBTED,
+        "yield from _doubts(kind.item_type, [_elements(array, array.items) for array in arrays])",
+        "yield from _doubts(kind.item_type, [array.items[:0] for array in arrays])",
+        f"{_DOUBTS}::test_nan_in_structs_lists_and_maps",
+    ),
+)
+
+MUTATIONS: Final = LINEAGE + REFUSED + PLACED + METRICS + FILTERS

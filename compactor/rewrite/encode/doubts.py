@@ -1,0 +1,108 @@
+"""What a written footer says that readers misunderstand, and the footer without it. Pure.
+
+Readers leave out row groups by what the footer says of them, but do not agree on floats:
+
+- Arrow's min and max leave NaN out. Of 1.0 and NaN both are 1.0: a reader concludes that all values are 1.0. For Spark
+  and DuckDB, NaN is greater than every max.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import Flag, auto
+from itertools import chain
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from compactor.rewrite.parquet.footer import (
+    MAGIC,
+    TAIL_BYTES,
+    ChunkField,
+    ColumnChunk,
+    ColumnField,
+    FileField,
+    GroupField,
+    RowGroup,
+    footer_in,
+)
+from compactor.rewrite.parquet.thrift import LIST, STRUCT, Field, Struct, ThriftList, encode_struct
+
+_EXTREMES: Final = (1, 2, 5, 6, 7, 8)  # of Statistics: min and max, old and new, and whether they are exact
+_FLOATS: Final = (pa.float32(), pa.float64())
+
+
+class Doubt(Flag):
+    """What readers misunderstand of a column chunk.
+
+    EXTREMES: min and max, of the chunk and of its pages.
+    """
+
+    NONE = 0
+    EXTREMES = auto()
+
+
+def doubts_of(rows: pa.Table) -> tuple[Doubt, ...]:
+    """The doubts about each Parquet column of a row group, in schema order."""
+    return tuple(chain.from_iterable(_doubts(column.type, column.chunks) for column in rows.columns))
+
+
+def _doubts(kind: pa.DataType, arrays: Sequence[pa.Array]) -> Iterator[Doubt]:
+    if pa.types.is_struct(kind):
+        for index, child in enumerate(kind):
+            yield from _doubts(child.type, [array.field(index) for array in arrays])
+    elif pa.types.is_map(kind):
+        yield from _doubts(kind.key_type, [_elements(array, array.keys) for array in arrays])
+        yield from _doubts(kind.item_type, [_elements(array, array.items) for array in arrays])
+    elif pa.types.is_list(kind):
+        yield from _doubts(kind.value_type, [_elements(array, array.values) for array in arrays])
+    elif kind in _FLOATS:
+        yield _doubt_of_floats(arrays)
+    else:
+        yield Doubt.NONE
+
+
+def _elements(lists: pa.Array, values: pa.Array) -> pa.Array:
+    """The part of `values` that belongs to `lists`, which may be a slice."""
+    offsets = lists.offsets
+    return values.slice(offsets[0].as_py(), offsets[-1].as_py() - offsets[0].as_py()) if len(lists) else values[:0]
+
+
+def _doubt_of_floats(arrays: Sequence[pa.Array]) -> Doubt:
+    return Doubt.EXTREMES if any(pc.any(pc.is_nan(array)).as_py() for array in arrays) else Doubt.NONE
+
+
+def without_doubtful(end: bytes, doubts: Sequence[Sequence[Doubt]]) -> bytes:
+    """The end of a Parquet file without what readers misunderstand. Offsets of pages and indexes stay as they are.
+
+    Args:
+        end: The last bytes of the file, from anywhere before its footer.
+        doubts: Of each column of each row group.
+
+    Raises:
+        ThriftError: `end` does not end in a footer.
+    """
+    footer = footer_in(end)
+    groups = [_group(*pair) for pair in zip(footer.row_groups, doubts, strict=True)]
+    data = encode_struct(footer.tree.with_fields({FileField.ROW_GROUPS: _structs(groups)}))
+    return b"".join([end[: -TAIL_BYTES - footer.length], data, len(data).to_bytes(4, "little"), MAGIC])
+
+
+def _group(group: RowGroup, doubts: Sequence[Doubt]) -> Struct:
+    chunks = [_chunk(*pair) for pair in zip(group.chunks, doubts, strict=True)]
+    return group.tree.with_fields({GroupField.COLUMNS: _structs(chunks)})
+
+
+def _chunk(chunk: ColumnChunk, doubt: Doubt) -> Struct:
+    tree, metadata = chunk.tree, chunk.metadata
+    if Doubt.EXTREMES in doubt:
+        tree = tree.without(ChunkField.COLUMN_INDEX_OFFSET, ChunkField.COLUMN_INDEX_LENGTH)
+        statistics: Struct | None = metadata.get(ColumnField.STATISTICS, STRUCT)
+        if statistics is not None:
+            metadata = metadata.with_fields({ColumnField.STATISTICS: (STRUCT, statistics.without(*_EXTREMES))})
+    return tree.with_fields({ChunkField.META_DATA: (STRUCT, metadata)})
+
+
+def _structs(values: Sequence[Struct]) -> Field:
+    return LIST, ThriftList(STRUCT, values)
