@@ -399,6 +399,14 @@ FILTERS: Final = (
         "yield from _doubts(kind.item_type, [array.items[:0] for array in arrays])",
         f"{_DOUBTS}::test_nan_in_structs_lists_and_maps",
     ),
+    Mutation(
+        "filters",
+        "min and max of UUIDs are those of unsigned bytes, Iceberg compares signed longs",
+        _DOUBTED,
+        "yield Doubt.NONE if _are_ordered_alike(arrays) else Doubt.EXTREMES",
+        "yield Doubt.NONE",
+        f"{_DOUBTS}::test_uuids_have_extremes_where_both_orders_are_the_same",
+    ),
 )
 
 MUTATIONS: Final = LINEAGE + REFUSED + PLACED + METRICS + FILTERS

@@ -1,9 +1,10 @@
 """What a written footer says that readers misunderstand, and the footer without it. Pure.
 
-Readers leave out row groups by what the footer says of them, but do not agree on floats:
+Readers leave out row groups by what the footer says of them, but do not agree on floats and UUIDs:
 
 - Arrow's min and max leave NaN out. Of 1.0 and NaN both are 1.0: a reader concludes that all values are 1.0. For Spark
   and DuckDB, NaN is greater than every max.
+- Parquet orders UUIDs as unsigned bytes, Iceberg in Java as two signed longs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from enum import Flag, auto
 from itertools import chain
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -28,8 +30,11 @@ from compactor.rewrite.parquet.footer import (
     footer_in,
 )
 from compactor.rewrite.parquet.thrift import LIST, STRUCT, Field, Struct, ThriftList, encode_struct
+from compactor.rewrite.reading.schema import UUID_WIDTH
 
 _EXTREMES: Final = (1, 2, 5, 6, 7, 8)  # of Statistics: min and max, old and new, and whether they are exact
+_SIGN_BYTES: Final = (0, 8)  # of a UUID: they hold the signs of its two longs
+_SIGN_BIT: Final = 0x80
 _FLOATS: Final = (pa.float32(), pa.float64())
 
 
@@ -59,6 +64,8 @@ def _doubts(kind: pa.DataType, arrays: Sequence[pa.Array]) -> Iterator[Doubt]:
         yield from _doubts(kind.value_type, [_elements(array, array.values) for array in arrays])
     elif kind in _FLOATS:
         yield _doubt_of_floats(arrays)
+    elif kind == pa.uuid():
+        yield Doubt.NONE if _are_ordered_alike(arrays) else Doubt.EXTREMES
     else:
         yield Doubt.NONE
 
@@ -71,6 +78,21 @@ def _elements(lists: pa.Array, values: pa.Array) -> pa.Array:
 
 def _doubt_of_floats(arrays: Sequence[pa.Array]) -> Doubt:
     return Doubt.EXTREMES if any(pc.any(pc.is_nan(array)).as_py() for array in arrays) else Doubt.NONE
+
+
+def _are_ordered_alike(uuids: Sequence[pa.Array]) -> bool:
+    """Whether both orders are the same: the signs of the first longs are equal, and those of the second."""
+    present = (array.storage.drop_null() for array in uuids)
+    seen = [_signs(array) for array in present if len(array)]
+    return not seen or bool((np.ptp(np.concatenate(seen), axis=0) == 0).all())
+
+
+def _signs(values: pa.Array) -> np.ndarray:
+    """The extremes of the sign bits: two rows, one column for each long."""
+    start = values.offset * UUID_WIDTH
+    data = np.frombuffer(values.buffers()[1], np.uint8, len(values) * UUID_WIDTH, start)
+    signs = data.reshape(-1, UUID_WIDTH)[:, _SIGN_BYTES] & _SIGN_BIT
+    return np.stack([signs.min(axis=0), signs.max(axis=0)])
 
 
 def without_doubtful(end: bytes, doubts: Sequence[Sequence[Doubt]]) -> bytes:

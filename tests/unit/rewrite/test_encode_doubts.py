@@ -1,4 +1,4 @@
-"""NaN, which readers compare in different ways: every filter finds its rows in what `encode` writes."""
+"""NaN and UUIDs, which readers compare in different ways: every filter finds its rows in what `encode` writes."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from pyiceberg.types import (
     NestedField,
     StringType,
     StructType,
+    UUIDType,
 )
 
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
@@ -63,6 +64,8 @@ def work_of(folder: Path, schema: Schema, files: Sequence[Sequence[Sequence[Any]
 
 
 def array_of(kind: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    if kind == pa.uuid():
+        return pa.ExtensionArray.from_storage(kind, pa.array(values, kind.storage_type))
     return pa.array(values, kind)
 
 
@@ -175,6 +178,30 @@ def test_nested_values_outside_a_slice_are_no_doubt() -> None:
     assert any(doubts_of(table.slice(0, 1)))
     assert not any(doubts_of(table.slice(1)))
     assert not any(doubts_of(table.slice(0, 0)))
+
+
+def test_uuids_have_extremes_where_both_orders_are_the_same(tmp_path: Path) -> None:
+    def value(first: int, ninth: int) -> bytes:
+        return bytes([first, *[1] * 7, ninth, *[2] * 7])
+
+    files = [
+        [[value(0x00, 0x80), value(0x7F, 0xFF), None]],
+        [[value(0x80, 0x00), value(0xFF, 0x7F), None]],
+        [[value(0x7F, 0x80), value(0x80, 0x80), None]],
+        [[value(0x01, 0x7F), value(0x01, 0x80), None]],
+        [[value(0x01, 0x00), None, None]],
+    ]
+    work = work_of(tmp_path, schema_of(UUIDType()), files, properties=ROW_GROUPS)
+    encoded(work)
+    assert [has_extremes(*chunks) for chunks in chunks_of(work)] == [True, True, False, False, True]
+
+
+def test_nulls_between_uuids_have_no_sign() -> None:
+    """Whatever bytes stand in their place."""
+    stored = pa.array([b"\x80" * 16, b"\x00" * 16, b"\x80" * 16], pa.binary(16))
+    masked = pa.Array.from_buffers(stored.type, 3, [pa.py_buffer(b"\x05"), stored.buffers()[1]])
+    for uuids in (masked, masked.slice(1), masked.slice(1, 1)):
+        assert not any(doubts_of(pa.table([pa.ExtensionArray.from_storage(pa.uuid(), uuids)], names=["u"])))
 
 
 def test_what_is_decoded_beside_copied_row_groups(tmp_path: Path) -> None:
