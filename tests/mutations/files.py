@@ -407,6 +407,22 @@ FILTERS: Final = (
         "yield Doubt.NONE",
         f"{_DOUBTS}::test_uuids_have_extremes_where_both_orders_are_the_same",
     ),
+    Mutation(
+        "filters",
+        "a dictionary tells that a row group with -0.0 has no 0.0",
+        _DOUBTED,
+        "metadata.without(ColumnField.ENCODING_STATS, ColumnField",
+        "metadata.without(ColumnField",
+        f"{_DOUBTS}::test_only_chunks_with_minus_zero_hide_their_members[double]",
+    ),
+    Mutation(
+        "filters",
+        "a bloom filter tells that a row group with -0.0 has no 0.0",
+        _DOUBTED,
+        "ColumnField.BLOOM_OFFSET, ColumnField.BLOOM_LENGTH)",
+        "ColumnField.BLOOM_LENGTH)",
+        f"{_DOUBTS}::test_only_chunks_with_minus_zero_hide_their_members[double]",
+    ),
 )
 
 MUTATIONS: Final = LINEAGE + REFUSED + PLACED + METRICS + FILTERS

@@ -115,7 +115,7 @@ RULES: Final = (
         "filters",
         "What filters find",
         "A query finds after a rewrite every row that it found before. Readers skip files and row groups by bounds, "
-        "but compare NaN and UUIDs in different ways: what one of them "
+        "dictionaries and bloom filters, but compare NaN, -0.0 and UUIDs in different ways: what one of them "
         "misunderstands, `encode` does not write.",
         "What row groups that are copied say of their values stays as it is.",
     ),

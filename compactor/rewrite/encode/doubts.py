@@ -5,6 +5,9 @@ Readers leave out row groups by what the footer says of them, but do not agree o
 - Arrow's min and max leave NaN out. Of 1.0 and NaN both are 1.0: a reader concludes that all values are 1.0. For Spark
   and DuckDB, NaN is greater than every max.
 - Parquet orders UUIDs as unsigned bytes, Iceberg in Java as two signed longs.
+- Iceberg's filters in Java tell -0.0 from 0.0, SQL does not: a dictionary or bloom filter of -0.0 lacks 0.0.
+
+A dictionary is not removed: without the encodings of the pages, no reader knows that it holds every value of its chunk.
 """
 
 from __future__ import annotations
@@ -35,17 +38,20 @@ from compactor.rewrite.reading.schema import UUID_WIDTH
 _EXTREMES: Final = (1, 2, 5, 6, 7, 8)  # of Statistics: min and max, old and new, and whether they are exact
 _SIGN_BYTES: Final = (0, 8)  # of a UUID: they hold the signs of its two longs
 _SIGN_BIT: Final = 0x80
-_FLOATS: Final = (pa.float32(), pa.float64())
+_BITS: Final = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
+_NEGATIVE_ZERO: Final = {kind: pa.scalar(-(2 ** (kind.bit_width - 1)), kind) for kind in _BITS.values()}
 
 
 class Doubt(Flag):
     """What readers misunderstand of a column chunk.
 
-    EXTREMES: min and max, of the chunk and of its pages.
+    EXTREMES: min and max, of the chunk and of its pages. MEMBERS: whether it holds a value, by dictionary or bloom
+    filter.
     """
 
     NONE = 0
     EXTREMES = auto()
+    MEMBERS = auto()
 
 
 def doubts_of(rows: pa.Table) -> tuple[Doubt, ...]:
@@ -62,7 +68,7 @@ def _doubts(kind: pa.DataType, arrays: Sequence[pa.Array]) -> Iterator[Doubt]:
         yield from _doubts(kind.item_type, [_elements(array, array.items) for array in arrays])
     elif pa.types.is_list(kind):
         yield from _doubts(kind.value_type, [_elements(array, array.values) for array in arrays])
-    elif kind in _FLOATS:
+    elif kind in _BITS:
         yield _doubt_of_floats(arrays)
     elif kind == pa.uuid():
         yield Doubt.NONE if _are_ordered_alike(arrays) else Doubt.EXTREMES
@@ -77,7 +83,14 @@ def _elements(lists: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def _doubt_of_floats(arrays: Sequence[pa.Array]) -> Doubt:
-    return Doubt.EXTREMES if any(pc.any(pc.is_nan(array)).as_py() for array in arrays) else Doubt.NONE
+    found = Doubt.NONE
+    for array in arrays:
+        bits = array.view(_BITS[array.type])
+        if pc.any(pc.is_nan(array)).as_py():
+            found |= Doubt.EXTREMES
+        if pc.any(pc.equal(bits, _NEGATIVE_ZERO[bits.type])).as_py():
+            found |= Doubt.MEMBERS
+    return found
 
 
 def _are_ordered_alike(uuids: Sequence[pa.Array]) -> bool:
@@ -123,6 +136,8 @@ def _chunk(chunk: ColumnChunk, doubt: Doubt) -> Struct:
         statistics: Struct | None = metadata.get(ColumnField.STATISTICS, STRUCT)
         if statistics is not None:
             metadata = metadata.with_fields({ColumnField.STATISTICS: (STRUCT, statistics.without(*_EXTREMES))})
+    if Doubt.MEMBERS in doubt:
+        metadata = metadata.without(ColumnField.ENCODING_STATS, ColumnField.BLOOM_OFFSET, ColumnField.BLOOM_LENGTH)
     return tree.with_fields({ChunkField.META_DATA: (STRUCT, metadata)})
 
 

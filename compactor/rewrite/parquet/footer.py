@@ -99,6 +99,7 @@ class ColumnField:
     INDEX_PAGE_OFFSET: Final = 10
     DICTIONARY_PAGE_OFFSET: Final = 11
     STATISTICS: Final = 12
+    ENCODING_STATS: Final = 13
     BLOOM_OFFSET: Final = 14
     BLOOM_LENGTH: Final = 15
 

@@ -1,4 +1,4 @@
-"""NaN and UUIDs, which readers compare in different ways: every filter finds its rows in what `encode` writes."""
+"""NaN, -0.0 and UUIDs, which readers compare in different ways: every filter finds its rows in what `encode` writes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
+import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.expressions import BooleanExpression, GreaterThan, IsNaN, IsNull, NotEqualTo
+from pyiceberg.expressions import BooleanExpression, EqualTo, GreaterThan, IsNaN, IsNull, NotEqualTo
 from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.typedef import Record
@@ -47,6 +48,7 @@ from tests.unit.rewrite.encode_support import encode_task, encoded, write
 NAN = math.nan
 BOUNDS = {1, 2, 5, 6}  # fields of Statistics: min and max, old and new
 ROW_GROUPS = (("write.parquet.row-group-size-bytes", "1"),)  # every input becomes a row group of its own
+BLOOM = (("write.parquet.bloom-filter-enabled.column.c0", "true"),)
 
 
 def schema_of(*kinds: IcebergType) -> Schema:
@@ -85,15 +87,27 @@ def has_extremes(chunk: ColumnChunk) -> bool:
     return kept
 
 
+def tells_members(chunk: ColumnChunk) -> bool:
+    """Whether readers may decide by the chunk's dictionary or bloom filter which values it holds."""
+    told = ColumnField.ENCODING_STATS in chunk.metadata.fields
+    assert told or not chunk.bloom_offset
+    return told
+
+
 # --- readers ----------------------------------------------------------------------------------------------------------
 
-COLUMNS = ([1.0] * 6 + [NAN] * 2,)
-READ = schema_of(DoubleType())
+ZEROS = [-0.0] * 4 + [1.0, 2.0, 2.0, -5.0]
+COLUMNS = ([1.0] * 6 + [NAN] * 2, ZEROS, ZEROS)
+READ = schema_of(DoubleType(), DoubleType(), DoubleType())
+PROPERTIES = (
+    ("write.parquet.bloom-filter-enabled.column.c2", "true"),
+    ("write.parquet.dict-encoding-enabled.column.c2", "false"),
+)
 
 
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, EncodedFile]:
-    work = work_of(tmp_path_factory.mktemp("read"), READ, [COLUMNS])
+    work = work_of(tmp_path_factory.mktemp("read"), READ, [COLUMNS], properties=PROPERTIES)
     return work.output, encoded(work)[0]
 
 
@@ -101,6 +115,7 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, EncodedFile]:
     ("condition", "rows"),
     [
         ("isnan(c0)", 2), ("c0 <> 1.0", 2), ("c0 > 10", 2), ("c0 = 1.0", 6), ("c0 IS NULL", 0),
+        ("c1 = 0.0", 4), ("c1 >= 0.0", 7), ("c2 = 0.0", 4), ("c2 = 2.0", 2),
     ],
 )  # fmt: skip
 def test_duckdb(result: tuple[str, EncodedFile], condition: str, rows: int) -> None:
@@ -114,6 +129,7 @@ def test_duckdb(result: tuple[str, EncodedFile], condition: str, rows: int) -> N
     [
         (pc.is_nan(pc.field("c0")), 2),
         (pc.field("c0") != 1.0, 2),
+        (pc.field("c1") == 0.0, 4),
     ],
 )
 def test_arrow(result: tuple[str, EncodedFile], condition: pc.Expression, rows: int) -> None:
@@ -124,6 +140,7 @@ def test_arrow(result: tuple[str, EncodedFile], condition: pc.Expression, rows: 
     ("condition", "rows"),
     [
         (IsNaN("c0"), 2), (NotEqualTo("c0", 1.0), 2), (GreaterThan("c0", 0.5), 6), (IsNull("c0"), 0),
+        (EqualTo("c1", 0.0), 4), (GreaterThan("c1", 0.5), 3), (EqualTo("c2", 0.0), 4),
     ],
 )  # fmt: skip
 def test_pyiceberg(result: tuple[str, EncodedFile], tmp_path: Path, condition: BooleanExpression, rows: int) -> None:
@@ -204,6 +221,19 @@ def test_nulls_between_uuids_have_no_sign() -> None:
         assert not any(doubts_of(pa.table([pa.ExtensionArray.from_storage(pa.uuid(), uuids)], names=["u"])))
 
 
+@pytest.mark.parametrize("kind", [FloatType(), DoubleType()], ids=str)
+def test_only_chunks_with_minus_zero_hide_their_members(tmp_path: Path, kind: IcebergType) -> None:
+    files = [[[1.0, 0.0, NAN] * 4], [[1.0, -0.0, None] * 4]]
+    work = work_of(tmp_path, schema_of(kind), files, properties=(*ROW_GROUPS, *BLOOM))
+    _, table = encoded(work)
+    assert [math.copysign(1, value) for value in table["c0"].to_pylist()[1::3]] == [1.0] * 4 + [-1.0] * 4
+    (first,), (second,) = chunks_of(work)
+    assert [tells_members(first), tells_members(second)] == [True, False]
+    assert first.bloom_offset
+    groups = pq.ParquetFile(work.output).metadata
+    assert "RLE_DICTIONARY" in groups.row_group(1).column(0).encodings  # it saves space as before
+
+
 def test_what_is_decoded_beside_copied_row_groups(tmp_path: Path) -> None:
     """A kept file stays as it is; the new row group beside it says nothing doubtful."""
     schema, properties = schema_of(DoubleType()), (("write.parquet.compression-codec", "uncompressed"),)
@@ -219,4 +249,5 @@ def test_what_is_decoded_beside_copied_row_groups(tmp_path: Path) -> None:
     written = run_task(TaskInput(splice, work, f"{tmp_path}/aside.parquet"))
     assert isinstance(written, TaskResult)
     assert isinstance(written.file, MixedFile)
-    assert [has_extremes(*chunks) for chunks in chunks_of(work)] == [True, False]
+    found = [(has_extremes(*chunks), tells_members(*chunks)) for chunks in chunks_of(work)]
+    assert found == [(True, True), (False, False)]
