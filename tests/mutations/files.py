@@ -18,6 +18,8 @@ _WRITER: Final = "compactor/rewrite/splice/splice.py"
 _WRITTEN: Final = "compactor/rewrite/encode/writer.py"
 _DOUBTED: Final = "compactor/rewrite/encode/doubts.py"
 _DOUBTS: Final = "tests/unit/rewrite/test_encode_doubts.py"
+_COUNTED: Final = "compactor/rewrite/encode/written_metrics.py"
+_COUNTS: Final = "tests/unit/rewrite/test_encode_metrics.py"
 _MERGE: Final = "compactor/rewrite/parquet/column_metrics.py"
 
 LINEAGE: Final = (
@@ -422,6 +424,22 @@ FILTERS: Final = (
         "ColumnField.BLOOM_OFFSET, ColumnField.BLOOM_LENGTH)",
         "ColumnField.BLOOM_LENGTH)",
         f"{_DOUBTS}::test_only_chunks_with_minus_zero_hide_their_members[double]",
+    ),
+    Mutation(
+        "filters",
+        "metrics: a column with NaN has an upper bound",
+        _COUNTED,
+        "None if self.nans else encode(high or 0.0)",
+        "encode(high or 0.0)",
+        f"{_COUNTS}::test_readers_that_sort_nan_last_find_it_above_every_number[double]",
+    ),
+    Mutation(
+        "filters",
+        "metrics: a column of NaN alone is taken for one without values",
+        _COUNTED,
+        "self.is_floating and not 0 < self.nans == self.values",
+        "self.is_floating",
+        f"{_COUNTS}::test_readers_that_sort_nan_last_find_it_above_every_number[double]",
     ),
 )
 
