@@ -441,6 +441,14 @@ FILTERS: Final = (
         "self.is_floating",
         f"{_COUNTS}::test_readers_that_sort_nan_last_find_it_above_every_number[double]",
     ),
+    Mutation(
+        "filters",
+        "metrics: the upper bound of other files holds for one of NaN alone",
+        _MERGE,
+        "if any(_holds_nan_alone(each, field_id) for each in inputs):",
+        "if not inputs:",
+        f"{_METRICS}::test_all_nan_input_drops_the_upper_bound_alone",
+    ),
 )
 
 MUTATIONS: Final = LINEAGE + REFUSED + PLACED + METRICS + FILTERS
