@@ -1,4 +1,4 @@
-"""Rules 5 and 18: row lineage, and what may be copied into one Parquet file and how."""
+"""Rules 5 and 18 and what filters find: row lineage, what may be copied into one Parquet file, what footers say."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ _LINEAGE: Final = "tests/unit/rewrite/test_splice_lineage.py"
 _CHECKS: Final = "compactor/rewrite/splice/checks.py"
 _FOOTER: Final = "compactor/rewrite/parquet/footer.py"
 _WRITER: Final = "compactor/rewrite/splice/splice.py"
+_WRITTEN: Final = "compactor/rewrite/encode/writer.py"
+_DOUBTED: Final = "compactor/rewrite/encode/doubts.py"
+_DOUBTS: Final = "tests/unit/rewrite/test_encode_doubts.py"
+_COUNTED: Final = "compactor/rewrite/encode/written_metrics.py"
+_COUNTS: Final = "tests/unit/rewrite/test_encode_metrics.py"
 _MERGE: Final = "compactor/rewrite/parquet/column_metrics.py"
 
 LINEAGE: Final = (
@@ -363,4 +368,87 @@ METRICS: Final = (
     ),
 )
 
-MUTATIONS: Final = LINEAGE + REFUSED + PLACED + METRICS
+FILTERS: Final = (
+    Mutation(
+        "filters",
+        "min and max of a footer leave NaN out",
+        _WRITTEN,
+        "self._doubts.append(doubts_of(table))",
+        "self._doubts.append(())",
+        f"{_DOUBTS}::test_only_chunks_with_nan_have_no_extremes",
+    ),
+    Mutation(
+        "filters",
+        "all row groups lose min and max where one has a NaN: queries read more than before",
+        _WRITTEN,
+        "self._doubts.append(doubts_of(table))",
+        "self._doubts = [doubts_of(table)] * (len(self._doubts) + 1)",
+        f"{_DOUBTS}::test_only_chunks_with_nan_have_no_extremes",
+    ),
+    Mutation(
+        "filters",
+        "min and max of pages leave NaN out",
+        _DOUBTED,
+        "tree = tree.without(ChunkField.COLUMN_INDEX_OFFSET, ChunkField.COLUMN_INDEX_LENGTH)",
+        "tree = chunk.tree",
+        f"{_DOUBTS}::test_only_chunks_with_nan_have_no_extremes",
+    ),
+    Mutation(
+        "filters",
+        "NaN in the values of a map are overlooked",
+        _DOUBTED,
+        "yield from _doubts(kind.item_type, [_elements(array, array.items) for array in arrays])",
+        "yield from _doubts(kind.item_type, [array.items[:0] for array in arrays])",
+        f"{_DOUBTS}::test_nan_in_structs_lists_and_maps",
+    ),
+    Mutation(
+        "filters",
+        "min and max of UUIDs are those of unsigned bytes, Iceberg compares signed longs",
+        _DOUBTED,
+        "yield Doubt.NONE if _are_ordered_alike(arrays) else Doubt.EXTREMES",
+        "yield Doubt.NONE",
+        f"{_DOUBTS}::test_uuids_have_extremes_where_both_orders_are_the_same",
+    ),
+    Mutation(
+        "filters",
+        "a dictionary tells that a row group with -0.0 has no 0.0",
+        _DOUBTED,
+        "metadata.without(ColumnField.ENCODING_STATS, ColumnField",
+        "metadata.without(ColumnField",
+        f"{_DOUBTS}::test_only_chunks_with_minus_zero_hide_their_members[double]",
+    ),
+    Mutation(
+        "filters",
+        "a bloom filter tells that a row group with -0.0 has no 0.0",
+        _DOUBTED,
+        "ColumnField.BLOOM_OFFSET, ColumnField.BLOOM_LENGTH)",
+        "ColumnField.BLOOM_LENGTH)",
+        f"{_DOUBTS}::test_only_chunks_with_minus_zero_hide_their_members[double]",
+    ),
+    Mutation(
+        "filters",
+        "metrics: a column with NaN has an upper bound",
+        _COUNTED,
+        "None if self.nans else encode(high or 0.0)",
+        "encode(high or 0.0)",
+        f"{_COUNTS}::test_readers_that_sort_nan_last_find_it_above_every_number[double]",
+    ),
+    Mutation(
+        "filters",
+        "metrics: a column of NaN alone is taken for one without values",
+        _COUNTED,
+        "self.is_floating and not 0 < self.nans == self.values",
+        "self.is_floating",
+        f"{_COUNTS}::test_readers_that_sort_nan_last_find_it_above_every_number[double]",
+    ),
+    Mutation(
+        "filters",
+        "metrics: the upper bound of other files holds for one of NaN alone",
+        _MERGE,
+        "if any(_holds_nan_alone(each, field_id) for each in inputs):",
+        "if not inputs:",
+        f"{_METRICS}::test_all_nan_input_drops_the_upper_bound_alone",
+    ),
+)
+
+MUTATIONS: Final = LINEAGE + REFUSED + PLACED + METRICS + FILTERS

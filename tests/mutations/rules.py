@@ -118,6 +118,15 @@ RULES: Final = (
         "`test_splice_writers.py` looks at the bytes of six writers, and every other reader at the rows.",
     ),
     Rule(
+        "filters",
+        "What filters find",
+        "A query finds after a rewrite every row that it found before. Readers skip files and row groups by bounds, "
+        "dictionaries and bloom filters, but compare NaN, -0.0 and UUIDs in different ways: what one of them "
+        "misunderstands, `encode` does not write.",
+        "`test_filters_find_what_other_readers_compare_otherwise` asks Spark. What row groups that are copied say of "
+        "their values stays as it is.",
+    ),
+    Rule(
         "spark",
         "What Spark reads",
         "The `spark` engine writes what Iceberg's reader in Spark reads, and counts cannot tell where that is not what "

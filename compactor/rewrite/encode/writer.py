@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Reason
 from compactor.rewrite.deletes.row_maps import InputRows
+from compactor.rewrite.encode.doubts import Doubt, doubts_of, without_doubtful
 from compactor.rewrite.encode.options import WriterOptions
 from compactor.rewrite.encode.written_metrics import MetricsMode, WrittenMetrics
 from compactor.rewrite.parquet.column_metrics import ColumnMetrics
@@ -67,22 +68,28 @@ class _Sink(io.RawIOBase):
     """An `OutputFile` as a Python file for Arrow. Closing it does not finish the output.
 
     After an abort it accepts bytes and drops them: Arrow's writers flush when they are garbage-collected.
+    Bytes that are written once `held` is not None are appended to it instead, so that they can be changed.
     """
 
     def __init__(self, output: OutputFile) -> None:
         super().__init__()
         self._output = output
         self.given_up = False
+        self.held: bytearray | None = None
 
     def writable(self) -> bool:
         return True
 
     def tell(self) -> int:
-        return self._output.position
+        return self._output.position + len(self.held or b"")
 
     def write(self, data: Any) -> int:
-        if not self.given_up:
+        if self.given_up:
+            return len(data)
+        if self.held is None:
             self._output.write(data)
+        else:
+            self.held += data
         return len(data)
 
 
@@ -104,6 +111,7 @@ class RowGroupWriter:
         self._sink = pa.BufferedOutputStream(pa.PythonFile(self._raw_sink, mode="w"), SINK_BUFFER_BYTES)
         self._options = options
         self._writer: pq.ParquetWriter | None = None
+        self._doubts: list[tuple[Doubt, ...]] = []
         self._tables: list[pa.Table] = []
         self._stored = 0.0
         self._in_memory = 0
@@ -148,8 +156,7 @@ class RowGroupWriter:
             self.abort()
             return EncodedFile(rows=0, rows_deleted=rows_deleted, rows_read=rows_read, metrics=self._metrics.result({}))
         self._writer.add_key_value_metadata({"iceberg.schema": self._written.iceberg.model_dump_json()})
-        self._writer.close()
-        self._sink.close()
+        self._close(self._writer)
         metadata = self._writer.writer.metadata
         size = self._output.finish()
         if metadata.num_rows != self._rows:
@@ -174,6 +181,16 @@ class RowGroupWriter:
         self._tables.clear()
         self._output.abort()
 
+    def _close(self, writer: pq.ParquetWriter) -> None:
+        """Write the filters, the page indexes and the footer, without what readers would misunderstand."""
+        if any(map(any, self._doubts)):
+            self._sink.flush()
+            self._raw_sink.held = bytearray()
+        writer.close()
+        self._sink.close()
+        if self._raw_sink.held is not None:
+            self._output.write(without_doubtful(bytes(self._raw_sink.held), self._doubts))
+
     def _write_row_group(self) -> None:
         if not self._tables:
             return
@@ -189,6 +206,7 @@ class RowGroupWriter:
             raise RetryError(f"Not enough memory to encode a row group of {table.nbytes} bytes: {error}") from error
         except (pa.ArrowInvalid, NotImplementedError) as error:
             raise GiveUpError(f"Rows cannot be written as Parquet: {error}", reason=Reason.NOT_ENCODABLE) from error
+        self._doubts.append(doubts_of(table))
         self._rows += table.num_rows
         self._shrinking = min(1.0, (self._sink.tell() - before) / max(1.0, self._stored))
         self._stored, self._in_memory = 0.0, 0

@@ -7,6 +7,8 @@ columns inside lists and maps have only a size, NaNs are counted but never are b
 A bound that is wrong for some readers is widened or left out, because they would prune by it:
 
 - A lower bound of zero is -0.0, an upper bound +0.0, since Java's comparison distinguishes them.
+- A column with NaN has no upper bound: for Spark and DuckDB, NaN is greater than every number. Where all values are
+  NaN, their count is left out too: Iceberg's filters conclude from it that nothing is greater than a number.
 - A UUID's bound is kept only where unsigned bytes and `java.util.UUID` (two signed longs) choose the same one.
 - A string column whose extremes are not UTF-8 has no bounds.
 - The row lineage columns have no metrics: a null in them means a value that is assigned later.
@@ -165,6 +167,11 @@ class _Column:
     def is_floating(self) -> bool:
         return isinstance(self.leaf.field.field_type, (types.FloatType, types.DoubleType))
 
+    @property
+    def tells_nans(self) -> bool:
+        """Whether the number of its NaNs is given."""
+        return self.is_floating and not 0 < self.nans == self.values
+
     def bounds(self) -> tuple[bytes | None, bytes | None]:
         if not self.lows:
             return None, None
@@ -176,9 +183,9 @@ class _Column:
             return _string_bounds(low, high, length)
         if isinstance(iceberg_type, (types.BinaryType, types.FixedType)):
             return low[:length], high if length is None else truncated_bytes_above(high, length)
-        if self.is_floating:
-            low, high = low or -0.0, high or 0.0
         encode = CODECS[type(iceberg_type)].encode
+        if self.is_floating:
+            return encode(low or -0.0), None if self.nans else encode(high or 0.0)
         return encode(low), encode(high)
 
 
@@ -214,7 +221,7 @@ class WrittenMetrics:
             column_sizes={field_id: size for field_id, size in column_sizes.items() if field_id in self._sized},
             value_counts={field_id: column.values for field_id, column in columns},
             null_value_counts={field_id: column.nulls for field_id, column in columns},
-            nan_value_counts={field_id: column.nans for field_id, column in columns if column.is_floating},
+            nan_value_counts={field_id: column.nans for field_id, column in columns if column.tells_nans},
             lower_bounds={field_id: lower for field_id, (lower, _) in bounds.items() if lower is not None},
             upper_bounds={field_id: upper for field_id, (_, upper) in bounds.items() if upper is not None},
         )

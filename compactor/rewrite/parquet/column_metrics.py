@@ -8,8 +8,8 @@ Rules that follow from it:
 
 - A count adds up only if every input knows it: an unknown count must not look like a small one.
 - A bound that any input lacks is dropped. Inputs whose column is only null, or only NaN, have no bounds and are
-  skipped: readers prune them by their counts. An input of nulls *and* NaNs is not skipped: readers do not prune it, and
-  engines that sort NaN last find its NaNs with `x > 10`.
+  skipped: readers prune them by their counts. But an input of NaN alone drops the upper bound: DuckDB does not prune by
+  counts of NaN, and finds it with `x > 10`. An input of nulls *and* NaNs is not skipped: no reader prunes it.
 - Strict evaluators read a missing null or NaN count as "there are none". Bounds are therefore dropped where a count is
   lost although some input had it above zero (otherwise `DELETE WHERE x > 5` could drop the nulls with the file).
 - Bounds are compared as values of the column's current type. Where readers disagree about the order (UUID: unsigned
@@ -196,6 +196,11 @@ def _holds_nothing_to_bound(metrics: ColumnMetrics, field_id: int) -> bool:
     )
 
 
+def _holds_nan_alone(metrics: ColumnMetrics, field_id: int) -> bool:
+    nans = metrics.nan_value_counts.get(field_id, 0)
+    return 0 < nans == metrics.value_counts.get(field_id)
+
+
 # --- bounds -----------------------------------------------------------------------------------------------------------
 
 
@@ -234,8 +239,9 @@ def _bounds(
     if _any_nan(bounded, field_id, codec):
         return None, None
     lower = codec.extreme(min, [each.lower_bounds.get(field_id) for each in bounded])
-    upper = codec.extreme(max, [each.upper_bounds.get(field_id) for each in bounded])
-    return lower, upper
+    if any(_holds_nan_alone(each, field_id) for each in inputs):
+        return lower, None
+    return lower, codec.extreme(max, [each.upper_bounds.get(field_id) for each in bounded])
 
 
 def _any_nan(inputs: Sequence[ColumnMetrics], field_id: int, codec: _BoundCodec) -> bool:

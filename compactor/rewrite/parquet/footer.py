@@ -99,6 +99,7 @@ class ColumnField:
     INDEX_PAGE_OFFSET: Final = 10
     DICTIONARY_PAGE_OFFSET: Final = 11
     STATISTICS: Final = 12
+    ENCODING_STATS: Final = 13
     BLOOM_OFFSET: Final = 14
     BLOOM_LENGTH: Final = 15
 
@@ -384,10 +385,10 @@ def read_footer(store: ByteStore, location: str, size: int) -> Footer:
     return footer
 
 
-def footer_in(file: bytes) -> Footer:
-    """The footer of a whole file in memory; ThriftError if it is not Parquet."""
-    length = _footer_length(file[-TAIL_BYTES:], "a file in memory", len(file))
-    return _decoded(file[-TAIL_BYTES - length : -TAIL_BYTES], len(file))
+def footer_in(end: bytes) -> Footer:
+    """The footer of a file of which the last bytes are in memory, or all; ThriftError if it is not Parquet."""
+    length = _footer_length(end[-TAIL_BYTES:], "a file in memory", len(end))
+    return _decoded(end[-TAIL_BYTES - length : -TAIL_BYTES], len(end))
 
 
 def _decoded(data: bytes, file_size: int) -> Footer:

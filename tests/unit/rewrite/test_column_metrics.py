@@ -224,11 +224,12 @@ def test_input_is_not_all_null_unless_both_counts_say_so():
         assert merged_bounds(LongType(), column(low, high), other) == (None, None)
 
 
-def test_all_nan_input_is_passed_over():
+def test_all_nan_input_drops_the_upper_bound_alone():
+    """Readers that sort NaN last find it above every number, in a file without bounds."""
     low, high = to_bytes(DoubleType(), 1.0), to_bytes(DoubleType(), 9.0)
-    assert merged_bounds(DoubleType(), column(low, high, nans=0), column(nans=10)) == (low, high)
+    assert merged_bounds(DoubleType(), column(low, high, nans=0), column(nans=10)) == (low, None)
     nan = to_bytes(DoubleType(), NAN)
-    assert merged_bounds(DoubleType(), column(low, high, nans=0), column(nan, nan, nans=10)) == (low, high)
+    assert merged_bounds(DoubleType(), column(low, high, nans=0), column(nan, nan, nans=10)) == (low, None)
 
 
 def test_input_of_nulls_and_nans_drops_the_bounds():
