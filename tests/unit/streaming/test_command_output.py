@@ -151,6 +151,8 @@ def test_what_was_committed_is_printed_whatever_the_values_are(catalog: Catalog)
     for value in SHOWN:
         assert value in text
     assert "not rewritten k=:boom:: " in text
+    found = reports.run_document(rewritten(plan), plan)
+    assert (found["operation"], found["commits"], len(found["groups"]), found["left_alone"]) == ("replace", 1, 5, [])
 
 
 def test_null_is_not_printed_as_the_text_none(config: Path) -> None:
