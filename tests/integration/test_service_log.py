@@ -65,7 +65,7 @@ def test_every_line_is_an_object_through_crashes(tmp_path: Path, broker: str) ->
     ("arguments", "environment", "code", "said"),
     [
         (("run",), {"FIRNLINE_POLICY__GROWTH": "much"}, 2, "policy.growth"),
-        (("run",), NO_JVM, 1, "Error occurred during initialization of VM"),
+        (("run",), NO_JVM, 2, "Spark does not start: Error occurred during initialization of VM"),
         *slow(
             (("run", "--bogus"), {}, 2, "Error: No such option"),
             (("run",), {"FIRNLINE_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:1"}, 3, "check kafka.bootstrap_servers"),

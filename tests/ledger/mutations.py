@@ -81,9 +81,8 @@ MUTATIONS: Final = (
     _broken(
         "a table that was dropped stays on the board",
         _LOOKER,
-        "        self.locations.forget(table)\n"
-        "        self.board.forget(table, keep_requests=was_known or self.is_listed(table))\n        if was_known:",
-        "        self.locations.forget(table)\n        if was_known:",
+        "        self.board.forget(table, keep_requests=keep_requests)\n        if was_known:",
+        "        if was_known:",
     ),
     _broken(
         "tables that are not listed any more are not looked at",

@@ -141,7 +141,8 @@ def test_an_event_of_a_missing_table_is_a_letter() -> None:
     assert letter == {
         "trace": b"17",
         "firnline.reason": b"unknown_table",
-        "firnline.detail": b"table lake.db.gone does not exist (catalogs configured: lake, attic)",
+        "firnline.detail": b"table lake.db.gone does not exist, or this service may not load it "
+        b"(catalogs configured: lake, attic)",
         "firnline.topic": b"commits",
         "firnline.partition": b"3",
         "firnline.offset": b"41",
