@@ -35,9 +35,9 @@ LETTER_BYTES = 1024 * 1024
 MEMORY_BYTES = 600 * 1024 * 1024
 
 
-def batches(seed: int) -> Iterator[pa.RecordBatch]:
+def batches(seed: int, count: int) -> Iterator[pa.RecordBatch]:
     """As Spark hands them over."""
-    events = hostile_events(seed, EVENTS)
+    events = hostile_events(seed, count)
     while values := tuple(islice(events, ARROW_BATCH_RECORDS)):
         yield records(*values)
 
@@ -48,8 +48,14 @@ def printable(text: str) -> bool:
 
 @pytest.mark.timeout(1800)
 def test_no_event_stops_the_stream_or_brings_a_text_that_could_do_harm() -> None:
+    usable = harmless(EVENTS)
+    print(f"\n{EVENTS:,} hostile events: {usable:,} name a table (a hint, no more)")
+
+
+def harmless(count: int) -> int:
+    """Check what so many events say; returns how many of them name a table or a file."""
     usable = 0
-    for batch in EventDecoder(SOURCES).heard(batches(1)):
+    for batch in EventDecoder(SOURCES).heard(batches(1, count)):
         for row in batch.to_pylist():
             heard = heard_of(row)
             usable += 1
@@ -58,17 +64,25 @@ def test_no_event_stops_the_stream_or_brings_a_text_that_could_do_harm() -> None
                 continue
             assert heard.table.catalog in CATALOGS
             assert all(map(printable, (*heard.table.namespace, heard.table.name, heard.request or "")))
-    assert 0 < usable < EVENTS
-    print(f"\n{EVENTS:,} hostile events: {usable:,} name a table (a hint, no more)")
+    assert 0 < usable < count
+    return usable
 
 
 @pytest.mark.timeout(1800)
 def test_every_other_event_becomes_one_dead_letter_of_bounded_size() -> None:
-    decoder = LetterDecoder(SOURCES, EVERYTHING)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    bad, tables = found([_Row(row) for batch in decoder.found(batches(1)) for row in batch.to_pylist()])
+    bad = lettered(EVENTS)
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+    assert grown < MEMORY_BYTES
+    print(f"\ndead letters by reason: {dict(bad)}; memory grew by {grown / 1e6:.0f} MB")
+
+
+def lettered(count: int) -> Counter[str]:
+    """Check the dead letters of so many events; returns their number by reason."""
+    decoder = LetterDecoder(SOURCES, EVERYTHING)
+    bad, tables = found([_Row(row) for batch in decoder.found(batches(1, count)) for row in batch.to_pylist()])
     letters: Counter[str] = Counter()
-    for batch in batches(1):
+    for batch in batches(1, count):
         for event in filter(None, headers_of_batch(decoder, batch)):
             headers = {header["key"]: header["value"] for header in event}
             letters[headers["firnline.reason"].decode()] += 1
@@ -76,10 +90,8 @@ def test_every_other_event_becomes_one_dead_letter_of_bounded_size() -> None:
     assert letters == bad
     assert set(bad) <= {reason.value for reason in BadEventReason}
     assert BadEventReason.DECODER_FAILED.value not in bad, "a decoder raised an error of its own"
-    assert sum(bad.values()) + sum(tables.values()) <= EVENTS
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
-    assert grown < MEMORY_BYTES
-    print(f"\ndead letters by reason: {dict(bad)}; memory grew by {grown / 1e6:.0f} MB")
+    assert sum(bad.values()) + sum(tables.values()) <= count
+    return bad
 
 
 @pytest.mark.timeout(1800)
