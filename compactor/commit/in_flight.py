@@ -57,7 +57,8 @@ class Record:
     sweep first found the owner dead. `swept`: a sweep has already deleted outputs. `attempts`: how often an output may
     be tried; each attempt writes a file of its own beside the name in `files` (`attempt_location`). `committed`: own
     names (`own_name`) of outputs that a snapshot of an earlier part of the run holds. `late_until`: until then an
-    executor that has lost the driver may finish an output.
+    executor that has lost the driver may finish an output. `settles_at`: the run has committed, and from then on it is
+    certain whether its catalog has rolled that back for a writer; 0: its catalog never does.
     """
 
     run_id: str
@@ -80,6 +81,7 @@ class Record:
     attempts: int = 1
     committed: tuple[str, ...] = ()
     late_until: float = 0.0
+    settles_at: float = 0.0
 
     @property
     def outputs(self) -> list[str]:
@@ -116,6 +118,12 @@ def _under_way(record: Record, owner_dead: bool | None, now: float) -> bool:
     """Whether the owner lives and has not ended this run: then the table's head does not matter."""
     alive = record.lease_until > now if owner_dead is None else not owner_dead
     return alive and not record.abandoned
+
+
+def _waits(record: Record, owner_dead: bool | None, now: float) -> bool:
+    """Whether it is too early for a sweep. The last one comes when nobody can write, or roll back, any more."""
+    late = now < record.settles_at or (record.swept and now < record.late_until)
+    return late or _under_way(record, owner_dead, now)
 
 
 class InFlightRecords:
@@ -270,7 +278,8 @@ class InFlightRecords:
 
 def _tree(record: Record) -> dict[str, Any]:
     """Without newer fields that say nothing: the version before does not know them, and would sweep nothing."""
-    return {key: value for key, value in asdict(record).items() if value or key not in {"committed", "late_until"}}
+    newer = {"committed", "late_until", "settles_at"}
+    return {key: value for key, value in asdict(record).items() if value or key not in newer}
 
 
 def own_name(location: str, run_id: str) -> str:
@@ -332,15 +341,15 @@ def _sweep_one(
     if record.catalog not in catalogs.names:
         return 0  # of other settings, or taken out of them for a while: its outputs may still have to be deleted
     owner_dead = record.owner.is_dead()
-    if record.swept and now < record.late_until:
-        return 0  # the last sweep comes when nobody can write any more
-    if _under_way(record, owner_dead, now):
+    if _waits(record, owner_dead, now):
         return 0  # without a call to the catalog: most records are of live runs
     table = _table_of(record, catalogs)
     if table is None:
         if now - record.created > grace:  # a search is expensive
             _look_elsewhere(records, record, search)
         return 0
+    if record.settles_at:
+        return _settle(records, record, table, cache, confirm)
     snapshot = head_of(table.metadata, record.ref)
     head = snapshot.snapshot_id if snapshot else None
     if was_committed(table, record.run_id) and owner_dead:
@@ -362,6 +371,22 @@ def _sweep_one(
         records.close(record)
     else:
         records.save(replace(record, swept=True))
+    return deleted
+
+
+def _settle(
+    records: InFlightRecords, record: Record, table: TableView, cache: ManifestCache, confirm: Callable[[], None]
+) -> int:
+    """Delete the outputs of a commit that was rolled back, and remove the record.
+
+    A table that does not list the planned snapshot hides others too, e.g. those of Nessie's branches: they may have the
+    outputs, so that nothing is deleted.
+    """
+    deleted = 0
+    if any(each.snapshot_id == record.parent_snapshot_id for each in table.metadata.snapshots):
+        confirm()
+        deleted = delete_unreferenced(record, table, cache)
+    records.close(record)
     return deleted
 
 

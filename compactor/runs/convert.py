@@ -157,7 +157,10 @@ class Converting:
                 done = self._charged(lambda: commit_beside_others(java, tools.catalogs, tools.cache, prepare))
                 if done is not None:
                     carry_statistics(java, done, tools.right.confirm)
-        records.close(record)  # a lost race may have left files
+        if done is not None and tools.rolls_back(table.name):
+            records.close_later(record)
+        else:
+            records.close(record)  # a lost race may have left files
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
         return replace(
             nothing,
@@ -259,7 +262,8 @@ class Converting:
 
         def send() -> int:
             snapshot_id = commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
-            tools.records.note_committed(self._run_id, [str(file["file-path"]) for file in new.files])
+            if not tools.rolls_back(now.name):
+                tools.records.note_committed(self._run_id, [str(file["file-path"]) for file in new.files])
             return snapshot_id
 
         return send

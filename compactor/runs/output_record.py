@@ -16,6 +16,8 @@ from compactor.rewrite.tasks.runner import JOBS_OF_A_TASK
 
 LOG = logging.getLogger("firnline")
 NO_HEAD = -1  # differs from every head: outputs that are certainly uncommitted need no waiting
+SETTLE_SECONDS = 600.0
+"""After which no writer is under way any more that could have a commit rolled back."""
 LATE_SECONDS = 900.0
 """For which an executor may work on that has lost the driver: Spark ends it after 60 missed heartbeats, ten minutes."""
 
@@ -65,6 +67,10 @@ class OutputRecords:
             self.records.close(record)
         else:
             self.records.abandon(self._ended(record))
+
+    def close_later(self, record: Record) -> None:
+        """The run has committed, but its catalog may roll that back. Later, a sweep deletes what no snapshot has."""
+        self.records.abandon(replace(record, settles_at=self.records.now + SETTLE_SECONDS))
 
     def _ended(self, record: Record) -> Record:
         """The record of a run whose uncommitted outputs may go at once. On a cluster a lost executor may write more."""

@@ -115,9 +115,13 @@ class RunTools:
             run_id=run_id,
             engines=tuple(engines),
             part=part,
-            rollback_on_conflict=self.commit.rolls_back(is_polaris=self.catalogs.is_polaris(table.catalog)),
+            rollback_on_conflict=self.rolls_back(table),
             deployment=self.right.deployment,
         )
+
+    def rolls_back(self, table: TableName) -> bool:
+        """Whether the catalog may roll a commit back for a writer that is under way."""
+        return self.commit.rolls_back(is_polaris=self.catalogs.is_polaris(table.catalog))
 
     def about_to_send(self, record: Record) -> None:
         """Keep the run's outputs on record, then make sure that this service may still commit.
@@ -157,6 +161,7 @@ class Run:
         self._results: list[GroupResult] = []
         self._dropped: list[DroppedGroup] = []
         self._lost_a_race = False
+        self._rolls_back = tools.rolls_back(plan.table.name)
         self._lock = threading.Lock()
 
     @property
@@ -264,7 +269,8 @@ class Run:
             return
         self._charge(Spent(commits=1))
         self.commits += 1
-        self._tools.records.note_committed(self._run_id, committed.files)
+        if not self._rolls_back:
+            self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed
         for group in committed.kept:
@@ -308,6 +314,8 @@ class Run:
         by_spark = any(group.rewritten.engine == Engine.SPARK.value for group in self._results)
         if self._dropped or written_twice:
             self._outputs.abandon(record)  # a task may still write
+        elif self._rolls_back:
+            self._outputs.close_later(record)
         elif self._lost_a_race or by_spark:
             self._outputs.close(record)
         else:

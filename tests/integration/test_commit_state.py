@@ -54,6 +54,10 @@ def replaces(lake: Lake, table: str) -> int:
     return len(lake.sql(f"SELECT 1 FROM lake.{table}.snapshots WHERE operation = 'replace'"))
 
 
+def sweep_at(lake: Lake, now: float) -> None:
+    sweep(lake.in_flight(), lake.catalogs, ManifestCache(1 << 20), now=now, grace_seconds=3600)
+
+
 def sweep_until_settled(lake: Lake, table: str) -> None:
     """What the service does every so often; the head has moved, or the grace period is over."""
     records = lake.in_flight()
@@ -285,7 +289,14 @@ def test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it(
     expected = [row for row in rows if row[0] != 5] if honours else rows
     assert rest_lake.rows(table_name) == expected
     assert faulty.rolled_back - before == int(honours)
-    assert replaces(rest_lake, table_name) == 1  # rolled back, it is still among the retained snapshots
+    assert replaces(rest_lake, table_name) == int(not honours)
+    (record,) = rest_lake.in_flight().all()
+    assert len(unreferenced(rest_lake, table_name)) == int(honours)
+    sweep_at(rest_lake, record.settles_at - 1)
+    assert len(unreferenced(rest_lake, table_name)) == int(honours), "another writer may still be under way"
+    sweep_at(rest_lake, record.settles_at)
+    assert unreferenced(rest_lake, table_name) == set()
+    assert rest_lake.in_flight().all() == []
     rest_lake.compact(table_name, force=True)
     assert rest_lake.rows(table_name) == expected
     assert len(rest_lake.live_files(table_name)) == 1

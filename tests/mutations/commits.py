@@ -313,6 +313,23 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "15",
+        "the outputs of a commit that was rolled back stay for ever",
+        "compactor/runs/run.py",
+        "        elif self._rolls_back:\n            self._outputs.close_later(record)\n",
+        "",
+        "tests/integration/test_commit_state.py::"
+        "test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it",
+    ),
+    Mutation(
+        "15",
+        "outputs go where the catalog does not list the snapshots that may have them",
+        "compactor/commit/in_flight.py",
+        "    if any(each.snapshot_id == record.parent_snapshot_id for each in table.metadata.snapshots):",
+        "    if True:",
+        "tests/unit/commit/test_rolled_back.py::test_nothing_goes_where_the_planned_snapshot_is_not_listed",
+    ),
+    Mutation(
+        "15",
         "the head is noted before the mark that stops the owner",
         "compactor/commit/in_flight.py",
         "current = head_of(catalogs.load(record.table).metadata, record.ref)",
@@ -527,8 +544,8 @@ MUTATIONS: Final = (
         "17",
         "the setting does not reach the commit",
         "compactor/runs/run.py",
-        "self.commit.rolls_back(is_polaris=self.catalogs.is_polaris(table.catalog)),",
-        "False,",
+        "rollback_on_conflict=self.rolls_back(table),",
+        "rollback_on_conflict=False,",
         f"{_GROUPS}::test_polaris_is_asked_to_let_writers_win[always-rollback]",
     ),
     # --- writers' state in summaries ---

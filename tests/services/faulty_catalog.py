@@ -145,7 +145,7 @@ def _error(status: int) -> _Answer:
 
 
 def _roll_back(catalog: FaultyCatalog, path: str, body: bytes) -> bool:
-    """Polaris: when only snapshots that allow it stand between the writer's base and the head, they are rolled back."""
+    """Polaris: when only snapshots that allow it stand between the writer's base and the head, they are removed."""
     requirements = json.loads(body).get("requirements", [])
     expected = next((each for each in requirements if each["type"] == "assert-ref-snapshot-id"), None)
     if expected is None or expected.get("snapshot-id") is None:
@@ -153,11 +153,12 @@ def _roll_back(catalog: FaultyCatalog, path: str, body: bytes) -> bool:
     metadata: dict[str, Any] = json.loads(_send(catalog, "GET", path, None).body)["metadata"]
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
     head = metadata["refs"][expected["ref"]]["snapshot-id"]
-    current = head
+    current, removed = head, list[int]()
     while current != expected["snapshot-id"]:
         snapshot = snapshots.get(current)
         if snapshot is None or snapshot["summary"].get(POLARIS_ROLLBACK) != "rollback":
             return False
+        removed.append(current)
         current = snapshot.get("parent-snapshot-id")
     update = {
         "requirements": [{"type": "assert-ref-snapshot-id", "ref": expected["ref"], "snapshot-id": head}],
@@ -167,7 +168,8 @@ def _roll_back(catalog: FaultyCatalog, path: str, body: bytes) -> bool:
                 "ref-name": expected["ref"],
                 "type": "branch",
                 "snapshot-id": expected["snapshot-id"],
-            }
+            },
+            {"action": "remove-snapshots", "snapshot-ids": removed},
         ],
     }
     done = _send(catalog, "POST", path, json.dumps(update).encode()).status == http.client.OK

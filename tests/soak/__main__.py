@@ -158,7 +158,7 @@ def judged(stage: Stage, minutes: Sequence[Minute], alerts: dict[str, int]) -> d
             wrong[f"{writer.table}: every row once"] = f"{count} rows, {len(found)} ids, {len(writer.rows)} written"
     for what, is_so in {
         "no partition is due at the end": lambda: scene.service.metrics().total("firnline_oldest_due_seconds") == 0,
-        "no in-flight record is left": lambda: not scene.records.all(),
+        "no in-flight record is left": lambda: all(each.settles_at for each in scene.records.all()),
         "no upload is left": lambda: not scene.uploads(),
     }.items():
         try:
