@@ -30,7 +30,7 @@ class Shard:
         if any(self.me not in members for members in memberships):
             return False
         # Some catalogs do not distinguish capitals, and events spell a name as their writer does: one owner for all.
-        key = _key(table.catalog, *table.namespace, table.name).lower()
+        key = _key(*(part.casefold() for part in (table.catalog, *table.namespace, table.name)))
         return all(owner(members, key) == self.me for members in memberships)
 
     def owns_record(self, topic: str, partition: int, offset: int) -> bool:

@@ -34,7 +34,7 @@ from compactor.commit.table_search import TableSearch
 from compactor.credentials.renewing_file_io import repeated, vended_of
 from compactor.errors import RetryError, StoppedError
 from compactor.iceberg.other_compactors import RUN_ID
-from compactor.iceberg.tables import Catalogs, TableMissingError, TableView, head_of
+from compactor.iceberg.tables import Catalogs, OtherNameError, TableMissingError, TableView, head_of
 from compactor.lease.owner import Owner
 from compactor.locations import attempt_location, is_local, plain_path
 from compactor.manifests.cache import ManifestCache
@@ -46,6 +46,8 @@ from compactor.table_names import MAIN, TableName
 LOG = logging.getLogger("firnline")
 SUFFIX = ".json"
 LOGGED = 10  # outputs that a log line names
+SEARCH_SECONDS = 86_400.0
+"""How long a table that was renamed is searched while some tables of its catalog cannot be read."""
 UNREAD_HEAD = -2  # the owner is marked as dead, and the table's head is not noted yet
 
 
@@ -345,8 +347,7 @@ def _sweep_one(
         return 0  # without a call to the catalog: most records are of live runs
     table = _table_of(record, catalogs)
     if table is None:
-        if now - record.created > grace:  # a search is expensive
-            _look_elsewhere(records, record, search)
+        _look_elsewhere(records, record, search, now, grace)
         return 0
     if record.settles_at:
         return _settle(records, record, table, cache, confirm)
@@ -383,9 +384,10 @@ def _settle(
     outputs, so that nothing is deleted.
     """
     deleted = 0
-    if any(each.snapshot_id == record.parent_snapshot_id for each in table.metadata.snapshots):
+    planned = any(each.snapshot_id == record.parent_snapshot_id for each in table.metadata.snapshots)
+    if planned and not was_committed(table, record.run_id):  # most are: without a call to the store
         confirm()
-        deleted = delete_unreferenced(record, table, cache)
+        deleted = delete_unreferenced(replace(record, committed=()), table, cache)
     records.close(record)
     return deleted
 
@@ -394,14 +396,30 @@ def _table_of(record: Record, catalogs: Catalogs) -> TableView | None:
     """The record's table; None if it is not under its name any more."""
     try:
         table = catalogs.load(record.table)
+    except OtherNameError as error:
+        table = catalogs.load(error.called)
     except TableMissingError:
         return None
     return table if table.uuid == record.table_uuid else None
 
 
-def _look_elsewhere(records: InFlightRecords, record: Record, search: TableSearch) -> None:
-    """Give the record its table's new name, for the next sweep, or remove it and log its outputs, which stay."""
-    found = search.find(record.catalog, record.table_uuid)
+def _look_elsewhere(records: InFlightRecords, record: Record, search: TableSearch, now: float, grace: float) -> None:
+    """Give the record its table's new name, for the next sweep, or remove it and log its outputs, which stay.
+
+    Raises:
+        RetryError: some tables cannot be read now; after a day, that is an answer.
+    """
+    if record.settles_at:
+        records.close(record)  # it has committed: the outputs are the table's, wherever that is
+        return
+    if now - record.created <= grace:  # a search is expensive
+        return
+    try:
+        found = search.find(record.catalog, record.table_uuid)
+    except RetryError as error:
+        if error.reason == Reason.CATALOG_UNAVAILABLE or now - record.created < SEARCH_SECONDS:
+            raise
+        found = str(error)
     if isinstance(found, TableName):
         LOG.info("table %s is now %s: outputs of run %s are looked for there", record.table, found, record.run_id)
         records.save(replace(record, namespace=found.namespace, name=found.name))

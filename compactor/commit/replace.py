@@ -342,7 +342,7 @@ def _verified(table: JavaTable, snapshot: Any, changes: Changes, summary: Commit
     try:
         table.refresh()
         snapshot_id = committed_id(table, snapshot, summary)
-    except (Py4JError, RetryError, ReplanError) as error:
+    except (Py4JError, FirnlineError) as error:
         raise CommitUnknownError(
             f"run {run_id} was sent, but the table cannot be read again: {first_line(error)}"
         ) from error

@@ -10,7 +10,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from compactor.commit.snapshots import CommitSummary
-from compactor.errors import ReplanError, RetryError
+from compactor.errors import InputError, ReplanError, RetryError
 from compactor.patience.backoff import Backoff
 from compactor.spark.java_table import JAVA_ERRORS, JavaTable
 
@@ -41,7 +41,7 @@ def find_commit(
             if committed_id(table, snapshot, summary) is not None:
                 return Search.FOUND
             seen = Search.MISSING
-        except (Py4JError, *JAVA_ERRORS, RetryError, ReplanError):
+        except (Py4JError, *JAVA_ERRORS, RetryError, ReplanError, InputError):
             seen = Search.UNANSWERED  # the catalog does not answer, or the table is gone: try again
         if attempt + 1 < attempts:
             sleep(SETTLE_BACKOFF.seconds(attempt + 1))

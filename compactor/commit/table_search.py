@@ -7,7 +7,6 @@ from typing import Final
 
 from compactor.errors import RetryError
 from compactor.iceberg.tables import Catalogs, TableMissingError
-from compactor.reasons import Reason
 from compactor.table_names import TableName
 
 MOST_TABLES: Final = 1000
@@ -19,7 +18,7 @@ class TableSearch:
 
     def __init__(self, catalogs: Catalogs) -> None:
         self._catalogs = catalogs
-        self._tables: dict[str, dict[str, list[TableName]] | str] = {}
+        self._tables: dict[str, dict[str, list[TableName]] | str | RetryError] = {}
 
     def find(self, catalog: str, uuid: str) -> TableName | str:
         """The only table of the catalog with this UUID, or a sentence why that is unknown.
@@ -28,11 +27,16 @@ class TableSearch:
         other references.
 
         Raises:
-            RetryError: the catalog does not answer.
+            RetryError: the catalog does not answer, a namespace cannot be listed, or a table cannot be read.
         """
         if catalog not in self._tables:
-            self._tables[catalog] = self._by_uuid(catalog)
+            try:
+                self._tables[catalog] = self._by_uuid(catalog)
+            except RetryError as error:
+                self._tables[catalog] = error
         tables = self._tables[catalog]
+        if isinstance(tables, RetryError):
+            raise tables
         if isinstance(tables, str):
             return tables
         names = tables.get(uuid, [])
@@ -43,12 +47,8 @@ class TableSearch:
         return f"no table of catalog {catalog} has its UUID: it was dropped"
 
     def _by_uuid(self, catalog: str) -> dict[str, list[TableName]] | str:
-        """The names of all tables by UUID, or why not all are known."""
-        unlisted: list[RetryError] = []
-        listing = self._catalogs.list_tables(catalog, lambda _namespace, error: unlisted.append(error))
-        names = list(islice(listing, MOST_TABLES + 1))
-        if unlisted:
-            return str(unlisted[0])
+        """The names of all tables by UUID, or why not all are known. Raises as `find`."""
+        names = list(islice(self._catalogs.list_tables(catalog), MOST_TABLES + 1))
         if len(names) > MOST_TABLES:
             return f"catalog {catalog} has more than {MOST_TABLES} tables, which are not searched"
         found: dict[str, list[TableName]] = {}
@@ -57,8 +57,4 @@ class TableSearch:
                 found.setdefault(self._catalogs.load(name).uuid, []).append(name)
             except TableMissingError:
                 continue  # dropped since, or not a table of Iceberg
-            except RetryError as error:
-                if error.reason == Reason.CATALOG_UNAVAILABLE:
-                    raise
-                return str(error)
         return found

@@ -307,6 +307,14 @@ class DebtBoard:
             changed = self._set_requests(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
         self._save_if(changed)
 
+    def rename_requests(self, table: TableName, called: TableName) -> None:
+        """The requests of `table` are of `called`: that is its name in the catalog."""
+        with self._lock:
+            filters = (*self._requested.get(called, ()), *self._requested.get(table, ()))
+            changed = self._set_requests(table, ())
+            changed = self._set_requests(called, tuple(dict.fromkeys(filters))) or changed
+        self._save_if(changed)
+
     def requests(self, table: TableName) -> tuple[str, ...]:
         """Filters of the table's pending requests."""
         with self._lock:

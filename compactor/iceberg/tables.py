@@ -361,7 +361,7 @@ def _view(name: TableName, found: Loaded, ref: str) -> TableView:
     table = found.table
     *namespace, last = table.name()  # a catalog may not distinguish capitals: one table, one name
     called = TableName(name.catalog, tuple(namespace), last)
-    if called != name:
+    if called != name and str(called).casefold() == str(name).casefold():
         raise OtherNameError(name, called)
     return TableView(name, table.metadata, table.metadata_location, sharing(table.io), ref, found.etag)
 

@@ -107,6 +107,8 @@ def _but_alone(files: Sequence[LiveFile], limits: GroupLimits) -> str:
     """Why files that the policy chose make no file group, as the end of a sentence."""
     if not files:
         return ""
+    if limits.files == 1:
+        return ", but max_file_group_input_files is 1"
     if all(len(group) == 1 for group in _chunks(files, limits.bytes, limits.files)):
         return f", but no two in a row fit into a file group of max_file_group_size ({limits.bytes} bytes)"
     return ", but each would be an output of its own"

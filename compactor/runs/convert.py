@@ -157,10 +157,8 @@ class Converting:
                 done = self._charged(lambda: commit_beside_others(java, tools.catalogs, tools.cache, prepare))
                 if done is not None:
                     carry_statistics(java, done, tools.right.confirm)
-        if done is not None and tools.rolls_back(table.name):
-            records.close_later(record)
-        else:
-            records.close(record)  # a lost race may have left files
+        # A lost race may have left files.
+        records.close(record, clean=True, rolls_back=done is not None and tools.rolls_back(table.name))
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
         return replace(
             nothing,
@@ -262,8 +260,7 @@ class Converting:
 
         def send() -> int:
             snapshot_id = commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
-            if not tools.rolls_back(now.name):
-                tools.records.note_committed(self._run_id, [str(file["file-path"]) for file in new.files])
+            tools.records.note_committed(self._run_id, [str(file["file-path"]) for file in new.files])
             return snapshot_id
 
         return send

@@ -261,7 +261,8 @@ def _as_firnline_error(plan: TablePlan, task: TaskId, error: Exception) -> Firnl
     reason, remedy = _reason_of(error)
     group, cause = plan.groups[task.group].file_group, first_line(error).rstrip(".")
     if not remedy and (reason is Reason.INPUT_MISSING or _UNREADABLE.search(cause)):
-        paths = [file.entry.path for file in group.tasks[task.position]]
+        # Our own store names the file that it misses, which may be a delete file.
+        paths = [] if reason is Reason.INPUT_MISSING else [file.entry.path for file in group.tasks[task.position]]
         remedy = f"{_suspects(cause, paths)}{RESTORE}"
     where = f"a file group of {plan.table.name} ({partition_text(group.partition)})"
     failure = GiveUpError(f"rewriting {where} failed: {cause}{remedy}", reason=reason)
@@ -271,7 +272,7 @@ def _as_firnline_error(plan: TablePlan, task: TaskId, error: Exception) -> Firnl
 
 def _suspects(cause: str, paths: Sequence[str]) -> str:
     """The files that may be meant by an error that names none."""
-    if any(plain_path(path) in cause for path in paths):
+    if not paths or any(plain_path(path) in cause for path in paths):
         return ""
     more = f" and {len(paths) - MOST_SUSPECTS} more" if len(paths) > MOST_SUSPECTS else ""
     return f" in one of {', '.join(paths[:MOST_SUSPECTS])}{more}"

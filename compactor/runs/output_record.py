@@ -61,16 +61,18 @@ class OutputRecords:
         self.records.abandon(self._ended(record))
         self._delete_unreferenced(record)
 
-    def close(self, record: Record) -> None:
-        """Delete outputs that no snapshot references, and end the record; if that fails, leave it to the sweep."""
-        if self._delete_unreferenced(record):
-            self.records.close(record)
-        else:
-            self.records.abandon(self._ended(record))
+    def close(self, record: Record, *, clean: bool, rolls_back: bool) -> None:
+        """End the record of a run that has committed.
 
-    def close_later(self, record: Record) -> None:
-        """The run has committed, but its catalog may roll that back. Later, a sweep deletes what no snapshot has."""
-        self.records.abandon(replace(record, settles_at=self.records.now + SETTLE_SECONDS))
+        `clean`: delete outputs that no snapshot references before; if that fails, leave them to the sweep.
+        `rolls_back`: the catalog may roll the commit back. Later, a sweep looks whether it did.
+        """
+        if clean and not self._delete_unreferenced(record):
+            self.records.abandon(self._ended(record))
+        elif rolls_back:
+            self.records.abandon(replace(record, settles_at=self.records.now + SETTLE_SECONDS))
+        else:
+            self.records.close(record)
 
     def _ended(self, record: Record) -> Record:
         """The record of a run whose uncommitted outputs may go at once. On a cluster a lost executor may write more."""

@@ -161,7 +161,6 @@ class Run:
         self._results: list[GroupResult] = []
         self._dropped: list[DroppedGroup] = []
         self._lost_a_race = False
-        self._rolls_back = tools.rolls_back(plan.table.name)
         self._lock = threading.Lock()
 
     @property
@@ -269,8 +268,7 @@ class Run:
             return
         self._charge(Spent(commits=1))
         self.commits += 1
-        if not self._rolls_back:
-            self._tools.records.note_committed(self._run_id, committed.files)
+        self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed
         for group in committed.kept:
@@ -314,12 +312,9 @@ class Run:
         by_spark = any(group.rewritten.engine == Engine.SPARK.value for group in self._results)
         if self._dropped or written_twice:
             self._outputs.abandon(record)  # a task may still write
-        elif self._rolls_back:
-            self._outputs.close_later(record)
-        elif self._lost_a_race or by_spark:
-            self._outputs.close(record)
         else:
-            self._tools.records.close(record)
+            rolls_back = self._tools.rolls_back(self._plan.table.name)
+            self._outputs.close(record, clean=self._lost_a_race or by_spark, rolls_back=rolls_back)
 
     def _drop(self, dropped: Sequence[DroppedGroup]) -> None:
         self._dropped += dropped

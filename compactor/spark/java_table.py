@@ -128,7 +128,10 @@ class JavaTable:
         except CapturedException as error:
             if "TABLE_OR_VIEW_NOT_FOUND" not in str(error):
                 raise
-            raise TableMissingError(f"table {self.view.name} does not exist: it was dropped since the plan") from error
+            raise TableMissingError(
+                f"table {self.view.name} does not exist for Spark: it was dropped since the plan, or Spark's "
+                f"properties of catalog {self.view.name.catalog} lead to another place"
+            ) from error
         except Py4JJavaError as error:
             raise RetryError(
                 f"Spark cannot load {self.view.name}: {first_line(error)}; check the catalog's properties",

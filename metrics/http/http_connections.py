@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from email.errors import MissingHeaderBodySeparatorDefect
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPException
@@ -292,7 +291,7 @@ class Handler(BaseHTTPRequestHandler):
         """Refuse a head with a line that is no header: what follows it was not read, as its `Transfer-Encoding`."""
         if not super().parse_request():
             return False
-        if any(isinstance(defect, MissingHeaderBodySeparatorDefect) for defect in self.headers.defects):
+        if self.headers.defects or self.headers.get_payload():  # after a bare carriage return, headers are a payload
             self.send_error(HTTPStatus.BAD_REQUEST)
             return False
         return True

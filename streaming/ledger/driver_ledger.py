@@ -115,7 +115,8 @@ class DriverLedger:
             deployment=self.deployment,
             rhythms=TableRhythms(self.listener, self.clock),
             locations=self._locations,
-            is_listed=self._is_listed,
+            is_listed=self._may_be_listed,
+            spelled=self._spelled,
         )
         self._lookers = Lookers(
             catalogs=names,
@@ -250,8 +251,11 @@ class DriverLedger:
         known = self.looker.is_known(table) or self.board.get(table) is not None or self.watcher.is_found(table)
         return known or self.settings.tables.ignores(table)
 
-    def _is_listed(self, table: TableName) -> bool:
-        return self.watcher.is_found(table)  # the watcher is made after the looker
+    def _may_be_listed(self, table: TableName) -> bool:
+        return self.watcher.may_have(table)  # the watcher is made after the looker
+
+    def _spelled(self, table: TableName) -> TableName | None:
+        return self.watcher.spelled(table)
 
     def _exists(self, table: TableName) -> bool:
         if self.looker.names.is_missing(table):
@@ -265,9 +269,9 @@ class DriverLedger:
         except TableMissingError:
             return False
         except RetryError as error:
-            if error.reason is Reason.CATALOG_UNAVAILABLE:
+            if error.reason is Reason.CATALOG_UNAVAILABLE or self.watcher.may_have(table):
                 raise
-            return False
+            return self._database.head(table.key) is not None
         if self._wants(table):
             self.queue.put(table, Asked(Lane.EVENT))  # its event may have been dropped among many unknown names
         return True

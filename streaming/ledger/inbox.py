@@ -36,7 +36,8 @@ MOST_REQUESTS = 100
 class Inbox:
     """The callable that gets each batch's events. `is_found`: whether the last sweep listed a table.
 
-    `unsure`: tables whose requests were all kept before this service had joined the others.
+    `unsure`: tables whose requests were all kept before this service had joined the others. `shared`: folders of the
+    metadata of too many tables.
     """
 
     settings: WorkSettings
@@ -48,6 +49,7 @@ class Inbox:
     is_found: Callable[[TableName], bool]
     listener: Listener
     unsure: set[TableName] = field(default_factory=set, init=False)
+    shared: set[str] = field(default_factory=set, init=False)
 
     def __call__(self, events: Sequence[AnyHeard]) -> None:
         shard, asked = self.shard(), dict[TableName, Asked]()
@@ -101,10 +103,13 @@ class Inbox:
             return (event if called == event.table else replace(event, table=called),)
         locations, written, at = self.looker.locations, event.metadata_location, event.timestamp_ms / 1000
         tables = locations.find(written)
+        if len(tables) > MOST_SHARING:
+            self._tell_of_shared(folder_of(written), len(tables))
+            return ()
         if tables:
             return [
                 Heard(table, event.source, event.timestamp_ms, writes=True, metadata_location=written)
-                for table in (tables if len(tables) <= MOST_SHARING else ())
+                for table in tables
             ]
         suggested = [*guesses(folder_of(written), self.catalogs)]
         ours = [guess for guess in suggested if shard.owns(guess) and not self.settings.tables.ignores(guess)]
@@ -113,8 +118,19 @@ class Inbox:
         if locations.search(written, event.source, at) is not None:
             for guess in ours:
                 if not self.looker.names.is_missing(guess):
-                    self.queue.put(guess, Asked(self._lane(guess), at))
+                    # Once: the listings of the search find a table that comes later.
+                    self.queue.put(guess, Asked(self._lane(guess), at, tries=len(TRY_AGAIN_SECONDS)))
         return ()
+
+    def _tell_of_shared(self, folder: str, tables: int) -> None:
+        """Once for each folder."""
+        if folder not in self.shared:
+            self.shared.add(folder)
+            LOG.warning(
+                "%d tables keep their metadata in %s, so that storage events do not tell whose commit it was: sweeps "
+                "find their commits; give the tables folders of their own (write.metadata.path)",
+                tables, folder,
+            )  # fmt: skip
 
     def _lane(self, table: TableName) -> Lane:
         known = self.looker.is_known(table) or self.board.get(table) is not None or self.is_found(table)

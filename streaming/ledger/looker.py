@@ -95,7 +95,8 @@ class Looker:
         deployment: The id that this deployment writes into its commits; empty if it makes none.
         rhythms: Learns when tables are committed to.
         locations: Learns where tables keep their metadata.
-        is_listed: Whether the last listing of the catalog has the table.
+        is_listed: Whether the last listing of the catalog has the table, or may have missed it.
+        spelled: The listed name that differs from an unlisted one by capitals only.
     """
 
     settings: WorkSettings
@@ -111,6 +112,7 @@ class Looker:
     rhythms: TableRhythms = field(default_factory=TableRhythms)
     locations: TableLocations = field(default_factory=TableLocations)
     is_listed: Callable[[TableName], bool] = lambda _table: False
+    spelled: Callable[[TableName], TableName | None] = lambda _table: None
     names: StrangeNames = field(init=False)
     unsaved: str = field(default="", init=False)
     """Why the state of the last look could not be saved; empty if it was."""
@@ -230,13 +232,28 @@ class Looker:
             RetryError: as of `Catalogs.load_if_changed`.
         """
         try:
-            return self.catalogs.load_if_changed(table, known, now)
+            loaded = self.catalogs.load_if_changed(table, known, now)
         except RetryError as error:
             certain = error.reason is Reason.CATALOG_UNAVAILABLE or self.is_listed(table)
             if certain or known is not None or self.database.head(table.key) is not None:
                 raise
             LOG.info("its events are not used, as no listing has it: %s", error)
             raise TableMissingError(str(error)) from error
+        self._check_name(table, loaded)
+        return loaded
+
+    def _check_name(self, table: TableName, loaded: TableView | Unchanged) -> None:
+        """REST catalogs do not tell their own spelling of a name; the listing has it.
+
+        Raises:
+            OtherNameError: the name is another spelling of a listed one, and both are one table.
+            TableMissingError, RetryError: as of `Catalogs.load`.
+        """
+        listed = self.spelled(table)
+        if listed is not None:
+            uuid = loaded.uuid if isinstance(loaded, TableView) else self.catalogs.load(table).uuid
+            if uuid == self.catalogs.load(listed).uuid:
+                raise OtherNameError(table, listed)
 
     def _count(self, table: TableName, view: TableView, asked: Asked, started: float) -> Looked:
         self.locations.put(table, view.metadata_location)
@@ -335,8 +352,7 @@ class Looker:
 
     def _has_other_name(self, table: TableName, error: OtherNameError) -> Looked:
         """The table has another name: whatever was requested under this one is of that table."""
-        self.board.request(error.called, self.board.requests(table))
-        self.board.forget(table)
+        self.board.rename_requests(table, error.called)
         looked = self._lost(table, error)
         self.names.is_called(table, error.called)
         return replace(looked, called=error.called)

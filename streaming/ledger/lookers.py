@@ -230,7 +230,7 @@ class Lookers:
         if self.wanted(table):
             self.queue.put(table, replace(asked, lane=Lane.EVENT))
         else:
-            self.looker.forget(table)
+            self.looker.forget(table, keep_requests=True)  # `shard_changed` judges them
 
 
 @contextmanager

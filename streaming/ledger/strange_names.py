@@ -1,7 +1,7 @@
 """Names that events give and that no listing has: of tables that do not exist, and other spellings of a table's name.
 
 An event can come before its table is committed, so a name is looked up again. Events can name anything, so a name that
-was not found costs at most one catalog call in `MISSING_SECONDS` after its first tries.
+was not found costs about one catalog call in `MISSING_SECONDS` after its first tries.
 
 Catalogs that do not distinguish capitals find db.t when DB.T is requested. Only the name that the catalog itself gives
 is the table's: `tables.exclude`, pauses and policies are about that one.
@@ -9,6 +9,7 @@ is the table's: `tables.exclude`, pauses and policies are about that one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,40 +18,44 @@ from compactor.table_names import TableName
 MISSING_SECONDS = 30.0
 """How long a table that does not exist is not asked for again."""
 MOST_NAMES = 100_000
-"""Names that are kept of either kind. Of others nothing is kept: each of their events asks for a look."""
+"""Names that are kept of each kind. Beyond that, each event of a missing name asks for a look."""
 
 
 @dataclass(eq=False)
 class StrangeNames:
-    """`clock`: seconds since the epoch."""
+    """Thread-safe. `clock`: seconds since the epoch.
+
+    Of a missing name `_until` says until when it is not asked for, and `_put_off` when a look that waits is due.
+    """
 
     clock: Callable[[], float]
     _until: dict[TableName, float] = field(default_factory=dict, init=False)
-    _put_off: set[TableName] = field(default_factory=set, init=False)
+    _put_off: dict[TableName, float] = field(default_factory=dict, init=False)
     _called: dict[TableName, TableName] = field(default_factory=dict, init=False)
+    _spellings: dict[TableName, set[TableName]] = field(default_factory=dict, init=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
 
     def lost(self, table: TableName) -> None:
         """A look did not find the table. Other spellings of its name mean nothing any more."""
         now = self.clock()
-        if len(self._until) >= MOST_NAMES:
-            self._until = {name: until for name, until in self._until.copy().items() if until > now}
-        if len(self._until) < MOST_NAMES:
-            self._until[table] = now + MISSING_SECONDS
-        self._put_off.discard(table)
-        if self._called:
-            self._called = {name: called for name, called in self._called.copy().items() if called != table}
+        with self._lock:
+            if _has_room(self._until, now):
+                self._until[table] = now + MISSING_SECONDS
+            for name in self._spellings.pop(table, ()):
+                self._called.pop(name, None)
 
     def found(self, table: TableName) -> None:
         """A look found the table under this name."""
-        self._until.pop(table, None)
-        self._put_off.discard(table)
-        self._called.pop(table, None)
+        with self._lock:
+            self._found(table)
 
     def is_called(self, name: TableName, called: TableName) -> None:
         """The catalog has found `name`, and calls the table `called`."""
-        self.found(name)
-        if len(self._called) < MOST_NAMES:
-            self._called[name] = called
+        with self._lock:
+            self._found(name)
+            if len(self._called) < MOST_NAMES:
+                self._called[name] = called
+                self._spellings.setdefault(called, set()).add(name)
 
     def name_of(self, table: TableName) -> TableName:
         """The name that the catalog gives the table, as far as looks have found out."""
@@ -61,11 +66,28 @@ class StrangeNames:
         return self._until.get(table, 0.0) > self.clock()
 
     def put_off(self, table: TableName) -> float | None:
-        """In how many seconds to look for a table that an event names; None: such a look was put off before."""
-        seconds = self._until.get(table, 0.0) - self.clock()
-        if seconds <= 0.0:
-            return 0.0
-        if table in self._put_off:
-            return None
-        self._put_off.add(table)
-        return seconds
+        """In how many seconds to look for a table that an event names; None: such a look waits already."""
+        now = self.clock()
+        with self._lock:
+            until = self._until.get(table, 0.0)
+            if until <= now:
+                return 0.0
+            if self._put_off.get(table, 0.0) > now or not _has_room(self._put_off, now):
+                return None
+            self._put_off[table] = until
+            return until - now
+
+    def _found(self, table: TableName) -> None:
+        self._until.pop(table, None)
+        self._put_off.pop(table, None)
+        called = self._called.pop(table, None)
+        if called is not None:
+            self._spellings[called].discard(table)
+
+
+def _has_room(times: dict[TableName, float], now: float) -> bool:
+    """Whether another name fits in, after those whose time is over have left if need be."""
+    if len(times) >= MOST_NAMES:
+        for name in [name for name, at in times.items() if at <= now]:
+            del times[name]
+    return len(times) < MOST_NAMES

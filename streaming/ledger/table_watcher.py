@@ -88,6 +88,7 @@ class TableWatcher:
     _rounds: dict[str, _Round] = field(default_factory=dict, init=False)
     _listing: dict[str, float] = field(default_factory=dict, init=False)
     _found: dict[str, frozenset[TableName]] = field(default_factory=dict, init=False)
+    _spelled: dict[str, dict[str, TableName]] = field(default_factory=dict, init=False)
     _troubles: dict[str, str] = field(default_factory=dict, init=False)
     _unlisted: dict[str, dict[Namespace, RetryError]] = field(default_factory=dict, init=False)
     _errors: dict[str, str] = field(default_factory=dict, init=False)
@@ -129,6 +130,16 @@ class TableWatcher:
     def is_found(self, table: TableName) -> bool:
         """Whether the last sweep listed the table."""
         return table in self._found.get(table.catalog, ())
+
+    def may_have(self, table: TableName) -> bool:
+        """Whether the last sweep has listed the table, or cannot have: none has ended, or its namespace is unlisted."""
+        levels = (table.namespace[:depth] for depth in range(1, len(table.namespace) + 1))
+        unlisted = self._unlisted.get(table.catalog, {})
+        return self.is_found(table) or table.catalog not in self._found or any(each in unlisted for each in levels)
+
+    def spelled(self, table: TableName) -> TableName | None:
+        """The listed name that differs from this one by capitals only; None also for a listed name."""
+        return None if self.is_found(table) else self._spelled.get(table.catalog, {}).get(str(table).casefold())
 
     @property
     def trouble(self) -> str | None:
@@ -246,7 +257,8 @@ class TableWatcher:
         return not self.settings.tables.ignores(table) and self.surroundings.owns(table)
 
     def _keep(self, catalog: str, found: frozenset[TableName]) -> None:
-        self._found = {**self._found, catalog: found}  # assign a new map: other threads read it
+        self._spelled = {**self._spelled, catalog: {str(table).casefold(): table for table in found}}
+        self._found = {**self._found, catalog: found}  # assign new maps: other threads read them
 
     def _serve(self, catalog: str) -> None:
         started = False

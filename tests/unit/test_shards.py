@@ -42,6 +42,8 @@ def test_all_spellings_of_a_name_have_one_owner() -> None:
     shard = Shard("a", ("a", "b"))
     for table in tables(20):
         assert shard.owns(TableName("lake", ("DB",), table.name.upper())) == shard.owns(table)
+        other = TableName("Lake", ("CAFÉ",), table.name)
+        assert shard.owns(other) == shard.owns(TableName("lake", ("café",), table.name))
 
 
 @given(NAMES, st.text(min_size=1, max_size=12), st.lists(TABLES, max_size=20))

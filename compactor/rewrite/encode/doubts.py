@@ -112,7 +112,7 @@ def without_doubtful(end: bytes, doubts: Sequence[Sequence[Doubt]]) -> bytes:
     """The end of a Parquet file without what readers misunderstand. Offsets of pages and indexes stay as they are.
 
     Args:
-        end: The last bytes of the file, from anywhere before its footer.
+        end: The last bytes of the file, from at least four bytes before its footer.
         doubts: Of each column of each row group.
 
     Raises:

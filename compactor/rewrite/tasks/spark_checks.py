@@ -105,7 +105,8 @@ def _ignored_columns(
 ) -> Refusal | None:
     """Refuse a file of which Spark ignores a column without an id, or a struct."""
     try:
-        named = None if mapping is None else _named(footer, mapping, index_by_id(schema))
+        matters = mapping is not None and (structs or any(map(_has_id, footer.schema[1:])))
+        named = _named(footer, mapping, index_by_id(schema)) if mapping is not None and matters else None
     except RefusedError as error:
         return Refusal(error.refusal.reason, f"{error.refusal.sentence} ({location})")
     except pa.ArrowException as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compactor.commit import table_search
-from compactor.commit.in_flight import InFlightRecords, delete_unreferenced
+from compactor.commit.in_flight import SEARCH_SECONDS, InFlightRecords, delete_unreferenced
 from compactor.errors import RetryError
 from compactor.iceberg.tables import TableView
 from compactor.manifests.cache import ManifestCache
@@ -121,7 +121,7 @@ def test_a_catalog_with_many_tables_is_not_searched(
 def test_a_table_that_cannot_be_loaded_may_be_the_one(
     scene: LostTable, monkeypatch: pytest.MonkeyPatch, reason: Reason, left: int
 ) -> None:
-    """While the catalog does not answer the record waits; a damaged table ends the search."""
+    """While the catalog does not answer the record waits; a damaged table ends the search after a day."""
     kept, real = scene.run(), scene.catalogs.load
     scene.rename()
     scene.history._create()
@@ -133,6 +133,9 @@ def test_a_table_that_cannot_be_loaded_may_be_the_one(
 
     monkeypatch.setattr(scene.catalogs, "load", load)
     scene.wait()
+    assert scene.sweep(kept) == 0
+    assert len(kept.all()) == 1
+    scene.now += SEARCH_SECONDS
     assert scene.sweep(kept) == 0
     assert len(kept.all()) == left
     assert scene.left() == ["one.parquet", "two.parquet"]

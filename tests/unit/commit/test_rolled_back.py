@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from compactor.commit import in_flight
 from compactor.commit.in_flight import InFlightRecords
 from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache
 from compactor.runs.output_record import SETTLE_SECONDS, OutputRecords
-from tests.unit.commit.test_in_flight import DEAD, Scene
+from tests.unit.commit.test_in_flight import DEAD, GRACE, Scene
 
 BOTH = ["one.parquet", "two.parquet"]
 
@@ -21,17 +22,22 @@ def scene(tmp_path: Path) -> Scene:
     return Scene(tmp_path)
 
 
-def committed(scene: Scene) -> InFlightRecords:
-    """A run that has committed the first output, and closes its record later."""
+def ended(scene: Scene, *, rolled_back: bool = False, planned: int | None = None) -> InFlightRecords:
+    """A run that has committed the first output, and whose catalog may roll that back."""
     kept = scene.run(Owner.this_process())
-    scene.commit(scene.outputs[0])
+    if not rolled_back:
+        scene.commit(scene.outputs[0])
+    kept.note_committed("run-1", [f"file:{scene.outputs[0]}"])
     (record,) = kept.all()
-    OutputRecords(kept, scene.catalogs, ManifestCache(2**20)).close_later(record)
+    if planned is not None:
+        record = replace(record, parent_snapshot_id=planned)
+    outputs = OutputRecords(kept, scene.catalogs, ManifestCache(2**20))
+    outputs.close(record, clean=False, rolls_back=True)
     return kept
 
 
 def test_no_catalog_is_asked_before_it_is_certain(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = committed(scene)
+    kept = ended(scene)
     monkeypatch.setattr(scene.catalogs, "load", None)
     scene.now += SETTLE_SECONDS - 1
     assert scene.sweep(kept) == 0
@@ -39,23 +45,55 @@ def test_no_catalog_is_asked_before_it_is_certain(scene: Scene, monkeypatch: pyt
 
 
 def test_what_a_snapshot_has_stays_and_the_record_goes(scene: Scene) -> None:
-    kept = committed(scene)
+    kept = ended(scene)
     scene.now += SETTLE_SECONDS
     assert scene.sweep(kept) == 1
     assert (scene.left(), kept.all()) == (["one.parquet"], [])
 
 
 def test_the_outputs_of_a_commit_that_was_rolled_back_go(scene: Scene) -> None:
-    kept = scene.run(Owner.this_process())
-    (record,) = kept.all()
-    OutputRecords(kept, scene.catalogs, ManifestCache(2**20)).close_later(record)
+    kept = ended(scene, rolled_back=True)
     scene.now += SETTLE_SECONDS
     assert scene.sweep(kept) == 2
     assert (scene.left(), kept.all()) == ([], [])
 
 
+def test_of_a_run_whose_snapshot_is_there_no_reference_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = ended(scene)
+    monkeypatch.setattr(in_flight, "was_committed", lambda _table, run_id: run_id == "run-1")
+    monkeypatch.setattr(in_flight, "delete_unreferenced", None)
+    scene.now += SETTLE_SECONDS
+    assert scene.sweep(kept) == 0
+    assert (scene.left(), kept.all()) == (BOTH, [])
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_table_that_was_dropped_since_ends_the_record(
+    scene: Scene, caplog: pytest.LogCaptureFixture, made_again: bool
+) -> None:
+    """No search, and no advice to remove files: they were committed."""
+    kept = ended(scene)
+    scene.history.catalog.drop_table("db.t")
+    if made_again:
+        scene.history._create()
+    scene.now += SETTLE_SECONDS + GRACE
+    assert scene.sweep(kept) == 0
+    assert (scene.left(), kept.all(), caplog.text) == (BOTH, [], "")
+
+
+def test_before_it_is_certain_committed_outputs_stay_whatever_the_catalog_shows(scene: Scene) -> None:
+    """A catalog's answer may be older than the commit."""
+    kept = scene.run(Owner.this_process())
+    kept.note_committed("run-1", [f"file:{scene.outputs[0]}"])
+    (record,) = kept.all()
+    outputs = OutputRecords(kept, scene.catalogs, ManifestCache(2**20))
+    outputs.close(record, clean=True, rolls_back=True)
+    assert scene.left() == ["one.parquet"]
+    assert [each.settles_at for each in kept.all()] == [scene.now + SETTLE_SECONDS]
+
+
 def test_another_process_waits_too(scene: Scene) -> None:
-    committed(scene)
+    ended(scene)
     kept = InFlightRecords(f"file://{scene.folder}/in-flight", DEAD, 60, lambda: scene.now)
     kept.save(replace(kept.all()[0], owner=DEAD))
     assert scene.sweep(kept) == 0
@@ -66,9 +104,7 @@ def test_another_process_waits_too(scene: Scene) -> None:
 
 def test_nothing_goes_where_the_planned_snapshot_is_not_listed(scene: Scene) -> None:
     """Nessie lists the newest snapshot of one branch: others may have the outputs."""
-    kept = scene.run(Owner.this_process())
-    (record,) = kept.all()
-    OutputRecords(kept, scene.catalogs, ManifestCache(2**20)).close_later(replace(record, parent_snapshot_id=7))
+    kept = ended(scene, rolled_back=True, planned=7)
     scene.now += SETTLE_SECONDS
     assert scene.sweep(kept) == 0
     assert (scene.left(), kept.all()) == (BOTH, [])

@@ -35,4 +35,4 @@ def test_the_largest_event_fits_with_its_headers(monkeypatch: pytest.MonkeyPatch
 
 def test_options_override_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
     made = arguments(monkeypatch, **{"linger.ms": "50", "max.request.size": "5000000", "acks": "1"})
-    assert (made["linger_ms"], made["max_request_size"], made["acks"]) == (50, 5_000_000, 1)
+    assert (made["linger_ms"], made["max_request_size"], made["acks"]) == (50, 5_000_000, "all")

@@ -311,8 +311,27 @@ def test_a_table_that_was_missing_a_moment_ago_is_missing_without_a_call(driving
 
 
 def test_what_can_never_be_loaded_is_missing(driving: Driving) -> None:
-    driving.scene.catalogs.failure = RetryError("403", reason=Reason.TABLE_UNREADABLE)
-    assert driving.ledger.missing([named("forbidden")]) == {named("forbidden")}
+    forbidden, ledger = named("forbidden"), driving.ledger
+    unreadable = RetryError("403", reason=Reason.TABLE_UNREADABLE)
+    driving.scene.catalogs.failure = unreadable
+    with pytest.raises(RetryError, match="403"):  # no listing has ended: the next one may have it
+        ledger.missing([forbidden])
+    driving.scene.catalogs.failure = None
+    ledger.looker.look(NAME, Asked())
+    ledger.watcher.sweep("lake")
+    driving.scene.catalogs.failure = unreadable
+    assert ledger.missing([forbidden]) == {forbidden}
+
+
+def test_a_table_that_was_counted_before_is_not_missing_while_it_cannot_be_read(driving: Driving) -> None:
+    """After a restart: its counts are on disk."""
+    catalog = driving.scene.catalog
+    driving.ledger.looker.look(NAME, Asked())
+    driving.ledger.looker.forget(NAME)
+    catalog.rename_table("db.t", "db.other")
+    driving.ledger.watcher.sweep("lake")
+    driving.scene.catalogs.failure = RetryError("503", reason=Reason.TABLE_UNREADABLE)
+    assert driving.ledger.missing([NAME]) == frozenset()
 
 
 def test_a_table_is_not_missing_under_another_spelling_of_its_name(driving: Driving) -> None:

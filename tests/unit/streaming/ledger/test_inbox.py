@@ -196,6 +196,10 @@ def test_an_event_of_a_missing_table_asks_for_one_look_later(scene: Scene) -> No
     assert put == [(gone, Asked(Lane.UNKNOWN, 5.0, tries=3), MISSING_SECONDS - 10)]
     scene.look(gone)
     receiving.asked(replace(COMMIT, table=gone))
+    assert put[1:] == [], "the look that was put off still waits"
+    scene.now += MISSING_SECONDS - 10
+    scene.look(gone)
+    receiving.asked(replace(COMMIT, table=gone))
     assert put[1:] == [(gone, Asked(Lane.UNKNOWN, 5.0, tries=3), MISSING_SECONDS)]
 
 
@@ -315,8 +319,8 @@ def test_an_unknown_folder_asks_for_the_tables_that_its_path_suggests_once(recei
     place = HeardLocation("s3://lake/a/db.db/new/metadata/00000-x.metadata.json", "s3", 5_000)
     asked = receiving.asked(place, place)
     assert asked == [
-        (TableName("lake", ("db",), "new"), Asked(Lane.UNKNOWN, 5.0)),
-        (TableName("lake", ("a", "db"), "new"), Asked(Lane.UNKNOWN, 5.0)),
+        (TableName("lake", ("db",), "new"), Asked(Lane.UNKNOWN, 5.0, tries=3)),
+        (TableName("lake", ("a", "db"), "new"), Asked(Lane.UNKNOWN, 5.0, tries=3)),
     ]
     assert receiving.asked(place) == []
 
@@ -349,7 +353,7 @@ def test_a_folder_of_anothers_table_is_not_searched(receiving: Receiving) -> Non
 
 def test_of_the_names_that_a_path_suggests_ours_is_looked_at(receiving: Receiving) -> None:
     receiving.shard = owning(GUESSES[1])
-    assert receiving.asked(PLACE) == [(GUESSES[1], Asked(Lane.UNKNOWN, 5.0))]
+    assert receiving.asked(PLACE) == [(GUESSES[1], Asked(Lane.UNKNOWN, 5.0, tries=3))]
 
 
 def test_a_folder_of_an_ignored_table_is_not_searched(tmp_path_factory: pytest.TempPathFactory) -> None:

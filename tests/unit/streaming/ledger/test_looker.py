@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -399,6 +400,18 @@ def test_a_table_has_the_one_name_that_its_catalog_gives_it(scene: Scene) -> Non
     scene.catalog.drop_table("db.x.t")
     scene.look(table)
     assert scene.looker.names.name_of(other) == other
+
+
+def test_another_spelling_of_a_listed_name_is_that_table_if_it_has_its_uuid(scene: Scene) -> None:
+    """REST catalogs do not tell their own spelling."""
+    scene.catalog.create_table("db.T", scene.history.table.schema())
+    scene.looker.spelled = lambda table: NAME if table == named("T") else None
+    assert scene.look(named("T")).outcome is Outcome.COUNTED, "it is another table"
+    real = scene.catalogs.load
+    scene.catalogs.load = lambda name, ref="main": replace(real(NAME, ref), name=name)  # type: ignore[method-assign]
+    scene.looker.forget(named("T"))
+    looked = scene.look(named("T"))
+    assert (looked.outcome, looked.called) == (Outcome.MISSING, NAME)
 
 
 def test_a_table_that_is_created_anew_under_its_name_is_counted_anew(scene: Scene) -> None:

@@ -415,3 +415,19 @@ def test_a_catalog_that_blocks_delays_no_sweep_of_another(tmp_path: Path) -> Non
     assert [table.catalog for table in scene.catalogs.calls].count("silent") == 1
     scene.catalogs.released.set()
     watching.watcher.stop()
+
+
+def test_a_listing_knows_names_by_any_spelling(scene: Scene) -> None:
+    watcher = Watching(scene).watcher
+    assert watcher.may_have(named("x")), "no listing has ended"
+    watcher.sweep("lake")
+    assert (watcher.may_have(NAME), watcher.may_have(named("x"))) == (True, False)
+    assert [watcher.spelled(each) for each in (named("T"), NAME, named("x"))] == [NAME, None, None]
+
+
+def test_a_namespace_that_cannot_be_listed_may_have_any_table(scene: Scene) -> None:
+    watcher = Watching(scene).watcher
+    watcher.sweep("lake")
+    watcher._unlisted = {"lake": {("secret",): NO_LIST}}
+    inner = TableName("lake", ("secret", "inner"), "t")
+    assert (watcher.may_have(inner), watcher.may_have(named("x"))) == (True, False)
