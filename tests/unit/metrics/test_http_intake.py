@@ -127,7 +127,8 @@ def test_names_of_headers_have_no_case(receiver: Receiver) -> None:
     "more",
     [
         "transfer-encoding: chunked", "TRANSFER-ENCODING: identity", "content-length: 6", "Content-Length: 5",
-        "no header\r\nTransfer-Encoding: chunked", "Transfer-Encoding : chunked", "X: a\r\r\nTransfer-Encoding: chunked",
+        "no header\r\nTransfer-Encoding: chunked", "Transfer-Encoding : chunked",
+        "X: a\r\r\nTransfer-Encoding: chunked",
     ],
 )  # fmt: skip
 def test_of_a_body_whose_end_is_not_certain_nothing_is_taken(receiver: Receiver, more: str) -> None:
