@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from compactor.reasons import Reason
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import LimitSettings, Settings
 from compactor.storage.ledger_database import TableState
-from compactor.table_names import TableName
 from streaming.ledger.board_writer import MOST_BEGUN_ANEW
 from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.looker import (
@@ -358,60 +356,6 @@ def test_nothing_is_kept_of_dropped_tables_and_of_those_of_others(scene: Scene) 
         scene.catalogs.failure = TableMissingError("dropped")
         forget()
         assert (scene.looker._planned, scene.looker._known, scene.looker._failures) == (set(), {}, {})
-
-
-UNREADABLE = RetryError("damage", reason=Reason.TABLE_UNREADABLE)
-
-
-def test_a_name_that_was_never_loaded_and_is_not_listed_is_no_table(scene: Scene) -> None:
-    """Events of a catalog also name Hive's tables, and tables that this service may not see."""
-    scene.catalogs.failure = UNREADABLE
-    looked = scene.look(named("forbidden"))
-    assert (looked.outcome, str(looked.error)) == (Outcome.MISSING, "damage")
-    assert scene.board.known() == ()
-    assert not any(isinstance(event, TableUnreadable) for event in scene.published)
-
-
-@pytest.mark.parametrize("known_by", ["a listing", "a look", "the saved counts", "nothing, as its catalog is silent"])
-def test_a_table_that_is_unreadable_now_stays_on_the_board(scene: Scene, known_by: str) -> None:
-    if known_by in ("a look", "the saved counts"):
-        scene.look()
-    if known_by == "the saved counts":
-        scene.start()
-    scene.looker.is_listed = lambda _table: known_by == "a listing"
-    silent = known_by.startswith("nothing")
-    scene.catalogs.failure = RetryError("damage", reason=Reason.CATALOG_UNAVAILABLE) if silent else UNREADABLE
-    assert scene.look().outcome is Outcome.UNREADABLE
-    assert scene.debt().stale == "damage"
-
-
-def test_a_table_has_the_one_name_that_its_catalog_gives_it(scene: Scene) -> None:
-    """PyIceberg's SQL catalog finds ("db", "x", "t") and ("db.x", "t") alike, Hive's also DB.T."""
-    scene.catalog.create_namespace_if_not_exists("db.x")
-    scene.catalog.create_table("db.x.t", scene.history.table.schema())
-    other, table = TableName("lake", ("db.x",), "t"), TableName("lake", ("db", "x"), "t")
-    scene.board.request(other, ["id = 1"])
-    looked = scene.look(other)
-    assert (looked.outcome, looked.called) == (Outcome.MISSING, table)
-    assert (scene.board.requests(table), scene.board.requests(other)) == (("id = 1",), ())
-    assert scene.looker.names.name_of(other) == table
-    assert scene.look(table).outcome is Outcome.COUNTED
-    assert scene.looker.names.name_of(other) == table
-    scene.catalog.drop_table("db.x.t")
-    scene.look(table)
-    assert scene.looker.names.name_of(other) == other
-
-
-def test_another_spelling_of_a_listed_name_is_that_table_if_it_has_its_uuid(scene: Scene) -> None:
-    """REST catalogs do not tell their own spelling."""
-    scene.catalog.create_table("db.T", scene.history.table.schema())
-    scene.looker.spelled = lambda table: NAME if table == named("T") else None
-    assert scene.look(named("T")).outcome is Outcome.COUNTED, "it is another table"
-    real = scene.catalogs.load
-    scene.catalogs.load = lambda name, ref="main": replace(real(NAME, ref), name=name)  # type: ignore[method-assign]
-    scene.looker.forget(named("T"))
-    looked = scene.look(named("T"))
-    assert (looked.outcome, looked.called) == (Outcome.MISSING, NAME)
 
 
 def test_a_table_that_is_created_anew_under_its_name_is_counted_anew(scene: Scene) -> None:
