@@ -380,12 +380,12 @@ def _settle(
 ) -> int:
     """Delete the outputs of a commit that was rolled back, and remove the record.
 
-    A table that does not list the planned snapshot hides others too, e.g. those of Nessie's branches: they may have the
-    outputs, so that nothing is deleted.
+    A table with one snapshot may hide others: Nessie shows the newest one of a branch, and another branch may have the
+    outputs. Then nothing is deleted.
     """
     deleted = 0
-    planned = any(each.snapshot_id == record.parent_snapshot_id for each in table.metadata.snapshots)
-    if planned and not was_committed(table, record.run_id):  # most are: without a call to the store
+    shows_history = len(table.metadata.snapshots) > 1
+    if shows_history and not was_committed(table, record.run_id):  # most are: without a call to the store
         confirm()
         deleted = delete_unreferenced(replace(record, committed=()), table, cache)
     records.close(record)

@@ -25,6 +25,7 @@ from rich.table import Table
 from compactor.commit.in_flight import sweep
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
+from compactor.runs.output_record import SETTLE_SECONDS
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from tests.chaos.rounds import Chaos, LostRowError, Round
@@ -80,6 +81,8 @@ def play(lake: RestLake, faulty: FaultyCatalog, kind: str, options: argparse.Nam
     for number in track(range(count), description=f"catalog {kind}", console=CONSOLE):
         try:
             rounds.append(chaos.play(number))
+            # No writer is under way between two rounds, so that it is certain what the catalog has rolled back.
+            sweep_later(lake, SETTLE_SECONDS)
         except LostRowError as error:
             failed.append(str(error))
             break
@@ -88,8 +91,7 @@ def play(lake: RestLake, faulty: FaultyCatalog, kind: str, options: argparse.Nam
     if kind == "rolls-back":
         failed += [f"a writer failed because of us: {text}" for text in failures]
     for hours in range(4):
-        records = lake.in_flight()
-        sweep(records, lake.catalogs, ManifestCache(1 << 20), now=time.time() + 3600 * hours, grace_seconds=1800)
+        sweep_later(lake, 3600 * hours)
     orphans = {path for path in unreferenced(lake, table) if "firnline" in path}
     failed += [f"left behind: {path}" for path in sorted(orphans)]
     failed += [f"in-flight record left: {record.run_id}" for record in lake.in_flight().all()]
@@ -114,6 +116,11 @@ def play(lake: RestLake, faulty: FaultyCatalog, kind: str, options: argparse.Nam
         "writer_failures": failures,
         "failed": failed,
     }
+
+
+def sweep_later(lake: RestLake, seconds: float) -> None:
+    """What a service does with the records of ended runs at a later time."""
+    sweep(lake.in_flight(), lake.catalogs, ManifestCache(1 << 20), now=time.time() + seconds, grace_seconds=1800)
 
 
 def _why(message: str) -> str:

@@ -324,9 +324,9 @@ MUTATIONS: Final = (
         "15",
         "outputs go where the catalog does not list the snapshots that may have them",
         "compactor/commit/in_flight.py",
-        "    if planned and not was_committed",
+        "    if shows_history and not was_committed",
         "    if not was_committed",
-        "tests/unit/commit/test_rolled_back.py::test_nothing_goes_where_the_planned_snapshot_is_not_listed",
+        "tests/unit/commit/test_rolled_back.py::test_nothing_goes_where_the_catalog_may_hide_snapshots",
     ),
     Mutation(
         "15",

@@ -222,7 +222,8 @@ def test_no_command_shows_a_secret(place: Place) -> None:
         ["check-config", "--connect", "--output", "json"], ["debt"], ["debt", "db.t", "--why"],
         ["plan", "db.t", "--force"], ["-v", "compact", "db.t", "--force", "--output", "json"],
         ["compact", "db.t", "--force", "--engine", "spark"], ["assess"], ["simulate", "db.t"],
-        ["history", "db.t", "--output", "json"], ["request", "db.t"], ["jars", "--list"], ["--help"],
+        ["history", "db.t", "--output", "json"], ["request", "db.t"], ["emit", "db.t"], ["convert", "db.t"],
+        ["jars", "--list"], ["--help"],
         ["pause", "db.t", "--output", "json"], ["pause", "--list"], ["resume"],
     ]  # fmt: skip
     every = {word for command in commands for word in command}
