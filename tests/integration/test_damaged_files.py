@@ -44,5 +44,7 @@ def test_a_table_that_was_dropped_since_the_plan_does_not_exist(lake: Lake, tabl
     insert(lake, table_name, 2)
     plan = planned(lake, table_name)
     lake.sql(f"DROP TABLE lake.{table_name} PURGE")
-    with pytest.raises(TableMissingError, match=f"table lake.{table_name} does not exist: it was dropped since"):
+    with pytest.raises(
+        TableMissingError, match=f"table lake.{table_name} does not exist for Spark: it was dropped since"
+    ):
         run(lake, plan)
