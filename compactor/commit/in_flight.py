@@ -123,7 +123,7 @@ def _under_way(record: Record, owner_dead: bool | None, now: float) -> bool:
 
 
 def _waits(record: Record, owner_dead: bool | None, now: float) -> bool:
-    """Whether it is too early for a sweep. The last one comes when nobody can write, or roll back, any more."""
+    """Whether it is too early for a sweep. The last one comes when outputs can no longer be written or rolled back."""
     late = now < record.settles_at or (record.swept and now < record.late_until)
     return late or _under_way(record, owner_dead, now)
 

@@ -263,15 +263,14 @@ class DriverLedger:
         if not self.breakers.available(table.catalog):
             raise RetryError(f"catalog {table.catalog} does not answer", reason=Reason.CATALOG_UNAVAILABLE)
         try:
-            self.catalogs.load(table)
+            self.looker.load(table, None, self.clock())
         except OtherNameError as error:
             table = error.called
         except TableMissingError:
             return False
         except RetryError as error:
             if error.reason is Reason.CATALOG_UNAVAILABLE or self.watcher.may_have(table):
-                raise
-            return self._database.head(table.key) is not None
+                raise  # else it was counted before
         if self._wants(table):
             self.queue.put(table, Asked(Lane.EVENT))  # its event may have been dropped among many unknown names
         return True

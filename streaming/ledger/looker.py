@@ -213,7 +213,7 @@ class Looker:
         known, started = self._known.get(table), self.clock()
         if known is not None and any(map(is_not, known.settings, self._sections)):
             known = None  # load it again: the settings decide what its counts mean
-        loaded = self._load(table, known.version if known else None, started)
+        loaded = self.load(table, known.version if known else None, started)
         self._failures.pop(table, None)
         self.names.found(table)
         if known is not None and isinstance(loaded, Unchanged):
@@ -224,10 +224,11 @@ class Looker:
             raise TypeError(f"{table} was never loaded, and is called unchanged")
         return self._count(table, loaded, asked, started)
 
-    def _load(self, table: TableName, known: KnownVersion | None, now: float) -> TableView | Unchanged:
+    def load(self, table: TableName, known: KnownVersion | None, now: float) -> TableView | Unchanged:
         """The table. A name that cannot be loaded may be none: events also name other formats, and what is forbidden.
 
         Raises:
+            OtherNameError: it has another name in the catalog.
             TableMissingError: it does not exist; or it cannot be loaded, no listing has it and it was never counted.
             RetryError: as of `Catalogs.load_if_changed`.
         """
@@ -351,7 +352,7 @@ class Looker:
         return Looked(Outcome.MISSING, error=error)
 
     def _has_other_name(self, table: TableName, error: OtherNameError) -> Looked:
-        """The table has another name: whatever was requested under this one is of that table."""
+        """The table has another name: what was requested under this one is requested under that one."""
         self.board.rename_requests(table, error.called)
         looked = self._lost(table, error)
         self.names.is_called(table, error.called)

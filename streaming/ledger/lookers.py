@@ -27,7 +27,7 @@ LOOK_SECONDS = 600.0
 of manifests."""
 TRY_AGAIN_SECONDS = (1.0, 5.0, 30.0)
 """After looks that did not find what an event told of: it is on another branch, rolled back, or not committed yet. So
-may its table be: a writer can tell of the first commit before it creates the table."""
+may its table be: a writer can announce the first commit before it creates the table."""
 MOST_HANGING = 8
 """Threads of a catalog that hang and were replaced. With more, the catalog gets no further threads."""
 
@@ -220,9 +220,11 @@ class Lookers:
         if looked.called is not None:
             self._look_by_its_name(looked.called, asked)
             return
-        is_there = looked.outcome is not Outcome.MISSING
-        missing = self.looker.not_found(table, asked.announced) if is_there else asked.announced
-        if (missing or not (is_there or asked.oldest_event is None)) and asked.tries < len(TRY_AGAIN_SECONDS):
+        if looked.outcome is Outcome.MISSING:
+            missing, waits = asked.announced, asked.oldest_event is not None
+        else:
+            missing, waits = self.looker.not_found(table, asked.announced), False
+        if (missing or waits) and asked.tries < len(TRY_AGAIN_SECONDS):
             again = replace(asked, announced=missing, tries=asked.tries + 1)
             self.queue.put_later(table, again, TRY_AGAIN_SECONDS[asked.tries])
 

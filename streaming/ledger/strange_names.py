@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from compactor.table_names import TableName
 
 MISSING_SECONDS = 30.0
-"""How long a table that does not exist is not asked for again."""
+"""How long a table that does not exist is not looked up again."""
 MOST_NAMES = 100_000
 """Names that are kept of each kind. Beyond that, each event of a missing name asks for a look."""
 
@@ -25,7 +25,7 @@ MOST_NAMES = 100_000
 class StrangeNames:
     """Thread-safe. `clock`: seconds since the epoch.
 
-    Of a missing name `_until` says until when it is not asked for, and `_put_off` when a look that waits is due.
+    `_until`: by missing name, until when it is not looked up. `_put_off`: when a look that waits is due.
     """
 
     clock: Callable[[], float]
@@ -82,7 +82,10 @@ class StrangeNames:
         self._put_off.pop(table, None)
         called = self._called.pop(table, None)
         if called is not None:
-            self._spellings[called].discard(table)
+            spellings = self._spellings[called]
+            spellings.discard(table)
+            if not spellings:
+                del self._spellings[called]
 
 
 def _has_room(times: dict[TableName, float], now: float) -> bool:

@@ -51,7 +51,7 @@ class TableRhythms:
         return self._tables.get(table, _Table()).rhythm
 
     def source(self, table: TableName) -> str:
-        """Whose event announced the table's newest announced commit; empty: nobody's."""
+        """The source of the event that announced the table's newest announced commit; empty: none has announced one."""
         return self._tables.get(table, _Table()).source
 
     def heard(self, table: TableName, source: str) -> None:

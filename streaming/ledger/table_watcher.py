@@ -47,7 +47,7 @@ class Surroundings:
         may_start: Whether the stream has fixed its first offsets: only then can no commit fall between the two.
         behind: Whether the stream is behind: then commits whose events wait in the topic are found by looks.
         rhythm: What is known of the commits of a table.
-        likely: Tables of which one may own an unknown folder of metadata, the likeliest first.
+        likely: Tables that may own an unknown folder of metadata, the likeliest first.
     """
 
     known: Callable[[], Iterable[TableName]]
@@ -133,9 +133,8 @@ class TableWatcher:
 
     def may_have(self, table: TableName) -> bool:
         """Whether the last sweep has listed the table, or cannot have: none has ended, or its namespace is unlisted."""
-        levels = (table.namespace[:depth] for depth in range(1, len(table.namespace) + 1))
         unlisted = self._unlisted.get(table.catalog, {})
-        return self.is_found(table) or table.catalog not in self._found or any(each in unlisted for each in levels)
+        return self.is_found(table) or table.catalog not in self._found or _is_within(table, unlisted)
 
     def spelled(self, table: TableName) -> TableName | None:
         """The listed name that differs from this one by capitals only; None also for a listed name."""
@@ -194,8 +193,7 @@ class TableWatcher:
     def _found_within(self, catalog: str, namespaces: Collection[Namespace]) -> Iterator[TableName]:
         """Tables of the last listing in these namespaces, and in those within them that are ours."""
         for table in self._found.get(catalog, frozenset()) if namespaces else ():
-            levels = (table.namespace[:depth] for depth in range(1, len(table.namespace) + 1))
-            if self._watches(table) and any(level in namespaces for level in levels):
+            if self._watches(table) and _is_within(table, namespaces):
                 yield table
 
     def _report_unlisted(self, catalog: str, unlisted: Mapping[Namespace, RetryError]) -> None:
@@ -320,3 +318,8 @@ class TableWatcher:
             del self._listing[catalog]
         self.breakers.listed(catalog, error)
         return min(pause, SWEEP_AGAIN_SECONDS) if catalog in self._troubles else pause
+
+
+def _is_within(table: TableName, namespaces: Collection[Namespace]) -> bool:
+    """Whether one of the namespaces holds the table, itself or through namespaces within it."""
+    return any(table.namespace[:depth] in namespaces for depth in range(1, len(table.namespace) + 1))

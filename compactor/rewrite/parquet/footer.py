@@ -386,7 +386,7 @@ def read_footer(store: ByteStore, location: str, size: int) -> Footer:
 
 
 def footer_in(end: bytes) -> Footer:
-    """The footer of a file of which the last bytes are in memory, or all; ThriftError if it is not Parquet."""
+    """The footer of a file whose last bytes, or all, are in memory; ThriftError if it is not Parquet."""
     length = _footer_length(end[-TAIL_BYTES:], "a file in memory", len(end))
     return _decoded(end[-TAIL_BYTES - length : -TAIL_BYTES], len(end))
 

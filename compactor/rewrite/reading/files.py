@@ -14,7 +14,6 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.schema import index_by_id
 from pyiceberg.table.name_mapping import MappedField
 
 from compactor.errors import GiveUpError, RetryError
@@ -243,7 +242,7 @@ class FileReader:
         """The plan for a schema. If the stored Arrow schema prevents reading, the plan asks to open the file again."""
         try:
             sources = source_columns(arrow, parquet, self._mapping)
-            check_identified(sources, self._mapping, index_by_id(self._written.iceberg))
+            check_identified(sources, self._mapping, self._written.iceberg.field_ids)
             kept, columns = _wanted(sources, {field.field_id for field in self._written.iceberg.fields})
             found = projection(kept, self._written, self._constants)
         except RefusedError:

@@ -7,7 +7,7 @@ while the rows are read (`exact_columns`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -103,10 +103,10 @@ def _ignored_columns(
     structs: Mapping[int, set[int]],
     mapping: Sequence[MappedField] | None,
 ) -> Refusal | None:
-    """Refuse a file of which Spark ignores a column without an id, or a struct."""
+    """Refuse a file if Spark ignores one of its columns without an id, or one of its structs."""
     try:
         matters = mapping is not None and (structs or any(map(_has_id, footer.schema[1:])))
-        named = _named(footer, mapping, index_by_id(schema)) if mapping is not None and matters else None
+        named = _named(footer, mapping, schema.field_ids) if mapping is not None and matters else None
     except RefusedError as error:
         return Refusal(error.refusal.reason, f"{error.refusal.sentence} ({location})")
     except pa.ArrowException as error:
@@ -216,7 +216,7 @@ def _structs(columns: Mapping[int, NestedField]) -> dict[int, set[int]]:
 
 
 def _named(
-    footer: Footer, mapping: Sequence[MappedField], columns: Mapping[int, NestedField]
+    footer: Footer, mapping: Sequence[MappedField], field_ids: Collection[int]
 ) -> tuple[SourceColumn, ...] | None:
     """The columns of a file that has not an id for each, with ids by name if it has none; None: it has all.
 
@@ -228,7 +228,7 @@ def _named(
         return None  # the groups between a list or map and its elements have none
     metadata = without_arrow_schema(footer)
     found = source_columns(metadata.schema.to_arrow_schema(), metadata.schema, mapping)
-    check_identified(found, mapping, columns)
+    check_identified(found, mapping, field_ids)
     return found
 
 

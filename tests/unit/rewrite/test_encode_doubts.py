@@ -214,7 +214,7 @@ def test_uuids_have_extremes_where_both_orders_are_the_same(tmp_path: Path) -> N
 
 
 def test_nulls_between_uuids_have_no_sign() -> None:
-    """Whatever bytes stand in their place."""
+    """Independent of the bytes in their place."""
     stored = pa.array([b"\x80" * 16, b"\x00" * 16, b"\x80" * 16], pa.binary(16))
     masked = pa.Array.from_buffers(stored.type, 3, [pa.py_buffer(b"\x05"), stored.buffers()[1]])
     for uuids in (masked, masked.slice(1), masked.slice(1, 1)):

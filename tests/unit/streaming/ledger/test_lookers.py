@@ -491,7 +491,7 @@ def test_what_never_comes_ends(looking: Looking, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_table_that_is_created_after_its_event_is_found(looking: Looking, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that creates a table with its first rows tells of them before its catalog has the table."""
+    """A writer that creates a table with its first rows announces them before its catalog has the table."""
     monkeypatch.setattr(lookers_module, "TRY_AGAIN_SECONDS", (0.01, 0.01, 0.01))
     scene, looks = looking.scene, looking.scene.catalogs.calls
     real = scene.catalogs._called

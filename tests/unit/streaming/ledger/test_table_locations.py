@@ -288,7 +288,7 @@ def test_a_file_whose_folder_is_no_more_the_tables_is_searched_anew(scene: Scene
 
 
 def test_a_file_whose_folder_is_another_tables_too_is_not_searched(scene: Scene) -> None:
-    """That table was asked for too."""
+    """A look at that table waits too."""
     scene.look()
     file = scene.history.table.metadata_location
     scene.looker.locations.put(named("other"), file)
