@@ -29,6 +29,7 @@ from tests.integration.table_kit import (
     expire_history,
     insert,
     planned,
+    records_of,
     run,
     unreferenced,
 )
@@ -290,13 +291,13 @@ def test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it(
     assert rest_lake.rows(table_name) == expected
     assert faulty.rolled_back - before == int(honours)
     assert replaces(rest_lake, table_name) == int(not honours)
-    (record,) = rest_lake.in_flight().all()
+    (record,) = records_of(rest_lake, table_name)
     assert len(unreferenced(rest_lake, table_name)) == int(honours)
     sweep_at(rest_lake, record.settles_at - 1)
     assert len(unreferenced(rest_lake, table_name)) == int(honours), "another writer may still be under way"
     sweep_at(rest_lake, record.settles_at)
     assert unreferenced(rest_lake, table_name) == set()
-    assert rest_lake.in_flight().all() == []
+    assert records_of(rest_lake, table_name) == []
     rest_lake.compact(table_name, force=True)
     assert rest_lake.rows(table_name) == expected
     assert len(rest_lake.live_files(table_name)) == 1

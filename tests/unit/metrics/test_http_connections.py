@@ -255,15 +255,19 @@ def test_threads_of_closed_connections_count_until_they_end(monkeypatch: pytest.
 
     def one_more_uses_the_last_thread() -> bool:
         client = socket.create_connection(slow.server.address, timeout=60)
-        clients.append(client)
         with suppress(OSError):  # it was closed to make room
             client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        if slow.entered.acquire(timeout=1):
+            clients.append(client)
+        else:  # its thread ends; a file a try would be more than a process may open
+            client.close()
         return handlers() == MOST_THREADS
 
     def one_more_is_refused() -> bool:
-        client = socket.create_connection(slow.server.address, timeout=1)
-        clients.append(client)
-        with suppress(TimeoutError):  # a thread has ended since: that of a client that was closed before it asked
+        with (
+            socket.create_connection(slow.server.address, timeout=1) as client,
+            suppress(TimeoutError),  # a thread has ended since: that of a client that was closed before it asked
+        ):
             return closed(client)
         return False
 
