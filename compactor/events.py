@@ -361,6 +361,15 @@ class CommitHeld:
 
 
 @dataclass(frozen=True)
+class CommitRolledBack:
+    """The catalog has removed a run's snapshot, for a writer that committed after it. It is committed again."""
+
+    run_id: str
+    table: TableName
+    snapshot_id: int
+
+
+@dataclass(frozen=True)
 class EqualityDeletesConverted:
     """Equality deletes were replaced by deletes of positions. No data file changed.
 
@@ -431,6 +440,7 @@ Event = (
     | EqualityDeletesConverted
     | CommitWaits
     | CommitHeld
+    | CommitRolledBack
 )
 
 Listener = Callable[[Event], None]

@@ -36,6 +36,12 @@ COMMIT_HOLD_SECONDS = counter(
     "A lane is occupied during that time. Large beside the run stages: lower commit.hold_seconds or raise "
     "service.concurrent_runs.",
 )
+COMMITS_ROLLED_BACK = counter(
+    "firnline_commits_rolled_back_total",
+    "Commits that the catalog rolled back for a writer, seen while they were watched; the run committed again.",
+    "Usual beside a writer that commits every few seconds to a catalog with rollback (Apache Polaris). More than the "
+    "commits of the table's writers: raise policy.min_input_files, so that rewrites are rarer.",
+)
 CONVERTED_DELETE_FILES = counter(
     "firnline_converted_delete_files_total",
     "Equality delete files that conversions replaced by deletes of positions.",

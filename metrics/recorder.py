@@ -80,6 +80,8 @@ class Recorder:
                 after = "writer" if event.after_writer else "time"
                 self._count(of_deletes.COMMITS_HELD, 1, after, run_id=event.run_id)
                 self._count(of_deletes.COMMIT_HOLD_SECONDS, event.seconds)
+            case events.CommitRolledBack():
+                self._count(of_deletes.COMMITS_ROLLED_BACK, 1, run_id=event.run_id)
             case events.EqualityDeletesConverted():
                 self._converted(event)
             case events.UnreferencedFilesRemoved():

@@ -334,6 +334,13 @@ def _may_have_landed(kind: str) -> bool:
     return not kind.startswith(("java.lang.IllegalArgument", "org.apache.iceberg.exceptions.NoSuch"))
 
 
+def _replaced_by_another(table: JavaTable, snapshot: Any) -> bool:
+    """Whether the branch goes on from the snapshot's parent without the snapshot."""
+    head = table.handle.snapshot(table.view.ref)
+    since = snapshots_between(table, head and head.snapshotId(), snapshot.parentId())
+    return bool(since) and all(each.snapshotId() != snapshot.snapshotId() for each in since or ())
+
+
 def _verified(table: JavaTable, snapshot: Any, changes: Changes, summary: CommitSummary) -> int:
     """Read the table again and check that a snapshot holds the whole run: a catalog has reported success without a
     commit (apache/iceberg 17202).
@@ -347,6 +354,10 @@ def _verified(table: JavaTable, snapshot: Any, changes: Changes, summary: Commit
             f"run {run_id} was sent, but the table cannot be read again: {first_line(error)}"
         ) from error
     if snapshot_id is None:
+        if _replaced_by_another(table, snapshot):
+            raise ReplanError(
+                f"run {run_id} was committed, and the catalog rolled it back for a writer", reason=Reason.CONFLICT
+            )
         raise CommitUnknownError(f"the catalog reported success for run {run_id}, but no snapshot has its id")
     landed = table.handle.snapshot(snapshot_id)
     if landed is None:  # a catalog that lists the newest snapshot alone; what was sent has been checked

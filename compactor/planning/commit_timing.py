@@ -8,7 +8,7 @@ one that is expected later than it may wait: that writer has hardly begun.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Final
@@ -40,10 +40,22 @@ class Rhythm:
     every: float
 
 
-def rhythm_of(snapshots: Iterable[Snapshot]) -> Rhythm | None:
-    """The rhythm of the row-level writers of a branch, whose `snapshots` come newest first; None: there are none."""
+def deletes_rows(snapshot: Snapshot) -> bool:
+    """Whether a snapshot is a row-level commit of another writer."""
+    summary = snapshot.summary
+    if summary is None or summary.operation not in {Operation.OVERWRITE, Operation.DELETE}:
+        return False
+    properties = summary.additional_properties
+    return RUN_ID not in properties and properties.get(UPSERTS, "0") == "0"
+
+
+def rhythm_of(snapshots: Iterable[Snapshot], counts: Callable[[Snapshot], bool] = deletes_rows) -> Rhythm | None:
+    """The rhythm of those commits of a branch that `counts` names; None: there are none.
+
+    `snapshots` come newest first.
+    """
     looked_at = list(islice(snapshots, LOOKED_AT))
-    times = [each.timestamp_ms / 1000 for each in looked_at if _deletes_rows(each)][:MOST]
+    times = [each.timestamp_ms / 1000 for each in looked_at if counts(each)][:MOST]
     if not times:
         return None
     gaps = sorted(max(0.0, newer - older) for newer, older in pairwise(times))
@@ -63,11 +75,3 @@ def wait_until(rhythm: Rhythm | None, now: float, most_seconds: float) -> float 
     if due - now > most_seconds:
         return None
     return min(now + most_seconds, rhythm.last + ENDED * rhythm.every)
-
-
-def _deletes_rows(snapshot: Snapshot) -> bool:
-    summary = snapshot.summary
-    if summary is None or summary.operation not in {Operation.OVERWRITE, Operation.DELETE}:
-        return False
-    properties = summary.additional_properties
-    return RUN_ID not in properties and properties.get(UPSERTS, "0") == "0"

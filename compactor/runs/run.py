@@ -19,7 +19,16 @@ from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.snapshots import CommitSummary
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
-from compactor.events import CommitHeld, CommitWaits, GroupCommitted, GroupDropped, Listener, RunMoved, ignore
+from compactor.events import (
+    CommitHeld,
+    CommitRolledBack,
+    CommitWaits,
+    GroupCommitted,
+    GroupDropped,
+    Listener,
+    RunMoved,
+    ignore,
+)
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.locks.flink_locks import NO_LOCKS, Locks
@@ -39,12 +48,15 @@ from compactor.runs.lifelines import STALLED_SECONDS, Lifelines
 from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
+from compactor.runs.rollback_watch import RollbackWatch
 from compactor.runs.slots import SlotPool
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import JavaTable
 from compactor.table_names import TableName
 
+ROLLBACKS = 8
+"""Commits of the same outputs that the catalog rolls back, one after the other, before the run ends."""
 Progress = Callable[[int, int, int], None]
 """Called with (output tasks done, output tasks in all, input bytes done)."""
 
@@ -89,13 +101,8 @@ class RunTools:
             LaterError: another maintenance keeps its lock on the table for too long.
             RetryError: the lock cannot be read.
         """
-
-        def look() -> TableView:
-            charge(Spent(catalog_calls=1))
-            return self.catalogs.load(table.name, table.ref)
-
         hold = CommitHold(
-            look=look,
+            look=self._look(table, charge),
             locked=lambda: self.locks.holder(table.name) is not None,
             stopped=watch.stopped.wait,
             moved=lambda: self.lifelines.moved(table.name),
@@ -108,6 +115,33 @@ class RunTools:
         if held.seconds:
             self.listener(CommitHeld(run_id, table.name, held.seconds, after_writer=held.after_writer))
             hold.until_unlocked()
+
+    def rolled_back(self, table: JavaTable, run_id: str, snapshot_id: int, watch: RunWatch, charge: Charge) -> bool:
+        """Whether the catalog rolls the run's newest commit back, for a writer that was under way.
+
+        `table`: as it was right after the commit.
+        """
+        name, snapshot = table.view.name, table.handle.snapshot(snapshot_id)
+        if snapshot is None or not self.commit.hold_seconds or not self.rolls_back(name):
+            return False
+        rollback_watch = RollbackWatch(
+            look=self._look(table.view, charge),
+            stopped=watch.stopped.wait,
+            moved=lambda: self.lifelines.moved(name),
+            clock=self.clock,
+            ticks=self.ticks,
+        )
+        rolled_back = rollback_watch.rolled_back(snapshot_id, snapshot.parentId(), self.commit.hold_seconds)
+        if rolled_back:
+            self.listener(CommitRolledBack(run_id, name, snapshot_id))
+        return rolled_back
+
+    def _look(self, table: TableView, charge: Charge) -> Callable[[], TableView]:
+        def look() -> TableView:
+            charge(Spent(catalog_calls=1))
+            return self.catalogs.load(table.name, table.ref)
+
+        return look
 
     def summary(self, table: TableName, run_id: str, engines: Sequence[str], part: str = "1/1") -> CommitSummary:
         """What a commit says of itself; `part`: "2/3" is the second of three commits of the run."""
@@ -161,6 +195,7 @@ class Run:
         self._results: list[GroupResult] = []
         self._dropped: list[DroppedGroup] = []
         self._lost_a_race = False
+        self._sends = count(1)
         self._lock = threading.Lock()
 
     @property
@@ -248,25 +283,25 @@ class Run:
     def _commit(
         self, table: JavaTable, record: Record, watch: RunWatch, finished: Sequence[GroupResult], part: str
     ) -> None:
-        """Commit finished file groups, without those that another commit touched."""
+        """Commit finished file groups, without those that another commit touched.
+
+        What the catalog rolls back for a writer is committed again right after that writer's commit.
+        """
         self._hold(watch)
-        started = self._tools.ticks()
-        self._moved()
-        self._tools.records.renew(record)
-        self.stage = "commit"
-        with watch.commit(self._plan.table.name, wanted=self._switches.on):
-            self._charge(Spent(catalog_calls=COMMIT_CALLS))
-            try:
-                committed = self._send(table, finished, part, record)
-            except CommitUnknownError:
-                self._charge(Spent(commits=1))
-                raise
-        self._drop(committed.dropped)
+        committed = self._sent(table, record, watch, finished, part)
+        rolled_back = 0
+        while committed.snapshot_id is not None and self._rolled_back(table, committed.snapshot_id, watch):
+            rolled_back += 1
+            if rolled_back == ROLLBACKS:
+                raise RetryError(
+                    f"{table.view.name}: the catalog rolled the rewrite back {ROLLBACKS} times for writers: they "
+                    "commit too often at present",
+                    reason=Reason.COMMIT_REFUSED,
+                )
+            committed = self._sent(table, record, watch, committed.kept, part)
         self._results += [replace(group, parts=()) for group in committed.kept]
-        self._commit_seconds += self._tools.ticks() - started
         if committed.snapshot_id is None:
             return
-        self._charge(Spent(commits=1))
         self.commits += 1
         self._tools.records.note_committed(self._run_id, committed.files)
         self._snapshot_after = committed.snapshot_id
@@ -282,6 +317,32 @@ class Run:
                 )
             )
 
+    def _sent(
+        self, table: JavaTable, record: Record, watch: RunWatch, finished: Sequence[GroupResult], part: str
+    ) -> Committed:
+        started = self._tools.ticks()
+        self._moved()
+        self._tools.records.renew(record)
+        self.stage = "commit"
+        with watch.commit(self._plan.table.name, wanted=self._switches.on):
+            self._charge(Spent(catalog_calls=COMMIT_CALLS))
+            try:
+                committed = self._send(table, finished, part, record)
+            except CommitUnknownError:
+                self._charge(Spent(commits=1))
+                raise
+        self._drop(committed.dropped)
+        self._commit_seconds += self._tools.ticks() - started
+        if committed.snapshot_id is not None:
+            self._charge(Spent(commits=1))
+        return committed
+
+    def _rolled_back(self, table: JavaTable, snapshot_id: int, watch: RunWatch) -> bool:
+        self.stage = "hold"
+        rolled_back = self._tools.rolled_back(table, self._run_id, snapshot_id, watch, self._charge)
+        self._lost_a_race = self._lost_a_race or rolled_back
+        return rolled_back
+
     def _hold(self, watch: RunWatch) -> None:
         self.stage = "hold"
         self._tools.hold(self._plan.table, self._run_id, watch, self._charge)
@@ -289,7 +350,7 @@ class Run:
     def _send(self, table: JavaTable, groups: Sequence[GroupResult], part: str, record: Record) -> Committed:
         engines = [output.engine.kind.value for group in groups for output in group.parts]
         summary = self._tools.summary(self._plan.table.name, self._run_id, engines, part)
-        attempts = count()
+        attempts, sends = count(), next(self._sends)
 
         def about_to_send() -> None:
             if next(attempts):  # the first one is charged before its preparation, which may find nothing to send
@@ -299,7 +360,7 @@ class Run:
         def deletes_at(race: int) -> str:
             """In the run's own folder, which the record lists: what no snapshot references is deleted with it."""
             self._lost_a_race = self._lost_a_race or race > 1
-            return f"{run_folder(table, self._run_id)}/deletes-{part.replace('/', '-')}-{race}"
+            return f"{run_folder(table, self._run_id)}/deletes-{part.replace('/', '-')}-{sends}-{race}"
 
         tools = CommitTools(self._tools.catalogs, self._tools.cache, deletes_at, about_to_send)
         committed = commit_groups(table, self._plan, groups, summary, tools)

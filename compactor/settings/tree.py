@@ -134,7 +134,8 @@ class CommitSettings(Section):
         description="Longest time that a finished rewrite waits for the next commit of a writer that deletes rows "
         "(MERGE, UPDATE, DELETE), if one is expected within this time. It commits directly after that writer: the next "
         "one has hardly started then, and does not fail. Deletes that are committed during the wait are applied to the "
-        "outputs, so no work is lost. 0: commit at once.",
+        "outputs, so no work is lost. Where the catalog rolls rewrites back for writers, also the longest time that a "
+        "commit beside a writer that commits every few seconds is watched, to be made again. 0: neither.",
     )
     polaris_rollback: Literal["auto", "always", "never"] = Field(
         default="auto",

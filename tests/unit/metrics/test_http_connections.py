@@ -253,26 +253,18 @@ def test_threads_of_closed_connections_count_until_they_end(monkeypatch: pytest.
     slow = Slow(0)
     clients = slow.clients
 
-    def one_more_uses_the_last_thread() -> bool:
-        client = socket.create_connection(slow.server.address, timeout=60)
-        with suppress(OSError):  # it was closed to make room
-            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
-        if slow.entered.acquire(timeout=1):
-            clients.append(client)
-        else:  # its thread ends; a file a try would be more than a process may open
-            client.close()
-        return handlers() == MOST_THREADS
-
     def one_more_is_refused() -> bool:
-        with (
-            socket.create_connection(slow.server.address, timeout=1) as client,
-            suppress(TimeoutError),  # a thread has ended since: that of a client that was closed before it asked
-        ):
-            return closed(client)
+        client = socket.create_connection(slow.server.address, timeout=1)
+        with suppress(OSError):
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        if slow.entered.acquire(timeout=1):  # its page is being made, until `released`
+            clients.append(client)
+            return False
+        with client, suppress(TimeoutError):
+            return closed(client) and handlers() >= MOST_THREADS
         return False
 
     try:
-        wait_for("all threads to be used", one_more_uses_the_last_thread, every=0.0)
         wait_for("a connection to be refused", one_more_is_refused, every=0.0)
         wait_for("threads that are ending to end", lambda: handlers() <= MOST_THREADS)
         slow.released.set()

@@ -15,6 +15,7 @@ from compactor.events import (
     BatchFinished,
     CatalogAnswers,
     CommitHeld,
+    CommitRolledBack,
     CommitUnannounced,
     CommitWaits,
     DeadLettered,
@@ -213,6 +214,7 @@ EXPECTED = {
         'commits_held_total{after="writer"}': 1,
         "commit_hold_seconds_total": 12.5,
     },
+    CommitRolledBack: {"commits_rolled_back_total": 1},
     EqualityDeletesConverted: {
         "converted_delete_files_total": 4,
         "converted_rows_total": 90,

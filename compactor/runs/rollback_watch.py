@@ -1,0 +1,50 @@
+"""Watch a commit that the catalog may roll back for a writer, until another commit builds on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from compactor.errors import FirnlineError
+from compactor.iceberg.tables import TableView
+from compactor.planning.rollbacks import Fate, fate_of, watch_seconds
+
+LOOK_SECONDS: Final = 0.5
+"""Between two looks at the table: a catalog call each. The next writer of a busy table begins soon."""
+
+
+@dataclass(frozen=True)
+class RollbackWatch:
+    """Watches a commit.
+
+    Attributes:
+        look: The table as it is now.
+        stopped: Waits so many seconds; whether the run must stop.
+        moved: Called after each look: a run that waits does not hang.
+        clock: Seconds since the epoch, to compare with the times of commits.
+        ticks: A steady clock in seconds.
+    """
+
+    look: Callable[[], TableView]
+    stopped: Callable[[float], bool]
+    moved: Callable[[], object]
+    clock: Callable[[], float]
+    ticks: Callable[[], float]
+
+    def rolled_back(self, snapshot_id: int, parent_id: int | None, most_seconds: float) -> bool:
+        """Wait until another commit builds on the snapshot or has taken its place; whether it has.
+
+        False also where that cannot be told: the catalog does not answer, the run must stop, or no writer comes. The
+        sweep looks once more when all writers must have ended.
+        """
+        try:
+            table = self.look()
+            deadline = self.ticks() + min(most_seconds, watch_seconds(table.history, self.clock()))
+            fate = fate_of(table.history, snapshot_id, parent_id)
+            while fate is Fate.NEWEST and self.ticks() < deadline and not self.stopped(LOOK_SECONDS):
+                self.moved()
+                fate = fate_of(self.look().history, snapshot_id, parent_id)
+        except FirnlineError:
+            return False
+        return fate is Fate.ROLLED_BACK
