@@ -124,6 +124,7 @@ LOST = EventsLost("ledger", "commits", 4)
 MERGED = ManifestsRewritten(run_id="r2", table=TABLE, before=120, after=3, seconds=1.5)
 CONVERTED = EqualityDeletesConverted("r3", TABLE, 12, delete_files=4, rows=90, files=7, bytes_read=4096, seconds=2.5)
 HELD = CommitHeld("r3", TABLE, 12.5, after_writer=True)
+UNDONE = CommitRolledBack("r3", TABLE, 9)
 TOLD = HookFinished(hook="0-trino", table=TABLE, seconds=0.5, error="no answer")
 KEPT = HistoryWritten(rows=7, dropped=3, error="no answer")
 REMOVED = UnreferencedFilesRemoved(TABLE, 21)
@@ -131,7 +132,7 @@ REMOVED = UnreferencedFilesRemoved(TABLE, 21)
 EXAMPLES = (
     PLANNED, SKIPPED, MOVED, REWRITTEN, DROPPED, COMMITTED, FAILED, WOULD, MANIFESTS, LEDGER, UNREADABLE, DEAD, BATCH,
     REMOVED, ENDED, LOST, TOLD, MERGED, CONVERTED, REPLACED, LEFT, KEPT, HEARD, UNANNOUNCED, BY_HTTP, UNRESOLVED,
-    LOOKED, ANSWERS, HELD, WAITS,
+    LOOKED, ANSWERS, HELD, WAITS, UNDONE,
 )  # fmt: skip
 
 SPLICE = '{engine="splice",reason="same_schema"}'
