@@ -1,4 +1,4 @@
-"""Rules 1, 6, 12, 13, 15, 16, 17 and writers' state: what is committed, where, and what is done when it is unclear."""
+"""Rules 1, 6, 12, 13, 15 and writers' state: what is committed, where, and what is done when it is unclear."""
 
 from __future__ import annotations
 
@@ -13,16 +13,8 @@ _RACES: Final = "tests/integration/test_commit_races.py"
 _STATE: Final = "tests/integration/test_commit_state.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
 _LEASES: Final = "tests/properties/test_lease_properties.py"
-_LEDGER: Final = "tests/properties/test_ledger_properties.py"
 _IN_FLIGHT: Final = "tests/unit/commit/test_in_flight.py"
 _LOST: Final = "tests/unit/commit/test_lost_tables.py"
-_DATABASE: Final = "tests/unit/storage/test_ledger_database.py"
-_INBOX: Final = "tests/unit/streaming/ledger/test_inbox.py"
-_LOOKER: Final = "tests/unit/streaming/ledger/test_looker.py"
-_QUEUE: Final = "tests/unit/streaming/ledger/test_look_queue.py"
-_TAGS: Final = "tests/unit/iceberg/test_etag_trust.py"
-_WATCHER: Final = "tests/unit/streaming/ledger/test_table_watcher.py"
-_SETTINGS: Final = "tests/unit/settings/test_settings.py"
 
 MUTATIONS: Final = (
     # --- 1 sequence numbers ---
@@ -399,154 +391,6 @@ MUTATIONS: Final = (
         "return self if content == self.content and self.since <= now else Watch(content, now)",
         "return self if self.since <= now else Watch(content, now)",
         f"{_LEASES}::test_a_standby_never_replaces_a_holder_that_renews_in_time",
-    ),
-    # --- 16 events are hints ---
-    Mutation(
-        "16",
-        "an event stands for one commit: lost events are never counted",
-        "compactor/debt/table_changes.py",
-        "return tuple(reversed(new))",
-        "return tuple(new[:1])",
-        f"{_LEDGER}::test_a_walk_over_many_commits_takes_as_many_looks_as_the_budget_says",
-    ),
-    Mutation(
-        "16",
-        "an event heard twice counts twice",
-        "compactor/debt/table_changes.py",
-        "    while snapshot_id != counted_snapshot_id:",
-        "    while not new or snapshot_id != counted_snapshot_id:",
-        f"{_LEDGER}::test_a_commit_to_a_branch_changes_nothing",
-    ),
-    Mutation(
-        "16",
-        "a history with a gap is taken for one without",
-        "compactor/debt/table_changes.py",
-        '            return Gap("history_gap")',
-        "            break",
-        f"{_LEDGER}::test_a_walk_and_a_recount_agree_after_every_kind_of_change[back and on-False]",
-    ),
-    Mutation(
-        "16",
-        "tables are listed at the start only",
-        "streaming/ledger/table_watcher.py",
-        "this.list_again_at = min(this.list_again_at, self.ticks() + pause)",
-        "this.list_again_at = pause * float('inf')",
-        f"{_WATCHER}::test_sweeps_are_repeated_and_begin_when_the_stream_has_fixed_its_first_offsets",
-    ),
-    Mutation(
-        "16",
-        "sweeps begin before the stream has fixed its first offsets: a commit between the two is missed",
-        "streaming/ledger/table_watcher.py",
-        "started = started or self.surroundings.may_start()",
-        "started = True",
-        f"{_WATCHER}::test_sweeps_are_repeated_and_begin_when_the_stream_has_fixed_its_first_offsets",
-    ),
-    Mutation(
-        "16",
-        "an event of a snapshot that is not counted is taken for one that is",
-        "streaming/ledger/looker.py",
-        "return known is not None and announced_at <= known.loaded_at and snapshot_id in known.seen",
-        "return known is not None and announced_at <= known.loaded_at",
-        f"{_INBOX}::test_an_event_about_a_snapshot_that_was_counted_asks_for_no_look",
-    ),
-    Mutation(
-        "16",
-        "a rollback to a counted snapshot is taken for a late event",
-        "streaming/ledger/looker.py",
-        "return known is not None and announced_at <= known.loaded_at and snapshot_id in known.seen",
-        "return known is not None and snapshot_id in known.seen",
-        f"{_INBOX}::test_a_counted_snapshot_that_is_announced_after_the_last_look_is_news",
-    ),
-    Mutation(
-        "16",
-        "a branch that is published is taken for counted, because its snapshots were listed before",
-        "streaming/ledger/looker.py",
-        'array("q", _newest_ancestors(view))',
-        'array("q", (each.snapshot_id for each in view.metadata.snapshots))',
-        f"{_INBOX}::test_a_snapshot_of_another_branch_is_news_when_it_is_published",
-    ),
-    Mutation(
-        "16",
-        "an event during a look is lost",
-        "streaming/ledger/look_queue.py",
-        "            self._busy[table] = asked if before is None else before.joined(asked)\n",
-        "",
-        f"{_QUEUE}::test_a_table_that_is_asked_for_while_it_is_looked_at_is_looked_at_once_more",
-    ),
-    Mutation(
-        "16",
-        "a look that fails half way saves half a state",
-        "compactor/storage/ledger_database.py",
-        "        self._changed[number] = packed\n",
-        "        self._changed[number] = packed\n        self._database.save(\n"
-        "            self._name, head=None, cleared=False, slots={number: packed}\n        )\n",
-        f"{_LOOKER}::test_a_look_that_fails_half_way_leaves_the_saved_state_and_the_next_one_counts_right",
-    ),
-    Mutation(
-        "16",
-        "a state that could not be saved as a whole is saved in part",
-        "compactor/storage/ledger_database.py",
-        "                with self._connection as connection:\n                    yield connection\n",
-        "                self._connection.isolation_level = None\n                yield self._connection\n",
-        f"{_DATABASE}::test_an_interrupted_save_saves_nothing",
-    ),
-    Mutation(
-        "16",
-        "a look that ends early is taken for a finished count",
-        "streaming/ledger/looker.py",
-        "        if update.more or not saved:  # the next look",
-        "        if False:  # unfinished",
-        f"{_LOOKER}::test_a_long_count_goes_on_look_by_look",
-    ),
-    Mutation(
-        "16",
-        "a table is taken for unchanged after an hour of equal tags",
-        "compactor/iceberg/tables.py",
-        "return self.etag if 0 <= now - self.checked_at < share * ETAG_TRUST_SECONDS else None",
-        "return self.etag",
-        "tests/unit/iceberg/test_conditional_load.py::"
-        "test_a_tag_is_trusted_for_an_hour_at_most_and_each_tables_hour_is_its_own",
-    ),
-    Mutation(
-        "16",
-        "an answer by tag alone renews the trust in the tag",
-        "compactor/iceberg/tables.py",
-        "return Unchanged(known if found.by_tag else KnownVersion(known.metadata_location, found.etag, now))",
-        "return Unchanged(KnownVersion(known.metadata_location, found.etag, now))",
-        f"{_TAGS}::test_an_answer_by_tag_does_not_renew_the_trust_in_the_tag",
-    ),
-    # --- 17 Polaris ---
-    Mutation(
-        "17",
-        "the summary property for Apache Polaris is missing",
-        "compactor/commit/snapshots.py",
-        'properties[POLARIS_ROLLBACK] = "rollback"',
-        'properties[POLARIS_ROLLBACK] = "fail"',
-        f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
-    ),
-    Mutation(
-        "17",
-        "it is off by default for Apache Polaris",
-        "compactor/settings/tree.py",
-        'or (self.polaris_rollback == "auto" and is_polaris)',
-        "",
-        f"{_SETTINGS}::test_apache_polaris_is_asked_to_let_writers_win_unless_told_otherwise[auto-False-True]",
-    ),
-    Mutation(
-        "17",
-        "Apache Polaris is not recognised",
-        "compactor/iceberg/tables.py",
-        '.rstrip("/").endswith("/api/catalog")',
-        '.endswith("polaris/api/catalog")',
-        f"{_SETTINGS}::test_apache_polaris_is_known_by_its_path",
-    ),
-    Mutation(
-        "17",
-        "the setting does not reach the commit",
-        "compactor/runs/run.py",
-        "rollback_on_conflict=self.rolls_back(table),",
-        "rollback_on_conflict=False,",
-        f"{_GROUPS}::test_polaris_is_asked_to_let_writers_win[always-rollback]",
     ),
     # --- writers' state in summaries ---
     Mutation(

@@ -108,7 +108,7 @@ RULES: Final = (
         "17",
         "Apache Polaris",
         "The summary asks Polaris to roll our snapshot back when a writer conflicts with it; by default where the "
-        "catalog is Polaris.",
+        "catalog is Polaris. Rewrites that are rolled back are committed again, without being written again.",
     ),
     Rule(
         "18",

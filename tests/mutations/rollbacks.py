@@ -1,0 +1,82 @@
+"""Rule 17: writers win on catalogs that roll rewrites back, and the work is not lost."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_GROUPS: Final = "tests/integration/test_commit_groups.py"
+_STATE: Final = "tests/integration/test_commit_state.py"
+_DECISIONS: Final = "tests/properties/test_commit_decisions.py"
+_SETTINGS: Final = "tests/unit/settings/test_settings.py"
+_ROLLBACKS: Final = "tests/unit/planning/test_rollbacks.py"
+_WATCH: Final = "tests/unit/runs/test_rollback_watch.py"
+_STATE: Final = "tests/integration/test_commit_state.py"
+
+MUTATIONS: Final = (
+    Mutation(
+        "17",
+        "the summary property for Apache Polaris is missing",
+        "compactor/commit/snapshots.py",
+        'properties[POLARIS_ROLLBACK] = "rollback"',
+        'properties[POLARIS_ROLLBACK] = "fail"',
+        f"{_DECISIONS}::test_a_commit_is_known_again_by_its_run_and_its_part",
+    ),
+    Mutation(
+        "17",
+        "it is off by default for Apache Polaris",
+        "compactor/settings/tree.py",
+        'or (self.polaris_rollback == "auto" and is_polaris)',
+        "",
+        f"{_SETTINGS}::test_apache_polaris_is_asked_to_let_writers_win_unless_told_otherwise[auto-False-True]",
+    ),
+    Mutation(
+        "17",
+        "Apache Polaris is not recognised",
+        "compactor/iceberg/tables.py",
+        '.rstrip("/").endswith("/api/catalog")',
+        '.endswith("polaris/api/catalog")',
+        f"{_SETTINGS}::test_apache_polaris_is_known_by_its_path",
+    ),
+    Mutation(
+        "17",
+        "the setting does not reach the commit",
+        "compactor/runs/run.py",
+        "rollback_on_conflict=self.rolls_back(table),",
+        "rollback_on_conflict=False,",
+        f"{_GROUPS}::test_polaris_is_asked_to_let_writers_win[always-rollback]",
+    ),
+    Mutation(
+        "17",
+        "a commit that another builds on is taken for rolled back, and made twice",
+        "compactor/planning/rollbacks.py",
+        "            return Fate.STAYS if number else Fate.NEWEST\n",
+        "            continue\n",
+        f"{_ROLLBACKS}::test_a_commit_is_rolled_back_where_another_has_taken_its_place",
+    ),
+    Mutation(
+        "17",
+        "a commit that is rolled back for a writer costs the whole rewrite",
+        "compactor/runs/rollback_watch.py",
+        "return fate is Fate.ROLLED_BACK",
+        "return False",
+        f"{_WATCH}::test_the_next_commit_ends_the_watch",
+    ),
+    Mutation(
+        "17",
+        "a commit that was rolled back before it is read again counts as unknown",
+        "compactor/commit/replace.py",
+        "if _replaced_by_another(table, snapshot):",
+        "if False:",
+        f"{_STATE}::test_what_the_catalog_rolls_back_for_a_writer_is_committed_again",
+    ),
+    Mutation(
+        "17",
+        "every commit is watched for half a minute, also where no writer comes",
+        "compactor/planning/rollbacks.py",
+        "rhythm.every > OFTEN or ",
+        "",
+        f"{_ROLLBACKS}::test_commits_beside_frequent_writers_are_watched",
+    ),
+)
