@@ -16,7 +16,7 @@ from typing import Any
 from py4j.protocol import Py4JError
 
 from compactor.commit.history import snapshots_between
-from compactor.commit.search import SETTLE_ATTEMPTS, Search, committed_id, find_commit
+from compactor.commit.search import SETTLE_ATTEMPTS, SETTLE_BACKOFF, Search, committed_id, find_commit
 from compactor.commit.snapshots import NO_DELETES, Changes, CommitSummary, NewDeletes, Replacement, Snapshots
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
 from compactor.iceberg.manifest_entries import FileEntry
@@ -118,7 +118,7 @@ class _Commit:
                 self.snapshots.clean_up()
                 raise
             snapshot = self._landed_late(error)
-        found = _verified(table, snapshot, changes, summary)
+        found = _verified(table, snapshot, changes, summary, self.sleep)
         self.snapshots.clean_up(table.handle.snapshot(found) or snapshot)
         return found
 
@@ -334,31 +334,25 @@ def _may_have_landed(kind: str) -> bool:
     return not kind.startswith(("java.lang.IllegalArgument", "org.apache.iceberg.exceptions.NoSuch"))
 
 
-def _replaced_by_another(table: JavaTable, snapshot: Any) -> bool:
-    """Whether the branch goes on from the snapshot's parent without the snapshot."""
-    head = table.handle.snapshot(table.view.ref)
-    since = snapshots_between(table, head and head.snapshotId(), snapshot.parentId())
-    return bool(since) and all(each.snapshotId() != snapshot.snapshotId() for each in since or ())
-
-
-def _verified(table: JavaTable, snapshot: Any, changes: Changes, summary: CommitSummary) -> int:
+def _verified(
+    table: JavaTable, snapshot: Any, changes: Changes, summary: CommitSummary, sleep: Callable[[float], None]
+) -> int:
     """Read the table again and check that a snapshot holds the whole run: a catalog has reported success without a
     commit (apache/iceberg 17202).
     """
     run_id = summary.run_id
     try:
-        table.refresh()
-        snapshot_id = committed_id(table, snapshot, summary)
+        snapshot_id = _seen_again(table, snapshot, summary, sleep)
+    except CommitUnknownError:
+        raise
     except (Py4JError, FirnlineError) as error:
         raise CommitUnknownError(
             f"run {run_id} was sent, but the table cannot be read again: {first_line(error)}"
         ) from error
     if snapshot_id is None:
-        if _replaced_by_another(table, snapshot):
-            raise ReplanError(
-                f"run {run_id} was committed, and the catalog rolled it back for a writer", reason=Reason.CONFLICT
-            )
-        raise CommitUnknownError(f"the catalog reported success for run {run_id}, but no snapshot has its id")
+        raise ReplanError(
+            f"run {run_id} was committed, and the catalog rolled it back for a writer", reason=Reason.CONFLICT
+        )
     landed = table.handle.snapshot(snapshot_id)
     if landed is None:  # a catalog that lists the newest snapshot alone; what was sent has been checked
         return snapshot_id
@@ -370,3 +364,23 @@ def _verified(table: JavaTable, snapshot: Any, changes: Changes, summary: Commit
             reason=Reason.COMMIT_DIFFERS,
         )
     return snapshot_id
+
+
+def _seen_again(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> int | None:
+    """The id of the run's snapshot in the table, which a catalog may show late; None if it was rolled back for a
+    writer: the branch goes on from its parent without it.
+
+    Raises:
+        FirnlineError: the table cannot be read (CommitUnknownError: it can, and the snapshot is not there).
+    """
+    for attempt in range(1, SETTLE_ATTEMPTS + 1):
+        table.refresh()
+        snapshot_id = committed_id(table, snapshot, summary)
+        if snapshot_id is not None:
+            return snapshot_id
+        head = table.handle.snapshot(table.view.ref)
+        if snapshots_between(table, head and head.snapshotId(), snapshot.parentId()):
+            return None
+        if attempt < SETTLE_ATTEMPTS:
+            sleep(SETTLE_BACKOFF.seconds(attempt))
+    raise CommitUnknownError(f"the catalog reported success for run {summary.run_id}, but no snapshot has its id")

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
+from typing import NamedTuple
 
 from py4j.protocol import Py4JError
 from pyroaring import BitMap64
@@ -98,6 +100,13 @@ class _Found:
     why: str
 
 
+class _Committed(NamedTuple):
+    """A conversion that was committed, and its delete files; no id: no equality delete can be removed."""
+
+    snapshot_id: int | None
+    files: tuple[str, ...]
+
+
 class Converting:
     """One conversion of one table. It can be stopped at any time except while it commits."""
 
@@ -152,11 +161,12 @@ class Converting:
         ):
             found = self._searched(watch)
             tools.hold(table, run_id, watch, self._charge)
-            with watch.commit(table.name, wanted=self._switches.on):
-                prepare = partial(self._prepare, java, found, record)
-                done = self._charged(lambda: commit_beside_others(java, tools.catalogs, tools.cache, prepare))
-                if done is not None:
-                    carry_statistics(java, done, tools.right.confirm)
+            for times in count(1):
+                with watch.commit(table.name, wanted=self._switches.on):
+                    done, written = self._committed(java, partial(self._prepare, java, found, record, times))
+                if done is None or not tools.rolled_back(java, run_id, done, times, watch, self._charge):
+                    break
+            tools.records.note_committed(run_id, written)
         # A lost race may have left files.
         records.close(record, clean=True, rolls_back=done is not None and tools.rolls_back(table.name))
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
@@ -174,13 +184,15 @@ class Converting:
             seconds=tools.ticks() - started,
         )
 
-    def _charged(self, commit: Callable[[], int | None]) -> int | None:
+    def _committed(self, java: JavaTable, prepare: Callable[[Head], Send[_Committed]]) -> _Committed:
         try:
-            done = commit()
+            done = commit_beside_others(java, self._tools.catalogs, self._tools.cache, prepare)
         except CommitUnknownError:
             self._charge(Spent(commits=1))
             raise
-        self._charge(Spent(commits=int(done is not None)))
+        self._charge(Spent(commits=int(done.snapshot_id is not None)))
+        if done.snapshot_id is not None:
+            carry_statistics(java, done.snapshot_id, self._tools.right.confirm)
         return done
 
     def _cancel(self) -> None:
@@ -236,19 +248,19 @@ class Converting:
         refusal: Refusal = outcome
         return refusal
 
-    def _prepare(self, java: JavaTable, found: _Found, record: Record, head: Head) -> Send[int | None]:
-        """Write the positions; the send returns the new snapshot's id, None if no equality delete can be removed."""
+    def _prepare(self, java: JavaTable, found: _Found, record: Record, times: int, head: Head) -> Send[_Committed]:
+        """Write the positions. `times`: how often the conversion is sent, with the attempts that were rolled back."""
         tools, conversion, now = self._tools, self._conversion, head.table
         self._charge(Spent(catalog_calls=COMMIT_CALLS))
         gone = {entry.identity for entry in head.changes if entry.status is Status.DELETED}
         removed = converted(conversion, found.refused, gone)
         if not removed:
-            return lambda: None
+            return lambda: _Committed(None, ())
         conflict = overtaken_by(removed, head.changes)
         if conflict is not None:
             raise ReplanError(f"{now.name}: {conflict}; the next conversion finds it", reason=Reason.CONFLICT)
         rows, replaced = _new_rows(now, conversion, found, head.changes)
-        location = f"{run_folder(java, self._run_id)}/converted-{head.attempt}"
+        location = f"{run_folder(java, self._run_id)}/converted-{times}-{head.attempt}"
         new = NewDeletes(
             files=tuple(write_deletes(now, location, rows)),
             rows=sum(len(each.positions) for each in rows),
@@ -258,10 +270,9 @@ class Converting:
         summary = tools.summary(now.name, self._run_id, [ENGINE])
         about_to_send = partial(tools.about_to_send, record)
 
-        def send() -> int:
+        def send() -> _Committed:
             snapshot_id = commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
-            tools.records.note_committed(self._run_id, [str(file["file-path"]) for file in new.files])
-            return snapshot_id
+            return _Committed(snapshot_id, tuple(str(file["file-path"]) for file in new.files))
 
         return send
 

@@ -56,7 +56,7 @@ from compactor.spark.java_table import JavaTable
 from compactor.table_names import TableName
 
 ROLLBACKS = 8
-"""Commits of the same outputs that the catalog rolls back, one after the other, before the run ends."""
+"""Commits of the same work that the catalog rolls back, one after the other, before the run ends."""
 Progress = Callable[[int, int, int], None]
 """Called with (output tasks done, output tasks in all, input bytes done)."""
 
@@ -116,10 +116,15 @@ class RunTools:
             self.listener(CommitHeld(run_id, table.name, held.seconds, after_writer=held.after_writer))
             hold.until_unlocked()
 
-    def rolled_back(self, table: JavaTable, run_id: str, snapshot_id: int, watch: RunWatch, charge: Charge) -> bool:
+    def rolled_back(
+        self, table: JavaTable, run_id: str, snapshot_id: int, times: int, watch: RunWatch, charge: Charge
+    ) -> bool:
         """Whether the catalog rolls the run's newest commit back, for a writer that was under way.
 
-        `table`: as it was right after the commit.
+        `table`: as it was right after the commit. `times`: how often the run has sent this commit.
+
+        Raises:
+            RetryError: it did so `ROLLBACKS` times; nothing is committed.
         """
         name, snapshot = table.view.name, table.handle.snapshot(snapshot_id)
         if snapshot is None or not self.commit.hold_seconds or not self.rolls_back(name):
@@ -134,6 +139,12 @@ class RunTools:
         rolled_back = rollback_watch.rolled_back(snapshot_id, snapshot.parentId(), self.commit.hold_seconds)
         if rolled_back:
             self.listener(CommitRolledBack(run_id, name, snapshot_id))
+        if rolled_back and times == ROLLBACKS:
+            raise RetryError(
+                f"{name}: the catalog rolled the commit back {ROLLBACKS} times for writers: they commit too often at "
+                "present",
+                reason=Reason.COMMIT_REFUSED,
+            )
         return rolled_back
 
     def _look(self, table: TableView, charge: Charge) -> Callable[[], TableView]:
@@ -288,17 +299,11 @@ class Run:
         What the catalog rolls back for a writer is committed again right after that writer's commit.
         """
         self._hold(watch)
-        committed = self._sent(table, record, watch, finished, part)
-        rolled_back = 0
-        while committed.snapshot_id is not None and self._rolled_back(table, committed.snapshot_id, watch):
-            rolled_back += 1
-            if rolled_back == ROLLBACKS:
-                raise RetryError(
-                    f"{table.view.name}: the catalog rolled the rewrite back {ROLLBACKS} times for writers: they "
-                    "commit too often at present",
-                    reason=Reason.COMMIT_REFUSED,
-                )
-            committed = self._sent(table, record, watch, committed.kept, part)
+        for times in count(1):
+            committed = self._sent(table, record, watch, finished, part)
+            if committed.snapshot_id is None or not self._rolled_back(table, committed.snapshot_id, times, watch):
+                break
+            finished = committed.kept
         self._results += [replace(group, parts=()) for group in committed.kept]
         if committed.snapshot_id is None:
             return
@@ -337,9 +342,9 @@ class Run:
             self._charge(Spent(commits=1))
         return committed
 
-    def _rolled_back(self, table: JavaTable, snapshot_id: int, watch: RunWatch) -> bool:
+    def _rolled_back(self, table: JavaTable, snapshot_id: int, times: int, watch: RunWatch) -> bool:
         self.stage = "hold"
-        rolled_back = self._tools.rolled_back(table, self._run_id, snapshot_id, watch, self._charge)
+        rolled_back = self._tools.rolled_back(table, self._run_id, snapshot_id, times, watch, self._charge)
         self._lost_a_race = self._lost_a_race or rolled_back
         return rolled_back
 

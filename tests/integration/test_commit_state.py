@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,20 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
-from pyiceberg.table.snapshots import Operation
 
 from compactor.commit import replace as commit_module
 from compactor.commit.in_flight import sweep
 from compactor.commit.search import Search
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError, StoppedError
-from compactor.events import CommitRolledBack, Event, GroupRewritten
 from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache
 from compactor.runs import commit_groups as commit_groups_module
-from compactor.runs.results import RunResult
 from compactor.settings.tree import CommitSettings
 from tests.conftest import Lake
-from tests.integration.service_process import wait_for
 from tests.integration.table_kit import (
     MERGE_ON_READ,
     append,
@@ -306,76 +301,6 @@ def test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it(
     rest_lake.compact(table_name, force=True)
     assert rest_lake.rows(table_name) == expected
     assert len(rest_lake.live_files(table_name)) == 1
-
-
-@pytest.mark.parametrize(
-    ("version", "statement", "seen_at_once"),
-    [
-        (2, "INSERT INTO {table} VALUES (77, 'p0', 77)", False),
-        (2, "DELETE FROM {table} WHERE id = 5", True),
-        *slow((3, "DELETE FROM {table} WHERE id = 5", False), (3, "INSERT INTO {table} VALUES (77, 'p0', 77)", True)),
-    ],
-)
-def test_what_the_catalog_rolls_back_for_a_writer_is_committed_again(
-    rest_lake: RestLake,
-    faulty: FaultyCatalog,
-    table_name: str,
-    monkeypatch: pytest.MonkeyPatch,
-    version: int,
-    statement: str,
-    seen_at_once: bool,
-) -> None:
-    """A writer's commit is on its way when our rewrite lands. `seen_at_once`: it is done before our first look."""
-    create(rest_lake, table_name, version, MERGE_ON_READ)
-    insert(rest_lake, table_name, 3)
-    plan, events, results = planned(rest_lake, table_name), list[Event](), list[RunResult]()
-    landed, answered = threading.Event(), threading.Event()
-    verified = commit_module._verified
-
-    def verify(*arguments: Any) -> int:
-        if seen_at_once:
-            landed.set()
-            assert answered.wait(60)
-        try:
-            return verified(*arguments)
-        finally:
-            landed.set()
-
-    def rewrite() -> None:
-        commit = CommitSettings(polaris_rollback="always", hold_seconds=60)
-        results.append(run(rest_lake, plan, commit=commit, listener=events.append))
-
-    def visit() -> None:
-        thread.start()
-        assert landed.wait(60)
-
-    def second_commit() -> bool:  # not by Spark, which keeps what it has loaded while it is asked again
-        return any(
-            each.summary.operation is Operation.REPLACE for each in rest_lake.view(table_name).metadata.snapshots
-        )
-
-    monkeypatch.setattr(commit_module, "_verified", verify)
-    thread = threading.Thread(target=rewrite)
-    faulty.before_commit, faulty.honours_rollback, before = visit, True, faulty.rolled_back
-    try:
-        rest_lake.sql(statement.format(table=f"lake.{table_name}"))
-        answered.set()
-        wait_for("the second commit", second_commit)
-        append(rest_lake, table_name)
-        thread.join(60)
-    finally:
-        faulty.honours_rollback = False
-    (result,) = results
-    rest_lake.sql(f"REFRESH TABLE lake.{table_name}")
-    expected = sorted([(each,) for each in range(10) if "DELETE" not in statement or each != 5] * 3)
-    found = [(row.id,) for row in rest_lake.sql(f"SELECT id FROM lake.{table_name} WHERE id < 10 ORDER BY id")]
-    assert found == expected
-    assert faulty.rolled_back - before == 1
-    assert result.snapshot_after in {each.snapshot_id for each in rest_lake.view(table_name).history}
-    assert len(rest_lake.live_files(table_name)) == (2 if "DELETE" in statement else 3), "ours, and one a later append"
-    assert sum(isinstance(event, GroupRewritten) for event in events) == len(plan.groups), "no byte is rewritten twice"
-    assert sum(isinstance(event, CommitRolledBack) for event in events) == int(not seen_at_once)
-    assert unreferenced(rest_lake, table_name) == set()
 
 
 def test_an_interrupt_while_the_commit_is_on_its_way_deletes_nothing(

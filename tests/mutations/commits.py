@@ -38,7 +38,7 @@ MUTATIONS: Final = (
         "1",
         "success without a commit is believed (apache/iceberg 17202)",
         "compactor/commit/replace.py",
-        "found = _verified(table, snapshot, changes, summary)",
+        "found = _verified(table, snapshot, changes, summary, self.sleep)",
         "found = committed_id(table, snapshot, summary) or table.snapshot_id",
         f"{_STATE}::test_success_without_a_commit_is_not_believed",
     ),
@@ -397,8 +397,8 @@ MUTATIONS: Final = (
         "state",
         "a commit expires the snapshots that carry it",
         "compactor/commit/replace.py",
-        "        found = _verified(table, snapshot, changes, summary)\n",
-        "        found = _verified(table, snapshot, changes, summary)\n"
+        "        found = _verified(table, snapshot, changes, summary, self.sleep)\n",
+        "        found = _verified(table, snapshot, changes, summary, self.sleep)\n"
         "        table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()\n",
         f"{_GROUPS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
     ),

@@ -7,12 +7,12 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
-_STATE: Final = "tests/integration/test_commit_state.py"
+_AGAIN: Final = "tests/integration/test_rolled_back_commits.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
 _SETTINGS: Final = "tests/unit/settings/test_settings.py"
 _ROLLBACKS: Final = "tests/unit/planning/test_rollbacks.py"
 _WATCH: Final = "tests/unit/runs/test_rollback_watch.py"
-_STATE: Final = "tests/integration/test_commit_state.py"
+_AGAIN: Final = "tests/integration/test_rolled_back_commits.py"
 
 MUTATIONS: Final = (
     Mutation(
@@ -67,9 +67,9 @@ MUTATIONS: Final = (
         "17",
         "a commit that was rolled back before it is read again counts as unknown",
         "compactor/commit/replace.py",
-        "if _replaced_by_another(table, snapshot):",
-        "if False:",
-        f"{_STATE}::test_what_the_catalog_rolls_back_for_a_writer_is_committed_again",
+        "            return None\n        if attempt <",
+        "            pass\n        if attempt <",
+        f"{_AGAIN}::test_a_rewrite_is_committed_again",
     ),
     Mutation(
         "17",

@@ -46,6 +46,7 @@ class FaultyCatalog:
     fault: Fault | None = None
     status: int = 500
     before_commit: Callable[[], None] | None = None
+    half_way: Callable[[], None] = lambda: None  # called after a rollback, before the writer's commit lands
     commits: int = 0
     rolled_back: int = 0
     defaults: dict[str, str] = field(default_factory=dict)
@@ -132,6 +133,7 @@ def _commit(catalog: FaultyCatalog, path: str, body: bytes) -> _Answer:
         return _error(catalog.status)
     answer = _send(catalog, "POST", path, body)
     if answer.status == CONFLICT and catalog.honours_rollback and _roll_back(catalog, path, body):
+        catalog.half_way()
         answer = _send(catalog, "POST", path, body)
     if answer.status == http.client.OK:
         with catalog.lock:

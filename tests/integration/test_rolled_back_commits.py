@@ -1,0 +1,167 @@
+"""What the catalog rolls back for a writer, as Apache Polaris does, is committed again and not written again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from pyiceberg.table.snapshots import Operation
+
+from compactor.commit import replace as commit_module
+from compactor.events import CommitRolledBack, Event, GroupRewritten
+from compactor.iceberg.manifest_entries import Content
+from compactor.manifests.cache import ManifestCache
+from compactor.planning.conversion import plan_conversion
+from compactor.planning.inventory import take_inventory
+from compactor.runs.convert import ConversionResult, Converting
+from compactor.runs.results import RunResult
+from compactor.runs.run import RunTools
+from compactor.runs.slots import SlotPool
+from compactor.settings.tree import CommitSettings
+from tests.conftest import Lake
+from tests.integration.service_process import wait_for
+from tests.integration.table_kit import MERGE_ON_READ, append, create, delete_equal, insert, planned, run, unreferenced
+from tests.services.faulty_catalog import FaultyCatalog, faulty_catalog
+from tests.services.rest_lake import RestLake, rest_lake_of
+from tests.slow import slow
+
+pytestmark = pytest.mark.spark
+COMMIT = CommitSettings(polaris_rollback="always", hold_seconds=60)
+INSERT, DELETE = "INSERT INTO {table} VALUES (77, 'p0', 77)", "DELETE FROM {table} WHERE id = 5"
+WATCHED, AT_ONCE, HALF_WAY = "while we watch", "before we look at ours", "half of it before we look at ours"
+RACES = [(2, INSERT, WATCHED), (2, DELETE, AT_ONCE), *slow((3, DELETE, WATCHED), (3, INSERT, HALF_WAY))]
+"""Format version, statement of the writer, and when its commit takes the place of ours."""
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCatalog]:
+    with faulty_catalog(tmp_path_factory.mktemp("faulty")) as catalog:
+        yield catalog
+
+
+@pytest.fixture(scope="module")
+def rest_lake(lake: Lake, faulty: FaultyCatalog) -> RestLake:
+    return rest_lake_of(lake, faulty)
+
+
+@dataclass(frozen=True)
+class Race:
+    """`work` commits while the commit of a writer is on its way."""
+
+    lake: RestLake
+    faulty: FaultyCatalog
+    table: str
+    monkeypatch: pytest.MonkeyPatch
+
+    def run(self, work: Callable[[], Any], statement: str, when: str) -> Any:
+        """What `work` returns, once it has committed for the second time and another append builds on that."""
+        landed, answered, looked, results = threading.Event(), threading.Event(), threading.Event(), list[Any]()
+        verified, committed_id = commit_module._verified, commit_module.committed_id
+
+        def look(*arguments: Any) -> int | None:
+            found = committed_id(*arguments)
+            looked.set()
+            return found
+
+        def half_way() -> None:
+            if when == HALF_WAY:
+                answered.set()
+                assert looked.wait(60)
+
+        def verify(*arguments: Any) -> int:
+            looked.clear()
+            if when != WATCHED:
+                landed.set()
+                assert answered.wait(60)
+            try:
+                return verified(*arguments)
+            finally:
+                landed.set()
+
+        def visit() -> None:
+            thread.start()
+            assert landed.wait(60)
+
+        self.monkeypatch.setattr(commit_module, "_verified", verify)
+        self.monkeypatch.setattr(commit_module, "committed_id", look)
+        self.monkeypatch.setattr(self.faulty, "half_way", half_way)
+        thread = threading.Thread(target=lambda: results.append(work()))
+        self.faulty.before_commit, self.faulty.honours_rollback, before = visit, True, self.faulty.rolled_back
+        try:
+            self.lake.sql(statement.format(table=f"lake.{self.table}"))
+            answered.set()
+            wait_for("the second commit", self._has_replaced)
+            append(self.lake, self.table)
+            thread.join(60)
+        finally:
+            self.faulty.honours_rollback = False
+        self.lake.sql(f"REFRESH TABLE lake.{self.table}")
+        assert self.faulty.rolled_back - before == 1
+        (result,) = results
+        assert result.snapshot_after in {each.snapshot_id for each in self.lake.view(self.table).history}
+        return result
+
+    def _has_replaced(self) -> bool:  # not by Spark, which keeps what it has loaded while it is asked again
+        snapshots = self.lake.view(self.table).metadata.snapshots
+        return any(each.summary.operation is Operation.REPLACE for each in snapshots if each.summary)
+
+    def ids(self) -> list[int]:
+        return [row.id for row in self.lake.sql(f"SELECT id FROM lake.{self.table} WHERE id < 10 ORDER BY id")]
+
+
+@pytest.fixture
+def race(rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch) -> Race:
+    return Race(rest_lake, faulty, table_name, monkeypatch)
+
+
+@pytest.mark.parametrize(("version", "statement", "when"), RACES)
+def test_a_rewrite_is_committed_again(race: Race, version: int, statement: str, when: str) -> None:
+    lake, table, events = race.lake, race.table, list[Event]()
+    create(lake, table, version, MERGE_ON_READ)
+    insert(lake, table, 3)
+    plan = planned(lake, table)
+
+    def work() -> RunResult:
+        return run(lake, plan, commit=COMMIT, listener=events.append)
+
+    result: RunResult = race.run(work, statement, when)
+    assert race.ids() == sorted([each for each in range(10) if statement != DELETE or each != 5] * 3)
+    assert sum(group.rows_rebased for group in result.groups) == (3 if statement == DELETE else 0)
+    assert len(lake.live_files(table)) == (2 if statement == DELETE else 3), "ours, and one of each append"
+    assert sum(isinstance(event, GroupRewritten) for event in events) == len(plan.groups), "no byte is written twice"
+    assert sum(isinstance(event, CommitRolledBack) for event in events) == int(when == WATCHED)
+    assert unreferenced(lake, table) == set()
+
+
+@pytest.mark.parametrize(("version", "statement", "when"), slow(*RACES[:2]))
+def test_a_conversion_is_committed_again(race: Race, version: int, statement: str, when: str) -> None:
+    lake, table = race.lake, race.table
+    create(lake, table, version, MERGE_ON_READ)
+    insert(lake, table, 3)
+    delete_equal(lake, table, "id", [3])
+    tools = RunTools(
+        lake.session,
+        lake.catalogs,
+        ManifestCache(1 << 24),
+        lake.in_flight(),
+        slots=SlotPool(2),
+        lease_seconds=60,
+        check_seconds=60,
+        commit=COMMIT,
+    )
+    view = lake.view(table)
+    conversion = plan_conversion(take_inventory(view, tools.cache))
+
+    def work() -> ConversionResult:
+        return Converting(tools, view, conversion, "run-of-test").convert()
+
+    result: ConversionResult = race.run(work, statement, when)
+    assert (result.deletes_removed, result.rows) == (1, 3)
+    gone = {3, 5} if statement == DELETE else {3}
+    assert race.ids() == sorted([each for each in range(10) if each not in gone] * 3)
+    deletes = take_inventory(lake.view(table), ManifestCache(1 << 24)).deletes
+    assert Content.EQUALITY_DELETES not in {each.content for each in deletes}
+    assert unreferenced(lake, table) == set()
