@@ -145,7 +145,7 @@ MUTATIONS: Final = (
         "13",
         "a conversion of deletes leaves Puffin statistics behind",
         "compactor/runs/convert.py",
-        "carry_statistics(java, done, tools.right.confirm)",
+        "carry_statistics(java, done.snapshot_id, self._tools.right.confirm)",
         "pass",
         "tests/integration/test_conversion.py::test_statistics_are_found_after_a_conversion",
     ),
