@@ -47,7 +47,9 @@ scanned were rewritten. The proxy cannot help there: the writer makes its commit
 def report(soaks: Sequence[Mapping[str, Any]]) -> str:
     """The page."""
     seeds = [f"seed {each['seed']}" for each in soaks]
-    lines = [HEAD, f"Measured on: {soaks[0]['machine'].splitlines()[0]}", "", "## Figures", ""]
+    machines = [f"- Seed {each['seed']} on: {each['machine'].splitlines()[0]}" for each in soaks]
+    lines = [HEAD, "Load as it was at the end; above 2, two soaks ran beside each other on two cores.", "", *machines]
+    lines += ["", "## Figures", ""]
     lines += [f"| | {' | '.join(seeds)} |", f"|---|{'---|' * len(seeds)}"]
     for name in dict.fromkeys(name for each in soaks for name in each["figures"]):
         lines.append(f"| {name} | {' | '.join(_number(each['figures'].get(name)) for each in soaks)} |")
