@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
 
@@ -55,6 +55,13 @@ CLOCK_REMEDY = "; the clocks of this host, the catalog and the writers differ by
 """Iceberg refuses a snapshot that is more than a minute older than the one before, or newer than the catalog's time."""
 
 
+class Landed(NamedTuple):
+    """A snapshot that was committed, and the one before it on the branch."""
+
+    snapshot_id: int
+    parent_id: int | None
+
+
 def commit_replacements(
     table: JavaTable,
     replacements: Sequence[Replacement],
@@ -63,8 +70,8 @@ def commit_replacements(
     about_to_send: Callable[[], object] = lambda: None,
     sleep: Callable[[float], None] = time.sleep,
     new: NewDeletes = NO_DELETES,
-) -> int:
-    """Commit all replacements as one `replace` snapshot on the table's branch; returns its id.
+) -> Landed:
+    """Commit all replacements as one `replace` snapshot on the table's branch.
 
     Args:
         table: Loaded at the planned snapshot.
@@ -106,8 +113,8 @@ class _Commit:
         self.snapshots = Snapshots(table, changes, summary)
         self.refused: list[Any] = []
 
-    def carry_out(self) -> int:
-        """Returns the id of the snapshot. Raises as `commit_replacements`."""
+    def carry_out(self) -> Landed:
+        """Raises as `commit_replacements`."""
         table, changes, summary = self.table, self.changes, self.summary
         try:
             snapshot = self._sent_at_last()
@@ -119,8 +126,9 @@ class _Commit:
                 raise
             snapshot = self._landed_late(error)
         found = _verified(table, snapshot, changes, summary, self.sleep)
-        self.snapshots.clean_up(table.handle.snapshot(found) or snapshot)
-        return found
+        landed = table.handle.snapshot(found) or snapshot
+        self.snapshots.clean_up(landed)
+        return Landed(found, landed.parentId())
 
     def _sent_at_last(self) -> Any:
         """Make, check and send a snapshot until the catalog accepts one; returns that one."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from compactor.commit.replace import commit_replacements
+from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.snapshots import CommitSummary, NewDeletes, Replacement
 from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_entries import Content, FileEntry, Status
@@ -34,12 +34,12 @@ FIRST_VERSION_WITH_DELETES = 2
 
 @dataclass(frozen=True)
 class Committed:
-    """The result of a commit. `snapshot_id` is None when nothing was sent, e.g. because every group was dropped.
+    """The result of a commit. `landed` is None when nothing was sent, e.g. because every group was dropped.
 
     `files`: locations of the files that it added.
     """
 
-    snapshot_id: int | None
+    landed: Landed | None
     kept: tuple[GroupResult, ...]
     dropped: tuple[DroppedGroup, ...]
     delete_files_removed: int
@@ -105,13 +105,13 @@ class _GroupCommit:
         self._dropped += tuple(overtaken(group.planned, self._plan.table.name, why) for group, why in left_out)
         dangling = _dangling(self._plan, pairs, head.changes, changes)
         if not self._kept and not (self._only_deletes and dangling):
-            return lambda: Committed(snapshot_id=None, kept=(), dropped=self._dropped, delete_files_removed=0)
+            return lambda: Committed(landed=None, kept=(), dropped=self._dropped, delete_files_removed=0)
         new = _new_deletes(head, pairs, self._tools.deletes_at(head.attempt), changes, dangling)
         return partial(self._send, pairs, dangling, new)
 
     def _send(self, pairs: Sequence[Pair], dangling: Sequence[FileEntry], new: NewDeletes) -> Committed:
         parts = [part for group, _ in pairs for part in group.parts]
-        snapshot_id = commit_replacements(
+        landed = commit_replacements(
             self._table,
             [Replacement(part.scan_tasks, part.outputs, part.files_in) for part in parts],
             dangling,
@@ -120,7 +120,7 @@ class _GroupCommit:
             new=new,
         )
         return Committed(
-            snapshot_id=snapshot_id,
+            landed=landed,
             kept=tuple(replace(group, rows_carried=each.carried, rows_rebased=each.rebased) for group, each in pairs),
             dropped=self._dropped,
             delete_files_removed=len(dangling),

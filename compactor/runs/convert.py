@@ -18,7 +18,7 @@ from pyroaring import BitMap64
 from pyspark.errors.exceptions.captured import CapturedException
 
 from compactor.commit.in_flight import Record
-from compactor.commit.replace import commit_replacements
+from compactor.commit.replace import Landed, commit_replacements
 from compactor.commit.snapshots import NewDeletes
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, ReplanError, StoppedError
@@ -101,9 +101,9 @@ class _Found:
 
 
 class _Committed(NamedTuple):
-    """A conversion that was committed, and its delete files; no id: no equality delete can be removed."""
+    """What a conversion committed, and its delete files; None: no equality delete can be removed."""
 
-    snapshot_id: int | None
+    landed: Landed | None
     files: tuple[str, ...]
 
 
@@ -163,20 +163,20 @@ class Converting:
             tools.hold(table, run_id, watch, self._charge)
             for times in count(1):
                 with watch.commit(table.name, wanted=self._switches.on):
-                    done, written = self._committed(java, partial(self._prepare, java, found, record, times))
-                if done is None or not tools.rolled_back(java, run_id, done, times, watch, self._charge):
+                    landed, written = self._committed(java, partial(self._prepare, java, found, record, times))
+                if landed is None or not tools.rolled_back(table, run_id, landed, times, watch, self._charge):
                     break
             tools.records.note_committed(run_id, written)
         # A lost race may have left files.
-        records.close(record, clean=True, rolls_back=done is not None and tools.rolls_back(table.name))
+        records.close(record, clean=True, rolls_back=landed is not None and tools.rolls_back(table.name))
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
         return replace(
             nothing,
-            snapshot_after=done,
-            deletes_removed=removed if done else 0,
+            snapshot_after=landed.snapshot_id if landed else None,
+            deletes_removed=removed if landed else 0,
             deletes_left=len(conversion.deletes) - removed + conversion.refused,
             why=found.why or conversion.why,
-            rows=sum(len(unpacked(positions)) for positions in found.by_value.values()) if done else 0,
+            rows=sum(len(unpacked(positions)) for positions in found.by_value.values()) if landed else 0,
             files_hit=len(found.by_value),
             files_searched=len(files),
             bytes_read=found.bytes_read,
@@ -190,9 +190,9 @@ class Converting:
         except CommitUnknownError:
             self._charge(Spent(commits=1))
             raise
-        self._charge(Spent(commits=int(done.snapshot_id is not None)))
-        if done.snapshot_id is not None:
-            carry_statistics(java, done.snapshot_id, self._tools.right.confirm)
+        self._charge(Spent(commits=int(done.landed is not None)))
+        if done.landed:
+            carry_statistics(java, done.landed.snapshot_id, self._tools.right.confirm)
         return done
 
     def _cancel(self) -> None:
@@ -271,8 +271,8 @@ class Converting:
         about_to_send = partial(tools.about_to_send, record)
 
         def send() -> _Committed:
-            snapshot_id = commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
-            return _Committed(snapshot_id, tuple(str(file["file-path"]) for file in new.files))
+            landed = commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)
+            return _Committed(landed, tuple(str(file["file-path"]) for file in new.files))
 
         return send
 

@@ -16,6 +16,7 @@ from itertools import count
 from pyspark.sql import SparkSession
 
 from compactor.commit.in_flight import InFlightRecords, Record
+from compactor.commit.replace import Landed
 from compactor.commit.snapshots import CommitSummary
 from compactor.commit.statistics import carry_statistics
 from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
@@ -117,28 +118,28 @@ class RunTools:
             hold.until_unlocked()
 
     def rolled_back(
-        self, table: JavaTable, run_id: str, snapshot_id: int, times: int, watch: RunWatch, charge: Charge
+        self, table: TableView, run_id: str, landed: Landed, times: int, watch: RunWatch, charge: Charge
     ) -> bool:
         """Whether the catalog rolls the run's newest commit back, for a writer that was under way.
 
-        `table`: as it was right after the commit. `times`: how often the run has sent this commit.
+        `times`: how often the run has sent this commit.
 
         Raises:
             RetryError: it did so `ROLLBACKS` times; nothing is committed.
         """
-        name, snapshot = table.view.name, table.handle.snapshot(snapshot_id)
-        if snapshot is None or not self.commit.hold_seconds or not self.rolls_back(name):
+        name = table.name
+        if not self.commit.hold_seconds or not self.rolls_back(name):
             return False
         rollback_watch = RollbackWatch(
-            look=self._look(table.view, charge),
+            look=self._look(table, charge),
             stopped=watch.stopped.wait,
             moved=lambda: self.lifelines.moved(name),
             clock=self.clock,
             ticks=self.ticks,
         )
-        rolled_back = rollback_watch.rolled_back(snapshot_id, snapshot.parentId(), self.commit.hold_seconds)
+        rolled_back = rollback_watch.rolled_back(*landed, self.commit.hold_seconds)
         if rolled_back:
-            self.listener(CommitRolledBack(run_id, name, snapshot_id))
+            self.listener(CommitRolledBack(run_id, name, landed.snapshot_id))
         if rolled_back and times == ROLLBACKS:
             raise RetryError(
                 f"{name}: the catalog rolled the commit back {ROLLBACKS} times for writers: they commit too often at "
@@ -301,21 +302,21 @@ class Run:
         self._hold(watch)
         for times in count(1):
             committed = self._sent(table, record, watch, finished, part)
-            if committed.snapshot_id is None or not self._rolled_back(table, committed.snapshot_id, times, watch):
+            if committed.landed is None or not self._rolled_back(committed.landed, times, watch):
                 break
             finished = committed.kept
         self._results += [replace(group, parts=()) for group in committed.kept]
-        if committed.snapshot_id is None:
+        if committed.landed is None:
             return
         self.commits += 1
         self._tools.records.note_committed(self._run_id, committed.files)
-        self._snapshot_after = committed.snapshot_id
+        self._snapshot_after = committed.landed.snapshot_id
         self._delete_files_removed += committed.delete_files_removed
         for group in committed.kept:
             self._tools.listener(
                 GroupCommitted(
                     rewritten=group.rewritten,
-                    snapshot_id=committed.snapshot_id,
+                    snapshot_id=committed.landed.snapshot_id,
                     delete_files_removed=committed.delete_files_removed,
                     rows_carried=group.rows_carried,
                     rows_rebased=group.rows_rebased,
@@ -338,13 +339,13 @@ class Run:
                 raise
         self._drop(committed.dropped)
         self._commit_seconds += self._tools.ticks() - started
-        if committed.snapshot_id is not None:
+        if committed.landed:
             self._charge(Spent(commits=1))
         return committed
 
-    def _rolled_back(self, table: JavaTable, snapshot_id: int, times: int, watch: RunWatch) -> bool:
+    def _rolled_back(self, landed: Landed, times: int, watch: RunWatch) -> bool:
         self.stage = "hold"
-        rolled_back = self._tools.rolled_back(table, self._run_id, snapshot_id, times, watch, self._charge)
+        rolled_back = self._tools.rolled_back(self._plan.table, self._run_id, landed, times, watch, self._charge)
         self._lost_a_race = self._lost_a_race or rolled_back
         return rolled_back
 
@@ -369,8 +370,8 @@ class Run:
 
         tools = CommitTools(self._tools.catalogs, self._tools.cache, deletes_at, about_to_send)
         committed = commit_groups(table, self._plan, groups, summary, tools)
-        if committed.snapshot_id is not None:
-            carry_statistics(table, committed.snapshot_id, self._tools.right.confirm)
+        if committed.landed:
+            carry_statistics(table, committed.landed.snapshot_id, self._tools.right.confirm)
         return committed
 
     def _clean_up(self, record: Record, *, written_twice: bool) -> None:

@@ -494,7 +494,7 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
     committed = commit_replacements(java, [replacement], (), CommitSummary("run-of-test"), about_to_send)
     assert len(asked) == 2
     assert asked[0] != asked[1]
-    assert lake.view(table_name).snapshot.snapshot_id == committed
+    assert lake.view(table_name).snapshot.snapshot_id == committed.snapshot_id
     assert len(lake.rows(table_name)) == 31
     known = {row.path for row in lake.sql(f"SELECT path FROM lake.{table_name}.all_manifests")}
     lists = {row.manifest_list for row in snapshots(lake, table_name)}
