@@ -50,7 +50,7 @@ def deletes_rows(snapshot: Snapshot) -> bool:
 
 
 def rhythm_of(snapshots: Iterable[Snapshot], counts: Callable[[Snapshot], bool] = deletes_rows) -> Rhythm | None:
-    """The rhythm of those commits of a branch that `counts` names; None: there are none.
+    """The rhythm of the commits of a branch for which `counts` is true; None: there are none.
 
     `snapshots` come newest first.
     """

@@ -11,16 +11,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from compactor.errors import ReplanError
-from compactor.manifests.cache import ManifestCache
-from compactor.planning.conversion import plan_conversion
-from compactor.planning.inventory import take_inventory
-from compactor.runs.convert import Converting
-from compactor.runs.run import RunTools
-from compactor.runs.slots import SlotPool
-from compactor.settings.tree import CommitSettings
 from tests.chaos.model import SerialModel
 from tests.conftest import Lake
-from tests.integration.table_kit import delete_equal
+from tests.integration.table_kit import conversion, delete_equal
 
 PARTITIONS = ("p0", "p1", "p2")
 UNPARTITIONED, BY_PARTITION = 0, 1  # spec ids: the table was made without partitions
@@ -180,15 +173,9 @@ def maintain(procedure: str, options: str) -> Callable[[Scene], None]:
 
 def convert_deletes(scene: Scene) -> None:
     """Equality deletes become positions. A race that it loses is no failure: the next conversion finds them."""
-    lake, cache = scene.lake, ManifestCache(1 << 24)
-    tools = RunTools(
-        lake.session, lake.catalogs, cache, lake.in_flight(), slots=SlotPool(2), lease_seconds=60, check_seconds=60,
-        commit=CommitSettings(hold_seconds=0),
-    )  # fmt: skip
-    view = lake.view(scene.table)
-    conversion = plan_conversion(take_inventory(view, cache))
+    converting = conversion(scene.lake, scene.table, str(uuid.uuid4()))
     with suppress(ReplanError):
-        Converting(tools, view, conversion, str(uuid.uuid4())).convert()
+        converting.convert()
 
 
 def copy_on_write(operation: Callable[[Scene], None]) -> Callable[[Scene], None]:

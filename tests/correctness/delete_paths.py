@@ -24,18 +24,12 @@ from rich.table import Table
 
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
-from compactor.planning.conversion import plan_conversion
-from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import Request, plan_table
-from compactor.runs.convert import Converting
-from compactor.runs.run import RunTools
-from compactor.runs.slots import SlotPool
-from compactor.settings.tree import CommitSettings
 from compactor.spark.session import spark_session
 from tests.conftest import Lake, lake_settings
 from tests.correctness.other_readers import READERS, OtherReaders, other_readers
 from tests.correctness.stage import any_size_splices
-from tests.integration.table_kit import MERGE_ON_READ, create, delete_equal, insert, planned, run
+from tests.integration.table_kit import MERGE_ON_READ, conversion, create, delete_equal, insert, planned, run
 
 COLUMNS = ("id", "a", "k")
 BY = {"whole": "", "by a": "PARTITIONED BY (a)"}
@@ -123,13 +117,7 @@ def splice(lake: Lake, table: str) -> None:
 
 
 def convert(lake: Lake, table: str) -> None:
-    cache = ManifestCache(1 << 24)
-    tools = RunTools(
-        lake.session, lake.catalogs, cache, lake.in_flight(), slots=SlotPool(2), lease_seconds=60, check_seconds=60,
-        commit=CommitSettings(hold_seconds=0),
-    )  # fmt: skip
-    view = lake.view(table)
-    result = Converting(tools, view, plan_conversion(take_inventory(view, cache)), f"convert-{table}").convert()
+    result = conversion(lake, table, f"convert-{table}").convert()
     assert result.deletes_removed, "nothing was converted"
 
 

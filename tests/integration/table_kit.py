@@ -12,9 +12,14 @@ from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.locations import plain_path
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
+from compactor.planning.budget import Charge, uncharged
+from compactor.planning.conversion import plan_conversion
+from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import Request, TablePlan, plan_table
+from compactor.runs.convert import Converting
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
+from compactor.runs.run import RunTools
 from compactor.runs.slots import SlotPool
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import activate
@@ -142,6 +147,24 @@ def run(
     findings = check_run(lake, plan.table.name.short, result, whole_table=plan.selection is None).findings
     assert not findings, "\n".join(findings)
     return result
+
+
+def conversion(
+    lake: Lake, table: str, run_id: str, commit: CommitSettings | None = None, charge: Charge = uncharged
+) -> Converting:
+    """A conversion of the table's equality deletes as they are now. `commit`: without it, no writer is waited for."""
+    tools = RunTools(
+        lake.session,
+        lake.catalogs,
+        ManifestCache(1 << 24),
+        lake.in_flight(),
+        slots=SlotPool(2),
+        lease_seconds=60,
+        check_seconds=60,
+        commit=commit or CommitSettings(hold_seconds=0),
+    )
+    view = lake.view(table)
+    return Converting(tools, view, plan_conversion(take_inventory(view, tools.cache)), run_id, charge=charge)
 
 
 def append(lake: Lake, table: str) -> None:

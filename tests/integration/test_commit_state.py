@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -33,22 +32,11 @@ from tests.integration.table_kit import (
     run,
     unreferenced,
 )
-from tests.services.faulty_catalog import Fault, FaultyCatalog, faulty_catalog, in_front_of
+from tests.services.faulty_catalog import Fault, FaultyCatalog, in_front_of
 from tests.services.rest_lake import RestLake, rest_lake_of
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
-
-
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCatalog]:
-    with faulty_catalog(tmp_path_factory.mktemp("faulty")) as catalog:
-        yield catalog
-
-
-@pytest.fixture(scope="module")
-def rest_lake(lake: Lake, faulty: FaultyCatalog) -> RestLake:
-    return rest_lake_of(lake, faulty)
 
 
 def replaces(lake: Lake, table: str) -> int:

@@ -24,16 +24,15 @@ from compactor.planning.conversion import plan_conversion
 from compactor.planning.inventory import take_inventory
 from compactor.runs import commit_groups as commit_groups_module
 from compactor.runs import convert as convert_module
-from compactor.runs.convert import ConversionResult, Converting
-from compactor.runs.run import RunTools
-from compactor.runs.slots import SlotPool
-from compactor.settings.tree import CommitSettings, Settings
+from compactor.runs.convert import ConversionResult
+from compactor.settings.tree import Settings
 from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
 from tests.integration.table_kit import (
     MERGE_ON_READ,
     append,
+    conversion,
     create,
     delete_equal,
     insert,
@@ -58,19 +57,7 @@ def convert(lake: Lake, table: str, run_id: str = "run-of-test", charge: Charge 
 
 
 def convert_beside_others(lake: Lake, table: str, run_id: str, charge: Charge = uncharged) -> ConversionResult:
-    tools = RunTools(
-        lake.session,
-        lake.catalogs,
-        ManifestCache(1 << 24),
-        lake.in_flight(),
-        slots=SlotPool(2),
-        lease_seconds=60,
-        check_seconds=60,
-        commit=CommitSettings(hold_seconds=0),
-    )
-    view = lake.view(table)
-    conversion = plan_conversion(take_inventory(view, tools.cache))
-    result = Converting(tools, view, conversion, run_id, charge=charge).convert()
+    result = conversion(lake, table, run_id, charge=charge).convert()
     assert run_id not in {record.run_id for record in lake.in_flight().all()}
     return result
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,18 +14,24 @@ from compactor.commit import replace as commit_module
 from compactor.events import CommitRolledBack, Event, GroupRewritten
 from compactor.iceberg.manifest_entries import Content
 from compactor.manifests.cache import ManifestCache
-from compactor.planning.conversion import plan_conversion
 from compactor.planning.inventory import take_inventory
-from compactor.runs.convert import ConversionResult, Converting
+from compactor.runs.convert import ConversionResult
 from compactor.runs.results import RunResult
-from compactor.runs.run import RunTools
-from compactor.runs.slots import SlotPool
 from compactor.settings.tree import CommitSettings
-from tests.conftest import Lake
 from tests.integration.service_process import wait_for
-from tests.integration.table_kit import MERGE_ON_READ, append, create, delete_equal, insert, planned, run, unreferenced
-from tests.services.faulty_catalog import FaultyCatalog, faulty_catalog
-from tests.services.rest_lake import RestLake, rest_lake_of
+from tests.integration.table_kit import (
+    MERGE_ON_READ,
+    append,
+    conversion,
+    create,
+    delete_equal,
+    insert,
+    planned,
+    run,
+    unreferenced,
+)
+from tests.services.faulty_catalog import FaultyCatalog
+from tests.services.rest_lake import RestLake
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
@@ -34,17 +40,6 @@ INSERT, DELETE = "INSERT INTO {table} VALUES (77, 'p0', 77)", "DELETE FROM {tabl
 WATCHED, AT_ONCE, HALF_WAY = "while we watch", "before we look at ours", "half of it before we look at ours"
 RACES = [(2, INSERT, WATCHED), (2, DELETE, AT_ONCE), *slow((3, DELETE, WATCHED), (3, INSERT, HALF_WAY))]
 """Format version, statement of the writer, and when its commit takes the place of ours."""
-
-
-@pytest.fixture(scope="module")
-def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCatalog]:
-    with faulty_catalog(tmp_path_factory.mktemp("faulty")) as catalog:
-        yield catalog
-
-
-@pytest.fixture(scope="module")
-def rest_lake(lake: Lake, faulty: FaultyCatalog) -> RestLake:
-    return rest_lake_of(lake, faulty)
 
 
 @dataclass(frozen=True)
@@ -142,22 +137,7 @@ def test_a_conversion_is_committed_again(race: Race, version: int, statement: st
     create(lake, table, version, MERGE_ON_READ)
     insert(lake, table, 3)
     delete_equal(lake, table, "id", [3])
-    tools = RunTools(
-        lake.session,
-        lake.catalogs,
-        ManifestCache(1 << 24),
-        lake.in_flight(),
-        slots=SlotPool(2),
-        lease_seconds=60,
-        check_seconds=60,
-        commit=COMMIT,
-    )
-    view = lake.view(table)
-    conversion = plan_conversion(take_inventory(view, tools.cache))
-
-    def work() -> ConversionResult:
-        return Converting(tools, view, conversion, "run-of-test").convert()
-
+    work = conversion(lake, table, "run-of-test", COMMIT).convert
     result: ConversionResult = race.run(work, statement, when)
     assert (result.deletes_removed, result.rows) == (1, 3)
     gone = {3, 5} if statement == DELETE else {3}

@@ -1,0 +1,22 @@
+"""Fixtures of several modules: a REST catalog that fails, or rolls rewrites back, as a test says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conftest import Lake
+from tests.services.faulty_catalog import FaultyCatalog, faulty_catalog
+from tests.services.rest_lake import RestLake, rest_lake_of
+
+
+@pytest.fixture(scope="module")
+def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCatalog]:
+    with faulty_catalog(tmp_path_factory.mktemp("faulty")) as catalog:
+        yield catalog
+
+
+@pytest.fixture(scope="module")
+def rest_lake(lake: Lake, faulty: FaultyCatalog) -> RestLake:
+    return rest_lake_of(lake, faulty)
