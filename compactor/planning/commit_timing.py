@@ -4,6 +4,9 @@ A writer that deletes rows (MERGE, UPDATE, DELETE, INSERT OVERWRITE) fails if a 
 its commit. Snapshots tell when such a writer committed, not when it started. Right after its commit it is not under
 way; the longer that is ago, the more likely the next one has begun. So a rewrite waits for the next commit, but not for
 one that is expected later than it may wait: that writer has hardly begun.
+
+A writer that keeps a schedule and was late (its catalog or store did not answer, its cluster was busy) begins the next
+commit at once. Right after a late commit is no good time, and a rewrite waits for the one after it.
 """
 
 from __future__ import annotations
@@ -26,6 +29,14 @@ JUST_COMMITTED: Final = 0.25
 """Fraction of the usual time between two commits during which the next writer has hardly begun."""
 ENDED: Final = 3.0
 """After so many times the usual time without a commit, the rhythm has ended."""
+INTERRUPTED: Final = 60.0
+"""The rhythm has not ended before so many seconds: a frequent writer is interrupted for longer than `ENDED` usual times
+when a store or a node fails, and goes on with what it had begun.
+"""
+LATE: Final = 1.5
+"""A commit is late after so many times the usual time."""
+SELDOM: Final = 0.25
+"""Most fraction of the commits that are late, for a writer that keeps a schedule."""
 UPSERTS: Final = "added-equality-delete-files"
 """In the summary of writers that delete by value: they read no file, and no rewrite makes them fail."""
 
@@ -33,11 +44,17 @@ UPSERTS: Final = "added-equality-delete-files"
 @dataclass(frozen=True)
 class Rhythm:
     """Row-level commits of other writers: when the last one was (seconds since the epoch), and the usual seconds
-    between two; after the only one, an assumption.
+    between two; after the only one, an assumption. `late`: the last one came late, and the next one begins at once.
     """
 
     last: float
     every: float
+    late: bool = False
+
+    @property
+    def ends(self) -> float:
+        """When the rhythm has ended, if no commit comes."""
+        return self.last + max(ENDED * self.every, INTERRUPTED)
 
 
 def deletes_rows(snapshot: Snapshot) -> bool:
@@ -58,20 +75,20 @@ def rhythm_of(snapshots: Iterable[Snapshot], counts: Callable[[Snapshot], bool] 
     times = [each.timestamp_ms / 1000 for each in looked_at if counts(each)][:MOST]
     if not times:
         return None
-    gaps = sorted(max(0.0, newer - older) for newer, older in pairwise(times))
+    gaps = [max(0.0, newer - older) for newer, older in pairwise(times)]
     if not gaps:  # none came in all the time before this one: the next one comes no sooner
         gaps = [max(AFTER_FIRST, times[0] - looked_at[-1].timestamp_ms / 1000)]
-    return Rhythm(times[0], gaps[len(gaps) // 2])
+    usual = sorted(gaps)[len(gaps) // 2]
+    late = [gap > LATE * usual for gap in gaps]
+    return Rhythm(times[0], usual, late=late[0] and sum(late) <= SELDOM * len(gaps))
 
 
 def wait_until(rhythm: Rhythm | None, now: float, most_seconds: float) -> float | None:
     """Until when to wait for the next row-level commit, at most `most_seconds` from now; None: commit now."""
     if rhythm is None or most_seconds <= 0:
         return None
-    since = now - rhythm.last
-    if since <= JUST_COMMITTED * rhythm.every or since > ENDED * rhythm.every:
-        return None
+    hardly_begun = not rhythm.late and now - rhythm.last <= JUST_COMMITTED * rhythm.every
     due = rhythm.last + rhythm.every
-    if due - now > most_seconds:
+    if hardly_begun or now > rhythm.ends or due - now > most_seconds:
         return None
-    return min(now + most_seconds, rhythm.last + ENDED * rhythm.every)
+    return min(now + most_seconds, rhythm.ends)

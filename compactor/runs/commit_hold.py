@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from compactor.errors import FirnlineError, LaterError
+from compactor.errors import FirnlineError, LaterError, RetryError
 from compactor.iceberg.tables import TableView
 from compactor.planning.commit_timing import Rhythm, rhythm_of, wait_until
 from compactor.reasons import Reason
@@ -25,6 +25,48 @@ class Held:
 
     seconds: float = 0.0
     after_writer: bool = False
+
+
+@dataclass
+class _Wait:
+    """One wait for a writer.
+
+    Attributes:
+        began: In seconds since the epoch. The time since then is told by a steady clock.
+        first, newest: Rhythm of the writers at the first look that found reason to wait, and at the last look.
+        lost: Seconds without an answer of the catalog.
+        lost_since: The same since the newest commit.
+    """
+
+    most_seconds: float
+    began: float
+    first: Rhythm | None = None
+    newest: Rhythm | None = None
+    lost: float = 0.0
+    lost_since: float = 0.0
+
+    @property
+    def after_writer(self) -> bool:
+        """Whether a commit has come since the wait began."""
+        return self.first is not None and self.newest is not None and self.newest.last != self.first.last
+
+    def left(self, rhythm: Rhythm | None, unanswered: float, waited: float) -> float | None:
+        """Seconds to wait yet, at most; None: commit now.
+
+        Args:
+            rhythm: Of the table's writers now.
+            unanswered: Seconds without an answer before that.
+            waited: Seconds since the wait began.
+        """
+        same = rhythm is not None and self.newest is not None and rhythm.last == self.newest.last
+        self.lost += unanswered
+        self.lost_since = unanswered + (self.lost_since if same else 0.0)
+        self.newest = rhythm
+        if rhythm is not None and self.lost_since:
+            rhythm = replace(rhythm, late=True)
+        now = self.began + waited - self.lost_since
+        until = wait_until(rhythm, now, self.most_seconds + min(self.lost, self.most_seconds) - waited)
+        return None if until is None else until - now
 
 
 @dataclass(frozen=True)
@@ -69,26 +111,49 @@ class CommitHold:
             self.moved()
 
     def wait(self, most_seconds: float) -> Held:
-        """Wait for the next row-level commit, at most so many seconds. A catalog that does not answer ends that."""
+        """Wait until right after a row-level commit of a writer, at most so many seconds.
+
+        While the catalog does not answer, no writer can commit, and the time does not count. When it answers again, its
+        writers begin at once. The wait ends when the catalog has not answered for `most_seconds`, and after twice that
+        time in any case.
+        """
         if most_seconds <= 0:
             return Held()
-        started = self.ticks()
+        wait, started = _Wait(most_seconds, self.clock()), self.ticks()
         try:
-            rhythm = self._rhythm()
-            now = self.clock()
-            until = wait_until(rhythm, now, most_seconds)
-            if until is None or rhythm is None:
-                return Held()
-            self.waits(until - now)
-            last, deadline = rhythm.last, self.ticks() + until - now
-            while rhythm is not None and rhythm.last == last and self.ticks() < deadline:
-                if self.stopped(LOOK_SECONDS):
+            while True:
+                rhythm, unanswered = self._answered(most_seconds)
+                left = wait.left(rhythm, unanswered, self.ticks() - started)
+                if left is None:
                     break
-                self.moved()
-                rhythm = self._rhythm()
+                if wait.first is None:
+                    wait.first = rhythm
+                    self.waits(left)
+                if self._stopped():
+                    break
         except FirnlineError:
-            return Held(self.ticks() - started)
-        return Held(self.ticks() - started, after_writer=rhythm is not None and rhythm.last != last)
+            pass  # the commit itself says what is wrong
+        seconds = self.ticks() - started
+        return Held(seconds, wait.after_writer) if seconds >= LOOK_SECONDS else Held()
 
-    def _rhythm(self) -> Rhythm | None:
-        return rhythm_of(self.look().history)
+    def _answered(self, most_seconds: float) -> tuple[Rhythm | None, float]:
+        """The rhythm now, and for how many seconds the catalog did not answer.
+
+        Raises:
+            FirnlineError: it did not for `most_seconds`, or the run must stop.
+        """
+        asked, unanswered = self.ticks(), 0.0
+        while True:
+            try:
+                return rhythm_of(self.look().history), unanswered
+            except RetryError:
+                stopped = self._stopped()
+                unanswered = self.ticks() - asked
+                if stopped or unanswered > most_seconds:
+                    raise
+
+    def _stopped(self) -> bool:
+        """Wait until the next look; whether the run must stop."""
+        stopped = self.stopped(LOOK_SECONDS)
+        self.moved()
+        return stopped

@@ -11,8 +11,9 @@ _AGAIN: Final = "tests/integration/test_rolled_back_commits.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
 _SETTINGS: Final = "tests/unit/settings/test_settings.py"
 _ROLLBACKS: Final = "tests/unit/planning/test_rollbacks.py"
+_TIMING: Final = "tests/unit/planning/test_commit_timing.py"
+_HOLD: Final = "tests/unit/runs/test_commit_hold.py"
 _WATCH: Final = "tests/unit/runs/test_rollback_watch.py"
-_AGAIN: Final = "tests/integration/test_rolled_back_commits.py"
 
 MUTATIONS: Final = (
     Mutation(
@@ -78,5 +79,21 @@ MUTATIONS: Final = (
         "rhythm.every > OFTEN or ",
         "",
         f"{_ROLLBACKS}::test_commits_beside_frequent_writers_are_watched",
+    ),
+    Mutation(
+        "17",
+        "a rewrite is committed right after a late commit, whose writer has begun the next one",
+        "compactor/planning/commit_timing.py",
+        "hardly_begun = not rhythm.late and now",
+        "hardly_begun = now",
+        f"{_TIMING}::test_right_after_a_late_commit_a_rewrite_waits_for_the_one_after_it",
+    ),
+    Mutation(
+        "17",
+        "a rewrite is committed as soon as the catalog answers again, when its writers begin",
+        "compactor/runs/commit_hold.py",
+        "rhythm = replace(rhythm, late=True)",
+        "pass",
+        f"{_HOLD}::test_when_the_catalog_answers_again_its_writer_begins_at_once",
     ),
 )

@@ -83,9 +83,12 @@ def warm(minutes: Sequence[Minute]) -> list[Minute]:
 
 
 def growth(minutes: Sequence[Minute], of: Callable[[Minute], float]) -> float:
-    """Mean of the last half by mean of the first half: 1.0 is flat."""
+    """Median of the last half by median of the first half: 1.0 is flat.
+
+    What leaks stays, so a median shows it. A worker that lives for one look, as after a fault, is no growth.
+    """
     half = max(1, len(minutes) // 2)
-    return statistics.mean(map(of, minutes[-half:])) / max(1.0, statistics.mean(map(of, minutes[:half])))
+    return statistics.median(map(of, minutes[-half:])) / max(1.0, statistics.median(map(of, minutes[:half])))
 
 
 def slope(minutes: Sequence[Minute], of: Callable[[Minute], float]) -> float:

@@ -8,6 +8,7 @@ snapshots back when a writer conflicts with them, as Apache Polaris does.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import random
 import threading
 import time
@@ -21,10 +22,12 @@ from py4j.protocol import Py4JJavaError
 from pyiceberg.exceptions import CommitFailedException
 from pyiceberg.table.snapshots import Operation
 
+from compactor.spark.java_table import first_line
 from tests.benchmarks.upsert_writer import ClockedTable, Upserts, UpsertWriter
 from tests.conftest import Lake
 from tests.integration.service_process import Site
 
+LOG = logging.getLogger(__name__)
 PARTS = 4
 ROWS = 200  # a partition and commit
 TOUCHED = 30  # existing rows that a MERGE or DELETE changes
@@ -96,6 +99,7 @@ class Writer(ABC):
                 if attempt == ATTEMPTS or not any(each in str(error) for each in CONFLICTS):
                     raise
                 self.conflicts += 1
+                LOG.warning("%s, %s is made again: %s", dt.datetime.now(dt.UTC), self.table, first_line(error)[:200])
             else:
                 return
 

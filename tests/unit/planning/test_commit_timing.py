@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from compactor.iceberg.other_compactors import RUN_ID
-from compactor.planning.commit_timing import AFTER_FIRST, ENDED, JUST_COMMITTED, Rhythm, rhythm_of, wait_until
+from compactor.planning.commit_timing import (
+    AFTER_FIRST,
+    ENDED,
+    INTERRUPTED,
+    JUST_COMMITTED,
+    Rhythm,
+    rhythm_of,
+    wait_until,
+)
 
 
 def snapshot(at: float, operation: Operation = Operation.OVERWRITE, **properties: str) -> Snapshot:
@@ -78,11 +86,38 @@ def test_a_rewrite_waits_no_longer_than_it_may_and_not_for_a_commit_that_is_far_
     assert wait_until(None, 1010, 60) is None
 
 
-@given(st.floats(0.001, 1e5), st.floats(-1e4, 1e6), st.floats(0, 3600))
-def test_a_wait_is_short_and_never_right_after_a_commit(every: float, since: float, most: float) -> None:
-    until = wait_until(Rhythm(0, every), since, most)
+@pytest.mark.parametrize(
+    ("times", "late"),
+    [
+        ((100, 110, 120, 130, 140, 150), False),
+        ((100, 110, 120, 130, 140, 164), True),  # it waited for a store, and begins the next one at once
+        ((100, 110, 120, 130, 154, 158), False),  # that one has followed
+        ((100, 110, 120, 144, 148, 172), False),  # no schedule: two of five come late
+        ((100, 110, 134), False),  # too few to know
+    ],
+)
+def test_a_late_commit_of_a_writer_with_a_schedule_is_told(times: tuple[int, ...], late: bool) -> None:
+    rhythm = rhythm_of(history(*map(snapshot, times)))
+    assert rhythm is not None
+    assert rhythm.late is late
+
+
+def test_right_after_a_late_commit_a_rewrite_waits_for_the_one_after_it() -> None:
+    assert wait_until(Rhythm(1000, 20, late=True), 1001, 60) == 1060
+    assert wait_until(Rhythm(1000, 3600, late=True), 1001, 60) is None, "not for one that is far away all the same"
+
+
+def test_a_frequent_writer_that_is_interrupted_is_waited_for() -> None:
+    assert wait_until(Rhythm(1000, 5), 1000 + 4 * ENDED, 300) == 1000 + INTERRUPTED
+    assert wait_until(Rhythm(1000, 5), 1001 + INTERRUPTED, 300) is None
+
+
+@given(st.floats(0.001, 1e5), st.booleans(), st.floats(-1e4, 1e6), st.floats(0, 3600))
+def test_a_wait_is_short_and_never_right_after_a_commit(every: float, late: bool, since: float, most: float) -> None:
+    until = wait_until(Rhythm(0, every, late), since, most)
     if until is None:
         return
     assert since <= until <= since + most
-    assert JUST_COMMITTED * every < since <= ENDED * every
+    assert late or JUST_COMMITTED * every < since
+    assert since <= max(ENDED * every, INTERRUPTED)
     assert every - since <= most

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
-from compactor.errors import LaterError
+from compactor.errors import LaterError, RetryError
 from compactor.runs.commit_hold import LOCKED_SECONDS, CommitHold
 
 NOW = 1_700_000_000.0
@@ -37,6 +38,7 @@ class Waiting:
     told: list[float] = field(default_factory=list)
     history: list[Snapshot] = field(default_factory=list)
     commits_after: int = 10**9
+    silent: Collection[int] = ()
     waits: int = 0
 
     def __post_init__(self) -> None:
@@ -44,9 +46,8 @@ class Waiting:
 
     @property
     def hold(self) -> CommitHold:
-        view: Any = SimpleNamespace(history=self.history)
         return CommitHold(
-            look=lambda: view,
+            look=self._look,
             locked=lambda: self.locked,
             stopped=self._stopped,
             moved=lambda: None,
@@ -54,6 +55,11 @@ class Waiting:
             clock=lambda: self.day,
             ticks=lambda: self.steady,
         )
+
+    def _look(self) -> Any:
+        if self.waits in self.silent:
+            raise RetryError("the catalog does not answer")
+        return SimpleNamespace(history=self.history)
 
     def _stopped(self, seconds: float) -> bool:
         self.waits += 1
@@ -77,6 +83,31 @@ def test_the_writers_commit_ends_the_wait(set_back_after: int) -> None:
     waiting = Waiting(set_back_after, commits_after=7)
     held = waiting.hold.wait(40.0)
     assert (held.seconds, held.after_writer) == (7.0, True)
+
+
+def test_the_time_without_an_answer_of_the_catalog_does_not_count() -> None:
+    waiting = Waiting(silent=range(3, 33))
+    held = waiting.hold.wait(40.0)
+    assert (held.seconds, held.after_writer, waiting.told) == (40.0 + 30.0, False, [40.0])
+
+
+def test_when_the_catalog_answers_again_its_writer_begins_at_once() -> None:
+    """Before, the rewrite was committed at once, and made the commit fail that had just begun."""
+    waiting = Waiting(silent=range(30), commits_after=35)
+    waiting.history = [deletion(NOW - 1 - number * EVERY) for number in range(4)]
+    held = waiting.hold.wait(60.0)
+    assert (held.seconds, held.after_writer) == (35.0, True)
+
+
+@pytest.mark.parametrize(
+    ("silent", "seconds"),
+    [(range(10**9), 41.0), ([number for number in range(10**4) if number % 10], 60.0)],
+    ids=["without end", "again and again"],
+)
+def test_a_catalog_that_does_not_answer_ends_the_wait_in_time(silent: Collection[int], seconds: float) -> None:
+    waiting = Waiting(silent=silent)
+    held = waiting.hold.wait(40.0)
+    assert (held.seconds, held.after_writer) == (seconds, False)
 
 
 @pytest.mark.parametrize("set_back_after", [10**9, 3])
