@@ -25,8 +25,10 @@ LOOKED_AT: Final = 64
 AFTER_FIRST: Final = 20.0
 """The fewest seconds that are assumed between the first row-level commit and the second, which may be under way."""
 MOST: Final = 9
-JUST_COMMITTED: Final = 0.25
-"""Fraction of the usual time between two commits during which the next writer has hardly begun."""
+JUST_COMMITTED: Final = 0.15
+"""Fraction of the usual time between two commits during which the next writer has hardly begun. A commit of ours takes
+a second or more, and the next statement may take most of the time.
+"""
 ENDED: Final = 3.0
 """After so many times the usual time without a commit, the rhythm has ended."""
 INTERRUPTED: Final = 60.0

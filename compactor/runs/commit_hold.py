@@ -58,12 +58,14 @@ class _Wait:
             unanswered: Seconds without an answer before that.
             waited: Seconds since the wait began.
         """
-        same = rhythm is not None and self.newest is not None and rhythm.last == self.newest.last
-        self.lost += unanswered
-        self.lost_since = unanswered + (self.lost_since if same else 0.0)
+        followed = rhythm is not None and self.newest is not None and rhythm.last != self.newest.last
         self.newest = rhythm
+        self.lost += unanswered
+        self.lost_since = unanswered + (0.0 if followed else self.lost_since)
         if rhythm is not None and self.lost_since:
             rhythm = replace(rhythm, late=True)
+        if rhythm is not None and followed and not rhythm.late:
+            return None
         now = self.began + waited - self.lost_since
         until = wait_until(rhythm, now, self.most_seconds + min(self.lost, self.most_seconds) - waited)
         return None if until is None else until - now

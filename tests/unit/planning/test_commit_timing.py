@@ -66,8 +66,8 @@ def test_after_the_first_row_level_commit_the_next_one_is_assumed_soon() -> None
     ("since", "until"),
     [
         (0, None),  # the writer has just committed: now
-        (5, None),
-        (6, 60),  # the next one may have begun: until it has committed, at the latest when the rhythm has ended
+        (3, None),
+        (4, 60),  # the next one may have begun: until it has committed, at the latest when the rhythm has ended
         (19, 60),
         (40, 60),  # it is late
         (61, None),  # the writer has stopped

@@ -66,7 +66,7 @@ class Waiting:
         self.steady += seconds
         self.day += seconds - (3600 if self.waits == self.set_back_after else 0)
         if self.waits == self.commits_after:
-            self.history.insert(0, deletion(self.day))
+            self.history.insert(0, deletion(self.day - 0.9))
         assert self.waits < 2000, "it waits without end"
         return False
 
@@ -83,6 +83,14 @@ def test_the_writers_commit_ends_the_wait(set_back_after: int) -> None:
     waiting = Waiting(set_back_after, commits_after=7)
     held = waiting.hold.wait(40.0)
     assert (held.seconds, held.after_writer) == (7.0, True)
+
+
+def test_a_commit_that_was_made_between_two_looks_is_followed_at_once() -> None:
+    """Of a writer so frequent that the next one may have begun by the time of the look."""
+    waiting = Waiting(commits_after=2)
+    waiting.history = [deletion(NOW - 2 - number * 4) for number in range(4)]
+    held = waiting.hold.wait(40.0)
+    assert (held.seconds, held.after_writer) == (2.0, True)
 
 
 def test_the_time_without_an_answer_of_the_catalog_does_not_count() -> None:
