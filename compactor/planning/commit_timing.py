@@ -5,8 +5,8 @@ its commit. Snapshots tell when such a writer committed, not when it started. Ri
 way; the longer that is ago, the more likely the next one has begun. So a rewrite waits for the next commit, but not for
 one that is expected later than it may wait: that writer has hardly begun.
 
-A writer that keeps a schedule and was late (its catalog or store did not answer, its cluster was busy) begins the next
-commit at once. Right after a late commit is no good time, and a rewrite waits for the one after it.
+A writer that keeps a schedule and was late (its catalog or store did not answer, its cluster was busy) may begin the
+next commit at once. Right after a late commit is no good time, and a rewrite waits for the one after it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ when a store or a node fails, and goes on with what it had begun.
 LATE: Final = 1.5
 """A commit is late after so many times the usual time."""
 SELDOM: Final = 0.25
-"""Most fraction of the commits that are late, for a writer that keeps a schedule."""
+"""Largest share of late commits of a writer that keeps a schedule."""
 UPSERTS: Final = "added-equality-delete-files"
 """In the summary of writers that delete by value: they read no file, and no rewrite makes them fail."""
 
@@ -46,7 +46,7 @@ UPSERTS: Final = "added-equality-delete-files"
 @dataclass(frozen=True)
 class Rhythm:
     """Row-level commits of other writers: when the last one was (seconds since the epoch), and the usual seconds
-    between two; after the only one, an assumption. `late`: the last one came late, and the next one begins at once.
+    between two; after the only one, an assumption. `late`: the last one came late, and the next one may begin at once.
     """
 
     last: float
@@ -85,12 +85,17 @@ def rhythm_of(snapshots: Iterable[Snapshot], counts: Callable[[Snapshot], bool] 
     return Rhythm(times[0], usual, late=late[0] and sum(late) <= SELDOM * len(gaps))
 
 
-def wait_until(rhythm: Rhythm | None, now: float, most_seconds: float) -> float | None:
-    """Until when to wait for the next row-level commit, at most `most_seconds` from now; None: commit now."""
+def wait_until(rhythm: Rhythm | None, now: float, most_seconds: float, silent: float = 0.0) -> float | None:
+    """Until when to wait for the next row-level commit, at most `most_seconds` from now; None: commit now.
+
+    `silent`: seconds since the last commit in which the catalog did not answer. They do not end a rhythm; after
+    them the next commit may begin at once.
+    """
     if rhythm is None or most_seconds <= 0:
         return None
-    hardly_begun = not rhythm.late and now - rhythm.last <= JUST_COMMITTED * rhythm.every
-    due = rhythm.last + rhythm.every
-    if hardly_begun or now > rhythm.ends or due - now > most_seconds:
+    late = rhythm.late or silent > 0
+    hardly_begun = not late and now - rhythm.last <= JUST_COMMITTED * rhythm.every
+    due, ends = rhythm.last + rhythm.every, rhythm.ends + silent
+    if hardly_begun or now > ends or due - now > most_seconds:
         return None
-    return min(now + most_seconds, rhythm.ends)
+    return min(now + most_seconds, ends)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from compactor.errors import FirnlineError, LaterError, RetryError
@@ -13,6 +13,9 @@ from compactor.reasons import Reason
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the table: a catalog call each, without a read of the store while nothing changes."""
+
+SLOW_SECONDS: Final = 5.0
+"""A look that takes longer counts as time without an answer: it tells what was, not what is."""
 
 LOCK_LOOK_SECONDS: Final = 5.0
 LOCKED_SECONDS: Final = 600.0
@@ -29,46 +32,44 @@ class Held:
 
 @dataclass
 class _Wait:
-    """One wait for a writer.
+    """One wait for a writer. Times are in seconds of a steady clock.
 
     Attributes:
-        began: In seconds since the epoch. The time since then is told by a steady clock.
-        first, newest: Rhythm of the writers at the first look that found reason to wait, and at the last look.
-        lost: Seconds without an answer of the catalog.
-        lost_since: The same since the newest commit.
+        most_seconds: How long it lasts, from its start, a late commit or an answer of the catalog after a silence on.
+        ends: When it ends if no writer commits.
+        latest: When it ends in any case.
+        newest: The writers' rhythm at the last look.
+        silent: Seconds without an answer of the catalog, since the newest commit.
+        after_writer: Whether a writer's commit has ended it.
     """
 
     most_seconds: float
-    began: float
-    first: Rhythm | None = None
+    ends: float
+    latest: float
     newest: Rhythm | None = None
-    lost: float = 0.0
-    lost_since: float = 0.0
+    silent: float = 0.0
+    after_writer: bool = False
 
-    @property
-    def after_writer(self) -> bool:
-        """Whether a commit has come since the wait began."""
-        return self.first is not None and self.newest is not None and self.newest.last != self.first.last
-
-    def left(self, rhythm: Rhythm | None, unanswered: float, waited: float) -> float | None:
-        """Seconds to wait yet, at most; None: commit now.
+    def until(self, rhythm: Rhythm | None, silent: float, now: float, ticks: float) -> float | None:
+        """Until when to wait; None: commit now.
 
         Args:
-            rhythm: Of the table's writers now.
-            unanswered: Seconds without an answer before that.
-            waited: Seconds since the wait began.
+            rhythm: Of the table's writers; None: unknown.
+            silent: Seconds without an answer before that.
+            now: In seconds since the epoch.
+            ticks: The same moment by the steady clock.
         """
-        followed = rhythm is not None and self.newest is not None and rhythm.last != self.newest.last
+        followed = self.newest is not None and rhythm is not None and rhythm.last > self.newest.last
+        late = rhythm is not None and followed and rhythm.late
         self.newest = rhythm
-        self.lost += unanswered
-        self.lost_since = unanswered + (0.0 if followed else self.lost_since)
-        if rhythm is not None and self.lost_since:
-            rhythm = replace(rhythm, late=True)
-        if rhythm is not None and followed and not rhythm.late:
+        self.silent = silent + (0.0 if followed else self.silent)
+        if silent or late:
+            self.ends = min(self.latest, ticks + self.most_seconds)
+        self.after_writer = followed and not late and not self.silent
+        if self.after_writer:
             return None
-        now = self.began + waited - self.lost_since
-        until = wait_until(rhythm, now, self.most_seconds + min(self.lost, self.most_seconds) - waited)
-        return None if until is None else until - now
+        until = wait_until(rhythm, now, self.ends - ticks, self.silent)
+        return None if until is None else ticks + until - now
 
 
 @dataclass(frozen=True)
@@ -115,44 +116,47 @@ class CommitHold:
     def wait(self, most_seconds: float) -> Held:
         """Wait until right after a row-level commit of a writer, at most so many seconds.
 
-        While the catalog does not answer, no writer can commit, and the time does not count. When it answers again, its
-        writers begin at once. The wait ends when the catalog has not answered for `most_seconds`, and after twice that
-        time in any case.
+        A late commit is not followed, nor one that was made while the catalog did not answer us: their writer may begin
+        the next one at once. The wait then begins anew; it ends after twice `most_seconds` in any case.
         """
         if most_seconds <= 0:
             return Held()
-        wait, started = _Wait(most_seconds, self.clock()), self.ticks()
-        try:
-            while True:
-                rhythm, unanswered = self._answered(most_seconds)
-                left = wait.left(rhythm, unanswered, self.ticks() - started)
-                if left is None:
-                    break
-                if wait.first is None:
-                    wait.first = rhythm
-                    self.waits(left)
-                if self._stopped():
-                    break
-        except FirnlineError:
-            pass  # the commit itself says what is wrong
-        seconds = self.ticks() - started
-        return Held(seconds, wait.after_writer) if seconds >= LOOK_SECONDS else Held()
-
-    def _answered(self, most_seconds: float) -> tuple[Rhythm | None, float]:
-        """The rhythm now, and for how many seconds the catalog did not answer.
-
-        Raises:
-            FirnlineError: it did not for `most_seconds`, or the run must stop.
-        """
-        asked, unanswered = self.ticks(), 0.0
+        day, started = self.clock(), self.ticks()
+        wait = _Wait(most_seconds, ends=started + most_seconds, latest=started + 2 * most_seconds)
+        told: float | None = None
         while True:
+            rhythm, silent = self._answer(wait.latest)
+            ticks = self.ticks()
+            until = wait.until(rhythm, silent, day + ticks - started, ticks)
+            if until is None:
+                break
+            if told is None or until > told + LOOK_SECONDS:
+                told = until
+                self.waits(until - ticks)
+            if self._stopped():
+                break
+        waited = told is not None or wait.silent
+        return Held(self.ticks() - started, wait.after_writer) if waited else Held()
+
+    def _answer(self, latest: float) -> tuple[Rhythm | None, float]:
+        """The rhythm of the table's writers, and for how many seconds the catalog did not answer before.
+
+        None: there is no row-level writer; or the catalog did not answer until `latest`, or refuses, and the commit
+        itself will say why.
+        """
+        first = self.ticks()
+        while True:
+            asked = self.ticks()
             try:
-                return rhythm_of(self.look().history), unanswered
+                rhythm = rhythm_of(self.look().history)
             except RetryError:
-                stopped = self._stopped()
-                unanswered = self.ticks() - asked
-                if stopped or unanswered > most_seconds:
-                    raise
+                if self._stopped() or self.ticks() >= latest:
+                    return None, self.ticks() - first
+            except FirnlineError:
+                return None, self.ticks() - first
+            else:
+                now = self.ticks()
+                return rhythm, now - first if asked > first or now - asked > SLOW_SECONDS else 0.0
 
     def _stopped(self) -> bool:
         """Wait until the next look; whether the run must stop."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from compactor.errors import FirnlineError
+from compactor.errors import FirnlineError, RetryError
 from compactor.iceberg.tables import TableView
 from compactor.planning.rollbacks import Fate, fate_of, watch_seconds
 
@@ -44,7 +45,8 @@ class RollbackWatch:
             fate = fate_of(table.history, snapshot_id, parent_id)
             while fate is Fate.NEWEST and self.ticks() < deadline and not self.stopped(LOOK_SECONDS):
                 self.moved()
-                fate = fate_of(self.look().history, snapshot_id, parent_id)
+                with suppress(RetryError):  # the catalog does not answer: no writer commits either
+                    fate = fate_of(self.look().history, snapshot_id, parent_id)
         except FirnlineError:
             return False
         return fate is Fate.ROLLED_BACK

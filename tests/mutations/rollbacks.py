@@ -92,8 +92,8 @@ MUTATIONS: Final = (
         "17",
         "a rewrite is committed as soon as the catalog answers again, when its writers begin",
         "compactor/runs/commit_hold.py",
-        "rhythm = replace(rhythm, late=True)",
-        "pass",
+        "self.ends - ticks, self.silent)",
+        "self.ends - ticks)",
         f"{_HOLD}::test_when_the_catalog_answers_again_its_writer_begins_at_once",
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +11,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from compactor.errors import LaterError, RetryError
-from compactor.runs.commit_hold import LOCKED_SECONDS, CommitHold
+from compactor.runs.commit_hold import LOCKED_SECONDS, SLOW_SECONDS, CommitHold, Held
 
 NOW = 1_700_000_000.0
 EVERY = 60.0
@@ -37,9 +37,12 @@ class Waiting:
     locked: bool = False
     told: list[float] = field(default_factory=list)
     history: list[Snapshot] = field(default_factory=list)
-    commits_after: int = 10**9
+    commits_after: Collection[int] = ()
     silent: Collection[int] = ()
+    slow: float = 0.0
+    stops_after: int = 10**9
     waits: int = 0
+    moves: int = 0
 
     def __post_init__(self) -> None:
         self.history = [deletion(NOW - HALF_WAY - number * EVERY) for number in range(4)]
@@ -50,13 +53,18 @@ class Waiting:
             look=self._look,
             locked=lambda: self.locked,
             stopped=self._stopped,
-            moved=lambda: None,
+            moved=self._moved,
             waits=self.told.append,
             clock=lambda: self.day,
             ticks=lambda: self.steady,
         )
 
+    def _moved(self) -> None:
+        self.moves += 1
+
     def _look(self) -> Any:
+        self.steady += self.slow
+        self.day += self.slow
         if self.waits in self.silent:
             raise RetryError("the catalog does not answer")
         return SimpleNamespace(history=self.history)
@@ -65,10 +73,10 @@ class Waiting:
         self.waits += 1
         self.steady += seconds
         self.day += seconds - (3600 if self.waits == self.set_back_after else 0)
-        if self.waits == self.commits_after:
-            self.history.insert(0, deletion(self.day - 0.9))
+        if self.waits in self.commits_after:
+            self.history.insert(0, deletion(self.day - 0.5))
         assert self.waits < 2000, "it waits without end"
-        return False
+        return self.waits >= self.stops_after
 
 
 @pytest.mark.parametrize("set_back_after", [10**9, 3])
@@ -78,44 +86,92 @@ def test_a_wait_for_a_writer_that_does_not_come_ends_in_time(set_back_after: int
     assert (held.seconds, held.after_writer, waiting.told) == (40.0, False, [40.0])
 
 
-@pytest.mark.parametrize("set_back_after", [10**9, 3])
-def test_the_writers_commit_ends_the_wait(set_back_after: int) -> None:
-    waiting = Waiting(set_back_after, commits_after=7)
+@pytest.mark.parametrize(("set_back_after", "after_writer"), [(10**9, True), (3, False)])
+def test_the_writers_commit_ends_the_wait(set_back_after: int, after_writer: bool) -> None:
+    """Also if the commit seems to be older than the one before it; it may then be older metadata as well."""
+    waiting = Waiting(set_back_after, commits_after=[7])
     held = waiting.hold.wait(40.0)
-    assert (held.seconds, held.after_writer) == (7.0, True)
+    assert (held.seconds, held.after_writer, waiting.moves) == (7.0, after_writer, 7)
 
 
 def test_a_commit_that_was_made_between_two_looks_is_followed_at_once() -> None:
     """Of a writer so frequent that the next one may have begun by the time of the look."""
-    waiting = Waiting(commits_after=2)
-    waiting.history = [deletion(NOW - 2 - number * 4) for number in range(4)]
+    waiting = Waiting(commits_after=[2])
+    waiting.history = [deletion(NOW - 2 - number * 3) for number in range(4)]
     held = waiting.hold.wait(40.0)
     assert (held.seconds, held.after_writer) == (2.0, True)
+
+
+def test_a_late_commit_is_not_followed_but_the_one_after_it() -> None:
+    """Its writer keeps a schedule, and begins the next one at once. The wait begins anew."""
+    waiting = Waiting(commits_after=[35, 60])
+    waiting.history = [deletion(NOW - number * 20) for number in range(1, 9)]
+    held = waiting.hold.wait(60.0)
+    assert (held.seconds, held.after_writer, waiting.told) == (60.0, True, [40.0, 59.5])
+
+
+def test_a_wait_that_ends_after_a_late_commit_has_followed_none() -> None:
+    waiting = Waiting(commits_after=[35])
+    waiting.history = [deletion(NOW - number * 20) for number in range(1, 9)]
+    held = waiting.hold.wait(60.0)
+    assert (held.seconds, held.after_writer) == (95.0, False)
 
 
 def test_the_time_without_an_answer_of_the_catalog_does_not_count() -> None:
     waiting = Waiting(silent=range(3, 33))
     held = waiting.hold.wait(40.0)
-    assert (held.seconds, held.after_writer, waiting.told) == (40.0 + 30.0, False, [40.0])
+    assert (held.seconds, held.after_writer, waiting.told) == (33.0 + 40.0, False, [40.0, 40.0])
 
 
-def test_when_the_catalog_answers_again_its_writer_begins_at_once() -> None:
-    """Before, the rewrite was committed at once, and made the commit fail that had just begun."""
-    waiting = Waiting(silent=range(30), commits_after=35)
+@pytest.mark.parametrize(("commits", "seconds"), [([35], 35.0), ([29, 33], 33.0), ([29, 60], 60.0)])
+def test_when_the_catalog_answers_again_its_writer_begins_at_once(commits: list[int], seconds: float) -> None:
+    """What was committed in the meantime is not followed."""
+    waiting = Waiting(silent=range(30), commits_after=commits)
     waiting.history = [deletion(NOW - 1 - number * EVERY) for number in range(4)]
     held = waiting.hold.wait(60.0)
-    assert (held.seconds, held.after_writer) == (35.0, True)
+    assert (held.seconds, held.after_writer) == (seconds, True)
 
 
 @pytest.mark.parametrize(
-    ("silent", "seconds"),
-    [(range(10**9), 41.0), ([number for number in range(10**4) if number % 10], 60.0)],
-    ids=["without end", "again and again"],
+    "silent",
+    [range(10**9), range(70), [number for number in range(10**4) if number % 20]],
+    ids=["always", "for long", "again and again"],
 )
-def test_a_catalog_that_does_not_answer_ends_the_wait_in_time(silent: Collection[int], seconds: float) -> None:
+def test_a_catalog_that_does_not_answer_ends_the_wait_in_time(silent: Collection[int]) -> None:
     waiting = Waiting(silent=silent)
     held = waiting.hold.wait(40.0)
-    assert (held.seconds, held.after_writer) == (seconds, False)
+    assert (held.seconds, held.after_writer, waiting.moves) == (80.0, False, 80)
+
+
+def test_an_answer_that_comes_late_is_no_answer() -> None:
+    waiting = Waiting(slow=SLOW_SECONDS + 1, commits_after=[3])
+    waiting.history = [deletion(NOW - 1 - number * 30) for number in range(4)]
+    held = waiting.hold.wait(60.0)
+    assert not held.after_writer
+
+
+def test_a_slow_look_at_a_table_without_row_level_writers_is_no_wait() -> None:
+    waiting = Waiting(slow=1.5)
+    waiting.history = []
+    assert waiting.hold.wait(60.0) == Held()
+
+
+@pytest.mark.parametrize("silent", [(), range(10**9)])
+def test_a_run_that_must_stop_does_not_wait(silent: Collection[int]) -> None:
+    waiting = Waiting(silent=silent, stops_after=2)
+    assert waiting.hold.wait(40.0).seconds == 2.0
+
+
+def test_older_metadata_is_no_commit() -> None:
+    """A catalog of several servers, or a writer's rollback."""
+    waiting = Waiting()
+    answers = [list(waiting.history), *[waiting.history[1:]] * 100]
+
+    def look() -> Any:
+        return SimpleNamespace(history=answers[waiting.waits])
+
+    held = replace(waiting.hold, look=look).wait(40.0)
+    assert (held.seconds, held.after_writer) == (40.0, False)
 
 
 @pytest.mark.parametrize("set_back_after", [10**9, 3])

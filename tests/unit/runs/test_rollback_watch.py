@@ -62,6 +62,9 @@ class Watched:
     def cannot_be_read(self) -> None:
         self.unreadable = True
 
+    def can_be_read(self) -> None:
+        self.unreadable = False
+
     def _look(self) -> Any:
         if self.unreadable:
             raise RetryError("the catalog does not answer")
@@ -78,12 +81,23 @@ class Watched:
 
 @pytest.mark.parametrize(
     ("act", "rolled_back"),
-    [(Watched.builds_on, False), (Watched.takes_its_place, True), (Watched.cannot_be_read, False)],
+    [(Watched.builds_on, False), (Watched.takes_its_place, True)],
 )
 def test_the_next_commit_ends_the_watch(act: Callable[[Watched], object], rolled_back: bool) -> None:
     watched = Watched(happens={3: act})
     assert watched.rolled_back() == rolled_back
     assert watched.waits == 3
+
+
+def test_a_catalog_that_does_not_answer_for_a_while_does_not_end_the_watch() -> None:
+    watched = Watched(happens={3: Watched.cannot_be_read, 9: Watched.can_be_read, 12: Watched.takes_its_place})
+    assert watched.rolled_back()
+    assert watched.waits == 12
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_what_became_of_a_commit_is_unknown_if_the_catalog_does_not_answer_again(at: int) -> None:
+    assert not Watched(happens={at: Watched.cannot_be_read}).rolled_back()
 
 
 def test_a_writer_that_was_faster_than_the_first_look_is_seen() -> None:
