@@ -84,7 +84,7 @@ MUTATIONS: Final = (
         "17",
         "a rewrite is committed right after a late commit, whose writer has begun the next one",
         "compactor/planning/commit_timing.py",
-        "hardly_begun = not rhythm.late and now",
+        "hardly_begun = not late and now",
         "hardly_begun = now",
         f"{_TIMING}::test_right_after_a_late_commit_a_rewrite_waits_for_the_one_after_it",
     ),
