@@ -470,7 +470,7 @@ LAST_COMMIT_TIMESTAMP_SECONDS = gauge(
 )
 RUN_FAILURES = counter(
     "firnline_run_failures_total",
-    "Runs that ended without a commit, by stage, reason and reaction.",
+    "Runs that failed, some after a part was committed, by stage, reason and reaction.",
     "`retry` and `replan` need no action. `settle` or `give_up` for hours needs a person: see the runbook.",
     labels=("stage", "reason", "reaction"),
 )

@@ -26,7 +26,7 @@ ADDRESSES: Final = {
 
 
 class HookSettings(Section):
-    """One hook, called after each commit of a rewrite. A failed hook is counted and logged; the rewrite stays."""
+    """One hook, called after each run that has rewritten files. A failure is counted and logged; the rewrite stays."""
 
     kind: Literal["kafka", "spark", "trino", "starrocks", "doris"] = Field(
         description="`kafka`: publish a `compacted` event. `spark`: run a statement in the service's own session. "

@@ -93,8 +93,8 @@ class KafkaSettings(Section):
         examples=["{POLARIS/prod: lake}"],
         description="What sources of events call a catalog, and the catalog of `catalogs` that it is: a warehouse, an "
         'account, a repository, or `realm/catalog`; `""` for events that name none. An empty value: events of that '
-        "catalog are ignored. Without an entry, a name is taken as it is if a catalog has it; else the only catalog is "
-        "meant.",
+        "catalog are ignored. Without an entry, a name is taken as it is if a catalog has it. Else the only catalog is "
+        "meant, by an event that names none or while this map is empty.",
     )
     dead_letter_topic: Topic = Field(
         default="iceberg-commits-dead-letter", description="Topic for events that cannot be used, each with the reason."

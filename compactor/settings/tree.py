@@ -131,7 +131,7 @@ class CommitSettings(Section):
         default=60.0,
         ge=0,
         le=3600,
-        description="Longest time that a finished rewrite waits for the next commit of a writer that deletes rows "
+        description="How long a finished rewrite waits for the next commit of a writer that deletes rows "
         "(MERGE, UPDATE, DELETE), if one is expected within this time. It commits directly after that writer: the next "
         "one has hardly started then, and does not fail. It waits up to twice as long if that commit is late or the "
         "catalog does not answer. Deletes that are committed during the wait are applied to the outputs, so no work is "
@@ -243,7 +243,7 @@ class ServiceSettings(Section):
         default=10.0, gt=0, le=600, description="First back-off of a failed table. Doubles up to 10 min."
     )
     manifests_per_batch: int = Field(
-        default=500, ge=1, description="Manifests that a table may read in one micro-batch; the next continues."
+        default=500, ge=1, description="Manifests that one look at a table may read; the next look continues."
     )
     manifest_cache_bytes: Bytes = Field(
         default=256 * MEBIBYTE, ge=0, description="Memory for decoded manifests. A million files take half of it."
@@ -323,7 +323,7 @@ class Settings(Section):
     history: HistorySettings = HistorySettings()
     logging: LogSettings = LogSettings()
     hooks: tuple[HookSettings, ...] = Field(
-        default=(), description="Refresh hooks, called after each commit: a list of maps."
+        default=(), description="Refresh hooks, called after each run that has rewritten files: a list of maps."
     )
     locks: tuple[LockSettings, ...] = Field(
         default=(),

@@ -259,7 +259,7 @@ def _check_kafka(settings: Settings, *, observe: bool) -> Iterator[Check]:
     written = {f"dead-letter topic {kafka.dead_letter_topic}": kafka.dead_letter_topic}
     written |= {f"hook topic {hook.topic}": hook.topic for hook in settings.hooks if hook.kind == "kafka"}
     try:
-        needed = ("READ",) if observe else ("READ", "WRITE")  # the table watcher publishes events
+        needed = ("READ",) if observe else ("READ", "WRITE")  # `request` and events by HTTP
         remedy = _topic_remedy(kafka.commit_topic, needed)
         yield _tried(f"commit topic {kafka.commit_topic}", remedy, _commit_topic, access[0], kafka, needed, observe)
         for topic in kafka.named_topics[1:]:
