@@ -40,7 +40,12 @@ def log_event(event: events.Event) -> None:
                 table=str(event.table), groups=event.groups, files_in=event.files, files_out=event.files_after,
                 bytes_in=event.bytes,
             )  # fmt: skip
-        case events.CommitWaits() | events.ManifestsRewritten() | events.EqualityDeletesConverted():
+        case (
+            events.CommitWaits()
+            | events.CommitRolledBack()
+            | events.ManifestsRewritten()
+            | events.EqualityDeletesConverted()
+        ):
             _log_commit_step(event)
         case events.UnreferencedFilesRemoved():
             LOG.info("unreferenced outputs of ended runs removed", table=str(event.table), files=event.files)
@@ -57,13 +62,20 @@ def log_event(event: events.Event) -> None:
             LOG.debug(type(event).__name__, detail=str(event))
 
 
-def _log_commit_step(event: events.CommitWaits | events.ManifestsRewritten | events.EqualityDeletesConverted) -> None:
-    """Log a wait before a commit, or a commit that changed no data file."""
+def _log_commit_step(
+    event: events.CommitWaits | events.CommitRolledBack | events.ManifestsRewritten | events.EqualityDeletesConverted,
+) -> None:
+    """Log a wait before a commit, a commit that was undone, or one that changed no data file."""
     match event:
         case events.CommitWaits():
             LOG.info(
                 "finished, waits to commit right after another writer",
                 run_id=event.run_id, table=str(event.table), seconds_at_most=_rounded(event.seconds),
+            )  # fmt: skip
+        case events.CommitRolledBack():
+            LOG.info(
+                "the catalog rolled the commit back for a writer",
+                run_id=event.run_id, table=str(event.table), snapshot_id=event.snapshot_id,
             )  # fmt: skip
         case events.ManifestsRewritten():
             LOG.info(

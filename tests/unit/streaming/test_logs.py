@@ -16,7 +16,15 @@ from typing import Any
 
 import pytest
 
-from compactor.events import Event, GroupCommitted, GroupDropped, GroupPlan, ManifestsRead, RunWouldRewrite
+from compactor.events import (
+    CommitRolledBack,
+    Event,
+    GroupCommitted,
+    GroupDropped,
+    GroupPlan,
+    ManifestsRead,
+    RunWouldRewrite,
+)
 from compactor.settings.tree import LogSettings, Settings
 from compactor.spark.session import LOG_AS_JSON, LOG_FOR_PEOPLE, session_conf
 from streaming.logs.events import LOG, log_event
@@ -88,6 +96,13 @@ def test_every_event_is_at_most_one_line_and_with_verbose_one(event: Event, stde
     log_event(event)
     (line,) = lines(stderr)
     assert line.keys() >= EVERY_LINE
+
+
+def test_a_commit_that_the_catalog_rolled_back_is_told(stderr: Callable[[], str]) -> None:
+    set_up_logging(LogSettings())
+    log_event(CommitRolledBack("r3", TABLE, 9))
+    (line,) = lines(stderr)
+    assert (line["message"], line["snapshot_id"]) == ("the catalog rolled the commit back for a writer", 9)
 
 
 def test_what_goes_wrong_is_a_warning_with_its_reason(stderr: Callable[[], str]) -> None:
