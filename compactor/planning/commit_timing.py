@@ -29,6 +29,12 @@ JUST_COMMITTED: Final = 0.15
 """Fraction of the usual time between two commits during which the next writer has hardly begun. A commit of ours takes
 a second or more, and the next statement may take most of the time.
 """
+MOMENT: Final = 0.4
+"""Fraction of the usual time after a commit in which ours may still be sent. What takes longer to prepare, because the
+catalog or the store is slow, would reach a statement that is under way.
+"""
+SHORTEST_MOMENT: Final = 3.0
+"""Seconds. A commit that others beat once takes one or two."""
 ENDED: Final = 3.0
 """After so many times the usual time without a commit, the rhythm has ended."""
 INTERRUPTED: Final = 60.0
@@ -99,3 +105,11 @@ def wait_until(rhythm: Rhythm | None, now: float, most_seconds: float, silent: f
     if hardly_begun or now > ends or due - now > most_seconds:
         return None
     return min(now + most_seconds, ends)
+
+
+def good_until(rhythm: Rhythm | None, now: float) -> float | None:
+    """Until when to send a commit that is not held any longer; None: at any time, as it follows no commit."""
+    if rhythm is None:
+        return None
+    ends = rhythm.last + max(MOMENT * rhythm.every, SHORTEST_MOMENT)
+    return ends if now <= ends else None

@@ -8,7 +8,7 @@ from typing import Final
 
 from compactor.errors import FirnlineError, LaterError, RetryError
 from compactor.iceberg.tables import TableView
-from compactor.planning.commit_timing import Rhythm, rhythm_of, wait_until
+from compactor.planning.commit_timing import Rhythm, good_until, rhythm_of, wait_until
 from compactor.reasons import Reason
 
 LOOK_SECONDS: Final = 1.0
@@ -22,12 +22,26 @@ LOCKED_SECONDS: Final = 600.0
 """How long a finished rewrite waits for a lock."""
 
 
+MISSES: Final = 2
+"""Moments that a commit may miss; then it is sent whenever it is ready."""
+TOLD_AGAIN: Final = 10.0
+"""A wait is told again when it becomes longer by so many seconds."""
+
+
+class MissedError(RetryError):
+    """The commit took too long to prepare, so that the next writer may have begun; it was not sent."""
+
+
 @dataclass(frozen=True)
 class Held:
-    """How long the commit was held, and whether a writer's commit ended that."""
+    """How long the commit was held, and whether a writer's commit ended that.
+
+    `good_until`: until when to send it, by the steady clock; None: at any time.
+    """
 
     seconds: float = 0.0
     after_writer: bool = False
+    good_until: float | None = None
 
 
 @dataclass
@@ -130,13 +144,18 @@ class CommitHold:
             until = wait.until(rhythm, silent, day + ticks - started, ticks)
             if until is None:
                 break
-            if told is None or until > told + LOOK_SECONDS:
+            if told is None or until > told + TOLD_AGAIN:
                 told = until
                 self.waits(until - ticks)
             if self._stopped():
                 break
-        waited = told is not None or wait.silent
-        return Held(self.ticks() - started, wait.after_writer) if waited else Held()
+        good = good_until(rhythm, day + ticks - started)
+        waited = told is not None or wait.silent > 0
+        return Held(
+            seconds=self.ticks() - started if waited else 0.0,
+            after_writer=wait.after_writer,
+            good_until=None if good is None else good - day + started,
+        )
 
     def _answer(self, latest: float) -> tuple[Rhythm | None, float]:
         """The rhythm of the table's writers, and for how many seconds the catalog did not answer before.
@@ -144,19 +163,20 @@ class CommitHold:
         None: there is no row-level writer; or the catalog did not answer until `latest`, or refuses, and the commit
         itself will say why.
         """
-        first = self.ticks()
+        first, failed = self.ticks(), False
         while True:
             asked = self.ticks()
             try:
                 rhythm = rhythm_of(self.look().history)
             except RetryError:
+                failed = True
                 if self._stopped() or self.ticks() >= latest:
                     return None, self.ticks() - first
             except FirnlineError:
                 return None, self.ticks() - first
             else:
                 now = self.ticks()
-                return rhythm, now - first if asked > first or now - asked > SLOW_SECONDS else 0.0
+                return rhythm, now - first if failed or now - asked > SLOW_SECONDS else 0.0
 
     def _stopped(self) -> bool:
         """Wait until the next look; whether the run must stop."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -43,7 +43,7 @@ from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.rewrite.tasks.spark_scan import run_folder
 from compactor.runs.bundles import Pace
 from compactor.runs.commit_groups import Committed, CommitTools, commit_groups
-from compactor.runs.commit_hold import CommitHold
+from compactor.runs.commit_hold import MISSES, CommitHold, MissedError
 from compactor.runs.dropped_groups import reclassify_conflicts, without_strays
 from compactor.runs.lifelines import STALLED_SECONDS, Lifelines
 from compactor.runs.output_jobs import OutputJobs
@@ -93,8 +93,8 @@ class RunTools:
     lifelines: Lifelines = field(default_factory=Lifelines)
     locks: Locks = NO_LOCKS
 
-    def hold(self, table: TableView, run_id: str, watch: RunWatch, charge: Charge) -> None:
-        """Wait for the right moment of a run's commit, unless the run is stopped before.
+    def hold(self, table: TableView, run_id: str, watch: RunWatch, charge: Charge) -> float | None:
+        """Wait for the right moment of a run's commit, unless the run is stopped before; until when it lasts.
 
         A lock is looked at again after the wait for a writer: it may have been taken during the wait.
 
@@ -116,6 +116,7 @@ class RunTools:
         if held.seconds:
             self.listener(CommitHeld(run_id, table.name, held.seconds, after_writer=held.after_writer))
             hold.until_unlocked()
+        return held.good_until
 
     def rolled_back(
         self, table: TableView, run_id: str, landed: Landed, times: int, watch: RunWatch, charge: Charge
@@ -299,12 +300,11 @@ class Run:
 
         What the catalog rolls back for a writer is committed again right after that writer's commit.
         """
-        self._hold(watch)
+        committed = self._sent_in_time(table, record, watch, finished, part)
         for times in count(1):
-            committed = self._sent(table, record, watch, finished, part)
             if committed.landed is None or not self._rolled_back(committed.landed, times, watch):
                 break
-            finished = committed.kept
+            committed = self._sent(table, record, watch, committed.kept, part)
         self._results += [replace(group, parts=()) for group in committed.kept]
         if committed.landed is None:
             return
@@ -323,8 +323,26 @@ class Run:
                 )
             )
 
-    def _sent(
+    def _sent_in_time(
         self, table: JavaTable, record: Record, watch: RunWatch, finished: Sequence[GroupResult], part: str
+    ) -> Committed:
+        """Hold the commit, and send it unless its moment has passed; then hold it for the next one."""
+        for missed in count():
+            self.stage = "hold"
+            good_until = self._tools.hold(self._plan.table, self._run_id, watch, self._charge)
+            with suppress(MissedError):
+                return self._sent(table, record, watch, finished, part, good_until if missed < MISSES else None)
+            self._lost_a_race = True  # delete files of this attempt may be left
+        raise AssertionError("unreachable: a commit without a moment misses none")
+
+    def _sent(
+        self,
+        table: JavaTable,
+        record: Record,
+        watch: RunWatch,
+        finished: Sequence[GroupResult],
+        part: str,
+        good_until: float | None = None,
     ) -> Committed:
         started = self._tools.ticks()
         self._moved()
@@ -333,7 +351,7 @@ class Run:
         with watch.commit(self._plan.table.name, wanted=self._switches.on):
             self._charge(Spent(catalog_calls=COMMIT_CALLS))
             try:
-                committed = self._send(table, finished, part, record)
+                committed = self._send(table, finished, part, record, good_until)
             except CommitUnknownError:
                 self._charge(Spent(commits=1))
                 raise
@@ -349,11 +367,14 @@ class Run:
         self._lost_a_race = self._lost_a_race or rolled_back
         return rolled_back
 
-    def _hold(self, watch: RunWatch) -> None:
-        self.stage = "hold"
-        self._tools.hold(self._plan.table, self._run_id, watch, self._charge)
-
-    def _send(self, table: JavaTable, groups: Sequence[GroupResult], part: str, record: Record) -> Committed:
+    def _send(
+        self,
+        table: JavaTable,
+        groups: Sequence[GroupResult],
+        part: str,
+        record: Record,
+        good_until: float | None,
+    ) -> Committed:
         engines = [output.engine.kind.value for group in groups for output in group.parts]
         summary = self._tools.summary(self._plan.table.name, self._run_id, engines, part)
         attempts, sends = count(), next(self._sends)
@@ -361,6 +382,8 @@ class Run:
         def about_to_send() -> None:
             if next(attempts):  # the first one is charged before its preparation, which may find nothing to send
                 self._charge(Spent(catalog_calls=COMMIT_CALLS))
+            if good_until is not None and self._tools.ticks() > good_until:
+                raise MissedError(f"the commit of run {self._run_id} was prepared too late after a writer's commit")
             self._tools.about_to_send(record)
 
         def deletes_at(race: int) -> str:

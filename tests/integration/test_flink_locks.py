@@ -242,7 +242,7 @@ def test_a_lock_that_is_taken_while_a_rewrite_waits_for_a_writer_is_respected(
 
     def maintain() -> None:
         lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 9")
-        time.sleep(3)
+        time.sleep(1)
         freed.append(time.time())
         database.unlock()
 

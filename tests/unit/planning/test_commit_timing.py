@@ -15,7 +15,9 @@ from compactor.planning.commit_timing import (
     ENDED,
     INTERRUPTED,
     JUST_COMMITTED,
+    SHORTEST_MOMENT,
     Rhythm,
+    good_until,
     rhythm_of,
     wait_until,
 )
@@ -130,3 +132,18 @@ def test_a_wait_is_short_and_never_right_after_a_commit(
     assert late or silent or JUST_COMMITTED * every < since
     assert since <= max(ENDED * every, INTERRUPTED) + silent
     assert every - since <= most
+
+
+@pytest.mark.parametrize(
+    ("rhythm", "now", "until"),
+    [
+        (Rhythm(1000, 20), 1001, 1008),
+        (Rhythm(1000, 2), 1001, 1000 + SHORTEST_MOMENT),
+        (Rhythm(1000, 20), 1009, None),  # the wait was over: it is committed whenever it is ready
+        (None, 1001, None),
+    ],
+)
+def test_a_commit_that_follows_another_one_is_sent_soon_or_not_at_all(
+    rhythm: Rhythm | None, now: float, until: float | None
+) -> None:
+    assert good_until(rhythm, now) == until

@@ -11,6 +11,7 @@ import pytest
 from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from compactor.errors import LaterError, RetryError
+from compactor.planning.commit_timing import MOMENT
 from compactor.runs.commit_hold import LOCKED_SECONDS, SLOW_SECONDS, CommitHold, Held
 
 NOW = 1_700_000_000.0
@@ -92,6 +93,17 @@ def test_the_writers_commit_ends_the_wait(set_back_after: int, after_writer: boo
     waiting = Waiting(set_back_after, commits_after=[7])
     held = waiting.hold.wait(40.0)
     assert (held.seconds, held.after_writer, waiting.moves) == (7.0, after_writer, 7)
+    assert held.good_until == (5.0 + 6.5 + MOMENT * EVERY if after_writer else None)
+
+
+def test_a_clock_that_moves_between_two_lines_makes_no_silence() -> None:
+    waiting = Waiting(commits_after=[7])
+
+    def ticks() -> float:
+        waiting.steady += 0.001
+        return waiting.steady
+
+    assert replace(waiting.hold, ticks=ticks).wait(40.0).after_writer
 
 
 def test_a_commit_that_was_made_between_two_looks_is_followed_at_once() -> None:
@@ -153,7 +165,7 @@ def test_an_answer_that_comes_late_is_no_answer() -> None:
 def test_a_slow_look_at_a_table_without_row_level_writers_is_no_wait() -> None:
     waiting = Waiting(slow=1.5)
     waiting.history = []
-    assert waiting.hold.wait(60.0) == Held()
+    assert waiting.hold.wait(60.0) == Held(good_until=None)
 
 
 @pytest.mark.parametrize("silent", [(), range(10**9)])
