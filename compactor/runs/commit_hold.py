@@ -21,7 +21,6 @@ LOCK_LOOK_SECONDS: Final = 5.0
 LOCKED_SECONDS: Final = 600.0
 """How long a finished rewrite waits for a lock."""
 
-
 MISSES: Final = 2
 """Moments that a commit may miss; then it is sent whenever it is ready."""
 TOLD_AGAIN: Final = 10.0
@@ -49,7 +48,7 @@ class _Wait:
     """One wait for a writer. Times are in seconds of a steady clock.
 
     Attributes:
-        most_seconds: How long it lasts, from its start, a late commit or an answer of the catalog after a silence on.
+        most_seconds: How long it lasts, counted from its start, from a late commit, or from the answer after a silence.
         ends: When it ends if no writer commits.
         latest: When it ends in any case.
         newest: The writers' rhythm at the last look.
@@ -173,7 +172,7 @@ class CommitHold:
                 if self._stopped() or self.ticks() >= latest:
                     return None, self.ticks() - first
             except FirnlineError:
-                return None, self.ticks() - first
+                return None, self.ticks() - first if failed else 0.0
             else:
                 now = self.ticks()
                 return rhythm, now - first if failed or now - asked > SLOW_SECONDS else 0.0
