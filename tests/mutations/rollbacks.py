@@ -102,7 +102,6 @@ MUTATIONS: Final = (
         "compactor/runs/run.py",
         "good_until if missed < MISSES else None",
         "None",
-        "tests/integration/test_commit_hold.py"
-        "::test_a_commit_that_is_prepared_too_late_waits_for_the_next_moment",
+        "tests/integration/test_commit_hold.py::test_a_commit_that_is_prepared_too_late_waits_for_the_next_moment",
     ),
 )
