@@ -24,7 +24,7 @@ LOCKED_SECONDS: Final = 600.0
 MISSES: Final = 2
 """Moments that a commit may miss; then it is sent whenever it is ready."""
 TOLD_AGAIN: Final = 10.0
-"""A wait is told again when it becomes longer by so many seconds."""
+"""The longest duration of a wait is published again when it grows by so many seconds."""
 
 
 class MissedError(RetryError):
@@ -130,7 +130,7 @@ class CommitHold:
         """Wait until right after a row-level commit of a writer, at most so many seconds.
 
         A late commit is not followed, nor one that was made while the catalog did not answer us: their writer may begin
-        the next one at once. The wait then begins anew; it ends after twice `most_seconds` in any case.
+        the next one at once. The wait then starts again; it ends after twice `most_seconds` in any case.
         """
         if most_seconds <= 0:
             return Held()

@@ -115,7 +115,7 @@ def test_a_commit_that_was_made_between_two_looks_is_followed_at_once() -> None:
 
 
 def test_a_late_commit_is_not_followed_but_the_one_after_it() -> None:
-    """Its writer keeps a schedule, and begins the next one at once. The wait begins anew."""
+    """Its writer keeps a schedule, and begins the next one at once. The wait starts again."""
     waiting = Waiting(commits_after=[35, 60])
     waiting.history = [deletion(NOW - number * 20) for number in range(1, 9)]
     held = waiting.hold.wait(60.0)
@@ -165,7 +165,7 @@ def test_an_answer_that_comes_late_is_no_answer() -> None:
 def test_a_slow_look_at_a_table_without_row_level_writers_is_no_wait() -> None:
     waiting = Waiting(slow=1.5)
     waiting.history = []
-    assert waiting.hold.wait(60.0) == Held(good_until=None)
+    assert waiting.hold.wait(60.0) == Held()
 
 
 @pytest.mark.parametrize("silent", [(), range(10**9)])
