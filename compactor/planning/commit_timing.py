@@ -7,12 +7,15 @@ one that is expected later than it may wait: that writer has hardly begun.
 
 A writer that keeps a schedule and was late (its catalog or store did not answer, its cluster was busy) may begin the
 next commit at once. Right after a late commit is no good time, and a rewrite waits for the one after it.
+
+Before the first row-level commit nothing tells that such a writer is under way. A table whose properties say how its
+rows are changed will have one: until then, a rewrite follows any commit of another writer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from itertools import islice, pairwise
 from typing import Final
 
@@ -47,22 +50,26 @@ SELDOM: Final = 0.25
 """Largest share of late commits of a writer that keeps a schedule."""
 UPSERTS: Final = "added-equality-delete-files"
 """In the summary of writers that delete by value: they read no file, and no rewrite makes them fail."""
+MODES: Final = ("write.merge.mode", "write.update.mode", "write.delete.mode")
+"""Table properties that are set for row-level writers (Iceberg, "Write properties")."""
 
 
 @dataclass(frozen=True)
 class Rhythm:
     """Row-level commits of other writers: when the last one was (seconds since the epoch), and the usual seconds
     between two; after the only one, an assumption. `late`: the last one came late, and the next one may begin at once.
+    `announced`: no row-level commit has come yet; these are other commits of a table that will have some.
     """
 
     last: float
     every: float
     late: bool = False
+    announced: bool = False
 
     @property
     def ends(self) -> float:
         """When the rhythm has ended, if no commit comes."""
-        return self.last + max(ENDED * self.every, INTERRUPTED)
+        return self.last + max(ENDED * self.every, 0.0 if self.announced else INTERRUPTED)
 
 
 def deletes_rows(snapshot: Snapshot) -> bool:
@@ -72,6 +79,24 @@ def deletes_rows(snapshot: Snapshot) -> bool:
         return False
     properties = summary.additional_properties
     return RUN_ID not in properties and properties.get(UPSERTS, "0") == "0"
+
+
+def by_others(snapshot: Snapshot) -> bool:
+    """Whether a snapshot is a commit of another writer."""
+    return snapshot.summary is None or RUN_ID not in snapshot.summary.additional_properties
+
+
+def writers_rhythm(snapshots: Iterable[Snapshot], properties: Mapping[str, str]) -> Rhythm | None:
+    """The rhythm of the row-level writers of a table with these properties; None: it has none.
+
+    `snapshots` of its branch come newest first.
+    """
+    newest = list(islice(snapshots, LOOKED_AT))
+    rhythm = rhythm_of(newest)
+    if rhythm is None and any(mode in properties for mode in MODES) and sum(map(by_others, newest)) > 1:
+        any_commits = rhythm_of(newest, by_others)
+        return any_commits and replace(any_commits, announced=True)
+    return rhythm
 
 
 def rhythm_of(snapshots: Iterable[Snapshot], counts: Callable[[Snapshot], bool] = deletes_rows) -> Rhythm | None:

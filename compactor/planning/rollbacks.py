@@ -13,8 +13,7 @@ from typing import Final
 
 from pyiceberg.table.snapshots import Snapshot
 
-from compactor.iceberg.other_compactors import RUN_ID
-from compactor.planning.commit_timing import ENDED, rhythm_of
+from compactor.planning.commit_timing import ENDED, by_others, rhythm_of
 
 OFTEN: Final = 10.0
 """Seconds between two commits of writers that are waited for. The rewrites of slower ones are seldom rolled back."""
@@ -46,11 +45,7 @@ def watch_seconds(history: Iterable[Snapshot], now: float) -> float:
 
     `history`: snapshots of the branch, newest first; `now`: seconds since the epoch.
     """
-    rhythm = rhythm_of(history, _by_others)
+    rhythm = rhythm_of(history, by_others)
     if rhythm is None or rhythm.every > OFTEN or now - rhythm.last > ENDED * OFTEN:
         return 0.0
     return ENDED * OFTEN
-
-
-def _by_others(snapshot: Snapshot) -> bool:
-    return snapshot.summary is None or RUN_ID not in snapshot.summary.additional_properties

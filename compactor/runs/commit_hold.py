@@ -8,7 +8,7 @@ from typing import Final
 
 from compactor.errors import FirnlineError, LaterError, RetryError
 from compactor.iceberg.tables import TableView
-from compactor.planning.commit_timing import Rhythm, good_until, rhythm_of, wait_until
+from compactor.planning.commit_timing import Rhythm, good_until, wait_until, writers_rhythm
 from compactor.reasons import Reason
 
 LOOK_SECONDS: Final = 1.0
@@ -166,7 +166,8 @@ class CommitHold:
         while True:
             asked = self.ticks()
             try:
-                rhythm = rhythm_of(self.look().history)
+                view = self.look()
+                rhythm = writers_rhythm(view.history, view.properties)
             except RetryError:
                 failed = True
                 if self._stopped() or self.ticks() >= latest:

@@ -104,4 +104,12 @@ MUTATIONS: Final = (
         "None",
         "tests/integration/test_commit_hold.py::test_a_commit_that_is_prepared_too_late_waits_for_the_next_moment",
     ),
+    Mutation(
+        "17",
+        "a rewrite is committed before the first MERGE of a table's life, which is under way",
+        "compactor/planning/commit_timing.py",
+        "return any_commits and",
+        "return rhythm and",
+        f"{_TIMING}::test_before_the_first_row_level_commit_any_commit_tells_of_a_writer_that_the_properties_announce",
+    ),
 )

@@ -20,6 +20,7 @@ from compactor.planning.commit_timing import (
     good_until,
     rhythm_of,
     wait_until,
+    writers_rhythm,
 )
 
 
@@ -52,6 +53,22 @@ def test_commits_that_no_rewrite_makes_fail_do_not_count(other: Any) -> None:
     assert rhythm_of(history(*rows, *map(other, (110, 150, 170)))) == Rhythm(160, 30)
     assert rhythm_of(history(*map(other, range(100, 120)))) is None
     assert rhythm_of(history(*rows[1:])) == Rhythm(160, 30)
+
+
+@pytest.mark.parametrize("mode", ["write.merge.mode", "write.update.mode", "write.delete.mode"])
+def test_before_the_first_row_level_commit_any_commit_tells_of_a_writer_that_the_properties_announce(mode: str) -> None:
+    appends = [snapshot(at, Operation.APPEND) for at in (100, 104, 108)]
+    ours = snapshot(109, Operation.REPLACE, **{RUN_ID: "ours"})
+    assert writers_rhythm(history(*appends, ours), {mode: "copy-on-write"}) == Rhythm(108, 4, announced=True)
+    assert writers_rhythm(history(appends[0], ours), {mode: "copy-on-write"}) is None, "one load is no rhythm"
+    assert writers_rhythm(history(*appends, ours), {"write.format.default": "parquet"}) is None
+    assert writers_rhythm(history(*appends, snapshot(106)), {mode: "merge-on-read"}) == Rhythm(106, AFTER_FIRST)
+
+
+def test_appends_of_a_table_that_announces_row_level_writers_are_waited_for_only_while_they_come() -> None:
+    rhythm = Rhythm(1000, 4, announced=True)
+    assert wait_until(rhythm, 1003, 60) == 1000 + ENDED * 4
+    assert wait_until(rhythm, 1001 + ENDED * 4, 60) is None
 
 
 def test_after_the_first_row_level_commit_the_next_one_is_assumed_soon() -> None:

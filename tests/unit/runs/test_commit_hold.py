@@ -38,6 +38,7 @@ class Waiting:
     locked: bool = False
     told: list[float] = field(default_factory=list)
     history: list[Snapshot] = field(default_factory=list)
+    properties: dict[str, str] = field(default_factory=dict)
     commits_after: Collection[int] = ()
     silent: Collection[int] = ()
     slow: float = 0.0
@@ -68,7 +69,7 @@ class Waiting:
         self.day += self.slow
         if self.waits in self.silent:
             raise RetryError("the catalog does not answer")
-        return SimpleNamespace(history=self.history)
+        return SimpleNamespace(history=self.history, properties=self.properties)
 
     def _stopped(self, seconds: float) -> bool:
         self.waits += 1
@@ -112,6 +113,17 @@ def test_a_commit_that_was_made_between_two_looks_is_followed_at_once() -> None:
     waiting.history = [deletion(NOW - 2 - number * 3) for number in range(4)]
     held = waiting.hold.wait(40.0)
     assert (held.seconds, held.after_writer) == (2.0, True)
+
+
+def test_before_the_first_row_level_commit_an_append_is_followed_if_the_table_has_such_writers() -> None:
+    waiting = Waiting(properties={"write.merge.mode": "merge-on-read"})
+    append = deletion(NOW - 2).model_copy(update={"summary": Summary(Operation.APPEND)})
+    waiting.history = [append.model_copy(update={"timestamp_ms": int((NOW - 2 - at) * 1000)}) for at in (0, 4, 8)]
+    waiting.commits_after = [3]
+    held = waiting.hold.wait(40.0)
+    assert (held.seconds, held.after_writer) == (3.0, True)
+    waiting.properties, waiting.history = {}, waiting.history[1:]
+    assert waiting.hold.wait(40.0).seconds == 0
 
 
 def test_a_late_commit_is_not_followed_but_the_one_after_it() -> None:
@@ -180,7 +192,7 @@ def test_older_metadata_is_no_commit() -> None:
     answers = [list(waiting.history), *[waiting.history[1:]] * 100]
 
     def look() -> Any:
-        return SimpleNamespace(history=answers[waiting.waits])
+        return SimpleNamespace(history=answers[waiting.waits], properties={})
 
     held = replace(waiting.hold, look=look).wait(40.0)
     assert (held.seconds, held.after_writer) == (40.0, False)
