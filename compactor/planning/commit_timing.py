@@ -5,8 +5,9 @@ its commit. Snapshots tell when such a writer committed, not when it started. Ri
 way; the longer that is ago, the more likely the next one has begun. So a rewrite waits for the next commit, but not for
 one that is expected later than it may wait: that writer has hardly begun.
 
-A writer that keeps a schedule and was late (its catalog or store did not answer, its cluster was busy) may begin the
-next commit at once. Right after a late commit is no good time, and a rewrite waits for the one after it.
+A writer that keeps a schedule and is behind it (its catalog or store did not answer, its cluster was busy) begins the
+next commit at once: it commits late, and then early until it has caught up. Right after such a commit is no good time,
+and a rewrite waits for one that comes in time.
 
 Before the first row-level commit nothing tells that such a writer is under way. A table whose properties say how its
 rows are changed will have one: until then, a rewrite follows any commit of another writer.
@@ -44,10 +45,11 @@ INTERRUPTED: Final = 60.0
 """The rhythm has not ended before so many seconds: a frequent writer is interrupted for longer than `ENDED` usual times
 when a store or a node fails, and goes on with what it had begun.
 """
+EARLY: Final = 0.6
 LATE: Final = 1.5
-"""A commit is late after so many times the usual time."""
-SELDOM: Final = 0.25
-"""Largest share of late commits of a writer that keeps a schedule."""
+"""A commit is in time between so many times the usual time."""
+SCHEDULED: Final = 0.5
+"""Smallest share of commits in time of a writer that keeps a schedule: of one that does not, a quarter is by chance."""
 UPSERTS: Final = "added-equality-delete-files"
 """In the summary of writers that delete by value: they read no file, and no rewrite makes them fail."""
 MODES: Final = ("write.merge.mode", "write.update.mode", "write.delete.mode")
@@ -56,14 +58,18 @@ MODES: Final = ("write.merge.mode", "write.update.mode", "write.delete.mode")
 
 @dataclass(frozen=True)
 class Rhythm:
-    """Row-level commits of other writers: when the last one was (seconds since the epoch), and the usual seconds
-    between two; after the only one, an assumption. `late`: the last one came late, and the next one may begin at once.
-    `announced`: no row-level commit has come yet; these are other commits of a table that will have some.
+    """Row-level commits of other writers.
+
+    Attributes:
+        last: When the last one was, in seconds since the epoch.
+        every: The usual seconds between two; after the only one, an assumption.
+        behind: The last one came late, or early after a late one, and the next one may begin at once.
+        announced: No row-level commit has come yet; these are other commits of a table that will have some.
     """
 
     last: float
     every: float
-    late: bool = False
+    behind: bool = False
     announced: bool = False
 
     @property
@@ -112,8 +118,8 @@ def rhythm_of(snapshots: Iterable[Snapshot], counts: Callable[[Snapshot], bool] 
     if not gaps:  # none came in all the time before this one: the next one comes no sooner
         gaps = [max(AFTER_FIRST, times[0] - looked_at[-1].timestamp_ms / 1000)]
     usual = sorted(gaps)[len(gaps) // 2]
-    late = [gap > LATE * usual for gap in gaps]
-    return Rhythm(times[0], usual, late=late[0] and sum(late) <= SELDOM * len(gaps))
+    in_time = [EARLY * usual <= gap <= LATE * usual for gap in gaps]
+    return Rhythm(times[0], usual, behind=not in_time[0] and sum(in_time) >= SCHEDULED * len(gaps))
 
 
 def wait_until(rhythm: Rhythm | None, now: float, most_seconds: float, silent: float = 0.0) -> float | None:
@@ -124,8 +130,8 @@ def wait_until(rhythm: Rhythm | None, now: float, most_seconds: float, silent: f
     """
     if rhythm is None or most_seconds <= 0:
         return None
-    late = rhythm.late or silent > 0
-    hardly_begun = not late and now - rhythm.last <= JUST_COMMITTED * rhythm.every
+    behind = rhythm.behind or silent > 0
+    hardly_begun = not behind and now - rhythm.last <= JUST_COMMITTED * rhythm.every
     due, ends = rhythm.last + rhythm.every, rhythm.ends + silent
     if hardly_begun or now > ends or due - now > most_seconds:
         return None

@@ -48,7 +48,8 @@ class _Wait:
     """One wait for a writer. Times are in seconds of a steady clock.
 
     Attributes:
-        most_seconds: How long it lasts, counted from its start, from a late commit, or from the answer after a silence.
+        most_seconds: How long it lasts, counted from its start, from a commit that was not in time, or from the answer
+            after a silence.
         ends: When it ends if no writer commits.
         latest: When it ends in any case.
         newest: The writers' rhythm at the last look.
@@ -73,12 +74,12 @@ class _Wait:
             ticks: The same moment by the steady clock.
         """
         followed = self.newest is not None and rhythm is not None and rhythm.last > self.newest.last
-        late = rhythm is not None and followed and rhythm.late
+        behind = rhythm is not None and followed and rhythm.behind
         self.newest = rhythm
         self.silent = silent + (0.0 if followed else self.silent)
-        if silent or late:
+        if silent or behind:
             self.ends = min(self.latest, ticks + self.most_seconds)
-        self.after_writer = followed and not late and not self.silent
+        self.after_writer = followed and not behind and not self.silent
         if self.after_writer:
             return None
         until = wait_until(rhythm, now, self.ends - ticks, self.silent)
@@ -129,8 +130,9 @@ class CommitHold:
     def wait(self, most_seconds: float) -> Held:
         """Wait until right after a row-level commit of a writer, at most so many seconds.
 
-        A late commit is not followed, nor one that was made while the catalog did not answer us: their writer may begin
-        the next one at once. The wait then starts again; it ends after twice `most_seconds` in any case.
+        A commit of a writer that is behind its schedule is not followed, nor one that was made while the catalog did
+        not answer us: the writer may begin the next one at once. The wait then starts again; it ends after twice
+        `most_seconds` in any case.
         """
         if most_seconds <= 0:
             return Held()

@@ -168,7 +168,7 @@ class Converting:
                     break
             tools.records.note_committed(run_id, written)
         # A lost race may have left files.
-        records.close(record, clean=True, rolls_back=landed is not None and tools.rolls_back(table.name))
+        records.close(record, clean=True, rolls_back=landed is not None and tools.rolls_back(table))
         files, removed = conversion.files, len(converted(conversion, found.refused, frozenset()))
         return replace(
             nothing,
@@ -267,7 +267,7 @@ class Converting:
             validated_at=now.snapshot.snapshot_id if now.snapshot else None,
             compared=now.snapshot.snapshot_id if now.snapshot else None,
         )
-        summary = tools.summary(now.name, self._run_id, [ENGINE])
+        summary = tools.summary(now, self._run_id, [ENGINE])
         about_to_send = partial(tools.about_to_send, record)
 
         def send() -> _Committed:

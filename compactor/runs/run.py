@@ -54,7 +54,6 @@ from compactor.runs.slots import SlotPool
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import JavaTable
-from compactor.table_names import TableName
 
 ROLLBACKS = 8
 """Commits of the same work that the catalog rolls back, one after the other, before the run ends."""
@@ -129,7 +128,7 @@ class RunTools:
             RetryError: it did so `ROLLBACKS` times; nothing is committed.
         """
         name = table.name
-        if not self.commit.hold_seconds or not self.rolls_back(name):
+        if not self.commit.hold_seconds or not self.rolls_back(table):
             return False
         rollback_watch = RollbackWatch(
             look=self._look(table, charge),
@@ -156,7 +155,7 @@ class RunTools:
 
         return look
 
-    def summary(self, table: TableName, run_id: str, engines: Sequence[str], part: str = "1/1") -> CommitSummary:
+    def summary(self, table: TableView, run_id: str, engines: Sequence[str], part: str = "1/1") -> CommitSummary:
         """What a commit says of itself; `part`: "2/3" is the second of three commits of the run."""
         return CommitSummary(
             run_id=run_id,
@@ -166,9 +165,10 @@ class RunTools:
             deployment=self.right.deployment,
         )
 
-    def rolls_back(self, table: TableName) -> bool:
+    def rolls_back(self, table: TableView) -> bool:
         """Whether the catalog may roll a commit back for a writer that is under way."""
-        return self.commit.rolls_back(is_polaris=self.catalogs.is_polaris(table.catalog))
+        is_polaris = self.catalogs.is_polaris(table.name.catalog)
+        return self.commit.rolls_back(is_polaris=is_polaris, row_lineage=table.keeps_row_lineage)
 
     def about_to_send(self, record: Record) -> None:
         """Keep the run's outputs on record, then make sure that this service may still commit.
@@ -376,7 +376,7 @@ class Run:
         good_until: float | None,
     ) -> Committed:
         engines = [output.engine.kind.value for group in groups for output in group.parts]
-        summary = self._tools.summary(self._plan.table.name, self._run_id, engines, part)
+        summary = self._tools.summary(self._plan.table, self._run_id, engines, part)
         attempts, sends = count(), next(self._sends)
 
         def about_to_send() -> None:
@@ -403,7 +403,7 @@ class Run:
         if self._dropped or written_twice:
             self._outputs.abandon(record)  # a task may still write
         else:
-            rolls_back = self._tools.rolls_back(self._plan.table.name)
+            rolls_back = self._tools.rolls_back(self._plan.table)
             self._outputs.close(record, clean=self._lost_a_race or by_spark, rolls_back=rolls_back)
 
     def _drop(self, dropped: Sequence[DroppedGroup]) -> None:

@@ -133,19 +133,24 @@ class CommitSettings(Section):
         le=3600,
         description="How long a finished rewrite waits for the next commit of a writer that deletes rows "
         "(MERGE, UPDATE, DELETE), if one is expected within this time. It commits directly after that writer: the next "
-        "one has hardly started then, and does not fail. It waits up to twice as long if that commit is late or the "
-        "catalog does not answer. Deletes that are committed during the wait are applied to the outputs, so no work is "
-        "lost. Where the catalog rolls rewrites back for writers, also the longest time that a commit beside a writer "
-        "that commits every few seconds is watched, to be made again. 0: neither.",
+        "one has hardly started then, and does not fail. It waits up to twice as long if the writer is behind its "
+        "schedule or the catalog does not answer. Deletes that are committed during the wait are applied to the "
+        "outputs, so no work is lost. Where the catalog rolls rewrites back for writers, also the longest time that a "
+        "commit beside a writer that commits every few seconds is watched, to be made again. 0: neither.",
     )
     polaris_rollback: Literal["auto", "always", "never"] = Field(
         default="auto",
         description="Ask Apache Polaris, by a snapshot property, to roll back a rewrite instead of failing a writer "
-        "that conflicts with it. `auto`: for REST catalogs whose uri ends with /api/catalog.",
+        "that conflicts with it. `auto`: for tables of format version 1 and 2 in REST catalogs whose uri ends with "
+        "/api/catalog. On tables of version 3, Polaris up to 1.7 would refuse the writer's commit, also an append "
+        "(`first-row-id is behind`, status 400): `always` asks there too, for a catalog that does not.",
     )
 
-    def rolls_back(self, *, is_polaris: bool) -> bool:
-        return self.polaris_rollback == "always" or (self.polaris_rollback == "auto" and is_polaris)
+    def rolls_back(self, *, is_polaris: bool, row_lineage: bool) -> bool:
+        """Whether the catalog is asked to roll back; `row_lineage`: the table is of format version 3."""
+        if self.polaris_rollback == "auto":
+            return is_polaris and not row_lineage
+        return self.polaris_rollback == "always"
 
 
 class ManifestSettings(Section):

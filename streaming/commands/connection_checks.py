@@ -51,8 +51,11 @@ REFUSED = re.compile(
 LOCK_REMEDY = "check locks[].database or locks[].zookeeper, the password, and that the driver is installed"
 HISTORY_REMEDY = "set history.table to a new table or to an existing history, and allow writing to it"
 ROLLBACK_FLAG = "polaris.config.rollback.compaction.on-conflicts.enabled"
+ROLLBACK_FEATURE = 'polaris.features."ICEBERG_ROLLBACK_COMPACTION_ON_CONFLICTS"=true'
+"""Of the server. Only this counts in Apache Polaris up to 1.7, not the catalog's property; no client can read it."""
 ROLLBACK_REMEDY = (
-    f"set the property {ROLLBACK_FLAG}=true of the catalog in Apache Polaris, or commit.polaris_rollback: never"
+    f"in Apache Polaris, set {ROLLBACK_FEATURE} of the server and the property {ROLLBACK_FLAG}=true of the catalog; or "
+    "commit.polaris_rollback: never"
 )
 OBSERVED = "not tried: `run --observe` writes nothing"
 
@@ -153,7 +156,7 @@ def _check_catalog(settings: Settings, catalogs: Catalogs, name: str, *, observe
     opened = _tried(f"catalog {name}", f"check catalogs.{name}: type, uri and credentials", open_it)
     yield opened
     if opened.status is Status.OK:
-        if settings.commit.rolls_back(is_polaris=catalogs.is_polaris(name)):
+        if settings.commit.rolls_back(is_polaris=catalogs.is_polaris(name), row_lineage=False):
             yield _tried(f"rollback of {name}", ROLLBACK_REMEDY, _rolls_back, catalogs.catalog(name).properties)
         remedy = f"check the store's properties in catalogs.{name} and the permissions of its credentials"
         yield _tried(f"store of {name}, read", remedy, read)
@@ -165,10 +168,16 @@ def _rolls_back(properties: Mapping[str, str]) -> str:
     """Apache Polaris sends the properties of its catalog with the REST catalog's configuration."""
     given = properties.get(ROLLBACK_FLAG)
     if given is None:
-        raise NothingToTryError(f"the catalog has no property {ROLLBACK_FLAG}: it rolls back only if its server does")
+        raise NothingToTryError(
+            f"the catalog has no property {ROLLBACK_FLAG}, and Apache Polaris does not tell whether its server has "
+            f"{ROLLBACK_FEATURE}"
+        )
     if given.strip().lower() != "true":
         raise InputError(f"{ROLLBACK_FLAG} is {given}: a writer that conflicts with a rewrite fails")
-    return "a rewrite is rolled back rather than a conflicting writer fails"
+    return (
+        "the catalog asks that a rewrite is rolled back rather than a conflicting writer fails. Apache Polaris up to "
+        f"1.7 does so only if its server has {ROLLBACK_FEATURE}, which it does not tell"
+    )
 
 
 def _some_table(settings: Settings, catalogs: Catalogs, name: str) -> TableName | None:

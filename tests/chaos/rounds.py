@@ -170,10 +170,11 @@ class Chaos:
         """A writer's commit has been sent; before it arrives, ours lands."""
         name = scene.rng.choice(self._row_level)
         plan = self._plan(scene.rng)
-        rolled_back = self._faulty.rolled_back
+        before, ours = self._head(), set[int]()
 
         def land() -> None:
             done.outcome = self._run(plan, lambda: True, done)
+            ours.add(self._head())
 
         rows, self._faulty.before_commit = dict(scene.model.rows), land
         try:
@@ -183,8 +184,12 @@ class Chaos:
             done.writer_failures.append(f"{name}: {first_line(error)[:200]}")
         finally:
             self._faulty.before_commit = None
-        if self._faulty.rolled_back > rolled_back:
+        if not ours <= {before, *(each.snapshot_id for each in self._lake.view(self._table).history)}:
             done.outcome += ", rolled back by the catalog"
+
+    def _head(self) -> int:
+        head = self._lake.view(self._table).snapshot
+        return head.snapshot_id if head else 0
 
     def _plan(self, rng: random.Random) -> Any:
         view = self._lake.view(self._table)

@@ -30,7 +30,7 @@ from tests.integration.table_kit import (
     run,
     unreferenced,
 )
-from tests.services.faulty_catalog import FaultyCatalog
+from tests.services.faulty_catalog import FaultyCatalog, OnV3
 from tests.services.rest_lake import RestLake
 from tests.slow import slow
 
@@ -84,7 +84,8 @@ class Race:
         self.monkeypatch.setattr(commit_module, "committed_id", look)
         self.monkeypatch.setattr(self.faulty, "half_way", half_way)
         thread = threading.Thread(target=lambda: results.append(work()))
-        self.faulty.before_commit, self.faulty.honours_rollback, before = visit, True, self.faulty.rolled_back
+        self.faulty.on_v3, before = OnV3.ROLLS_BACK, self.faulty.rolled_back
+        self.faulty.before_commit, self.faulty.honours_rollback = visit, True
         try:
             self.lake.sql(statement.format(table=f"lake.{self.table}"))
             answered.set()

@@ -7,12 +7,13 @@ from __future__ import annotations
 import http.client
 import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
@@ -22,6 +23,8 @@ from tests.services.quick_java import quick_java
 from tests.services.serving import serving
 
 CONFLICT = 409
+BEHIND = "Cannot add a snapshot, first-row-id is behind table next-row-id"
+FORWARDED = ("Authorization", "Content-Type", "Polaris-Realm")
 
 
 class Fault(Enum):
@@ -31,18 +34,28 @@ class Fault(Enum):
     NOT_SENT = "it is not committed, an error is answered"
 
 
+class OnV3(Enum):
+    """What becomes of a commit of a V3 table that the catalog would roll back: its row ids do not go back."""
+
+    REFUSES_THE_WRITER = "status 400, as Apache Polaris up to 1.7"
+    ROLLS_BACK = "no released catalog does"
+    KEEPS = "the writer gets status 409, as if nobody had asked for a rollback"
+
+
 @dataclass
 class FaultyCatalog:
     """The proxy's address and its switches. `commits` counts commits that the catalog has accepted.
 
     `defaults`: put into its configuration; `keys_for`: how long it says that it knows idempotency keys; `keys`: those
-    that commits brought.
+    that commits brought; `prefix`: of its paths, which `upstream` does not have.
     """
 
     uri: str
     warehouse: str
     upstream: str
     honours_rollback: bool = False
+    on_v3: OnV3 = OnV3.REFUSES_THE_WRITER
+    prefix: str = ""
     fault: Fault | None = None
     status: int = 500
     before_commit: Callable[[], None] | None = None
@@ -108,10 +121,17 @@ class _Answer:
     headers: dict[str, str]
 
 
-def _send(catalog: FaultyCatalog, method: str, path: str, body: bytes | None) -> _Answer:
+def _send(
+    catalog: FaultyCatalog,
+    method: str,
+    path: str,
+    body: bytes | None,
+    headers: Mapping[str, str] = MappingProxyType({}),
+) -> _Answer:
     connection = http.client.HTTPConnection(catalog.upstream.removeprefix("http://"), timeout=60)
+    sent = {"Content-Type": "application/json"} if body else {}
     try:
-        connection.request(method, path, body, {"Content-Type": "application/json"} if body else {})
+        connection.request(method, path, body, {**sent, **headers})
         answer = connection.getresponse()
         kind = answer.headers.get("Content-Type", "application/json")
         return _Answer(answer.status, answer.read(), {"Content-Type": kind})
@@ -121,47 +141,43 @@ def _send(catalog: FaultyCatalog, method: str, path: str, body: bytes | None) ->
 
 def _is_commit(method: str, path: str) -> bool:
     parts = path.partition("?")[0].strip("/").split("/")
-    return method == "POST" and len(parts) == 5 and parts[1] == "namespaces" and parts[3] == "tables"
+    return method == "POST" and len(parts) >= 5 and parts[-4] == "namespaces" and parts[-2] == "tables"
 
 
-def _commit(catalog: FaultyCatalog, path: str, body: bytes) -> _Answer:
+def _commit(catalog: FaultyCatalog, path: str, body: bytes, headers: Mapping[str, str]) -> _Answer:
     visitor = catalog.take_visitor()
     if visitor is not None:
         visitor()
     fault = catalog.take_fault()
     if fault is Fault.NOT_SENT:
         return _error(catalog.status)
-    answer = _send(catalog, "POST", path, body)
-    if answer.status == CONFLICT and catalog.honours_rollback and _roll_back(catalog, path, body):
-        catalog.half_way()
-        answer = _send(catalog, "POST", path, body)
+    answer = _send(catalog, "POST", path, body, headers)
+    if answer.status == CONFLICT and catalog.honours_rollback:
+        answer = _rolled_back(catalog, path, body, headers) or answer
     if answer.status == http.client.OK:
         with catalog.lock:
             catalog.commits += 1
     return _error(catalog.status) if fault is Fault.ANSWER_LOST else answer
 
 
-def _error(status: int) -> _Answer:
-    error = {"error": {"message": "as the test says", "type": "InternalServerError", "code": status}}
+def _error(status: int, message: str = "as the test says") -> _Answer:
+    error = {"error": {"message": message, "type": "InternalServerError", "code": status}}
     return _Answer(status, json.dumps(error).encode(), {"Content-Type": "application/json"})
 
 
-def _roll_back(catalog: FaultyCatalog, path: str, body: bytes) -> bool:
+def _rolled_back(catalog: FaultyCatalog, path: str, body: bytes, headers: Mapping[str, str]) -> _Answer | None:
     """Polaris: when only snapshots that allow it stand between the writer's base and the head, they are removed."""
     requirements = json.loads(body).get("requirements", [])
     expected = next((each for each in requirements if each["type"] == "assert-ref-snapshot-id"), None)
     if expected is None or expected.get("snapshot-id") is None:
-        return False
+        return None
     metadata: dict[str, Any] = json.loads(_send(catalog, "GET", path, None).body)["metadata"]
-    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
     head = metadata["refs"][expected["ref"]]["snapshot-id"]
-    current, removed = head, list[int]()
-    while current != expected["snapshot-id"]:
-        snapshot = snapshots.get(current)
-        if snapshot is None or snapshot["summary"].get(POLARIS_ROLLBACK) != "rollback":
-            return False
-        removed.append(current)
-        current = snapshot.get("parent-snapshot-id")
+    removed = _in_between(metadata, expected["snapshot-id"], head)
+    if removed is None:
+        return None
+    if metadata["format-version"] > 2 and catalog.on_v3 is not OnV3.ROLLS_BACK:
+        return _error(http.client.BAD_REQUEST, BEHIND) if catalog.on_v3 is OnV3.REFUSES_THE_WRITER else None
     update = {
         "requirements": [{"type": "assert-ref-snapshot-id", "ref": expected["ref"], "snapshot-id": head}],
         "updates": [
@@ -177,7 +193,26 @@ def _roll_back(catalog: FaultyCatalog, path: str, body: bytes) -> bool:
     done = _send(catalog, "POST", path, json.dumps(update).encode()).status == http.client.OK
     with catalog.lock:
         catalog.rolled_back += int(done)
-    return done
+    if not done:
+        return None
+    catalog.half_way()
+    return _send(catalog, "POST", path, body, headers)
+
+
+def _in_between(metadata: dict[str, Any], base: int, head: int) -> list[int] | None:
+    """The snapshots between the writer's base and the head; None: one of them does not allow its removal."""
+    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata["snapshots"]}
+    current, removed = head, list[int]()
+    while current != base:
+        snapshot = snapshots.get(current)
+        if snapshot is None:
+            return None
+        summary = snapshot["summary"]
+        if summary["operation"] != "replace" or summary.get(POLARIS_ROLLBACK) != "rollback":
+            return None
+        removed.append(current)
+        current = snapshot.get("parent-snapshot-id")
+    return removed
 
 
 def _configured(catalog: FaultyCatalog, answer: _Answer) -> _Answer:
@@ -193,14 +228,16 @@ def _handler(catalog: FaultyCatalog) -> type[BaseHTTPRequestHandler]:
         protocol_version = "HTTP/1.1"
 
         def _serve(self) -> None:
+            path = self.path.removeprefix(catalog.prefix)
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length) if length else None
-            if _is_commit(self.command, self.path):
+            sent = {name: self.headers[name] for name in FORWARDED if name in self.headers}
+            if _is_commit(self.command, path):
                 catalog.keys.append(self.headers.get("Idempotency-Key"))
-                answer = _commit(catalog, self.path, body or b"{}")
+                answer = _commit(catalog, path, body or b"{}", sent)
             else:
-                answer = _send(catalog, self.command, self.path, body)
-            if self.path.startswith("/v1/config") and answer.status == http.client.OK:
+                answer = _send(catalog, self.command, path, body, sent)
+            if path.startswith("/v1/config") and answer.status == http.client.OK:
                 answer = _configured(catalog, answer)
             self.send_response(answer.status)
             for name, value in answer.headers.items():

@@ -36,7 +36,7 @@ from tests.benchmarks.machine import description
 from tests.conftest import Lake
 from tests.faults.scene import Scene
 from tests.integration.service_process import free_port, wait_for
-from tests.services.faulty_catalog import FaultyCatalog, in_front_of
+from tests.services.faulty_catalog import FaultyCatalog, OnV3, in_front_of
 from tests.services.prometheus import Prometheus, prometheus
 from tests.services.quick_java import SPARK_CONF
 from tests.soak.faults import Stage, broken, next_fault
@@ -88,7 +88,7 @@ def staged(folder: Path, seed: int) -> Iterator[tuple[Stage, Prometheus]]:
     scene = Scene(folder, SETTINGS, port)
     try:
         with in_front_of(scene.catalog_uri, "") as rollback, prometheus(folder, f"127.0.0.1:{port}", SCRAPE) as rules:
-            rollback.honours_rollback = True
+            rollback.honours_rollback, rollback.on_v3 = True, OnV3.KEEPS
             lake = writers_lake(scene, rollback)
             try:
                 yield Stage(scene, [kind(scene.site, lake, seed) for kind in WRITERS], rollback), rules

@@ -60,7 +60,9 @@ def test_apache_polaris_is_asked_to_let_writers_win_unless_told_otherwise(
     setting: str, elsewhere: bool, at_polaris: bool
 ) -> None:
     commit = CommitSettings.model_validate({"polaris_rollback": setting})
-    assert (commit.rolls_back(is_polaris=False), commit.rolls_back(is_polaris=True)) == (elsewhere, at_polaris)
+    assert commit.rolls_back(is_polaris=False, row_lineage=False) is elsewhere
+    assert commit.rolls_back(is_polaris=True, row_lineage=False) is at_polaris
+    assert commit.rolls_back(is_polaris=True, row_lineage=True) is (setting == "always"), "it fails writers there"
     assert from_environment().commit.polaris_rollback == "auto"
 
 
