@@ -12,7 +12,7 @@ _LEAVES: Final = f"{_DECISIONS}::test_a_delete_file_leaves_when_and_only_when_no
 _TOUCHED: Final = f"{_DECISIONS}::test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows"
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
 _KINDS: Final = "tests/integration/test_table_kinds.py"
-_SHARES: Final = "tests/unit/rewrite/test_output_task.py"
+_ENGINE: Final = "tests/unit/rewrite/test_engine_choice.py"
 _ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _BY_VALUE: Final = (
     "tests/unit/rewrite/test_equality_deletes.py::test_rows_equal_in_the_compared_columns_go_if_the_delete_is_newer"
@@ -333,7 +333,7 @@ MUTATIONS: Final = (
         "compactor/runs/results.py",
         "rows_deleted = sum(part.rows_deleted for part in parts)",
         "rows_deleted = rows_in - rows_out",
-        f"{_SHARES}::test_a_group_is_sound_when_three_separate_counts_add_up[deleted2-written2-False]",
+        f"{_ENGINE}::test_a_group_is_sound_when_three_separate_counts_add_up[deleted2-written2-False]",
     ),
     Mutation(
         "8",
@@ -357,7 +357,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/splice/checks.py",
         "if sum(counts) != footer.num_rows or min(counts, default=0) < 0:",
         "if min(counts, default=0) < 0:",
-        f"tests/unit/rewrite/test_splice.py::test_row_counts_must_add_up[{60 - 1}]",
+        f"tests/unit/rewrite/test_splice_refusals.py::test_row_counts_must_add_up[{60 - 1}]",
     ),
     Mutation(
         "8",
@@ -442,7 +442,7 @@ MUTATIONS: Final = (
         "compactor/planning/engine.py",
         "ids = _compared_ids(deletes) - set(columns)",
         "ids = _compared_ids(deletes) - set(columns) - {*range(1000)}",
-        f"{_SHARES}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
+        f"{_ENGINE}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
     ),
     # --- converted equality deletes ---
     Mutation(
