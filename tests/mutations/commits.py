@@ -8,6 +8,7 @@ from tests.mutations.mutation import Mutation
 
 _FENCE: Final = "tests/integration/test_lost_lease.py"
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
+_SNAPSHOTS: Final = "tests/integration/test_commit_snapshots.py"
 _KINDS: Final = "tests/integration/test_table_kinds.py"
 _RACES: Final = "tests/integration/test_commit_races.py"
 _STATE: Final = "tests/integration/test_commit_state.py"
@@ -106,7 +107,7 @@ MUTATIONS: Final = (
         "compactor/commit/snapshots.py",
         "return rewrite.toBranch(table.view.ref)",
         'return rewrite.toBranch("main")',
-        f"{_GROUPS}::test_a_branch_is_compacted_alone[False]",
+        f"{_SNAPSHOTS}::test_a_branch_is_compacted_alone[False]",
     ),
     Mutation(
         "12",
@@ -139,7 +140,7 @@ MUTATIONS: Final = (
         "compactor/runs/run.py",
         "            carry_statistics(table, committed.landed.snapshot_id, self._tools.right.confirm)\n",
         "            pass\n",
-        f"{_GROUPS}::test_statistics_are_found_after_a_rewrite",
+        f"{_SNAPSHOTS}::test_statistics_are_found_after_a_rewrite",
     ),
     Mutation(
         "13",
@@ -188,7 +189,7 @@ MUTATIONS: Final = (
         "compactor/commit/replace.py",
         "max(FEWEST_ATTEMPTS, 1 + _retries(self.table))\n",
         "1\n",
-        f"{_GROUPS}::test_a_commit_lands_only_on_the_head_it_was_made_for",
+        f"{_SNAPSHOTS}::test_a_commit_lands_only_on_the_head_it_was_made_for",
     ),
     Mutation(
         "15",
@@ -400,7 +401,7 @@ MUTATIONS: Final = (
         "        found = _verified(table, snapshot, changes, summary, self.sleep)\n",
         "        found = _verified(table, snapshot, changes, summary, self.sleep)\n"
         "        table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()\n",
-        f"{_GROUPS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
+        f"{_SNAPSHOTS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
     ),
     Mutation(
         "15",
