@@ -9,7 +9,7 @@ from tests.mutations.mutation import Mutation
 _FENCE: Final = "tests/integration/test_lost_lease.py"
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
 _SNAPSHOTS: Final = "tests/integration/test_commit_snapshots.py"
-_KINDS: Final = "tests/integration/test_table_kinds.py"
+_MEANWHILE: Final = "tests/integration/test_writers_meanwhile.py"
 _RACES: Final = "tests/integration/test_commit_races.py"
 _STATE: Final = "tests/integration/test_commit_state.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
@@ -25,7 +25,7 @@ MUTATIONS: Final = (
         "compactor/spark/java_table.py",
         "newScan().useSnapshot(self.snapshot_id).ignoreResiduals()",
         "newScan().ignoreResiduals()",
-        f"{_KINDS}::test_the_pinned_snapshot_is_read_not_the_newest[spark]",
+        f"{_MEANWHILE}::test_the_pinned_snapshot_is_read_not_the_newest[spark]",
     ),
     Mutation(
         "1",
@@ -33,7 +33,7 @@ MUTATIONS: Final = (
         "compactor/commit/snapshots.py",
         "    rewrite.dataSequenceNumber(table.sequence_number)\n",
         "",
-        f"{_KINDS}::test_writers_that_do_not_conflict[delete_by_equality-2-before the commit-auto]",
+        f"{_MEANWHILE}::test_writers_that_do_not_conflict[delete_by_equality-2-before the commit-auto]",
     ),
     Mutation(
         "1",
@@ -82,7 +82,7 @@ MUTATIONS: Final = (
         "compactor/spark/java_table.py",
         "if version != self.view.metadata.format_version:",
         "if version < self.view.metadata.format_version:",
-        f"{_KINDS}::test_writers_that_conflict_win[format version-before the commit]",
+        f"{_MEANWHILE}::test_writers_that_conflict_win[format version-before the commit]",
     ),
     Mutation(
         "6",
@@ -409,7 +409,7 @@ MUTATIONS: Final = (
         "compactor/runs/commit_groups.py",
         "from_head = not head.traced or any(",
         "from_head = any(",
-        "tests/integration/test_table_kinds.py::test_a_history_that_expires_meanwhile_costs_nothing"
+        f"{_MEANWHILE}::test_a_history_that_expires_meanwhile_costs_nothing"
         "[compact_one_and_expire-before the commit-committed1-left1-2]",
     ),
     Mutation(
@@ -418,7 +418,7 @@ MUTATIONS: Final = (
         "compactor/planning/conflicts.py",
         "*(entry._replace(status=Status.DELETED) for entry in removed),",
         "*(entry for entry in ()),",
-        "tests/integration/test_table_kinds.py::test_a_history_that_expires_meanwhile_costs_nothing"
+        f"{_MEANWHILE}::test_a_history_that_expires_meanwhile_costs_nothing"
         "[compact_one_and_expire-before the commit-committed1-left1-2]",
     ),
 )

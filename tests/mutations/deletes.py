@@ -12,6 +12,7 @@ _LEAVES: Final = f"{_DECISIONS}::test_a_delete_file_leaves_when_and_only_when_no
 _TOUCHED: Final = f"{_DECISIONS}::test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows"
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
 _KINDS: Final = "tests/integration/test_table_kinds.py"
+_FILES: Final = "tests/integration/test_table_files.py"
 _ENGINE: Final = "tests/unit/rewrite/test_engine_choice.py"
 _ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _BY_VALUE: Final = (
@@ -347,7 +348,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/tasks/spark_scan.py",
         "rows_deleted=deleted,",
         "rows_deleted=sum(int(task.file().recordCount()) for task in scan_tasks) - rows_out,",
-        f"{_KINDS}::test_rows_that_a_filter_takes_away_while_spark_reads_are_noticed",
+        f"{_FILES}::test_rows_that_a_filter_takes_away_while_spark_reads_are_noticed",
     ),
     Mutation(
         "8",

@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _KINDS: Final = "tests/integration/test_table_kinds.py"
+_FILES: Final = "tests/integration/test_table_files.py"
 _ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _PARTIAL: Final = "tests/unit/rewrite/test_partial_ids.py"
 _PLANNER: Final = "tests/properties/test_planner_properties.py"
@@ -96,7 +97,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/tasks/runner.py",
         '"sort-order-id": UNSORTED}',
         '"sort-order-id": files[0].entry.sort_order_id or 1}',
-        f"{_KINDS}::test_copied_row_groups_are_not_labelled_sorted",
+        f"{_FILES}::test_copied_row_groups_are_not_labelled_sorted",
     ),
     Mutation(
         "11",
@@ -104,7 +105,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/tasks/spark_scan.py",
         '"true" if ordered else "false"',
         '"false"',
-        f"{_KINDS}::test_a_sorted_table_stays_sorted",
+        f"{_FILES}::test_a_sorted_table_stays_sorted",
     ),
     Mutation(
         "11",
@@ -112,7 +113,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/tasks/spark_scan.py",
         "            .options(**_unsorted_label(table))\n",
         "",
-        f"{_KINDS}::test_a_sorted_table_stays_sorted",
+        f"{_FILES}::test_a_sorted_table_stays_sorted",
     ),
     # --- 14 encryption ---
     Mutation(
