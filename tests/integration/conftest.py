@@ -1,4 +1,4 @@
-"""Fixtures of several modules: a REST catalog that fails, or rolls rewrites back, as a test says."""
+"""Fixtures of several modules: splices of tiny files, and a REST catalog that fails or rolls rewrites back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conftest import Lake
+from tests.correctness.stage import any_size_splices
 from tests.services.faulty_catalog import FaultyCatalog, faulty_catalog
 from tests.services.rest_lake import RestLake, rest_lake_of
+
+
+@pytest.fixture
+def tiny_files_spliced() -> Iterator[None]:
+    with any_size_splices():
+        yield
 
 
 @pytest.fixture(scope="module")

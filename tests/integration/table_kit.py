@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from tests.conftest import Lake
 from tests.correctness.metadata_oracle import check_run
 
 MERGE_ON_READ = "'write.delete.mode'='merge-on-read', 'write.update.mode'='merge-on-read'"
+BY_A = "PARTITIONED BY (a)"
 
 
 def unquoted(table: str) -> str:
@@ -60,6 +61,10 @@ def records_of(lake: Lake, table: str) -> list[Any]:
 
 def data_files(lake: Lake, table: str) -> int:
     return len(lake.live_files(table))
+
+
+def snapshots(lake: Lake, table: str) -> list[Any]:
+    return lake.sql(f"SELECT * FROM lake.{table}.snapshots ORDER BY committed_at")
 
 
 def engines(result: RunResult) -> set[tuple[str, str]]:
@@ -147,6 +152,18 @@ def run(
     findings = check_run(lake, plan.table.name.short, result, whole_table=plan.selection is None).findings
     assert not findings, "\n".join(findings)
     return result
+
+
+def before_commit(other: Callable[[], None]) -> Callable[[], bool]:
+    """An `enabled` that lets another writer in: it is asked between the row check and the commit."""
+    waiting: Iterator[None] = iter([None])
+
+    def meanwhile() -> bool:
+        for _ in waiting:
+            other()
+        return True
+
+    return meanwhile
 
 
 def conversion(

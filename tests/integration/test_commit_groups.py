@@ -2,70 +2,42 @@
 
 from __future__ import annotations
 
-import json
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from compactor.commit.replace import commit_replacements
-from compactor.commit.snapshots import CommitSummary, Replacement, Snapshots
-from compactor.commit.statistics import carry_statistics
-from compactor.errors import GiveUpError, InputError, ReplanError, RetryError, StoppedError
-from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
-from compactor.lease.right import CommitRight
+from compactor.errors import GiveUpError, ReplanError
 from compactor.locations import plain_path
-from compactor.manifests.cache import ManifestCache
-from compactor.planning.budget import COMMIT_CALLS, Spent
-from compactor.planning.plan_table import Request, TablePlan, plan_table
-from compactor.rewrite.tasks.input_metrics import TaskId
-from compactor.rewrite.tasks.runner import OutputTaskRunner
+from compactor.planning.plan_table import TablePlan
 from compactor.runs import commit_groups as commit_groups_module
 from compactor.runs.results import RunResult
 from compactor.settings.tree import CommitSettings
-from compactor.spark.java_table import JavaTable
 from tests.conftest import Lake
 from tests.correctness.stage import any_size_splices
 from tests.integration.table_kit import (
+    BY_A,
     MERGE_ON_READ,
     append,
+    before_commit,
     create,
     delete_equal,
     insert,
     java_table,
     planned,
     run,
+    snapshots,
     unreferenced,
 )
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
-BY_A = "PARTITIONED BY (a)"
-
-
-def snapshots(lake: Lake, table: str) -> list[Any]:
-    return lake.sql(f"SELECT * FROM lake.{table}.snapshots ORDER BY committed_at")
-
 
 def delete_files(lake: Lake, table: str) -> int:
     return len(lake.sql(f"SELECT file_path FROM lake.{table}.delete_files"))
-
-
-def before_commit(other: Callable[[], None]) -> Callable[[], bool]:
-    """An `enabled` that lets another writer in: it is asked between the row check and the commit."""
-    waiting: Iterator[None] = iter([None])
-
-    def meanwhile() -> bool:
-        for _ in waiting:
-            other()
-        return True
-
-    return meanwhile
 
 
 def before_java_commits(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:
@@ -472,331 +444,3 @@ def test_a_file_that_is_listed_twice_is_left_alone(lake: Lake, table_name: str) 
     result = lake.compact(table_name, force=True)
     assert lake.rows(table_name) == rows
     assert len(result.groups) == 1
-
-
-def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name: str) -> None:
-    """Another commit between the making and the sending: ours is made anew, and whoever owns the run is asked again."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    view = lake.view(table_name)
-    java = JavaTable.load(lake.session, view, view.snapshot.snapshot_id)
-    plan, asked = planned(lake, table_name), []
-
-    def about_to_send() -> None:
-        asked.append(java.handle.currentSnapshot().snapshotId())
-        if len(asked) == 1:
-            append(lake, table_name)
-
-    runner = OutputTaskRunner(lake.session, java, plan, "run-of-test")
-    part = runner.rewrite(TaskId(0, 0))
-    replacement = Replacement(part.scan_tasks, part.outputs, part.files_in)
-    metadata_before = files_below(lake, table_name, "metadata")
-    committed = commit_replacements(java, [replacement], (), CommitSummary("run-of-test"), about_to_send)
-    assert len(asked) == 2
-    assert asked[0] != asked[1]
-    assert lake.view(table_name).snapshot.snapshot_id == committed.snapshot_id
-    assert len(lake.rows(table_name)) == 31
-    known = {row.path for row in lake.sql(f"SELECT path FROM lake.{table_name}.all_manifests")}
-    lists = {row.manifest_list for row in snapshots(lake, table_name)}
-    written = files_below(lake, table_name, "metadata") - metadata_before
-    left = {path for path in written if path.endswith(".avro")} - {plain_path(path) for path in known | lists}
-    assert left == set()
-
-
-def test_an_attempt_to_commit_writes_only_what_is_new_since_the_last_one(lake: Lake, table_name: str) -> None:
-    """Beside a writer that commits every few seconds an attempt that begins anew comes too late each time."""
-    create(lake, table_name)
-    insert(lake, table_name, 6)
-    rows, plan, seen = lake.rows(table_name), planned(lake, table_name), list[set[str]]()
-
-    def confirm() -> None:
-        seen.append(files_below(lake, table_name, "metadata"))
-        if len(seen) <= 3:
-            append(lake, table_name)
-
-    result = run(lake, plan, right=CommitRight(confirm=confirm))
-    assert lake.rows(table_name) == sorted([*rows, *[(77, "p0", 77)] * 3], key=repr)
-    view = lake.view(table_name)
-    assert view.snapshot is not None
-    assert view.snapshot.snapshot_id == result.snapshot_after
-    own = [each.manifest_path for each in view.manifests() if each.added_snapshot_id == result.snapshot_after]
-    assert own
-    assert {plain_path(path) for path in own} <= seen[0], "written by the first attempt, used by the fourth"
-    listed = {row.path for row in lake.sql(f"SELECT path FROM lake.{table_name}.all_manifests")}
-    lists = {row.manifest_list for row in snapshots(lake, table_name)}
-    left = {path for path in files_below(lake, table_name, "metadata") if path.endswith(".avro")}
-    assert left == {plain_path(path) for path in listed | lists}
-
-
-def test_a_snapshot_that_is_refused_for_its_time_is_certainly_not_committed(
-    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By a host whose clock is ten minutes slow. PySpark turns Java's IllegalArgumentException into one of its own."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    real = Snapshots.make
-
-    def older(snapshots: Snapshots) -> Any:
-        parser = lake.session._jvm.org.apache.iceberg.SnapshotParser
-        tree = json.loads(parser.toJson(real(snapshots)))
-        return parser.fromJson(json.dumps({**tree, "timestamp-ms": tree["timestamp-ms"] - 600_000}))
-
-    monkeypatch.setattr(Snapshots, "make", older)
-    with pytest.raises(RetryError, match="clocks of this host") as raised:
-        run(lake, planned(lake, table_name))
-    assert raised.value.reason == "commit_failed"
-    assert unreferenced(lake, table_name) == set()
-
-
-def test_commits_that_keep_losing_are_logged_from_the_third_attempt(
-    lake: Lake, table_name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    view = lake.view(table_name)
-    java = JavaTable.load(lake.session, view, view.snapshot.snapshot_id)
-    attempts: list[None] = []
-
-    def about_to_send() -> None:
-        attempts.append(None)
-        if len(attempts) <= 4:
-            append(lake, table_name)
-
-    plan = planned(lake, table_name)
-    part = OutputTaskRunner(lake.session, java, plan, "run-of-test").rewrite(TaskId(0, 0))
-    pauses: list[float] = []
-    with caplog.at_level("INFO", logger="firnline"):
-        commit_replacements(
-            java,
-            [Replacement(part.scan_tasks, part.outputs, part.files_in)],
-            (),
-            CommitSummary("run-of-test"),
-            about_to_send,
-            pauses.append,
-        )
-    lost = [record.getMessage() for record in caplog.records if "another commit came first" in record.getMessage()]
-    assert len(pauses) == 4
-    assert lost == [
-        f"lake.{table_name}: another commit came first in attempt {number} of 10 to commit run run-of-test; "
-        f"next attempt in {pause:.1f} s"
-        for number, pause in ((3, pauses[2]), (4, pauses[3]))
-    ]
-
-
-def files_below(lake: Lake, table: str, folder: str) -> set[str]:
-    root = Path(plain_path(lake.view(table).metadata.location)) / folder
-    return {str(path) for path in root.rglob("*") if path.is_file() and not path.name.startswith(".")}
-
-
-def test_what_spark_wrote_stays_although_hadoop_spells_its_location_otherwise(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 2, f"'write.data.path'='file://{lake.folder}//odd/./{table_name}'")
-    insert(lake, table_name, 3)
-    rows = lake.rows(table_name)
-    assert lake.compact(table_name, force=True, engine="spark").commits == 1
-    assert lake.rows(table_name) == rows
-    lake.compact(table_name, force=True)
-    assert lake.rows(table_name) == rows
-
-
-def test_a_run_that_a_sweep_has_taken_for_dead_does_not_commit(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    head = lake.view(table_name).snapshot.snapshot_id
-    records = lake.in_flight()
-
-    def swept_meanwhile() -> bool:
-        (record,) = [each for each in records.all() if each.name == lake.name(table_name).name]
-        records.save(replace(record, seen_at=1.0, seen_head=head))
-        return True
-
-    with pytest.raises(StoppedError, match="lost its lease"):
-        run(lake, planned(lake, table_name), enabled=swept_meanwhile)
-    assert lake.view(table_name).snapshot.snapshot_id == head
-    assert unreferenced(lake, table_name) == set()
-
-
-def test_a_run_that_comes_too_late_is_charged_and_a_commit_only_when_it_is_made(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 2, MERGE_ON_READ, "PARTITIONED BY (k)")
-    insert(lake, table_name, 3)
-    plan, costs = planned(lake, table_name), list[Spent]()
-    with pytest.raises(ReplanError):
-        run(lake, plan, enabled=before_commit(lambda: lake.sql(f"DELETE FROM lake.{table_name}")), charge=costs.append)
-    files = [file for planned_group in plan.groups for file in planned_group.file_group.files]
-    spent = sum(costs, Spent())
-    assert spent.bytes == sum(file.size for file in files)
-    assert spent.requests >= 2 * len(files)
-    assert (spent.catalog_calls, spent.commits) == (COMMIT_CALLS, 0)
-    insert(lake, table_name, 3)
-    costs.clear()
-    result = run(lake, planned(lake, table_name), commit=CommitSettings(groups=4), charge=costs.append)
-    assert sum(costs, Spent()).commits == result.commits == 3
-
-
-def test_each_attempt_to_commit_is_charged(lake: Lake, table_name: str) -> None:
-    """Another writer commits right before the first attempt is sent, so it is refused."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    plan, costs, confirmed = planned(lake, table_name), list[Spent](), count(1)
-
-    def confirm() -> None:
-        if next(confirmed) == 1:
-            insert(lake, table_name, 1)
-
-    result = run(lake, plan, right=CommitRight(confirm=confirm), charge=costs.append)
-    spent = sum(costs, Spent())
-    assert (spent.catalog_calls, spent.commits, result.commits) == (2 * COMMIT_CALLS, 1, 1)
-
-
-def test_a_run_whose_table_is_paused_stops_before_its_commit(lake: Lake, table_name: str) -> None:
-    """Asked while the run works, when its first file is written: it rewrites no more and leaves nothing."""
-    create(lake, table_name)
-    insert(lake, table_name, 3)
-    head, written, plan = lake.view(table_name).snapshot.snapshot_id, threading.Event(), planned(lake, table_name)
-
-    def note(_done: int, _tasks: int, _bytes: int) -> None:
-        written.set()
-
-    with pytest.raises(StoppedError):
-        run(lake, plan, slots=1, stopping=written.is_set, progress=note)
-    assert written.is_set()
-    assert lake.view(table_name).snapshot.snapshot_id == head
-    assert unreferenced(lake, table_name) == set()
-
-
-# --- several commits, summary properties ------------------------------------------------------------------------------
-
-
-def test_a_long_run_commits_what_it_has(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, 2, MERGE_ON_READ, "PARTITIONED BY (k)")
-    insert(lake, table_name, 3)
-    delete_equal(lake, table_name, "a", ["p0"], partition=[4])
-    rows, before = lake.rows(table_name), len(snapshots(lake, table_name))
-    result = run(lake, planned(lake, table_name), commit=CommitSettings(groups=4))
-    assert result.commits == 3
-    assert len(result.groups) == 10
-    assert result.delete_files_removed == 1
-    assert lake.rows(table_name) == rows
-    added = snapshots(lake, table_name)[before:]
-    assert [snapshot.operation for snapshot in added] == ["replace"] * 3
-    assert [snapshot.summary["firnline.part"] for snapshot in added] == ["1/3", "2/3", "3/3"]
-    assert {snapshot.summary["firnline.run-id"] for snapshot in added} == {result.run_id}
-    assert result.snapshot_after == added[-1].snapshot_id
-    assert not any(record.run_id == result.run_id for record in lake.in_flight().all())
-
-
-@pytest.mark.parametrize(("setting", "expected"), [("always", "rollback"), ("auto", None), ("never", None)])
-def test_polaris_is_asked_to_let_writers_win(lake: Lake, table_name: str, setting: Any, expected: str | None) -> None:
-    create(lake, table_name)
-    insert(lake, table_name, 2)
-    run(lake, planned(lake, table_name), commit=CommitSettings(polaris_rollback=setting))
-    assert snapshots(lake, table_name)[-1].summary.get(POLARIS_ROLLBACK) == expected
-
-
-def test_state_that_writers_keep_in_summaries_is_found_as_before(lake: Lake, table_name: str) -> None:
-    """Flink's and Kafka Connect's committers walk back from the current snapshot until they find their own keys."""
-    create(lake, table_name)
-    states = []
-    for number in range(3):
-        append = java_table(lake, table_name).newAppend()
-        append.set("flink.job-id", "job").set("flink.max-committed-checkpoint-id", str(number))
-        append.set("kafka.connect.offsets.control.group", f'{{"0":{number}}}').commit()
-        insert(lake, table_name)
-        states.append(found_walking_back(lake, table_name))
-        lake.compact(table_name, force=True)
-        assert found_walking_back(lake, table_name) == states[-1]
-    assert states == [("0", '{"0":0}'), ("1", '{"0":1}'), ("2", '{"0":2}')]
-
-
-def found_walking_back(lake: Lake, table: str) -> tuple[str, str] | None:
-    loaded = java_table(lake, table)
-    snapshot = loaded.currentSnapshot()
-    while snapshot is not None:
-        summary = snapshot.summary()
-        if summary.get("flink.max-committed-checkpoint-id") is not None:
-            return (
-                summary.get("flink.max-committed-checkpoint-id"),
-                summary.get("kafka.connect.offsets.control.group"),
-            )
-        parent = snapshot.parentId()
-        snapshot = loaded.snapshot(parent) if parent is not None else None
-    return None
-
-
-# --- branches, tags, statistics ---------------------------------------------------------------------------------------
-
-
-def compact_branch(lake: Lake, table: str, branch: str, **more: Any) -> RunResult:
-    name = lake.name(table)
-    view = lake.catalogs.load(name, branch)
-    plan = plan_table(view, lake.settings.policy.for_table(name), ManifestCache(1 << 24), Request(force=True))
-    return run(lake, plan, **more)
-
-
-@pytest.mark.parametrize("deletes", [False, True])
-def test_a_branch_is_compacted_alone(lake: Lake, table_name: str, deletes: bool) -> None:
-    create(lake, table_name, 2, MERGE_ON_READ)
-    insert(lake, table_name, 2)
-    lake.sql(f"ALTER TABLE lake.{table_name} CREATE TAG keep")
-    lake.sql(f"ALTER TABLE lake.{table_name} CREATE BRANCH audit")
-    for _ in range(2):
-        lake.sql(f"INSERT INTO lake.{table_name}.branch_audit SELECT id + 100, 'p0', id FROM range(5)")
-    if deletes:
-        lake.sql(f"DELETE FROM lake.{table_name}.branch_audit WHERE id = 3")
-    insert(lake, table_name)
-
-    def rows(ref: str) -> list[Any]:
-        return sorted(tuple(row) for row in lake.sql(f"SELECT * FROM lake.{table_name} VERSION AS OF '{ref}'"))
-
-    before = {ref: rows(ref) for ref in ("main", "audit", "keep")}
-    heads = lake.view(table_name).metadata.refs
-    result = compact_branch(lake, table_name, "audit")
-    refs = lake.view(table_name).metadata.refs
-    assert refs["audit"].snapshot_id == result.snapshot_after
-    assert {name: refs[name].snapshot_id for name in ("main", "keep")} == {
-        name: heads[name].snapshot_id for name in ("main", "keep")
-    }
-    assert {ref: rows(ref) for ref in before} == before
-    assert len(lake.sql(f"SELECT * FROM lake.{table_name}.files VERSION AS OF 'audit'")) == 1
-    other = f"DELETE FROM lake.{table_name}.branch_audit WHERE id = 104"
-    lake.sql(f"INSERT INTO lake.{table_name}.branch_audit SELECT id + 100, 'p0', id FROM range(5)")
-    assert not compact_branch(lake, table_name, "audit", enabled=before_commit(lambda: lake.sql(other))).dropped
-    assert 104 not in {row[0] for row in rows("audit")}
-    assert {ref: rows(ref) for ref in ("main", "keep")} == {ref: before[ref] for ref in ("main", "keep")}
-    assert unreferenced(lake, table_name) == set()
-
-
-def test_only_branches_can_be_compacted(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name)
-    lake.sql(f"ALTER TABLE lake.{table_name} CREATE TAG keep")
-    with pytest.raises(InputError, match="is a tag"):
-        lake.catalogs.load(lake.name(table_name), "keep")
-    with pytest.raises(InputError, match="its branches: main"):
-        lake.catalogs.load(lake.name(table_name), "nowhere")
-
-
-def test_statistics_are_found_after_a_rewrite(lake: Lake, table_name: str) -> None:
-    create(lake, table_name, by=BY_A)
-    insert(lake, table_name, 2)
-    lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
-    before = lake.view(table_name)
-    (known,) = before.metadata.statistics
-    result = run(lake, planned(lake, table_name), commit=CommitSettings(groups=1))
-    assert result.commits == 2
-    found = {file.snapshot_id: file for file in lake.view(table_name).metadata.statistics}
-    carried = found[result.snapshot_after]
-    assert carried.statistics_path == known.statistics_path
-    assert [blob.properties for blob in carried.blob_metadata] == [blob.properties for blob in known.blob_metadata]
-    assert carried.blob_metadata[0].snapshot_id == known.snapshot_id
-
-
-def test_statistics_that_java_refuses_fail_no_run(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
-    insert(lake, table_name)
-    lake.sql(f"CALL lake.system.compute_table_stats(table => '{table_name}')")
-    append(lake, table_name)
-    view = lake.view(table_name)
-    head = view.metadata.current_snapshot_id
-    java = JavaTable.load(lake.session, view, head)
-    assert carry_statistics(java, head, lambda: java.jvm.java.util.UUID.fromString("no number")) is False
-    assert carry_statistics(java, head, lambda: None) is True

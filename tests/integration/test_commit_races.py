@@ -18,6 +18,7 @@ from compactor.runs.dropped_groups import reclassify_conflicts
 from compactor.runs.results import DroppedGroup
 from tests.conftest import Lake
 from tests.integration.table_kit import (
+    BY_A,
     MERGE_ON_READ,
     append,
     create,
@@ -34,8 +35,6 @@ from tests.integration.table_kit import (
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
-
-BY_A = "PARTITIONED BY (a)"
 
 
 def while_preparing(monkeypatch: pytest.MonkeyPatch, other: Callable[[], None]) -> None:

@@ -30,6 +30,7 @@ from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
 from tests.integration.table_kit import (
+    BY_A,
     MERGE_ON_READ,
     append,
     conversion,
@@ -46,7 +47,6 @@ pytestmark = pytest.mark.spark
 BEFORE, AFTER = "commit_beside_others", "commit_replacements"  # the check of what others committed
 AT_LAST = "_rewrite_files"  # right before Iceberg reads the head for which it makes the snapshot
 
-BY_A = "PARTITIONED BY (a)"
 MAPPING = json.dumps([{"field-id": number, "names": [name]} for number, name in enumerate(("id", "a", "k"), 1)])
 
 

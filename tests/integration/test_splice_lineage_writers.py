@@ -17,7 +17,7 @@ from compactor.rewrite.parquet.thrift import I32, I64, STRUCT, decode_struct
 from compactor.rewrite.splice.lineage_chunks import RowLineage
 from compactor.rewrite.splice.lineage_schema import LAST_UPDATED, ROW_ID, without_lineage
 from compactor.rewrite.splice.splice import SplicedFile, SpliceInput, splice
-from tests.integration.test_splice_writers import (
+from tests.integration.writer_files import (
     ANY_SIZE,
     ROWS,
     STORE,

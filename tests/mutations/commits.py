@@ -8,7 +8,8 @@ from tests.mutations.mutation import Mutation
 
 _FENCE: Final = "tests/integration/test_lost_lease.py"
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
-_KINDS: Final = "tests/integration/test_table_kinds.py"
+_SNAPSHOTS: Final = "tests/integration/test_commit_snapshots.py"
+_MEANWHILE: Final = "tests/integration/test_writers_meanwhile.py"
 _RACES: Final = "tests/integration/test_commit_races.py"
 _STATE: Final = "tests/integration/test_commit_state.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
@@ -24,7 +25,7 @@ MUTATIONS: Final = (
         "compactor/spark/java_table.py",
         "newScan().useSnapshot(self.snapshot_id).ignoreResiduals()",
         "newScan().ignoreResiduals()",
-        f"{_KINDS}::test_the_pinned_snapshot_is_read_not_the_newest[spark]",
+        f"{_MEANWHILE}::test_the_pinned_snapshot_is_read_not_the_newest[spark]",
     ),
     Mutation(
         "1",
@@ -32,7 +33,7 @@ MUTATIONS: Final = (
         "compactor/commit/snapshots.py",
         "    rewrite.dataSequenceNumber(table.sequence_number)\n",
         "",
-        f"{_KINDS}::test_writers_that_do_not_conflict[delete_by_equality-2-before the commit-auto]",
+        f"{_MEANWHILE}::test_writers_that_do_not_conflict[delete_by_equality-2-before the commit-auto]",
     ),
     Mutation(
         "1",
@@ -81,7 +82,7 @@ MUTATIONS: Final = (
         "compactor/spark/java_table.py",
         "if version != self.view.metadata.format_version:",
         "if version < self.view.metadata.format_version:",
-        f"{_KINDS}::test_writers_that_conflict_win[format version-before the commit]",
+        f"{_MEANWHILE}::test_writers_that_conflict_win[format version-before the commit]",
     ),
     Mutation(
         "6",
@@ -106,7 +107,7 @@ MUTATIONS: Final = (
         "compactor/commit/snapshots.py",
         "return rewrite.toBranch(table.view.ref)",
         'return rewrite.toBranch("main")',
-        f"{_GROUPS}::test_a_branch_is_compacted_alone[False]",
+        f"{_SNAPSHOTS}::test_a_branch_is_compacted_alone[False]",
     ),
     Mutation(
         "12",
@@ -139,7 +140,7 @@ MUTATIONS: Final = (
         "compactor/runs/run.py",
         "            carry_statistics(table, committed.landed.snapshot_id, self._tools.right.confirm)\n",
         "            pass\n",
-        f"{_GROUPS}::test_statistics_are_found_after_a_rewrite",
+        f"{_SNAPSHOTS}::test_statistics_are_found_after_a_rewrite",
     ),
     Mutation(
         "13",
@@ -188,7 +189,7 @@ MUTATIONS: Final = (
         "compactor/commit/replace.py",
         "max(FEWEST_ATTEMPTS, 1 + _retries(self.table))\n",
         "1\n",
-        f"{_GROUPS}::test_a_commit_lands_only_on_the_head_it_was_made_for",
+        f"{_SNAPSHOTS}::test_a_commit_lands_only_on_the_head_it_was_made_for",
     ),
     Mutation(
         "15",
@@ -400,7 +401,7 @@ MUTATIONS: Final = (
         "        found = _verified(table, snapshot, changes, summary, self.sleep)\n",
         "        found = _verified(table, snapshot, changes, summary, self.sleep)\n"
         "        table.handle.expireSnapshots().expireOlderThan(1 << 60).cleanExpiredFiles(False).commit()\n",
-        f"{_GROUPS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
+        f"{_SNAPSHOTS}::test_state_that_writers_keep_in_summaries_is_found_as_before",
     ),
     Mutation(
         "15",
@@ -408,7 +409,7 @@ MUTATIONS: Final = (
         "compactor/runs/commit_groups.py",
         "from_head = not head.traced or any(",
         "from_head = any(",
-        "tests/integration/test_table_kinds.py::test_a_history_that_expires_meanwhile_costs_nothing"
+        f"{_MEANWHILE}::test_a_history_that_expires_meanwhile_costs_nothing"
         "[compact_one_and_expire-before the commit-committed1-left1-2]",
     ),
     Mutation(
@@ -417,7 +418,7 @@ MUTATIONS: Final = (
         "compactor/planning/conflicts.py",
         "*(entry._replace(status=Status.DELETED) for entry in removed),",
         "*(entry for entry in ()),",
-        "tests/integration/test_table_kinds.py::test_a_history_that_expires_meanwhile_costs_nothing"
+        f"{_MEANWHILE}::test_a_history_that_expires_meanwhile_costs_nothing"
         "[compact_one_and_expire-before the commit-committed1-left1-2]",
     ),
 )

@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.mutations.mutation import Mutation
 
-_LEDGER: Final = "tests/properties/test_ledger_properties.py"
+_LOOKS: Final = "tests/properties/test_ledger_looks.py"
 _DATABASE: Final = "tests/unit/storage/test_ledger_database.py"
 _INBOX: Final = "tests/unit/streaming/ledger/test_inbox.py"
 _LOOKER: Final = "tests/unit/streaming/ledger/test_looker.py"
@@ -21,7 +21,7 @@ MUTATIONS: Final = (
         "compactor/debt/table_changes.py",
         "return tuple(reversed(new))",
         "return tuple(new[:1])",
-        f"{_LEDGER}::test_a_walk_over_many_commits_takes_as_many_looks_as_the_budget_says",
+        f"{_LOOKS}::test_a_walk_over_many_commits_takes_as_many_looks_as_the_budget_says",
     ),
     Mutation(
         "16",
@@ -29,7 +29,7 @@ MUTATIONS: Final = (
         "compactor/debt/table_changes.py",
         "    while snapshot_id != counted_snapshot_id:",
         "    while not new or snapshot_id != counted_snapshot_id:",
-        f"{_LEDGER}::test_a_commit_to_a_branch_changes_nothing",
+        f"{_LOOKS}::test_a_commit_to_a_branch_changes_nothing",
     ),
     Mutation(
         "16",
@@ -37,7 +37,7 @@ MUTATIONS: Final = (
         "compactor/debt/table_changes.py",
         '            return Gap("history_gap")',
         "            break",
-        f"{_LEDGER}::test_a_walk_and_a_recount_agree_after_every_kind_of_change[back and on-False]",
+        f"{_LOOKS}::test_a_walk_and_a_recount_agree_after_every_kind_of_change[back and on-False]",
     ),
     Mutation(
         "16",

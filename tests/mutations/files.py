@@ -10,6 +10,7 @@ _KINDS: Final = "tests/integration/test_table_kinds.py"
 _METRICS: Final = "tests/unit/rewrite/test_column_metrics.py"
 _ROW_IDS: Final = "tests/unit/iceberg/test_manifests_row_ids.py"
 _SPLICE: Final = "tests/unit/rewrite/test_splice.py"
+_REFUSALS: Final = "tests/unit/rewrite/test_splice_refusals.py"
 _LAYOUTS: Final = f"{_SPLICE}::test_unusual_layouts[first-True-order0-0]"
 _LINEAGE: Final = "tests/unit/rewrite/test_splice_lineage.py"
 _CHECKS: Final = "compactor/rewrite/splice/checks.py"
@@ -109,7 +110,7 @@ LINEAGE: Final = (
         "compactor/planning/engine.py",
         "return given and any(file.entry.first_row_id is None for file in files)",
         "return given and all(file.entry.first_row_id is None for file in files)",
-        "tests/unit/rewrite/test_output_task.py::test_a_file_whose_row_ids_are_unknown_is_not_copied",
+        "tests/unit/rewrite/test_engine_choice.py::test_a_file_whose_row_ids_are_unknown_is_not_copied",
     ),
 )
 
@@ -120,7 +121,7 @@ REFUSED: Final = (
         _CHECKS,
         "if any(footer.schema != footers[0].schema for footer in footers):",
         "if any(len(footer.schema) != len(footers[0].schema) for footer in footers):",
-        f"{_SPLICE}::test_schemas_must_be_identical",
+        f"{_REFUSALS}::test_schemas_must_be_identical",
     ),
     Mutation(
         "18",
@@ -128,7 +129,7 @@ REFUSED: Final = (
         _CHECKS,
         "if any(footer.created_by != first for footer in footers):",
         "if any(footer.created_by.split()[:2] != first.split()[:2] for footer in footers):",
-        f"{_SPLICE}::test_created_by_must_agree",
+        f"{_REFUSALS}::test_created_by_must_agree",
     ),
     Mutation(
         "18",
@@ -136,7 +137,7 @@ REFUSED: Final = (
         _CHECKS,
         "if any(order != orders[0] for order in orders):",
         "if False:",
-        f"{_SPLICE}::test_column_orders_must_agree",
+        f"{_REFUSALS}::test_column_orders_must_agree",
     ),
     Mutation(
         "18",
@@ -144,7 +145,7 @@ REFUSED: Final = (
         _CHECKS,
         "pairs = Counter(pair for pair in footer.key_values if pair[0] not in _MAY_DIFFER)",
         "pairs = Counter[tuple[bytes, bytes | None]]()",
-        f"{_SPLICE}::test_metadata_that_readers_interpret_must_agree",
+        f"{_REFUSALS}::test_metadata_that_readers_interpret_must_agree",
     ),
     Mutation(
         "18",
@@ -152,7 +153,7 @@ REFUSED: Final = (
         _CHECKS,
         "if any(ChunkField.FILE_PATH in chunk.tree.fields for chunk in _chunks(footers)):",
         "if False:",
-        f"{_SPLICE}::test_columns_in_other_files",
+        f"{_REFUSALS}::test_columns_in_other_files",
     ),
     Mutation(
         "18",
@@ -160,7 +161,7 @@ REFUSED: Final = (
         _FOOTER,
         "return any(chunk.is_encrypted for group in self.row_groups for chunk in group.chunks)",
         "return False",
-        f"{_SPLICE}::test_encrypted_columns",
+        f"{_REFUSALS}::test_encrypted_columns",
     ),
     Mutation(
         "18",
@@ -168,7 +169,7 @@ REFUSED: Final = (
         _FOOTER,
         "if {FileField.ENCRYPTION_ALGORITHM, FileField.FOOTER_SIGNING_KEY} & self.tree.fields.keys():",
         "if {FileField.FOOTER_SIGNING_KEY} & self.tree.fields.keys():",
-        f"{_SPLICE}::test_plaintext_footers_of_encrypted_files",
+        f"{_REFUSALS}::test_plaintext_footers_of_encrypted_files",
     ),
     Mutation(
         "18",
@@ -176,7 +177,7 @@ REFUSED: Final = (
         _FOOTER,
         "    if magic == ENCRYPTED_MAGIC:\n",
         "    if False:\n",
-        f"{_SPLICE}::test_encrypted_footers",
+        f"{_REFUSALS}::test_encrypted_footers",
     ),
     Mutation(
         "18",
@@ -184,7 +185,7 @@ REFUSED: Final = (
         _CHECKS,
         "if any(before.end > after.offset for before, after in pairwise(ranges)):",
         "if False:",
-        f"{_SPLICE}::test_chunks_must_lie_in_the_file_and_apart",
+        f"{_REFUSALS}::test_chunks_must_lie_in_the_file_and_apart",
     ),
     Mutation(
         "18",
@@ -192,7 +193,7 @@ REFUSED: Final = (
         _CHECKS,
         "if found and (found[1] is None or tuple(map(int, found.groups())) < _FIRST_SOUND_PARQUET_JAVA):",
         "if found and found[1] is None:",
-        f"{_SPLICE}::test_old_parquet_java_files_stay_apart",
+        f"{_REFUSALS}::test_old_parquet_java_files_stay_apart",
     ),
 )
 

@@ -7,12 +7,13 @@ from typing import Final
 from tests.mutations.mutation import Mutation
 
 _KINDS: Final = "tests/integration/test_table_kinds.py"
+_FILES: Final = "tests/integration/test_table_files.py"
 _ENCODE: Final = "tests/unit/rewrite/test_encode.py"
 _PARTIAL: Final = "tests/unit/rewrite/test_partial_ids.py"
 _PLANNER: Final = "tests/properties/test_planner_properties.py"
 _SETTINGS: Final = "tests/unit/settings/test_settings.py"
-_SHARES: Final = "tests/unit/rewrite/test_output_task.py"
-_SPLICE: Final = "tests/unit/rewrite/test_splice.py"
+_ENGINE: Final = "tests/unit/rewrite/test_engine_choice.py"
+_REFUSALS: Final = "tests/unit/rewrite/test_splice_refusals.py"
 
 MUTATIONS: Final = (
     # --- 7 spec evolution ---
@@ -38,7 +39,7 @@ MUTATIONS: Final = (
         "compactor/iceberg/tables.py",
         "if field.source_id not in columns)",
         "if field.source_id < 0)",
-        f"{_SHARES}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
+        f"{_ENGINE}::test_nobody_rewrites_files_whose_deletes_or_partitions_lost_their_column",
     ),
     # --- 10 name mapping ---
     Mutation(
@@ -47,7 +48,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/splice/checks.py",
         "if limits.require_field_ids and without_id:",
         "if False:",
-        f"{_SPLICE}::test_columns_need_field_ids",
+        f"{_REFUSALS}::test_columns_need_field_ids",
     ),
     Mutation(
         "10",
@@ -88,7 +89,7 @@ MUTATIONS: Final = (
         "compactor/planning/engine.py",
         "(is_sorted(table), Reason.SORTED,",
         "(False, Reason.SORTED,",
-        f"{_SHARES}::test_a_table_with_a_sort_order_is_sorted_anew_not_copied",
+        f"{_ENGINE}::test_a_table_with_a_sort_order_is_sorted_anew_not_copied",
     ),
     Mutation(
         "11",
@@ -96,7 +97,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/tasks/runner.py",
         '"sort-order-id": UNSORTED}',
         '"sort-order-id": files[0].entry.sort_order_id or 1}',
-        f"{_KINDS}::test_copied_row_groups_are_not_labelled_sorted",
+        f"{_FILES}::test_copied_row_groups_are_not_labelled_sorted",
     ),
     Mutation(
         "11",
@@ -104,7 +105,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/tasks/spark_scan.py",
         '"true" if ordered else "false"',
         '"false"',
-        f"{_KINDS}::test_a_sorted_table_stays_sorted",
+        f"{_FILES}::test_a_sorted_table_stays_sorted",
     ),
     Mutation(
         "11",
@@ -112,7 +113,7 @@ MUTATIONS: Final = (
         "compactor/rewrite/tasks/spark_scan.py",
         "            .options(**_unsorted_label(table))\n",
         "",
-        f"{_KINDS}::test_a_sorted_table_stays_sorted",
+        f"{_FILES}::test_a_sorted_table_stays_sorted",
     ),
     # --- 14 encryption ---
     Mutation(
@@ -129,7 +130,7 @@ MUTATIONS: Final = (
         "compactor/planning/engine.py",
         "any(encrypted for _, encrypted in kinds), Reason.ENCRYPTED",
         "False, Reason.ENCRYPTED",
-        f"{_SHARES}::test_the_engine_follows_from_what_manifests_say[encrypted]",
+        f"{_ENGINE}::test_the_engine_follows_from_what_manifests_say[encrypted]",
     ),
     Mutation(
         "14",
@@ -137,7 +138,7 @@ MUTATIONS: Final = (
         "compactor/planning/engine.py",
         'any(delete.file_format not in {"parquet", "puffin"} or delete.encrypted for delete in deletes),',
         'any(delete.file_format not in {"parquet", "puffin"} for delete in deletes),',
-        f"{_SHARES}::test_the_engine_follows_from_what_manifests_say[encrypted deletes]",
+        f"{_ENGINE}::test_the_engine_follows_from_what_manifests_say[encrypted deletes]",
     ),
     # --- defaults ---
     Mutation(

@@ -6,7 +6,7 @@ from typing import Final
 
 from tests.mutations.mutation import Mutation
 
-_GROUPS: Final = "tests/integration/test_commit_groups.py"
+_SNAPSHOTS: Final = "tests/integration/test_commit_snapshots.py"
 _AGAIN: Final = "tests/integration/test_rolled_back_commits.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
 _SETTINGS: Final = "tests/unit/settings/test_settings.py"
@@ -54,7 +54,7 @@ MUTATIONS: Final = (
         "compactor/runs/run.py",
         "rollback_on_conflict=self.rolls_back(table),",
         "rollback_on_conflict=False,",
-        f"{_GROUPS}::test_polaris_is_asked_to_let_writers_win[always-rollback]",
+        f"{_SNAPSHOTS}::test_polaris_is_asked_to_let_writers_win[always-rollback]",
     ),
     Mutation(
         "17",

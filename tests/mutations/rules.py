@@ -95,7 +95,7 @@ RULES: Final = (
         "head settles it. A service that another has replaced commits nothing and deletes no data file. "
         "Our own commits are no reason to work.",
         "The operation is what Iceberg's RewriteFiles says, there is no small way to break it; every run of "
-        "`test_table_kinds.py` looks at it.",
+        "`compact_check.py` looks at it.",
     ),
     Rule(
         "16",

@@ -31,6 +31,8 @@ NOW = 1_900_000_000.0
 """Later than any commit of a test, in seconds since the epoch."""
 SWEEP = Asked(Lane.SWEEP)
 SWITCHED_ON: dict[str, Any] = {"tables": {"include": ["*"]}}
+A = '["a"]'
+"""The partition of category `a`, as `Scene.files` names it."""
 
 
 class CountingIO(PyArrowFileIO):

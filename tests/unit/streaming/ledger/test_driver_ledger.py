@@ -18,9 +18,7 @@ from streaming.ledger.driver_ledger import Around, DriverLedger, state_file
 from streaming.ledger.heard import Heard, HeardLocation
 from streaming.ledger.look_queue import Asked, Lane
 from tests.properties.table_history import NAME
-from tests.unit.streaming.ledger.scene import NOW, PATIENCE_SECONDS, Scene, named, until
-
-A = '["a"]'
+from tests.unit.streaming.ledger.scene import NOW, PATIENCE_SECONDS, A, Scene, named, until
 
 
 class Driving:

@@ -1,4 +1,4 @@
-"""One look at one table: counted, unchanged, missing or unreadable, and what it costs."""
+"""One look at one table: counted or unchanged, what it costs, what is remembered and read ahead."""
 
 from __future__ import annotations
 
@@ -12,35 +12,19 @@ import pytest
 
 from compactor.debt import ledger
 from compactor.errors import RetryError
-from compactor.events import LedgerUpdated, ManifestsRead, TableLooked, TableUnreadable
-from compactor.iceberg.tables import KnownVersion, TableMissingError
-from compactor.locations import plain_path
-from compactor.partitions import PartitionKey
-from compactor.reasons import Reason
+from compactor.events import LedgerUpdated, ManifestsRead, TableLooked
+from compactor.iceberg.tables import KnownVersion
 from compactor.settings.current import CurrentSettings
 from compactor.settings.tree import LimitSettings, Settings
 from compactor.storage.ledger_database import TableState
 from streaming.ledger.board_writer import MOST_BEGUN_ANEW
 from streaming.ledger.look_queue import Asked, Lane
 from streaming.ledger.looker import (
-    FIRST_RETRY_SECONDS,
-    LONGEST_RETRY_SECONDS,
     REMEMBERED_SNAPSHOTS,
     Outcome,
 )
 from tests.properties.table_history import NAME
-from tests.unit.streaming.ledger.scene import Scene, named, reads_since_last_time
-
-A = '["a"]'
-
-
-def damaged(scene: Scene) -> tuple[Path, str]:
-    """Replace the table's metadata file by rubbish; returns the file and what it held."""
-    file = Path(plain_path(scene.history.table.metadata_location))
-    content = file.read_text()
-    file.write_text("{}")
-    return file, content
-
+from tests.unit.streaming.ledger.scene import A, Scene, named, reads_since_last_time
 
 # --- counted ----------------------------------------------------------------------------------------------------------
 
@@ -311,201 +295,7 @@ def test_what_the_catalog_confirmed_is_kept_with_its_time(scene: Scene, monkeypa
     assert asked == [None, KnownVersion(location, None, start), KnownVersion(location, None, start + 100)]
 
 
-# --- missing ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_dropped_table_leaves_the_board_and_its_state(scene: Scene) -> None:
-    scene.history.append_unreal("a", [1])
-    scene.look()
-    assert scene.database.head(NAME.key) is not None
-    scene.board.request(NAME, ["id = 1"])
-    scene.catalog.drop_table("db.t")
-    assert scene.look().outcome is Outcome.MISSING
-    assert scene.board.tables() == ()
-    assert scene.look().outcome is Outcome.MISSING
-    assert scene.board.known() == ()
-    assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
-    assert (scene.looker.is_known(NAME), scene.looker.names.is_missing(NAME)) == (False, True)
-
-
-def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -> None:
-    """A proxy answers 404. The state is counted anew; nothing would bring a request back."""
-    scene.history.append_unreal("a", [1])
-    scene.look()
-    scene.board.request(NAME, ["id = 1"])
-    listed, scene.looker.is_listed = [True], lambda _table: listed[0]
-    scene.catalogs.failure = TableMissingError("404")
-    for _ in range(3):
-        assert scene.look().outcome is Outcome.MISSING
-        assert scene.board.tables() == ()
-    scene.catalogs.failure = None
-    scene.look()
-    assert scene.debt().requested == ("id = 1",)
-    scene.catalogs.failure, listed[0] = TableMissingError("404"), False
-    scene.look()
-    assert scene.board.known() == (NAME,), "it was there at the last look; its listing may be old"
-    scene.look()
-    assert scene.board.known() == ()
-
-
-def test_nothing_is_kept_of_dropped_tables_and_of_those_of_others(scene: Scene) -> None:
-    for forget in (scene.look, lambda: scene.looker.forget(NAME)):
-        scene.catalogs.failure = None
-        scene.look()
-        scene.looker.planned(NAME)
-        scene.catalogs.failure = TableMissingError("dropped")
-        forget()
-        assert (scene.looker._planned, scene.looker._known, scene.looker._failures) == (set(), {}, {})
-
-
-def test_a_table_that_is_created_anew_under_its_name_is_counted_anew(scene: Scene) -> None:
-    scene.history.append_unreal("a", [1, 2])
-    scene.look()
-    scene.history.recreate()
-    scene.history.append_unreal("b", [3])
-    scene.look()
-    assert scene.files() == {'["b"]': 1}
-    assert scene.updates[-1].recount_reason == "table_replaced"
-    assert not scene.looker.names.is_missing(NAME)
-
-
-def test_state_that_cannot_be_deleted_does_not_end_the_look(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.look()
-    scene.catalog.drop_table("db.t")
-
-    def full(_name: str) -> None:
-        raise RetryError("the disk is full")
-
-    monkeypatch.setattr(scene.database, "forget", full)
-    assert scene.look().outcome is Outcome.MISSING
-    assert scene.board.tables() == ()
-
-
-# --- unreadable -------------------------------------------------------------------------------------------------------
-
-
-def test_an_unreadable_table_backs_off_from_15_seconds_to_ten_minutes_until_it_is_readable(scene: Scene) -> None:
-    scene.looker.is_listed = lambda _table: True
-    scene.history.append_unreal("a", [1])
-    file, content = damaged(scene)
-    looks = [scene.look() for _ in range(8)]
-    assert {each.outcome for each in looks} == {Outcome.UNREADABLE}
-    waits = [each.again_after for each in looks]
-    assert waits == [15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
-    assert (waits[0], waits[-1]) == (FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
-    assert "cannot be loaded" in str(scene.debt().stale)
-    (told, *_) = (event for event in scene.published if isinstance(event, TableUnreadable))
-    assert (told.table, told.reason, told.message) == (NAME, Reason.TABLE_UNREADABLE, scene.debt().stale)
-    file.write_text(content)
-    assert scene.look().outcome is Outcome.COUNTED
-    assert (scene.debt().stale, scene.files()) == (None, {A: 1})
-    damaged(scene)
-    scene.looker._known.clear()
-    assert scene.look().again_after == FIRST_RETRY_SECONDS
-
-
-def test_a_manifest_list_that_cannot_be_read_makes_the_table_stale(scene: Scene) -> None:
-    scene.history.append_unreal("a", [1])
-    scene.look()
-    scene.history.append_unreal("a", [1])
-    head = scene.history.table.current_snapshot()
-    assert head is not None
-    Path(plain_path(head.manifest_list)).unlink()
-    looked = scene.look(asked=Asked(Lane.EVENT, scene.now - 5))
-    assert (looked.outcome, looked.error is not None) == (Outcome.UNREADABLE, True)
-    assert (scene.files(), scene.debt().waiting_since) == ({A: 1}, scene.now - 5)
-
-
-def test_an_unexpected_error_is_published_and_ends_only_this_look(scene: Scene) -> None:
-    scene.catalogs.failure = ValueError("a bug")
-    looked = scene.look()
-    assert looked.outcome is Outcome.UNREADABLE
-    (told,) = (event for event in scene.published if isinstance(event, TableUnreadable))
-    assert (told.reason, told.message) == (Reason.UNEXPECTED, "ValueError: a bug")
-
-
-def test_a_full_disk_costs_no_count(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene.history.append_unreal("a", [1])
-    save = scene.database.save
-
-    def full(*_: object, **__: object) -> None:
-        raise RetryError("the disk is full", reason=Reason.NO_SPACE)
-
-    monkeypatch.setattr(scene.database, "save", full)
-    for _ in range(2):  # a look that found no state of its own counts again, although nothing has changed
-        assert scene.look().outcome is Outcome.COUNTED
-        assert (scene.files(), scene.debt().stale, scene.looker.unsaved) == ({A: 1}, None, "the disk is full")
-    scene.history.append_unreal("b", [1, 1])
-    assert scene.look().outcome is Outcome.COUNTED
-    assert scene.debt().total.data_files == 3
-    monkeypatch.setattr(scene.database, "save", save)
-    assert scene.look().outcome is Outcome.COUNTED
-    assert (scene.debt().total.data_files, scene.looker.unsaved) == (3, "")
-    assert scene.look().outcome is Outcome.UNCHANGED
-
-
-def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would start from zero with each look."""
-    for _ in range(3):
-        scene.history.append_unreal("a", [1])
-    monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
-
-    def full(*_: object, **__: object) -> None:
-        raise RetryError("the disk is full", reason=Reason.NO_SPACE)
-
-    monkeypatch.setattr(scene.database, "save", full)
-    looked = scene.look()
-    assert (looked.outcome, looked.again_after) == (Outcome.UNREADABLE, 15.0)
-
-
 # --- what is remembered -----------------------------------------------------------------------------------------------
-
-
-FLIPS = {
-    "a byte of the counts": "UPDATE slots SET packed = CAST(substr(packed, 1, length(packed) - 1) || x'ff' AS BLOB)",
-    "counts that are text": "UPDATE slots SET packed = CAST('text' AS TEXT)",
-    "counts that are cut": "UPDATE slots SET packed = substr(packed, 1, 9)",
-    "a bracket of the head": "UPDATE heads SET head = substr(head, 2)",
-    "a byte of the head": "UPDATE heads SET head = CAST(x'ff' || substr(head, 2) AS TEXT)",
-    "a key of the head": "UPDATE heads SET head = replace(head, 'drift', 'drifu')",
-    "a head without keys": "UPDATE heads SET head = '[]'",
-}
-
-
-@pytest.mark.parametrize("damage", FLIPS)
-@pytest.mark.parametrize("commits", [False, True])
-def test_saved_counts_that_are_damaged_on_disk_are_counted_again(scene: Scene, damage: str, *, commits: bool) -> None:
-    """SQLite checks no content, so it reads a changed byte as if that had been saved."""
-    scene.history.append_unreal("a", [1, 2])
-    scene.look()
-    with scene.database._connection as connection:
-        connection.execute(FLIPS[damage])
-    scene.restart()
-    if commits:
-        scene.history.append_unreal("a", [3])
-    assert (scene.look().outcome, scene.look().outcome) == (Outcome.UNREADABLE, Outcome.COUNTED)
-    (event,) = (event for event in scene.published if isinstance(event, TableUnreadable))
-    assert event.reason is Reason.STATE_UNREADABLE
-    assert scene.files() == {A: 3 if commits else 2}
-    assert (scene.debt().stale, scene.updates[-1].recount_reason) == (None, "first_sight")
-    scene.restart()
-    assert scene.look().outcome is Outcome.COUNTED
-    assert scene.updates[-1].recount_reason is None
-
-
-def test_a_judgement_of_damaged_counts_is_a_look_that_heals_them(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streaming.ledger.board_writer.KEPT_OF_A_SLOT", 1)
-    slot = ledger.slot_of(PartitionKey(0, A))
-    b = next(name for name in map(str, range(9_999)) if ledger.slot_of(PartitionKey(0, f'["{name}"]')) == slot)
-    for partition in ("a", b):
-        scene.history.append_unreal(partition, [1, 2])
-    scene.look()
-    assert scene.debt().others.partitions
-    with scene.database._connection as connection:
-        connection.execute(FLIPS["a byte of the counts"])
-    assert not scene.looker.judge(NAME)
-    assert [scene.look().outcome for _ in range(2)] == [Outcome.UNREADABLE, Outcome.COUNTED]
-    assert scene.looker.judge(NAME)
 
 
 def test_only_the_newest_snapshots_are_remembered(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -526,17 +316,6 @@ def test_a_snapshot_that_was_rolled_back_is_news_when_main_returns_to_it(scene: 
     scene.history.table.manage_snapshots().set_current_snapshot(first).commit()
     scene.look()
     assert [scene.looker.has_seen(NAME, each, 0.0) for each in (first, second)] == [True, False]
-
-
-def test_a_table_of_another_service_is_forgotten_but_its_state_stays(scene: Scene) -> None:
-    scene.history.append_unreal("a", [1])
-    scene.look()
-    scene.looker.forget(NAME)
-    assert (scene.board.tables(), scene.looker.is_known(NAME)) == ((), False)
-    scene.history.append_unreal("a", [1])
-    scene.look()
-    assert scene.files() == {A: 2}
-    assert scene.updates[-1].recount_reason is None
 
 
 # --- reading ahead ----------------------------------------------------------------------------------------------------

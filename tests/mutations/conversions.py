@@ -1,0 +1,96 @@
+"""Converted equality deletes: which positions take their place, and what a commit beside them must not lose."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.mutations.mutation import Mutation
+
+_SEARCH: Final = "tests/unit/rewrite/test_key_search.py"
+_CONVERSION: Final = "tests/integration/test_conversion.py"
+
+MUTATIONS: Final = (
+    Mutation(
+        "converted",
+        "a new vector forgets the positions of another commit's",
+        "compactor/runs/convert.py",
+        "rows[path] |= BitMap64(positions)",
+        "rows[path] |= BitMap64()",
+        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-commit_beside_others-True]",
+    ),
+    Mutation(
+        "converted",
+        "a new vector forgets the positions of the one that it replaces",
+        "compactor/runs/convert.py",
+        "rows[path] |= BitMap64.deserialize(found.by_position[path])",
+        "rows[path] |= BitMap64()",
+        f"{_CONVERSION}::test_equality_deletes_become_positions[3-]",
+    ),
+    Mutation(
+        "converted",
+        "the commit does not notice what was committed after its check",
+        "compactor/runs/convert.py",
+        "compared=now.snapshot.snapshot_id if now.snapshot else None,",
+        "compared=None,",
+        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-commit_replacements-False]",
+    ),
+    Mutation(
+        "converted",
+        "the commit is made for a head that came after the check",
+        "compactor/commit/replace.py",
+        "if parent != compared:",
+        "if False:",
+        f"{_CONVERSION}::test_a_position_delete_of_the_same_files_meanwhile[3-_rewrite_files-False]",
+    ),
+    Mutation(
+        "converted",
+        "a rewrite overlooks a conversion by another process that came after the check",
+        "compactor/commit/replace.py",
+        "if any(each.operation() == REPLACE and",
+        "if any(False and",
+        f"{_CONVERSION}::test_a_rewrite_follows_the_deletes_that_a_conversion_moves_meanwhile[3]",
+    ),
+    Mutation(
+        "converted",
+        "equality deletes that nobody can compare are removed",
+        "compactor/planning/conversion.py",
+        "why = not_compared(schema, delete.equality_ids) or _not_parquet(delete)",
+        "why = _not_parquet(delete)",
+        f"{_CONVERSION}::test_deletes_that_nobody_can_compare_stay_and_the_others_are_converted",
+    ),
+    Mutation(
+        "converted",
+        "a bloom filter is believed that does not know the values of its column",
+        "compactor/rewrite/deletes/key_search.py",
+        "if bloom is None or not all(bloom.may_hold(chunk.physical_type, [each]) for each in known):",
+        "if bloom is None:",
+        f"{_SEARCH}::test_a_filter_that_does_not_know_the_values_that_are_there_is_not_trusted",
+    ),
+    Mutation(
+        "converted",
+        "row groups are skipped by the statistics of another column with the same path",
+        "compactor/rewrite/deletes/key_ranges.py",
+        "            chunk = group.column(leaf)\n",
+        "            path = group.column(leaf).path_in_schema\n"
+        "            every = [group.column(index) for index in range(group.num_columns)]\n"
+        "            chunk = next(each for each in reversed(every) if each.path_in_schema == path)\n",
+        f"{_SEARCH}::test_statistics_of_a_column_with_the_same_path_do_not_count[a.b-False]",
+    ),
+    Mutation(
+        "converted",
+        "values are looked for in another block of the bloom filter",
+        "compactor/rewrite/parquet/bloom_filter.py",
+        "((digest >> 32) * len(self.words)) >> 32",
+        "((digest & 0xFFFFFFFF) * len(self.words)) >> 32",
+        "tests/unit/rewrite/test_bloom_filter.py::test_a_filter_knows_every_value_and_few_others",
+    ),
+    Mutation(
+        "converted",
+        "a lock that is taken while the commit waits for a writer is not seen",
+        "compactor/runs/run.py",
+        "after_writer=held.after_writer))\n            hold.until_unlocked()",
+        "after_writer=held.after_writer))",
+        "tests/integration/test_flink_locks.py"
+        "::test_a_lock_that_is_taken_while_a_rewrite_waits_for_a_writer_is_respected",
+    ),
+)

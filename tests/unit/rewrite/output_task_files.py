@@ -1,0 +1,118 @@
+"""Inputs of one output task, with and without deletes and row lineage, and the output that is written of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyiceberg.schema import Schema
+from pyiceberg.types import LongType, NestedField, StringType
+
+from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.deletes.position_deletes import DeleteFile
+from compactor.rewrite.encode.encode import EncodeTask, encode
+from compactor.rewrite.encode.writer import EncodedFile
+from compactor.rewrite.splice.checks import SpliceLimits
+from compactor.rewrite.splice.lineage_chunks import RowLineage
+from compactor.rewrite.splice.splice import SpliceInput
+from compactor.rewrite.tasks.output_task import (
+    SpliceTask,
+    TaskInput,
+    TaskResult,
+    run_task,
+)
+
+SCHEMA = Schema(NestedField(1, "id", LongType(), required=False), NestedField(2, "s", StringType(), required=False))
+ARROW = pa.schema(
+    [
+        pa.field("id", pa.int64(), metadata={b"PARQUET:field_id": b"1"}),
+        pa.field("s", pa.string(), metadata={b"PARQUET:field_id": b"2"}),
+    ]
+)
+DELETES = pa.schema(
+    [
+        pa.field("file_path", pa.string(), False, metadata={b"PARQUET:field_id": b"2147483546"}),
+        pa.field("pos", pa.int64(), False, metadata={b"PARQUET:field_id": b"2147483545"}),
+    ]
+)
+LARGE = 4000  # rows of a file that is worth keeping
+LIMITS = SpliceLimits(min_row_group_bytes=8000, min_chunk_bytes=0, max_footer_fraction=10)
+
+
+class Files:
+    """Inputs of one output task, in arrival order."""
+
+    def __init__(self, folder: Path, *, lineage: bool = False) -> None:
+        self.folder = folder
+        self.lineage = lineage
+        self.most_carried = 0.0
+        self.inputs: list[EncodeInput] = []
+        self.rows: list[int] = []
+
+    def add(self, rows: int, *, encoded: bool = False, first_row_id: int | None = None) -> EncodeInput:
+        first, number = len(self.rows), len(self.inputs)
+        self.rows += range(first, first + rows)
+        path = self.folder / f"{number}.parquet"
+        ids = list(range(first, first + rows))
+        table = pa.table({"id": ids, "s": [f"text {value * 7919}" for value in ids]}, schema=ARROW)
+        pq.write_table(table, path, compression="none", use_dictionary=False)
+        made = EncodeInput(f"file://{path}", path.stat().st_size, rows, number + 1, first_row_id)
+        if encoded:
+            task = self.encode([made], f"file://{self.folder}/{number}-encoded.parquet")
+            written = encode(task)
+            assert isinstance(written, EncodedFile)
+            made = replace(made, location=task.output, size=written.size)
+        self.inputs.append(made)
+        return made
+
+    def delete(self, number: int, positions: list[int]) -> None:
+        path = self.folder / f"{number}-deletes.parquet"
+        location = self.inputs[number].location
+        pq.write_table(pa.table({"file_path": [location] * len(positions), "pos": positions}, schema=DELETES), path)
+        before = sum(each.records for each in self.inputs[:number])
+        for position in positions:
+            self.rows.remove(before + position)
+        self.inputs[number] = replace(
+            self.inputs[number], position_deletes=(DeleteFile(f"file://{path}", path.stat().st_size),)
+        )
+
+    def encode(self, inputs: list[EncodeInput], output: str) -> EncodeTask:
+        return EncodeTask(
+            tuple(inputs),
+            output,
+            SCHEMA.model_dump_json(),
+            properties=(("write.parquet.compression-codec", "uncompressed"),),
+            format_version=3 if self.lineage else 2,
+            keep_row_lineage=self.lineage,
+        )
+
+    def work(self) -> TaskInput:
+        output = f"file://{self.folder}/output.parquet"
+        splice = SpliceTask(
+            tuple(
+                SpliceInput(
+                    each.location,
+                    each.size,
+                    RowLineage(each.first_row_id, each.data_sequence_number) if self.lineage else None,
+                )
+                for each in self.inputs
+            ),
+            tuple(self.inputs),
+            output,
+            self.most_carried,
+            LIMITS,
+            (),
+        )
+        return TaskInput(splice, self.encode(self.inputs, output), f"file://{self.folder}/aside.parquet")
+
+    def write(self) -> TaskResult:
+        written = run_task(self.work())
+        assert isinstance(written, TaskResult)
+        assert not (self.folder / "aside.parquet").exists()
+        return written
+
+    @property
+    def output(self) -> pa.Table:
+        return pq.ParquetFile(self.folder / "output.parquet").read()

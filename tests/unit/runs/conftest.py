@@ -1,0 +1,19 @@
+"""A dispatcher of two lanes for each test that asks for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.runs.dispatcher_bench import PATIENCE, Bench
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench(lanes=2)
+    made.dispatcher.start()
+    yield made
+    for name in list(made.running):
+        made.end(name)
+    assert made.dispatcher.stop(PATIENCE)

@@ -1,0 +1,239 @@
+"""Looks at tables that are missing, given away or unreadable, or whose saved counts are damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from compactor.debt import ledger
+from compactor.errors import RetryError
+from compactor.events import TableUnreadable
+from compactor.iceberg.tables import TableMissingError
+from compactor.locations import plain_path
+from compactor.partitions import PartitionKey
+from compactor.reasons import Reason
+from streaming.ledger.look_queue import Asked, Lane
+from streaming.ledger.looker import (
+    FIRST_RETRY_SECONDS,
+    LONGEST_RETRY_SECONDS,
+    Outcome,
+)
+from tests.properties.table_history import NAME
+from tests.unit.streaming.ledger.scene import A, Scene
+
+
+def damaged(scene: Scene) -> tuple[Path, str]:
+    """Replace the table's metadata file by rubbish; returns the file and what it held."""
+    file = Path(plain_path(scene.history.table.metadata_location))
+    content = file.read_text()
+    file.write_text("{}")
+    return file, content
+
+
+# --- missing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_dropped_table_leaves_the_board_and_its_state(scene: Scene) -> None:
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    assert scene.database.head(NAME.key) is not None
+    scene.board.request(NAME, ["id = 1"])
+    scene.catalog.drop_table("db.t")
+    assert scene.look().outcome is Outcome.MISSING
+    assert scene.board.tables() == ()
+    assert scene.look().outcome is Outcome.MISSING
+    assert scene.board.known() == ()
+    assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
+    assert (scene.looker.is_known(NAME), scene.looker.names.is_missing(NAME)) == (False, True)
+
+
+def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -> None:
+    """A proxy answers 404. The state is counted anew; nothing would bring a request back."""
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    scene.board.request(NAME, ["id = 1"])
+    listed, scene.looker.is_listed = [True], lambda _table: listed[0]
+    scene.catalogs.failure = TableMissingError("404")
+    for _ in range(3):
+        assert scene.look().outcome is Outcome.MISSING
+        assert scene.board.tables() == ()
+    scene.catalogs.failure = None
+    scene.look()
+    assert scene.debt().requested == ("id = 1",)
+    scene.catalogs.failure, listed[0] = TableMissingError("404"), False
+    scene.look()
+    assert scene.board.known() == (NAME,), "it was there at the last look; its listing may be old"
+    scene.look()
+    assert scene.board.known() == ()
+
+
+def test_nothing_is_kept_of_dropped_tables_and_of_those_of_others(scene: Scene) -> None:
+    for forget in (scene.look, lambda: scene.looker.forget(NAME)):
+        scene.catalogs.failure = None
+        scene.look()
+        scene.looker.planned(NAME)
+        scene.catalogs.failure = TableMissingError("dropped")
+        forget()
+        assert (scene.looker._planned, scene.looker._known, scene.looker._failures) == (set(), {}, {})
+
+
+def test_a_table_that_is_created_anew_under_its_name_is_counted_anew(scene: Scene) -> None:
+    scene.history.append_unreal("a", [1, 2])
+    scene.look()
+    scene.history.recreate()
+    scene.history.append_unreal("b", [3])
+    scene.look()
+    assert scene.files() == {'["b"]': 1}
+    assert scene.updates[-1].recount_reason == "table_replaced"
+    assert not scene.looker.names.is_missing(NAME)
+
+
+def test_state_that_cannot_be_deleted_does_not_end_the_look(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.look()
+    scene.catalog.drop_table("db.t")
+
+    def full(_name: str) -> None:
+        raise RetryError("the disk is full")
+
+    monkeypatch.setattr(scene.database, "forget", full)
+    assert scene.look().outcome is Outcome.MISSING
+    assert scene.board.tables() == ()
+
+
+# --- unreadable -------------------------------------------------------------------------------------------------------
+
+
+def test_an_unreadable_table_backs_off_from_15_seconds_to_ten_minutes_until_it_is_readable(scene: Scene) -> None:
+    scene.looker.is_listed = lambda _table: True
+    scene.history.append_unreal("a", [1])
+    file, content = damaged(scene)
+    looks = [scene.look() for _ in range(8)]
+    assert {each.outcome for each in looks} == {Outcome.UNREADABLE}
+    waits = [each.again_after for each in looks]
+    assert waits == [15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+    assert (waits[0], waits[-1]) == (FIRST_RETRY_SECONDS, LONGEST_RETRY_SECONDS)
+    assert "cannot be loaded" in str(scene.debt().stale)
+    (told, *_) = (event for event in scene.published if isinstance(event, TableUnreadable))
+    assert (told.table, told.reason, told.message) == (NAME, Reason.TABLE_UNREADABLE, scene.debt().stale)
+    file.write_text(content)
+    assert scene.look().outcome is Outcome.COUNTED
+    assert (scene.debt().stale, scene.files()) == (None, {A: 1})
+    damaged(scene)
+    scene.looker._known.clear()
+    assert scene.look().again_after == FIRST_RETRY_SECONDS
+
+
+def test_a_manifest_list_that_cannot_be_read_makes_the_table_stale(scene: Scene) -> None:
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    scene.history.append_unreal("a", [1])
+    head = scene.history.table.current_snapshot()
+    assert head is not None
+    Path(plain_path(head.manifest_list)).unlink()
+    looked = scene.look(asked=Asked(Lane.EVENT, scene.now - 5))
+    assert (looked.outcome, looked.error is not None) == (Outcome.UNREADABLE, True)
+    assert (scene.files(), scene.debt().waiting_since) == ({A: 1}, scene.now - 5)
+
+
+def test_an_unexpected_error_is_published_and_ends_only_this_look(scene: Scene) -> None:
+    scene.catalogs.failure = ValueError("a bug")
+    looked = scene.look()
+    assert looked.outcome is Outcome.UNREADABLE
+    (told,) = (event for event in scene.published if isinstance(event, TableUnreadable))
+    assert (told.reason, told.message) == (Reason.UNEXPECTED, "ValueError: a bug")
+
+
+def test_a_full_disk_costs_no_count(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.history.append_unreal("a", [1])
+    save = scene.database.save
+
+    def full(*_: object, **__: object) -> None:
+        raise RetryError("the disk is full", reason=Reason.NO_SPACE)
+
+    monkeypatch.setattr(scene.database, "save", full)
+    for _ in range(2):  # a look that found no state of its own counts again, although nothing has changed
+        assert scene.look().outcome is Outcome.COUNTED
+        assert (scene.files(), scene.debt().stale, scene.looker.unsaved) == ({A: 1}, None, "the disk is full")
+    scene.history.append_unreal("b", [1, 1])
+    assert scene.look().outcome is Outcome.COUNTED
+    assert scene.debt().total.data_files == 3
+    monkeypatch.setattr(scene.database, "save", save)
+    assert scene.look().outcome is Outcome.COUNTED
+    assert (scene.debt().total.data_files, scene.looker.unsaved) == (3, "")
+    assert scene.look().outcome is Outcome.UNCHANGED
+
+
+def test_a_long_count_that_cannot_be_saved_backs_off(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would start from zero with each look."""
+    for _ in range(3):
+        scene.history.append_unreal("a", [1])
+    monkeypatch.setattr("compactor.debt.ledger.FILES_PER_LOOK", 1)
+
+    def full(*_: object, **__: object) -> None:
+        raise RetryError("the disk is full", reason=Reason.NO_SPACE)
+
+    monkeypatch.setattr(scene.database, "save", full)
+    looked = scene.look()
+    assert (looked.outcome, looked.again_after) == (Outcome.UNREADABLE, 15.0)
+
+
+# --- saved counts -----------------------------------------------------------------------------------------------------
+
+
+FLIPS = {
+    "a byte of the counts": "UPDATE slots SET packed = CAST(substr(packed, 1, length(packed) - 1) || x'ff' AS BLOB)",
+    "counts that are text": "UPDATE slots SET packed = CAST('text' AS TEXT)",
+    "counts that are cut": "UPDATE slots SET packed = substr(packed, 1, 9)",
+    "a bracket of the head": "UPDATE heads SET head = substr(head, 2)",
+    "a byte of the head": "UPDATE heads SET head = CAST(x'ff' || substr(head, 2) AS TEXT)",
+    "a key of the head": "UPDATE heads SET head = replace(head, 'drift', 'drifu')",
+    "a head without keys": "UPDATE heads SET head = '[]'",
+}
+
+
+@pytest.mark.parametrize("damage", FLIPS)
+@pytest.mark.parametrize("commits", [False, True])
+def test_saved_counts_that_are_damaged_on_disk_are_counted_again(scene: Scene, damage: str, *, commits: bool) -> None:
+    """SQLite checks no content, so it reads a changed byte as if that had been saved."""
+    scene.history.append_unreal("a", [1, 2])
+    scene.look()
+    with scene.database._connection as connection:
+        connection.execute(FLIPS[damage])
+    scene.restart()
+    if commits:
+        scene.history.append_unreal("a", [3])
+    assert (scene.look().outcome, scene.look().outcome) == (Outcome.UNREADABLE, Outcome.COUNTED)
+    (event,) = (event for event in scene.published if isinstance(event, TableUnreadable))
+    assert event.reason is Reason.STATE_UNREADABLE
+    assert scene.files() == {A: 3 if commits else 2}
+    assert (scene.debt().stale, scene.updates[-1].recount_reason) == (None, "first_sight")
+    scene.restart()
+    assert scene.look().outcome is Outcome.COUNTED
+    assert scene.updates[-1].recount_reason is None
+
+
+def test_a_judgement_of_damaged_counts_is_a_look_that_heals_them(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streaming.ledger.board_writer.KEPT_OF_A_SLOT", 1)
+    slot = ledger.slot_of(PartitionKey(0, A))
+    b = next(name for name in map(str, range(9_999)) if ledger.slot_of(PartitionKey(0, f'["{name}"]')) == slot)
+    for partition in ("a", b):
+        scene.history.append_unreal(partition, [1, 2])
+    scene.look()
+    assert scene.debt().others.partitions
+    with scene.database._connection as connection:
+        connection.execute(FLIPS["a byte of the counts"])
+    assert not scene.looker.judge(NAME)
+    assert [scene.look().outcome for _ in range(2)] == [Outcome.UNREADABLE, Outcome.COUNTED]
+    assert scene.looker.judge(NAME)
+
+
+def test_a_table_of_another_service_is_forgotten_but_its_state_stays(scene: Scene) -> None:
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    scene.looker.forget(NAME)
+    assert (scene.board.tables(), scene.looker.is_known(NAME)) == ((), False)
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    assert scene.files() == {A: 2}
+    assert scene.updates[-1].recount_reason is None
