@@ -72,7 +72,8 @@ class CommitSummary:
     """The properties that a commit adds to its snapshot's summary.
 
     `part`: "2/3" is the second of three commits; a long run makes several. `rollback_on_conflict`: when a writer's
-    commit conflicts with this snapshot, Apache Polaris rolls the snapshot back instead of failing the writer.
+    commit conflicts with this snapshot, Apache Polaris rolls the snapshot back instead of failing the writer (not on
+    tables of format version 3).
     `deployment`: the id of the deployment; empty: none.
     """
 

@@ -6,29 +6,32 @@ way; the longer that is ago, the more likely the next one has begun. So a rewrit
 one that is expected later than it may wait: that writer has hardly begun.
 
 A writer that keeps a schedule and is behind it (its catalog or store did not answer, its cluster was busy) begins the
-next commit at once: it commits late, and then early until it has caught up. Right after such a commit is no good time,
-and a rewrite waits for one that comes in time.
+next statement at once: it commits late, and then early until it has caught up. Right after such a commit is no good
+time, and a rewrite waits for the next one.
 
-Before the first row-level commit nothing tells that such a writer is under way. A table whose properties say how its
-rows are changed will have one: until then, a rewrite follows any commit of another writer.
+Before the first row-level commit nothing tells that such a writer is under way. A new table whose properties say how
+its rows are changed will have one: until then, a rewrite follows any commit of a writer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import islice, pairwise, takewhile
 from typing import Final
 
 from pyiceberg.table.snapshots import Operation, Snapshot
 
 from compactor.iceberg.other_compactors import RUN_ID
 
-LOOKED_AT: Final = 64
-"""Newest snapshots of the branch that are looked at."""
+LOOKED_AT: Final = 512
+"""Newest snapshots of the branch that are looked at: a writer that only appends may commit far more often."""
+NEW: Final = 64
+"""A table is new as long as it has fewer snapshots, its first one among them."""
 AFTER_FIRST: Final = 20.0
 """The fewest seconds that are assumed between the first row-level commit and the second, which may be under way."""
-MOST: Final = 9
+GAPS: Final = 32
+"""Times between two commits that are looked at: a writer that catches up after faults still shows its schedule."""
 JUST_COMMITTED: Final = 0.15
 """Fraction of the usual time between two commits during which the next writer has hardly begun. A commit of ours takes
 a second or more, and the next statement may take most of the time.
@@ -45,11 +48,21 @@ INTERRUPTED: Final = 60.0
 """The rhythm has not ended before so many seconds: a frequent writer is interrupted for longer than `ENDED` usual times
 when a store or a node fails, and goes on with what it had begun.
 """
-EARLY: Final = 0.6
-LATE: Final = 1.5
-"""A commit is in time between so many times the usual time."""
-SCHEDULED: Final = 0.5
-"""Smallest share of commits in time of a writer that keeps a schedule: of one that does not, a quarter is by chance."""
+IN_TIME: Final = (0.9, 1.25)
+"""A commit is in time if it comes between so many times the usual time after the one before. Commits vary less; one of
+a writer that catches up comes as soon as its statement is done.
+"""
+OVERDUE: Final = 1.5
+SELDOM: Final = 0.25
+"""Of a writer that keeps a schedule, at most this share of commits comes later than `OVERDUE` times the usual time: of
+one whose commits come at random, a third does.
+"""
+FEWEST: Final = 4
+"""Times between two commits that a schedule is told from."""
+SLOWER: Final = 3
+"""So many late commits in a row are a new schedule."""
+IDLE: Final = 0.5
+"""Fraction of the usual time in which a writer that is in time has no statement under way."""
 UPSERTS: Final = "added-equality-delete-files"
 """In the summary of writers that delete by value: they read no file, and no rewrite makes them fail."""
 MODES: Final = ("write.merge.mode", "write.update.mode", "write.delete.mode")
@@ -58,12 +71,12 @@ MODES: Final = ("write.merge.mode", "write.update.mode", "write.delete.mode")
 
 @dataclass(frozen=True)
 class Rhythm:
-    """Row-level commits of other writers.
+    """Commits of other writers.
 
     Attributes:
         last: When the last one was, in seconds since the epoch.
         every: The usual seconds between two; after the only one, an assumption.
-        behind: The last one came late, or early after a late one, and the next one may begin at once.
+        behind: Its writer is so late that the next statement may begin at once.
         announced: No row-level commit has come yet; these are other commits of a table that will have some.
     """
 
@@ -99,10 +112,16 @@ def writers_rhythm(snapshots: Iterable[Snapshot], properties: Mapping[str, str])
     """
     newest = list(islice(snapshots, LOOKED_AT))
     rhythm = rhythm_of(newest)
-    if rhythm is None and any(mode in properties for mode in MODES) and sum(map(by_others, newest)) > 1:
-        any_commits = rhythm_of(newest, by_others)
-        return any_commits and replace(any_commits, announced=True)
-    return rhythm
+    if rhythm is not None or not any(mode in properties for mode in MODES):
+        return rhythm
+    is_new = len(newest) < NEW and newest[-1].parent_snapshot_id is None if newest else False
+    any_commits = rhythm_of(newest, _writes) if is_new and sum(map(_writes, newest)) > 1 else None
+    return any_commits and replace(any_commits, behind=False, announced=True)
+
+
+def _writes(snapshot: Snapshot) -> bool:
+    summary = snapshot.summary
+    return by_others(snapshot) and (summary is None or summary.operation is not Operation.REPLACE)
 
 
 def rhythm_of(snapshots: Iterable[Snapshot], counts: Callable[[Snapshot], bool] = deletes_rows) -> Rhythm | None:
@@ -111,15 +130,29 @@ def rhythm_of(snapshots: Iterable[Snapshot], counts: Callable[[Snapshot], bool] 
     `snapshots` come newest first.
     """
     looked_at = list(islice(snapshots, LOOKED_AT))
-    times = [each.timestamp_ms / 1000 for each in looked_at if counts(each)][:MOST]
+    times = [each.timestamp_ms / 1000 for each in looked_at if counts(each)][: GAPS + 1]
     if not times:
         return None
     gaps = [max(0.0, newer - older) for newer, older in pairwise(times)]
     if not gaps:  # none came in all the time before this one: the next one comes no sooner
         gaps = [max(AFTER_FIRST, times[0] - looked_at[-1].timestamp_ms / 1000)]
     usual = sorted(gaps)[len(gaps) // 2]
-    in_time = [EARLY * usual <= gap <= LATE * usual for gap in gaps]
-    return Rhythm(times[0], usual, behind=not in_time[0] and sum(in_time) >= SCHEDULED * len(gaps))
+    return Rhythm(times[0], usual, _is_behind(gaps, usual))
+
+
+def _is_behind(gaps: Sequence[float], usual: float) -> bool:
+    """Whether the writer is so late that its next statement begins at once. `gaps` in seconds, the newest first.
+
+    It was in time at its last commit in time. How much the commits since then came late and early, in all, is how late
+    it is now.
+    """
+    if len(gaps) < FEWEST or sum(gap > OVERDUE * usual for gap in gaps) > SELDOM * len(gaps):
+        return False  # no schedule is known
+    early, late = (factor * usual for factor in IN_TIME)
+    since = list(takewhile(lambda gap: not early <= gap <= late, gaps))
+    if len(since) >= SLOWER and min(since[:SLOWER]) > late:
+        return False
+    return sum(gap - usual for gap in since) > max(0.0, IDLE * usual - SHORTEST_MOMENT)
 
 
 def wait_until(rhythm: Rhythm | None, now: float, most_seconds: float, silent: float = 0.0) -> float | None:
@@ -132,7 +165,7 @@ def wait_until(rhythm: Rhythm | None, now: float, most_seconds: float, silent: f
         return None
     behind = rhythm.behind or silent > 0
     hardly_begun = not behind and now - rhythm.last <= JUST_COMMITTED * rhythm.every
-    due, ends = rhythm.last + rhythm.every, rhythm.ends + silent
+    due, ends = rhythm.last + (0 if rhythm.behind else rhythm.every), rhythm.ends + silent
     if hardly_begun or now > ends or due - now > most_seconds:
         return None
     return min(now + most_seconds, ends)
@@ -140,7 +173,7 @@ def wait_until(rhythm: Rhythm | None, now: float, most_seconds: float, silent: f
 
 def good_until(rhythm: Rhythm | None, now: float) -> float | None:
     """Until when to send a commit that is not held any longer; None: at any time, as it follows no commit."""
-    if rhythm is None:
+    if rhythm is None or rhythm.announced:
         return None
     ends = rhythm.last + max(MOMENT * rhythm.every, SHORTEST_MOMENT)
     return ends if now <= ends else None

@@ -143,7 +143,7 @@ class CommitSettings(Section):
         description="Ask Apache Polaris, by a snapshot property, to roll back a rewrite instead of failing a writer "
         "that conflicts with it. `auto`: for tables of format version 1 and 2 in REST catalogs whose uri ends with "
         "/api/catalog. On tables of version 3, Polaris up to 1.7 would refuse the writer's commit, also an append "
-        "(`first-row-id is behind`, status 400): `always` asks there too, for a catalog that does not.",
+        "(`first-row-id is behind`, status 400): `always` asks there too: only for a catalog that does not refuse.",
     )
 
     def rolls_back(self, *, is_polaris: bool, row_lineage: bool) -> bool:

@@ -93,7 +93,7 @@ class Race:
             append(self.lake, self.table)
             thread.join(60)
         finally:
-            self.faulty.honours_rollback = False
+            self.faulty.honours_rollback, self.faulty.on_v3 = False, OnV3.REFUSES_THE_WRITER
         self.lake.sql(f"REFRESH TABLE lake.{self.table}")
         assert self.faulty.rolled_back - before == 1
         (result,) = results

@@ -100,8 +100,8 @@ MUTATIONS: Final = (
         "17",
         "a rewrite follows a commit that comes early, of a writer that has not caught up yet",
         "compactor/planning/commit_timing.py",
-        "EARLY * usual <= gap <=",
-        "0 <= gap <=",
+        "lambda gap: not early <= gap <= late",
+        "lambda gap: not gap <= late",
         f"{_TIMING}::test_a_writer_that_is_behind_its_schedule_is_told",
     ),
     Mutation(

@@ -1,4 +1,4 @@
-"""A real Apache Polaris server that runs elsewhere: its address is in `TEST_POLARIS_SERVER` (`http://127.0.0.1:8181`).
+"""A real Apache Polaris server that runs elsewhere: its address is in `TEST_POLARIS` (`http://127.0.0.1:8181`).
 
 It needs a catalog `lake` of storage type FILE on this machine, the principal `root` with the secret `s3cr3t`, and the
 setting `polaris.features."ICEBERG_ROLLBACK_COMPACTION_ON_CONFLICTS"=true`.
@@ -15,7 +15,7 @@ from tests.conftest import Lake
 from tests.services.faulty_catalog import FaultyCatalog
 from tests.services.rest_lake import RestLake
 
-ADDRESS: Final = "TEST_POLARIS_SERVER"
+ADDRESS: Final = "TEST_POLARIS"
 PATH: Final = "/api/catalog"
 CATALOG: Final = "lake"
 
