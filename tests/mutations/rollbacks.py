@@ -98,6 +98,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "17",
+        "a rewrite follows a commit of a writer that is behind its schedule, and meets its next statement",
+        "compactor/planning/commit_timing.py",
+        "    return sum(gap - usual for gap in since) > max(0.0, IDLE * usual - SHORTEST_MOMENT)",
+        "    return False",
+        "tests/unit/runs/test_commit_moments.py::test_a_rewrite_meets_hardly_any_statement_of_a_writer_with_a_schedule",
+    ),
+    Mutation(
+        "17",
         "a rewrite follows a commit that comes early, of a writer that has not caught up yet",
         "compactor/planning/commit_timing.py",
         "lambda gap: not early <= gap <= late",
