@@ -86,6 +86,11 @@ class Rhythm:
     announced: bool = False
 
     @property
+    def moment_ends(self) -> float:
+        """Until when a commit of ours may follow the last one."""
+        return self.last + max(MOMENT * self.every, SHORTEST_MOMENT)
+
+    @property
     def ends(self) -> float:
         """When the rhythm has ended, if no commit comes."""
         return self.last + max(ENDED * self.every, 0.0 if self.announced else INTERRUPTED)
@@ -175,5 +180,4 @@ def good_until(rhythm: Rhythm | None, now: float) -> float | None:
     """Until when to send a commit that is not held any longer; None: at any time, as it follows no commit."""
     if rhythm is None or rhythm.announced:
         return None
-    ends = rhythm.last + max(MOMENT * rhythm.every, SHORTEST_MOMENT)
-    return ends if now <= ends else None
+    return rhythm.moment_ends if now <= rhythm.moment_ends else None

@@ -79,7 +79,8 @@ class _Wait:
         self.silent = silent + (0.0 if followed else self.silent)
         if silent or behind:
             self.ends = min(self.latest, ticks + self.most_seconds)
-        self.after_writer = followed and not behind and not self.silent
+        in_time = rhythm is not None and now <= rhythm.moment_ends  # this process may have been stopped since
+        self.after_writer = followed and in_time and not behind and not self.silent
         if self.after_writer:
             return None
         until = wait_until(rhythm, now, self.ends - ticks, self.silent)

@@ -106,6 +106,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "17",
+        "a rewrite follows a commit that is seen too late, after this process was stopped",
+        "compactor/runs/commit_hold.py",
+        "self.after_writer = followed and in_time and",
+        "self.after_writer = followed and",
+        f"{_HOLD}::test_a_commit_that_is_seen_too_late_is_not_followed",
+    ),
+    Mutation(
+        "17",
         "a rewrite follows a commit that comes early, of a writer that has not caught up yet",
         "compactor/planning/commit_timing.py",
         "lambda gap: not early <= gap <= late",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -42,6 +42,7 @@ class Waiting:
     commits_after: Collection[int] = ()
     silent: Collection[int] = ()
     slow: float = 0.0
+    frozen_after: Mapping[int, float] = field(default_factory=dict)
     stops_after: int = 10**9
     waits: int = 0
     moves: int = 0
@@ -77,6 +78,8 @@ class Waiting:
         self.day += seconds - (3600 if self.waits == self.set_back_after else 0)
         if self.waits in self.commits_after:
             self.history.insert(0, deletion(self.day - 0.5))
+        self.steady += self.frozen_after.get(self.waits, 0.0)
+        self.day += self.frozen_after.get(self.waits, 0.0)
         assert self.waits < 2000, "it waits without end"
         return self.waits >= self.stops_after
 
@@ -132,6 +135,14 @@ def test_a_late_commit_is_not_followed_but_the_one_after_it() -> None:
     waiting.history = [deletion(NOW - number * 20) for number in range(1, 9)]
     held = waiting.hold.wait(60.0)
     assert (held.seconds, held.after_writer, waiting.told) == (60.0, True, [40.0, 59.5])
+
+
+def test_a_commit_that_is_seen_too_late_is_not_followed() -> None:
+    """This process was stopped for a while: the next statement may have begun."""
+    waiting = Waiting(commits_after=[5, 8], frozen_after={5: 6.0})
+    waiting.history = [deletion(NOW - 5 - number * 10) for number in range(9)]
+    held = waiting.hold.wait(60.0)
+    assert (held.seconds, held.after_writer) == (8.0 + 6.0, True)
 
 
 def test_a_commit_that_comes_early_after_a_late_one_is_not_followed_either() -> None:
