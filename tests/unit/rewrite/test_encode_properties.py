@@ -38,6 +38,7 @@ from pyiceberg.types import (
 )
 
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from tests.properties.examples import examples
 from tests.unit.rewrite.encode_support import column, deletes, encode_task, encoded, write
 
 PRIMITIVES: list[IcebergType] = [
@@ -179,7 +180,7 @@ def named(value: Any, kind: IcebergType) -> Any:
     return value
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_rows_are_what_the_model_says(data: st.DataObject) -> None:
     draw = Draw(data)
