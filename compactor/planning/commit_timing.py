@@ -53,12 +53,13 @@ IN_TIME: Final = (0.9, 1.25)
 a writer that catches up comes as soon as its statement is done.
 """
 OVERDUE: Final = 1.5
+"""A commit after more than so many times the usual time is none that a schedule brings."""
 SELDOM: Final = 0.25
 """Of a writer that keeps a schedule, at most this share of commits comes later than `OVERDUE` times the usual time: of
 one whose commits come at random, a third does.
 """
 FEWEST: Final = 4
-"""Times between two commits that a schedule is told from."""
+"""So many times between two commits show whether there is a schedule."""
 SLOWER: Final = 3
 """So many late commits in a row are a new schedule."""
 IDLE: Final = 0.5
@@ -101,8 +102,7 @@ def deletes_rows(snapshot: Snapshot) -> bool:
     summary = snapshot.summary
     if summary is None or summary.operation not in {Operation.OVERWRITE, Operation.DELETE}:
         return False
-    properties = summary.additional_properties
-    return RUN_ID not in properties and properties.get(UPSERTS, "0") == "0"
+    return by_others(snapshot) and summary.additional_properties.get(UPSERTS, "0") == "0"
 
 
 def by_others(snapshot: Snapshot) -> bool:
@@ -119,7 +119,7 @@ def writers_rhythm(snapshots: Iterable[Snapshot], properties: Mapping[str, str])
     rhythm = rhythm_of(newest)
     if rhythm is not None or not any(mode in properties for mode in MODES):
         return rhythm
-    is_new = len(newest) < NEW and newest[-1].parent_snapshot_id is None if newest else False
+    is_new = 0 < len(newest) < NEW and newest[-1].parent_snapshot_id is None
     any_commits = rhythm_of(newest, _writes) if is_new and sum(map(_writes, newest)) > 1 else None
     return any_commits and replace(any_commits, behind=False, announced=True)
 

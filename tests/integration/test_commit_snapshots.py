@@ -49,7 +49,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name: str) -> None:
-    """Another commit between the making and the sending: ours is made anew, and whoever owns the run is asked again."""
+    """Another commit between the making and the sending: ours is made again, and whether it may land is asked again."""
     create(lake, table_name)
     insert(lake, table_name, 3)
     view = lake.view(table_name)
@@ -78,7 +78,7 @@ def test_a_commit_lands_only_on_the_head_it_was_made_for(lake: Lake, table_name:
 
 
 def test_an_attempt_to_commit_writes_only_what_is_new_since_the_last_one(lake: Lake, table_name: str) -> None:
-    """Beside a writer that commits every few seconds an attempt that begins anew comes too late each time."""
+    """Beside a writer that commits every few seconds an attempt that starts again comes too late each time."""
     create(lake, table_name)
     insert(lake, table_name, 6)
     rows, plan, seen = lake.rows(table_name), planned(lake, table_name), list[set[str]]()

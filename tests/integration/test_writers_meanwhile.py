@@ -64,7 +64,7 @@ def interfere(lake: Lake, table: str, other: Callable[[Lake, str], None], when: 
 def test_writers_that_do_not_conflict(
     lake: Lake, table_name: str, other: Callable[[Lake, str], None], version: int, when: str, engine: str
 ) -> None:
-    """Appended rows stay, and an equality delete committed meanwhile applies to the outputs: they carry S's number."""
+    """Appended rows stay. An equality delete that comes during the run applies to outputs: they carry S's number."""
     create(lake, table_name, version)
     insert(lake, table_name, 3)
     view = lake.view(table_name)

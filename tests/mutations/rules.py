@@ -108,7 +108,8 @@ RULES: Final = (
         "17",
         "Apache Polaris",
         "The summary asks Polaris to roll our snapshot back when a writer conflicts with it; by default where the "
-        "catalog is Polaris. Rewrites that are rolled back are committed again, without being written again.",
+        "catalog is Polaris and the format version 1 or 2. Rewrites that are rolled back are committed again, without "
+        "being written again.",
     ),
     Rule(
         "18",

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
@@ -126,12 +125,12 @@ def _send(
     method: str,
     path: str,
     body: bytes | None,
-    headers: Mapping[str, str] = MappingProxyType({}),
+    headers: Mapping[str, str] | None = None,
 ) -> _Answer:
     connection = http.client.HTTPConnection(catalog.upstream.removeprefix("http://"), timeout=60)
     sent = {"Content-Type": "application/json"} if body else {}
     try:
-        connection.request(method, path, body, {**sent, **headers})
+        connection.request(method, path, body, {**sent, **(headers or {})})
         answer = connection.getresponse()
         kind = answer.headers.get("Content-Type", "application/json")
         return _Answer(answer.status, answer.read(), {"Content-Type": kind})

@@ -9,11 +9,9 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from compactor.iceberg.tables import Catalogs
-from compactor.spark.catalogs import spark_catalog_conf
 from tests.conftest import Lake
 from tests.services.faulty_catalog import FaultyCatalog
-from tests.services.rest_lake import RestLake
+from tests.services.rest_lake import RestLake, rest_lake_of
 
 ADDRESS: Final = "TEST_POLARIS"
 PATH: Final = "/api/catalog"
@@ -26,12 +24,7 @@ def address() -> str | None:
 
 def polaris_lake(lake: Lake, proxy: FaultyCatalog, name: str, server: str | None) -> RestLake:
     """The catalog behind the proxy, in the lake's session under `name`. `server`: None for a stand-in."""
-    properties = {"type": "rest", "uri": proxy.uri + PATH, "warehouse": proxy.warehouse}
+    login = {"credential": "root:s3cr3t", "scope": "PRINCIPAL_ROLE:ALL"} if server else {}
     if server:
-        properties |= {"credential": "root:s3cr3t", "scope": "PRINCIPAL_ROLE:ALL"}
-        properties["oauth2-server-uri"] = f"{server}{PATH}/v1/oauth/tokens"
-    for key, value in spark_catalog_conf(name, properties).items():
-        lake.session.conf.set(key, value)
-    made = RestLake(lake.folder, lake.settings, lake.session, Catalogs({name: properties}), name)
-    made.sql("CREATE NAMESPACE IF NOT EXISTS lake.db")
-    return made
+        login["oauth2-server-uri"] = f"{server}{PATH}/v1/oauth/tokens"
+    return rest_lake_of(lake, proxy, name, uri=proxy.uri + PATH, **login)

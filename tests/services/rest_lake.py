@@ -31,9 +31,12 @@ class RestLake(Lake):
         return super().sql(text.replace("lake.", f"{self.catalog_name}."))
 
 
-def rest_lake_of(lake: Lake, faulty: FaultyCatalog, name: str = "faulty") -> RestLake:
-    """The REST catalog as seen from the lake's session, there under `name`: Spark opens a catalog once."""
-    properties = {"type": "rest", "uri": faulty.uri, "warehouse": faulty.warehouse}
+def rest_lake_of(lake: Lake, faulty: FaultyCatalog, name: str = "faulty", **more: str) -> RestLake:
+    """The REST catalog as seen from the lake's session, there under `name`: Spark opens a catalog once.
+
+    `more`: further properties of the catalog, or another `uri`.
+    """
+    properties = {"type": "rest", "uri": faulty.uri, "warehouse": faulty.warehouse, **more}
     for key, value in spark_catalog_conf(name, properties).items():
         lake.session.conf.set(key, value)
     made = RestLake(lake.folder, lake.settings, lake.session, Catalogs({name: properties}), name)
