@@ -25,14 +25,14 @@ REBASED_ROWS = counter(
 )
 COMMITS_HELD = counter(
     "firnline_commits_held_total",
-    "Finished rewrites that waited for a row-level commit of another writer; `after`: what ended that (writer, time).",
-    "Mostly `time`: the writers do not commit as regularly as before; lower commit.hold_seconds. After the first MERGE "
-    "of a table it is usual.",
+    "Finished rewrites that waited for a commit of another writer; `after`: what ended that (writer, time).",
+    "Mostly `time`: the writers do not commit as regularly as before; lower commit.hold_seconds. Usual after the first "
+    "MERGE of a table, and on a new table whose properties announce MERGE, UPDATE or DELETE.",
     labels=("after",),
 )
 COMMIT_HOLD_SECONDS = counter(
     "firnline_commit_hold_seconds_total",
-    "Seconds that finished rewrites waited for a row-level commit of another writer.",
+    "Seconds that finished rewrites waited for a commit of another writer.",
     "A lane is occupied during that time. Large beside the run stages: lower commit.hold_seconds or raise "
     "service.concurrent_runs.",
 )
