@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from compactor.commit.in_flight import InFlightRecords, sweep
+from compactor.commit.in_flight import InFlightRecords
+from compactor.commit.sweep import sweep
+from compactor.commit.table_search import TableSearch
 from compactor.errors import InputError
 from compactor.events import Listener, ignore
 from compactor.history.appender import History
@@ -95,6 +97,7 @@ class Rewriting:
     rewriter: Rewriter
     slots: SlotPool
     cluster: ClusterWatch
+    search: TableSearch
 
     def sweep(
         self, now: float, grace_seconds: float, may_ask: Callable[[TableName], bool] = lambda _table: True
@@ -114,6 +117,7 @@ class Rewriting:
             grace_seconds=grace_seconds,
             confirm=self.rewriter.right.confirm,
             may_ask=may_ask,
+            search=self.search,
         )
 
 
@@ -150,7 +154,7 @@ def rewriting(
         right=right,
         locks=Locks(settings.locks),
     )
-    return Rewriting(catalogs=catalogs, cache=cache, records=records, rewriter=rewriter, slots=slots, cluster=cluster)
+    return Rewriting(catalogs, cache, records, rewriter, slots, cluster, TableSearch(catalogs))
 
 
 def check_turn(settings: Settings, table: TableView) -> None:

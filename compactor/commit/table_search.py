@@ -2,23 +2,48 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
 from compactor.errors import RetryError
 from compactor.iceberg.tables import Catalogs, TableMissingError
+from compactor.patience.backoff import Backoff
 from compactor.table_names import TableName
 
 MOST_TABLES: Final = 1000
 """Of a catalog that are searched: each one is loaded."""
 
 
-class TableSearch:
-    """Searches catalogs. Each is listed, and its tables loaded, at most once, when it is first searched."""
+VALID_SECONDS: Final = 60.0
+"""How long an answer of a catalog counts."""
+BACKOFF: Final = Backoff(first_seconds=60.0, longest_seconds=3600.0)
+"""After searches in which a table could not be read."""
 
-    def __init__(self, catalogs: Catalogs) -> None:
+
+@dataclass(frozen=True)
+class _Answer:
+    """What a search of a catalog found, its failures in a row, and until when it is not searched again."""
+
+    tables: Mapping[str, Sequence[TableName]] | str | RetryError
+    failures: int
+    until: float
+
+
+class TableSearch:
+    """Searches catalogs: lists one, and loads its tables. Then its answer counts for a while, a failure for longer."""
+
+    def __init__(self, catalogs: Catalogs, ticks: Callable[[], float] = time.monotonic) -> None:
         self._catalogs = catalogs
-        self._tables: dict[str, dict[str, list[TableName]] | str | RetryError] = {}
+        self._ticks = ticks
+        self._answers: dict[str, _Answer] = {}
+
+    def waits(self, catalog: str) -> bool:
+        """Whether the last search of the catalog has failed, and it is too early for the next."""
+        answer = self._answers.get(catalog)
+        return answer is not None and answer.failures > 0 and self._ticks() < answer.until
 
     def find(self, catalog: str, uuid: str) -> TableName | str:
         """The only table of the catalog with this UUID, or a sentence why that is unknown.
@@ -29,12 +54,7 @@ class TableSearch:
         Raises:
             RetryError: the catalog does not answer, a namespace cannot be listed, or a table cannot be read.
         """
-        if catalog not in self._tables:
-            try:
-                self._tables[catalog] = self._by_uuid(catalog)
-            except RetryError as error:
-                self._tables[catalog] = error
-        tables = self._tables[catalog]
+        tables = self._answer(catalog).tables
         if isinstance(tables, RetryError):
             raise tables
         if isinstance(tables, str):
@@ -45,6 +65,18 @@ class TableSearch:
         if names:
             return f"{' and '.join(map(str, names))} have its UUID"
         return f"no table of catalog {catalog} has its UUID: it was dropped"
+
+    def _answer(self, catalog: str) -> _Answer:
+        known = self._answers.get(catalog)
+        if known is not None and self._ticks() < known.until:
+            return known
+        try:
+            answer = _Answer(self._by_uuid(catalog), 0, self._ticks() + VALID_SECONDS)
+        except RetryError as error:
+            failures = 1 + (known.failures if known else 0)
+            answer = _Answer(error, failures, self._ticks() + BACKOFF.seconds(failures))
+        self._answers[catalog] = answer
+        return answer
 
     def _by_uuid(self, catalog: str) -> dict[str, list[TableName]] | str:
         """The names of all tables by UUID, or why not all are known. Raises as `find`."""

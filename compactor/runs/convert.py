@@ -268,7 +268,10 @@ class Converting:
             compared=now.snapshot.snapshot_id if now.snapshot else None,
         )
         summary = tools.summary(now, self._run_id, [ENGINE])
-        about_to_send = partial(tools.about_to_send, record)
+        attempts = count(times + head.attempt - 1)  # from 1 for the first of all
+
+        def about_to_send() -> None:
+            tools.about_to_send(record, self._switches, again=next(attempts) > 1)
 
         def send() -> _Committed:
             landed = commit_replacements(java, (), [*removed, *replaced], summary, about_to_send, new=new)

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from compactor.commit.in_flight import InFlightRecords, Record, delete_unreferenced
+from compactor.commit.in_flight import NO_HEAD, InFlightRecords, Record
+from compactor.commit.sweep import SETTLE_SECONDS, delete_unreferenced
 from compactor.errors import CommitUnknownError
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.right import UNLIMITED, CommitRight
@@ -15,9 +16,6 @@ from compactor.manifests.cache import ManifestCache
 from compactor.rewrite.tasks.runner import JOBS_OF_A_TASK
 
 LOG = logging.getLogger("firnline")
-NO_HEAD = -1  # differs from every head: outputs that are certainly uncommitted need no waiting
-SETTLE_SECONDS = 600.0
-"""After which no writer is under way any more that could have a commit rolled back."""
 LATE_SECONDS = 900.0
 """For which an executor may work on that has lost the driver: Spark ends it after 60 missed heartbeats, ten minutes."""
 
@@ -45,7 +43,8 @@ class OutputRecords:
         - The block raises anything else: outputs are deleted now; the record stays until a sweep finds none left.
         - The block ends: the record stays open; the caller closes or abandons it.
         """
-        record = self.records.open(run_id, table, files, folders, attempts)
+        late_seconds = LATE_SECONDS if attempts > JOBS_OF_A_TASK else 0.0  # on a cluster
+        record = self.records.open(run_id, table, files, folders, attempts, late_seconds)
         try:
             yield record
         except CommitUnknownError:
@@ -55,10 +54,16 @@ class OutputRecords:
             self.abandon(record)
             raise
 
-    def abandon(self, record: Record) -> None:
-        """Delete outputs that are certainly uncommitted; leave the record to the sweep, for what is written late."""
+    def abandon(self, record: Record, *, rolls_back: bool = False) -> None:
+        """Delete outputs that are certainly uncommitted; leave the record to the sweep, for what is written late.
+
+        `rolls_back`: some outputs are committed, and the catalog may roll that back; a sweep looks later.
+        """
         # A cancelled task may still write for a moment: the record stays until a sweep finds nothing left.
-        self.records.abandon(self._ended(record))
+        ended = self._ended(record)
+        if rolls_back:
+            ended = replace(ended, settles_at=max(ended.late_until, self.records.now + SETTLE_SECONDS))
+        self.records.abandon(ended)
         self._delete_unreferenced(record)
 
     def close(self, record: Record, *, clean: bool, rolls_back: bool) -> None:
@@ -68,7 +73,7 @@ class OutputRecords:
         `rolls_back`: the catalog may roll the commit back. Later, a sweep looks whether it did.
         """
         if clean and not self._delete_unreferenced(record):
-            self.records.abandon(self._ended(record))
+            self.abandon(record, rolls_back=rolls_back)
         elif rolls_back:
             self.records.abandon(replace(record, settles_at=self.records.now + SETTLE_SECONDS))
         else:
@@ -76,7 +81,7 @@ class OutputRecords:
 
     def _ended(self, record: Record) -> Record:
         """The record of a run whose uncommitted outputs may go at once. On a cluster a lost executor may write more."""
-        late = self.records.now + LATE_SECONDS if record.attempts > JOBS_OF_A_TASK else 0.0
+        late = self.records.now + record.late_seconds if record.late_seconds else 0.0
         return replace(record, seen_at=0.0, seen_head=NO_HEAD, late_until=late)
 
     def _delete_unreferenced(self, record: Record) -> bool:

@@ -170,13 +170,22 @@ class RunTools:
         is_polaris = self.catalogs.is_polaris(table.name.catalog)
         return self.commit.rolls_back(is_polaris=is_polaris, row_lineage=table.keeps_row_lineage)
 
-    def about_to_send(self, record: Record) -> None:
+    def about_to_send(self, record: Record, switches: Switches, *, again: bool) -> None:
         """Keep the run's outputs on record, then make sure that this service may still commit.
 
+        `again`: an attempt was sent before, maybe minutes ago; the table's switch and the locks are asked again.
+
         Raises:
-            FirnlineError: it may not, or that cannot be told.
+            StoppedError: the table was switched off or paused since, or the process is stopping.
+            MissedError: another maintenance has taken its lock on the table since.
+            FirnlineError: the service may not commit, or that cannot be told.
         """
-        self.records.renew(record)
+        name = record.table
+        if switches.stopping() or (again and not switches.enabled()):
+            raise StoppedError(f"{name} was switched off or paused before the commit; it was not sent")
+        if again and self.locks.holder(name) is not None:
+            raise MissedError(f"Flink's maintenance has taken its lock on {name}; run {record.run_id} is not committed")
+        self.records.renew(record, sending=True)
         self.right.confirm()  # last: it may take long, and nothing may come between it and the commit
 
 
@@ -304,7 +313,7 @@ class Run:
         for times in count(1):
             if committed.landed is None or not self._rolled_back(committed.landed, times, watch):
                 break
-            committed = self._sent(table, record, watch, committed.kept, part)
+            committed = self._sent_in_time(table, record, watch, committed.kept, part, at_once=True)
         self._results += [replace(group, parts=()) for group in committed.kept]
         if committed.landed is None:
             return
@@ -324,12 +333,24 @@ class Run:
             )
 
     def _sent_in_time(
-        self, table: JavaTable, record: Record, watch: RunWatch, finished: Sequence[GroupResult], part: str
+        self,
+        table: JavaTable,
+        record: Record,
+        watch: RunWatch,
+        finished: Sequence[GroupResult],
+        part: str,
+        *,
+        at_once: bool = False,
     ) -> Committed:
-        """Hold the commit, and send it unless its moment has passed; then hold it for the next one."""
+        """Hold the commit, and send it unless its moment has passed; then hold it for the next one.
+
+        `at_once`: a writer has just committed; send it first without a wait.
+        """
         for missed in count():
-            self.stage = "hold"
-            good_until = self._tools.hold(self._plan.table, self._run_id, watch, self._charge)
+            good_until = None
+            if missed or not at_once:
+                self.stage = "hold"
+                good_until = self._tools.hold(self._plan.table, self._run_id, watch, self._charge)
             with suppress(MissedError):
                 return self._sent(table, record, watch, finished, part, good_until if missed < MISSES else None)
             self._lost_a_race = True  # delete files of this attempt may be left
@@ -380,11 +401,12 @@ class Run:
         attempts, sends = count(), next(self._sends)
 
         def about_to_send() -> None:
-            if next(attempts):  # the first one is charged before its preparation, which may find nothing to send
+            attempt = next(attempts)
+            if attempt:  # the first one is charged before its preparation, which may find nothing to send
                 self._charge(Spent(catalog_calls=COMMIT_CALLS))
             if good_until is not None and self._tools.ticks() > good_until:
                 raise MissedError(f"the commit of run {self._run_id} was prepared too late after a writer's commit")
-            self._tools.about_to_send(record)
+            self._tools.about_to_send(record, self._switches, again=attempt > 0 or sends > 1)
 
         def deletes_at(race: int) -> str:
             """In the run's own folder, which the record lists: what no snapshot references is deleted with it."""
@@ -400,10 +422,10 @@ class Run:
     def _clean_up(self, record: Record, *, written_twice: bool) -> None:
         """Delete outputs of dropped file groups, of tasks that ran twice, and of lost races: no snapshot has them."""
         by_spark = any(group.rewritten.engine == Engine.SPARK.value for group in self._results)
+        rolls_back = self.commits > 0 and self._tools.rolls_back(self._plan.table)
         if self._dropped or written_twice:
-            self._outputs.abandon(record)  # a task may still write
+            self._outputs.abandon(record, rolls_back=rolls_back)  # a task may still write
         else:
-            rolls_back = self._tools.rolls_back(self._plan.table)
             self._outputs.close(record, clean=self._lost_a_race or by_spark, rolls_back=rolls_back)
 
     def _drop(self, dropped: Sequence[DroppedGroup]) -> None:

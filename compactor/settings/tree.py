@@ -134,8 +134,8 @@ class CommitSettings(Section):
         description="How long a finished rewrite waits for the next commit of a writer that deletes rows "
         "(MERGE, UPDATE, DELETE), if one is expected within this time. It commits directly after that writer: the next "
         "one has hardly started then, and does not fail. On a new table whose properties announce such a writer "
-        "(write.merge.mode and its like) it follows any writer. It waits up to twice as long if the writer is behind its "
-        "schedule or the catalog does not answer. Deletes that are committed during the wait are applied to the "
+        "(write.merge.mode and its like) it follows any writer. It waits up to twice as long if the writer is behind "
+        "its schedule or the catalog does not answer. Deletes that are committed during the wait are applied to the "
         "outputs, so no work is lost. Where the catalog rolls rewrites back for writers, also the longest time that a "
         "commit beside a writer that commits every few seconds is watched, to be made again. 0: neither.",
     )

@@ -19,6 +19,21 @@ LONG_SECONDS = 300.0
 MayAsk = Callable[[TableName], bool]
 
 
+class UnsteppedClock:
+    """Seconds since the epoch, which no step of the clock takes forward: the grace period of outputs would be over.
+
+    It is behind the clock by as much as that was set forward since the start.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.time, ticks: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._ticks = clock, ticks
+        self._ahead = clock() - ticks()
+
+    def __call__(self) -> float:
+        """The time now."""
+        return min(self._clock(), self._ahead + self._ticks())
+
+
 @dataclass(eq=False)
 class InFlightSweep:
     """Starts one sweep at a time.

@@ -50,7 +50,7 @@ from streaming.ledger.heard import AnyHeard
 from streaming.logs.events import LOG, log_event
 from streaming.service.controls import Controls
 from streaming.service.event_bus import EventBus
-from streaming.service.in_flight_sweep import InFlightSweep, MayAsk
+from streaming.service.in_flight_sweep import InFlightSweep, MayAsk, UnsteppedClock
 from streaming.service.pages import ServiceState, metrics_server
 from streaming.service.streams import Streams
 from streaming.wiring import Rewriting, check_run_settings, history_of, manifest_cache, rewriting
@@ -258,10 +258,10 @@ class Service:
         """Clean up after ended runs, now and then again and again. Observe mode deletes nothing."""
         if self._observe:
             return
-        state, grace = self._state, self._settings.service.grace_seconds
+        state, grace, clock = self._state, self._settings.service.grace_seconds, UnsteppedClock(self._clock)
 
         def swept(may_ask: MayAsk) -> Mapping[TableName, int]:
-            return parts.sweep(self._clock(), grace, may_ask)
+            return parts.sweep(clock(), grace, may_ask)
 
         def available(catalog: str) -> bool:
             return state.ledger is None or state.ledger.breakers.available(catalog)

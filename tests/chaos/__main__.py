@@ -23,10 +23,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from compactor.commit.in_flight import sweep
+from compactor.commit.sweep import SETTLE_SECONDS, sweep
 from compactor.iceberg.tables import Catalogs
 from compactor.manifests.cache import ManifestCache
-from compactor.runs.output_record import SETTLE_SECONDS
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
 from tests.chaos.rounds import Chaos, LostRowError, Round

@@ -7,7 +7,8 @@ import signal
 import time
 from functools import partial
 
-from compactor.commit.in_flight import InFlightRecords, Owner, sweep
+from compactor.commit.in_flight import InFlightRecords, Owner
+from compactor.commit.sweep import sweep
 from compactor.manifests.cache import ManifestCache
 from tests.faults.cells import BEFORE, DURING, Cell, announce_all, commit, make_due
 from tests.faults.scene import Scene

@@ -13,8 +13,8 @@ import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
 from compactor.commit import replace as commit_module
-from compactor.commit.in_flight import sweep
 from compactor.commit.search import Search
+from compactor.commit.sweep import sweep
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError, StoppedError
 from compactor.lease.right import CommitRight
 from compactor.manifests.cache import ManifestCache

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compactor.commit.in_flight import sweep
+from compactor.commit.sweep import sweep
 from compactor.errors import GiveUpError
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from compactor.commit.in_flight import InFlightRecords, Record, sweep
+from compactor.commit.in_flight import InFlightRecords, Record
+from compactor.commit.sweep import sweep
 from compactor.lease.owner import Owner
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from compactor.commit.in_flight import InFlightRecords, sweep
+from compactor.commit.in_flight import InFlightRecords
 from compactor.commit.manifest_rewrite import rewrite_manifests
+from compactor.commit.sweep import sweep
 from compactor.errors import StoppedError
 from compactor.events import Event, RunFailed
 from compactor.iceberg.other_compactors import DEPLOYMENT, other_firnlines

@@ -15,6 +15,8 @@ _STATE: Final = "tests/integration/test_commit_state.py"
 _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
 _LEASES: Final = "tests/properties/test_lease_properties.py"
 _IN_FLIGHT: Final = "tests/unit/commit/test_in_flight.py"
+_HIDDEN: Final = "tests/unit/commit/test_hidden_snapshots.py"
+_ROLLED_BACK: Final = "tests/unit/commit/test_rolled_back.py"
 _LOST: Final = "tests/unit/commit/test_lost_tables.py"
 
 MUTATIONS: Final = (
@@ -128,7 +130,7 @@ MUTATIONS: Final = (
     Mutation(
         "12",
         "files that only another branch, a tag or an old snapshot holds are swept",
-        "compactor/commit/in_flight.py",
+        "compactor/commit/sweep.py",
         "for snapshot in table.metadata.snapshots\n        if not snapshot",
         "for snapshot in [table.snapshot]\n        if snapshot and not snapshot",
         f"{_IN_FLIGHT}::test_an_output_that_only_a_branch_or_an_old_snapshot_holds_is_kept",
@@ -259,7 +261,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "a dead run's outputs are deleted while its commit may still land",
-        "compactor/commit/in_flight.py",
+        "compactor/commit/sweep.py",
         "if head != record.seen_head or (over and now - record.seen_at > grace_seconds):",
         "if now >= record.seen_at:",
         f"{_IN_FLIGHT}::test_outputs_of_a_dead_run_go_once_the_head_has_moved",
@@ -275,7 +277,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "committed outputs are deleted where the catalog does not show their snapshot",
-        "compactor/commit/in_flight.py",
+        "compactor/commit/sweep.py",
         " | set(record.committed)",
         "",
         f"{_IN_FLIGHT}::test_an_output_that_was_committed_is_the_tables_even_if_no_snapshot_shows_it",
@@ -283,7 +285,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "another table under the name ends the record of a run: its outputs stay for ever",
-        "compactor/commit/in_flight.py",
+        "compactor/commit/sweep.py",
         "    return table if table.uuid == record.table_uuid else None\n",
         "    return table\n",
         f"{_LOST}::test_a_renamed_table_judges_the_outputs_under_its_new_name",
@@ -316,15 +318,63 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "outputs go where the catalog does not list the snapshots that may have them",
-        "compactor/commit/in_flight.py",
-        "    if shows_history and not was_committed",
-        "    if not was_committed",
-        "tests/unit/commit/test_rolled_back.py::test_nothing_goes_where_the_catalog_may_hide_snapshots",
+        "compactor/commit/sweep.py",
+        "if shows_history and not whole:",
+        "if not whole:",
+        f"{_ROLLED_BACK}::test_nothing_goes_where_the_catalog_may_hide_snapshots",
+    ),
+    Mutation(
+        "15",
+        "outputs of a commit that was sent are deleted although a tag may hold them that the catalog does not show",
+        "compactor/commit/sweep.py",
+        "certain = not record.sent or record.seen_head == NO_HEAD",
+        "certain = True",
+        f"{_HIDDEN}::test_outputs_of_a_commit_that_may_be_in_a_hidden_snapshot_stay",
+    ),
+    Mutation(
+        "15",
+        "live outputs are deleted after a table was restored during their run",
+        "compactor/commit/sweep.py",
+        "known = record.parent_sequence_number if record.parent_snapshot_id in listed else 0",
+        "known = record.parent_sequence_number",
+        f"{_HIDDEN}::test_live_outputs_of_a_table_that_was_restored_during_the_run_stay",
+    ),
+    Mutation(
+        "15",
+        "the last part of a run tells that no part was rolled back",
+        "compactor/commit/sweep.py",
+        "committed_parts(table, record.run_id).are_all",
+        "committed_parts(table, record.run_id).has_last",
+        f"{_ROLLED_BACK}::test_the_outputs_of_a_part_that_was_rolled_back_go",
+    ),
+    Mutation(
+        "15",
+        "nobody looks whether a run that dropped a file group was rolled back",
+        "compactor/runs/output_record.py",
+        "        if rolls_back:\n            ended",
+        "        if False:\n            ended",
+        f"{_ROLLED_BACK}::test_a_run_that_dropped_a_file_group_waits_too_for_a_rollback",
+    ),
+    Mutation(
+        "15",
+        "nobody looks whether a run that died after its commit was rolled back",
+        "compactor/commit/sweep.py",
+        "        if not parts.may_be_rolled_back:",
+        "        if True:",
+        f"{_ROLLED_BACK}::test_a_run_that_died_after_its_commit_waits_too_for_a_rollback",
+    ),
+    Mutation(
+        "15",
+        "a file that an executor finishes after its driver died stays for ever",
+        "compactor/commit/sweep.py",
+        "seen_at=seen_at, late_until=late_until",
+        "seen_at=seen_at",
+        "tests/unit/runs/test_output_record.py::test_a_lost_executor_of_a_driver_that_died_leaves_no_file_either",
     ),
     Mutation(
         "15",
         "the head is noted before the mark that stops the owner",
-        "compactor/commit/in_flight.py",
+        "compactor/commit/sweep.py",
         "current = head_of(catalogs.load(record.table).metadata, record.ref)",
         "current = snapshot",
         f"{_IN_FLIGHT}::test_the_head_is_noted_after_the_mark_that_stops_the_owner",
@@ -332,7 +382,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "a paused service on another host is taken for dead after the grace period",
-        "compactor/commit/in_flight.py",
+        "compactor/commit/sweep.py",
         "(over and now - record.seen_at > grace_seconds)",
         "now - record.seen_at > grace_seconds",
         f"{_IN_FLIGHT}::test_the_outputs_of_an_owner_that_is_only_silent_wait_for_the_head",

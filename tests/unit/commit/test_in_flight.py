@@ -13,16 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.commit.in_flight import (
-    InFlightRecords,
-    Record,
-    Verdict,
-    judge,
-    own_name,
-    referenced_paths,
-    sweep,
-    was_committed,
-)
+from compactor.commit.in_flight import InFlightRecords, Record, own_name
+from compactor.commit.sweep import Verdict, committed_parts, judge, referenced_paths, sweep
 from compactor.errors import InputError, RetryError, StoppedError
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.lease.owner import Owner
@@ -58,6 +50,8 @@ records = st.builds(
     swept=st.booleans(),
     committed=st.lists(texts).map(tuple),
     late_until=times,
+    sent=st.booleans(),
+    late_seconds=times,
 )
 
 
@@ -469,8 +463,8 @@ def test_nothing_is_deleted_while_references_cannot_be_read(scene: Scene) -> Non
 
 
 def test_a_run_id_in_a_summary_proves_the_commit(scene: Scene) -> None:
-    assert not was_committed(scene.history.view(), "run-1")
+    assert not committed_parts(scene.history.view(), "run-1").has_last
     rows = scene.history.rows(["a"])
     scene.history.table.append(rows, snapshot_properties={"firnline.run-id": "run-1"})
-    assert was_committed(scene.history.view(), "run-1")
+    assert committed_parts(scene.history.view(), "run-1").has_last
     assert scene.history.view().name == TableName("lake", ("db",), "t")

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from compactor.commit import table_search
-from compactor.commit.in_flight import SEARCH_SECONDS, InFlightRecords, delete_unreferenced
+from compactor.commit.in_flight import InFlightRecords
+from compactor.commit.sweep import SEARCH_SECONDS, delete_unreferenced, sweep
 from compactor.errors import RetryError
 from compactor.iceberg.tables import TableView
 from compactor.manifests.cache import ManifestCache
@@ -152,6 +153,39 @@ def test_each_catalog_is_searched_once_in_a_sweep(scene: LostTable, monkeypatch:
     scene.sweep(kept)
     assert listed == ["lake"]
     assert names_of(kept) == [RENAMED] * 4
+
+
+def test_a_catalog_that_could_not_be_searched_is_searched_again_after_a_longer_and_longer_time(
+    scene: LostTable, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One damaged table of it must not have all others loaded every 15 seconds."""
+    kept, real, loads = scene.run(), scene.catalogs.load, list[TableName]()
+    scene.rename()
+    readable = False
+
+    def load(name: TableName) -> TableView:
+        loads.append(name)
+        if name == RENAMED and not readable:
+            raise RetryError("a damaged file", reason=Reason.TABLE_UNREADABLE)
+        return real(name)
+
+    monkeypatch.setattr(scene.catalogs, "load", load)
+    scene.wait()
+    ticks = [0.0]
+    search = table_search.TableSearch(scene.catalogs, lambda: ticks[0])
+    searched = []
+    for _ in range(4 * 60):  # an hour of sweeps
+        loads.clear()
+        sweep(kept, scene.catalogs, ManifestCache(1), now=scene.now, grace_seconds=GRACE, search=search)
+        if RENAMED in loads:
+            searched.append(ticks[0])
+        ticks[0] += 15
+    assert searched == [0, 60, 180, 420, 900, 1860]
+    assert caplog.text.count("tried again later") == len(searched)
+    readable = True
+    ticks[0] += table_search.BACKOFF.longest_seconds
+    sweep(kept, scene.catalogs, ManifestCache(1), now=scene.now, grace_seconds=GRACE, search=search)
+    assert names_of(kept) == [RENAMED]
 
 
 def test_a_run_does_not_end_the_record_of_a_table_that_was_made_again(scene: LostTable) -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from compactor.commit import in_flight
+from compactor.commit import sweep
 from compactor.commit.in_flight import InFlightRecords
+from compactor.commit.snapshots import PART
+from compactor.commit.sweep import SETTLE_SECONDS
+from compactor.iceberg.other_compactors import POLARIS_ROLLBACK, RUN_ID
 from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache
-from compactor.runs.output_record import SETTLE_SECONDS, OutputRecords
+from compactor.runs.output_record import OutputRecords
 from tests.unit.commit.test_in_flight import DEAD, GRACE, Scene
 
 BOTH = ["one.parquet", "two.parquet"]
@@ -57,10 +60,54 @@ def test_the_outputs_of_a_commit_that_was_rolled_back_go(scene: Scene) -> None:
     assert (scene.left(), kept.all()) == ([], [])
 
 
+def committed_by_the_run(scene: Scene, part: str) -> None:
+    """A snapshot that says it is this part of the run, and asks its catalog to roll it back for a writer."""
+    summary = {RUN_ID: "run-1", PART: part, POLARIS_ROLLBACK: "rollback"}
+    scene.history.table.append(scene.history.rows(["a"]), snapshot_properties=summary)
+
+
+def test_the_outputs_of_a_part_that_was_rolled_back_go(scene: Scene) -> None:
+    """The last part is there: that does not tell of the others."""
+    kept = ended(scene)
+    committed_by_the_run(scene, "2/2")
+    scene.now += SETTLE_SECONDS
+    assert scene.sweep(kept) == 1
+    assert (scene.left(), kept.all()) == (["one.parquet"], [])
+
+
+def test_a_run_that_dropped_a_file_group_waits_too_for_a_rollback(scene: Scene) -> None:
+    kept = scene.run(Owner.this_process())
+    scene.commit(scene.outputs[0])
+    kept.note_committed("run-1", [f"file:{scene.outputs[0]}"])
+    before = scene.history.table.metadata.snapshots[0].snapshot_id
+    OutputRecords(kept, scene.catalogs, ManifestCache(2**20)).abandon(kept.all()[0], rolls_back=True)
+    assert scene.left() == ["one.parquet"]
+    scene.history.table.manage_snapshots().rollback_to_snapshot(before).commit()
+    scene.history.append_unreal("a", [1])
+    rolled_back = [each.snapshot_id for each in scene.history.table.metadata.snapshots][1]
+    scene.history.table.maintenance.expire_snapshots().by_id(rolled_back).commit()
+    scene.now += SETTLE_SECONDS
+    assert scene.sweep(kept) == 1
+    assert (scene.left(), kept.all()) == ([], [])
+
+
+def test_a_run_that_died_after_its_commit_waits_too_for_a_rollback(scene: Scene) -> None:
+    kept = scene.run()
+    scene.commit(scene.outputs[0])
+    committed_by_the_run(scene, "1/1")
+    assert scene.sweep(kept) == 0
+    scene.now += SETTLE_SECONDS - 1
+    assert scene.sweep(kept) == 0
+    assert scene.left() == BOTH
+    scene.now += 1
+    assert scene.sweep(kept) == 1
+    assert (scene.left(), kept.all()) == (["one.parquet"], [])
+
+
 def test_of_a_run_whose_snapshot_is_there_no_reference_is_read(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     kept = ended(scene)
-    monkeypatch.setattr(in_flight, "was_committed", lambda _table, run_id: run_id == "run-1")
-    monkeypatch.setattr(in_flight, "delete_unreferenced", None)
+    committed_by_the_run(scene, "1/1")
+    monkeypatch.setattr(sweep, "delete_unreferenced", None)
     scene.now += SETTLE_SECONDS
     assert scene.sweep(kept) == 0
     assert (scene.left(), kept.all()) == (BOTH, [])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from compactor.commit.in_flight import sweep
+from compactor.commit.sweep import sweep
 from compactor.iceberg.tables import TableView
 from compactor.lease.owner import Owner
 from compactor.manifests.cache import ManifestCache

@@ -11,7 +11,7 @@ import pytest
 from compactor.events import Event, UnreferencedFilesRemoved
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
-from streaming.service.in_flight_sweep import LONG_SECONDS, PAUSE_SECONDS, InFlightSweep, MayAsk
+from streaming.service.in_flight_sweep import LONG_SECONDS, PAUSE_SECONDS, InFlightSweep, MayAsk, UnsteppedClock
 from streaming.service.pages import ServiceState
 from streaming.service.service import Service
 from tests.integration.service_process import wait_for
@@ -127,3 +127,14 @@ def test_the_main_loop_comes_round_while_a_catalog_does_not_answer(scene: Scene,
         scene.released.set()
         loop.join(60)
     assert not loop.is_alive()
+
+
+def test_a_clock_that_steps_forward_takes_no_grace_period_with_it() -> None:
+    wall, steady = [1000.0], [5.0]
+    clock = UnsteppedClock(lambda: wall[0], lambda: steady[0])
+    wall[0], steady[0] = 1010.0, 15.0
+    assert clock() == 1010.0
+    wall[0], steady[0] = 90_000.0, 20.0
+    assert clock() == 1015.0
+    wall[0], steady[0] = 900.0, 25.0
+    assert clock() == 900.0
