@@ -310,8 +310,8 @@ MUTATIONS: Final = (
         "15",
         "the outputs of a commit that was rolled back stay for ever",
         "compactor/runs/run.py",
-        "rolls_back=rolls_back)",
-        "rolls_back=False)",
+        "self.commits > 0 and self._tools.rolls_back(self._plan.table)",
+        "False",
         "tests/integration/test_commit_state.py::"
         "test_a_writer_whose_commit_is_on_its_way_wins_where_the_catalog_lets_it",
     ),
@@ -375,8 +375,8 @@ MUTATIONS: Final = (
         "15",
         "the head is noted before the mark that stops the owner",
         "compactor/commit/sweep.py",
-        "current = head_of(catalogs.load(record.table).metadata, record.ref)",
-        "current = snapshot",
+        "        self.records.save(marked)\n        head = _head(self.catalogs.load(record.table), record)\n",
+        "        head = _head(self.catalogs.load(record.table), record)\n        self.records.save(marked)\n",
         f"{_IN_FLIGHT}::test_the_head_is_noted_after_the_mark_that_stops_the_owner",
     ),
     Mutation(
