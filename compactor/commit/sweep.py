@@ -24,11 +24,11 @@ from pyarrow import fs
 from pyiceberg.io.pyarrow import PyArrowFileIO
 
 from compactor.commit.in_flight import NO_HEAD, UNREAD_HEAD, InFlightRecords, Record, own_name
-from compactor.commit.snapshots import PART, POLARIS_ROLLBACK
+from compactor.commit.snapshots import PART
 from compactor.commit.table_search import TableSearch
 from compactor.credentials.renewing_file_io import repeated, vended_of
 from compactor.errors import RetryError
-from compactor.iceberg.other_compactors import RUN_ID
+from compactor.iceberg.other_compactors import POLARIS_ROLLBACK, RUN_ID
 from compactor.iceberg.tables import Catalogs, OtherNameError, TableMissingError, TableView, head_of
 from compactor.locations import is_local, plain_path
 from compactor.manifests.cache import ManifestCache

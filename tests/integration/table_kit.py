@@ -34,6 +34,11 @@ def unquoted(table: str) -> str:
     return table.replace("`", "")
 
 
+def replaces(lake: Lake, table: str) -> int:
+    """How many `replace` snapshots the table lists."""
+    return len(lake.sql(f"SELECT 1 FROM lake.{table}.snapshots WHERE operation = 'replace'"))
+
+
 def unreferenced(lake: Lake, table: str) -> set[str]:
     """Data files below the table's folders that no retained snapshot knows."""
     view = lake.view(unquoted(table))

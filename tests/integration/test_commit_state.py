@@ -29,6 +29,7 @@ from tests.integration.table_kit import (
     insert,
     planned,
     records_of,
+    replaces,
     run,
     unreferenced,
 )
@@ -37,10 +38,6 @@ from tests.services.rest_lake import RestLake, rest_lake_of
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
-
-
-def replaces(lake: Lake, table: str) -> int:
-    return len(lake.sql(f"SELECT 1 FROM lake.{table}.snapshots WHERE operation = 'replace'"))
 
 
 def sweep_at(lake: Lake, now: float) -> None:

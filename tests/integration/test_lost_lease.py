@@ -25,7 +25,7 @@ from compactor.manifests.cache import ManifestCache
 from compactor.runs.rewriter import Rewriter
 from compactor.runs.slots import SlotPool
 from tests.conftest import Lake
-from tests.integration.table_kit import append, create, insert, planned, records_of, unreferenced
+from tests.integration.table_kit import append, create, insert, planned, records_of, replaces, unreferenced
 
 pytestmark = pytest.mark.spark
 
@@ -73,10 +73,6 @@ def swept(lake: Lake, table: str, confirm: Callable[[], None], hours: int = 0) -
     now, cache = time.time() + 3600 * hours, ManifestCache(1 << 20)
     found = sweep(lake.in_flight(), lake.catalogs, cache, now=now, grace_seconds=1e9, confirm=confirm)
     return found.get(lake.name(table), 0)
-
-
-def replaces(lake: Lake, table: str) -> int:
-    return len(lake.sql(f"SELECT 1 FROM lake.{table}.snapshots WHERE operation = 'replace'"))
 
 
 def test_a_run_whose_service_was_replaced_before_the_commit_commits_and_deletes_nothing(

@@ -1,0 +1,75 @@
+"""A commit that lost its first attempt is not sent again to a table that was paused, switched off or locked since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from compactor.errors import StoppedError
+from compactor.lease.right import CommitRight
+from compactor.locks.flink_locks import Locks
+from tests.conftest import Lake
+from tests.integration.table_kit import append, create, insert, planned, replaces, run, unreferenced
+from tests.integration.test_flink_locks import FlinkDatabase
+
+pytestmark = pytest.mark.spark
+
+
+def beaten_once(lake: Lake, table: str, then: Callable[[], object]) -> CommitRight:
+    """Right before the first attempt is sent another commit comes first; `then` runs after it."""
+    asked: list[None] = []
+
+    def confirm() -> None:
+        asked.append(None)
+        if len(asked) == 1:
+            append(lake, table)
+            then()
+
+    return CommitRight(confirm=confirm)
+
+
+@pytest.mark.parametrize("how", ["paused", "switched off"])
+def test_a_table_that_is_paused_during_the_attempts_is_not_committed_to(lake: Lake, table_name: str, how: str) -> None:
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    off: list[bool] = []
+    switches = {"stopping": lambda: bool(off)} if how == "paused" else {"enabled": lambda: not off}
+    with pytest.raises(StoppedError, match="switched off or paused before the commit"):
+        run(lake, planned(lake, table_name), right=beaten_once(lake, table_name, lambda: off.append(True)), **switches)
+    assert replaces(lake, table_name) == 0
+    assert unreferenced(lake, table_name) == set()
+    assert len(lake.rows(table_name)) == len(lake.live_files(table_name))
+
+
+def test_a_lock_that_is_taken_during_the_attempts_is_waited_for(
+    lake: Lake, table_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No work is lost: the finished rewrite is committed when the lock is free."""
+    create(lake, table_name)
+    insert(lake, table_name, 3)
+    database = FlinkDatabase(tmp_path / "locks.db")
+    locks, held = Locks([database.settings()]), list[int]()
+    real = locks.holder
+
+    def holder(table: object) -> str | None:
+        """The maintenance holds its lock for three looks."""
+        found = real(table)  # type: ignore[arg-type]
+        if found is not None:
+            held.append(replaces(lake, table_name))
+            if len(held) == 3:
+                database.unlock()
+        return found
+
+    monkeypatch.setattr(locks, "holder", holder)
+    monkeypatch.setattr("compactor.runs.commit_hold.LOCK_LOOK_SECONDS", 0.01)
+    run(
+        lake,
+        planned(lake, table_name),
+        right=beaten_once(lake, table_name, lambda: database.lock("job-1")),
+        locks=locks,
+    )
+    assert held == [0, 0, 0]
+    assert replaces(lake, table_name) == 1
+    assert unreferenced(lake, table_name) == set()
