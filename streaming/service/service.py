@@ -64,7 +64,7 @@ HOOK_SECONDS = 2.0
 MANIFESTS_SECONDS = 2.0  # for decoded manifests that are not on disk yet: a cache
 PRODUCER_SECONDS = 3.0
 OFFSETS_SECONDS = 60.0
-SAVE_AGAIN_SECONDS = 10.0  # between attempts to save requests on a disk that is full
+SAVE_AGAIN_SECONDS = 10.0  # between saves of requests that were dropped, and attempts on a disk that is full
 
 
 class Service:
@@ -132,6 +132,7 @@ class Service:
         self._controls.catch_up()
         requests = OpenRequests(checkpoint, right.confirm)
         self._board.restore_requests(requests.load(), requests.save)
+        self._at_stop("requests", self._board.save_requests)
         session = self._start_session()
         parts = rewriting(
             self._settings,
