@@ -75,9 +75,17 @@ def shown(name: str, value: str) -> str:
     return HIDDEN if is_secret(name, value) else _without_secrets(value)
 
 
-def without_password(text: str) -> str:
-    """The text, with passwords in URLs hidden."""
-    return _IN_URL.sub(rf"\1{HIDDEN}\3", text)
+def without_password(address: str) -> str:
+    """One address, or several, with all hidden that may be of a password: it may hold any character, also / and @."""
+    scheme, separator, rest = address.partition("://")
+    if not separator:
+        scheme, rest = "", address
+    user, colon, after = rest.partition(":")
+    password, at, host = after.rpartition("@")
+    is_path = "@" in user or (bool(separator) and "/" in user)
+    if password and at and not is_path:
+        address = f"{scheme}{separator}{user}{colon}{HIDDEN}{at}{host}"
+    return _IN_URL.sub(rf"\1{HIDDEN}\3", address)
 
 
 def _without_secrets(text: str) -> str:

@@ -253,7 +253,7 @@ class DebtBoard:
         self._requested: dict[TableName, tuple[str, ...]] = {}
         self._saving = threading.Lock()
         self._save: Callable[[Mapping[TableName, tuple[str, ...]]], bool] = lambda _requests: True
-        self._unsaved = False
+        self._changes = self._saved = 0  # of requests, counted
 
     def get(self, table: TableName) -> TableDebt | None:
         """The newest debt of `table`; None if the table is unknown."""
@@ -303,22 +303,32 @@ class DebtBoard:
 
     def request(self, table: TableName, filters: Iterable[str]) -> None:
         """Add requests to rewrite what these filters select; a request that is already pending is not added again."""
+        self.request_all({table: filters})
+
+    def request_all(self, requests: Mapping[TableName, Iterable[str]]) -> None:
+        """As `request`, of many tables; saved once."""
         with self._lock:
-            changed = self._set_requests(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
-        self._save_if(changed)
+            for table, filters in requests.items():
+                self._set_requests(table, tuple(dict.fromkeys((*self._requested.get(table, ()), *filters))))
+        self.save_requests()
 
     def rename_requests(self, table: TableName, called: TableName) -> None:
         """The requests of `table` are of `called`: that is its name in the catalog."""
         with self._lock:
             filters = (*self._requested.get(called, ()), *self._requested.get(table, ()))
-            changed = self._set_requests(table, ())
-            changed = self._set_requests(called, tuple(dict.fromkeys(filters))) or changed
-        self._save_if(changed)
+            self._set_requests(table, ())
+            self._set_requests(called, tuple(dict.fromkeys(filters)))
+        self.save_requests()
 
     def requests(self, table: TableName) -> tuple[str, ...]:
         """Filters of the table's pending requests."""
         with self._lock:
             return self._requested.get(table, ())
+
+    def pending(self) -> Mapping[TableName, tuple[str, ...]]:
+        """Filters of all pending requests, by table."""
+        with self._lock:
+            return dict(self._requested)
 
     def known(self) -> tuple[TableName, ...]:
         """Tables with a known debt or a pending request."""
@@ -334,47 +344,47 @@ class DebtBoard:
         with self._lock:
             self._requested, self._save = dict(requests), save
 
-    def _set_requests(self, table: TableName, filters: tuple[str, ...]) -> bool:
+    def _set_requests(self, table: TableName, filters: tuple[str, ...]) -> None:
         before = self._requested.pop(table, ())
         if filters:
             self._requested[table] = filters
         if table in self._tables:
             self._keep(replace(self._tables[table], requested=filters))
-        return filters != before
-
-    def _save_if(self, changed: bool) -> None:
-        """Save all pending requests, outside of the board's lock: the store may be slow. The last save is complete."""
-        if changed:
-            with self._saving:
-                with self._lock:
-                    requests = dict(self._requested)
-                self._unsaved = not self._save(requests)
+        self._changes += filters != before
 
     def save_requests(self) -> None:
-        """Try again to save the pending requests, if they could not be saved."""
-        self._save_if(self._unsaved)
+        """Save all pending requests, if they have changed since the last save: what was dropped, or could not be saved.
+
+        Outside of the board's lock: the store may be slow. The last save is complete.
+        """
+        with self._saving:
+            with self._lock:
+                requests, changes = dict(self._requested), self._changes
+            if changes != self._saved and self._save(requests):
+                self._saved = changes
 
     def finish_request(self, table: TableName, filter_text: str) -> None:
         """Remove a request that has been carried out, or cannot be."""
         with self._lock:
-            left = tuple(text for text in self._requested.get(table, ()) if text != filter_text)
-            changed = self._set_requests(table, left)
-        self._save_if(changed)
+            self._set_requests(table, tuple(text for text in self._requested.get(table, ()) if text != filter_text))
+        self.save_requests()
 
     def drop_requests(self, table: TableName) -> None:
-        """Remove all requests of a table that is not acted on."""
+        """Remove all requests of a table that is not acted on. Saved later: a restart drops them too."""
         with self._lock:
-            changed = self._set_requests(table, ())
-        self._save_if(changed)
+            self._set_requests(table, ())
 
     def forget(self, table: TableName, *, keep_requests: bool = False) -> None:
-        """Drop a table that no longer exists, or is another service's. Its requests may wait for it."""
+        """Drop a table that no longer exists, or is another service's. Its requests may wait for it.
+
+        Dropped requests are saved later: a restart drops them too.
+        """
         with self._lock:
             self._tables.pop(table, None)
             self._with_work.discard(table)
             self._declined.pop(table, None)
-            changed = not keep_requests and self._set_requests(table, ())
-        self._save_if(changed)
+            if not keep_requests:
+                self._set_requests(table, ())
 
     def mark_stale(
         self,

@@ -7,6 +7,7 @@ and the next decision.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import uuid
@@ -41,7 +42,8 @@ class Target(Protocol):
 class Batches:
     """Waiting decisions, and when the next batch is due. Has no thread and no clock: the caller passes the time.
 
-    A failed batch keeps its rows and its id, so that a batch that was appended in spite of an error is recognised.
+    A failed batch keeps its rows and its id, so that a batch that was appended in spite of an error is recognised. No
+    batch waits longer because the clock was set back.
     """
 
     def __init__(self, settings: HistorySettings) -> None:
@@ -50,6 +52,7 @@ class Batches:
         self._failed: tuple[str, list[Decision]] | None = None
         self._failures = 0
         self._not_before = 0.0
+        self._due_at = math.inf
 
     def __len__(self) -> int:
         return len(self._waiting) + (len(self._failed[1]) if self._failed else 0)
@@ -65,17 +68,20 @@ class Batches:
     def due_in(self, now: float) -> float | None:
         """Seconds until the next batch is due (0: now); None if there are no rows."""
         if self._failed:
+            self._not_before = min(self._not_before, now + BACKOFF.seconds(self._failures))
             return max(0.0, self._not_before - now)
         if not self._waiting:
             return None
         if len(self._waiting) >= self._settings.batch_rows:
             return 0.0
-        return max(0.0, self._waiting[0].at + self._settings.batch_seconds - now)
+        self._due_at = min(self._due_at, min(self._waiting[0].at, now) + self._settings.batch_seconds)
+        return max(0.0, self._due_at - now)
 
     def take(self) -> tuple[str, list[Decision]]:
         """The next batch with its id: the failed batch, else new rows."""
         if self._failed:
             return self._failed
+        self._due_at = math.inf
         count = min(len(self._waiting), self._settings.batch_rows)
         return str(uuid.uuid4()), [self._waiting.popleft() for _ in range(count)]
 

@@ -121,7 +121,7 @@ class RepeatFilter:
         reason = (decision.reason, _FIGURES.sub("#", decision.why))
         seen = hash((decision.table, decision.spec_id, decision.partition_json, reason))
         recorded = self._recorded.get(seen)
-        if recorded is not None and decision.at - recorded < self._repeat_seconds:
+        if recorded is not None and abs(decision.at - recorded) < self._repeat_seconds:  # the clock may be set back
             return False
         self._recorded.pop(seen, None)  # insert at the end again: the first entry is the oldest
         self._recorded[seen] = decision.at

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Self
 
 from pyiceberg.manifest import ManifestFile
@@ -20,21 +19,18 @@ from compactor.iceberg.tables import TableView
 from compactor.manifests.columns import EntryColumns
 from compactor.manifests.disk import ManifestDisk
 from compactor.manifests.reads import Reader, Wanted, read_here, wanted_of
+from compactor.manifests.write_behind import WriteBehind
 
-WEIGHT_OF_A_MANIFEST: Final = 20_000
-"""Measured bytes of the objects around the columns of one manifest: far more than the rows of a small manifest."""
-
-WRITE_AFTER_SECONDS: Final = 0.2
-"""Delay before entries are written to disk, so that the plan that reads them is done: writing ten manifests beside a
-plan slows it down by 10 ms."""
+FLUSH_SECONDS: Final = 10.0
+"""Most time that a process waits at its end for the disk: the cache of a table with a million files takes a second."""
 
 
 class ManifestCache:
     """Entries of manifests in columns, in memory up to `limit_bytes`, evicted least recently used first. Thread-safe.
 
     `disk` outlives the process and is shared with other processes; None means memory only. Reads of fewer than
-    `least_kept_bytes` in the store are not written to it: reading them again costs less than a file for each. `close`,
-    or the end of the `with` block, writes all other entries to disk.
+    `least_kept_bytes` in the store are not written to it: reading them again costs less than a file for each. All
+    others are on disk at the end of the `with` block, unless the disk hangs.
     """
 
     def __init__(
@@ -51,8 +47,7 @@ class ManifestCache:
         self._clock = clock
         self._disk = disk
         self._reader: Reader = read_here
-        self._writer = ThreadPoolExecutor(1, "manifest-disk")
-        self._flush_now = threading.Event()
+        self._behind = None if disk is None else WriteBehind(disk)
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, EntryColumns] = OrderedDict()
         self._bytes = 0
@@ -62,21 +57,16 @@ class ManifestCache:
         """Read missing manifests with `reader` from now on, e.g. on the executors of a cluster."""
         self._reader = reader
 
-    def flush(self) -> None:
-        """Write all entries to disk, and wait for the end."""
-        self._flush_now.set()
-        self._writer.submit(self._flush_now.clear).result()
-
-    def close(self) -> None:
-        """Write all entries to disk, and wait for the end; `read` must not be called any more."""
-        self._flush_now.set()
-        self._writer.shutdown()
+    def flush(self, seconds: float = FLUSH_SECONDS) -> None:
+        """Write all entries to disk. Returns after at most `seconds`."""
+        if self._behind is not None:
+            self._behind.flush(seconds)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.flush()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -107,8 +97,8 @@ class ManifestCache:
             unusual += decoded.unusual
             new.update(zip((each.key for each in decoded.wanted), decoded.entries, strict=True))
         bytes_read = sum(each.manifest.manifest_length for each in missing)
-        if self._disk is not None and missing and bytes_read >= self._least_kept_bytes:
-            self._writer.submit(self._keep, self._disk, {each.key: new[each.key] for each in missing})
+        if self._behind is not None and missing and bytes_read >= self._least_kept_bytes:
+            self._behind.put({each.key: new[each.key] for each in missing})
         foreseen = self._remember(used, new, prefetch=prefetch)
         event = ManifestsRead(
             table=table.name,
@@ -142,12 +132,6 @@ class ManifestCache:
         found = {each.key: self._disk.get(each.key, each.layout, each.manifest.manifest_path) for each in wanted}
         return {key: entries for key, entries in found.items() if entries is not None}
 
-    def _keep(self, disk: ManifestDisk, decoded: Mapping[str, EntryColumns]) -> None:
-        """Runs in the writer's thread, after the plan that waits for these entries."""
-        self._flush_now.wait(WRITE_AFTER_SECONDS)
-        for key, entries in decoded.items():
-            disk.put(key, entries)
-
     def _remember(self, used: Mapping[str, EntryColumns], new: Mapping[str, EntryColumns], *, prefetch: bool) -> int:
         """Keep new entries; return how many of the used entries had been prefetched, each counted once."""
         with self._lock:
@@ -157,13 +141,9 @@ class ManifestCache:
             for key, entries in new.items():
                 if key not in self._entries:
                     self._entries[key] = entries
-                    self._bytes += _weight(entries)
+                    self._bytes += entries.weight
             while self._bytes > self._limit and self._entries:
                 key, evicted = self._entries.popitem(last=False)
                 self._prefetched.discard(key)
-                self._bytes -= _weight(evicted)
+                self._bytes -= evicted.weight
         return foreseen
-
-
-def _weight(entries: EntryColumns) -> int:
-    return WEIGHT_OF_A_MANIFEST + entries.nbytes

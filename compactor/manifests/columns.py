@@ -40,6 +40,9 @@ SCHEMA: Final = pa.schema(
 )
 """One row per entry, with the names of `FileEntry`; `partition` is an index into the `Partitions` of the rows."""
 
+WEIGHT_OF_A_MANIFEST: Final = 20_000
+"""Measured bytes of the objects around the columns of one manifest: far more than the rows of a small manifest."""
+
 _STATUSES: Final = tuple(Status)
 _CODES: Final = {content: code for code, content in enumerate(CONTENT)}
 _entry: Final = partial(tuple.__new__, FileEntry)  # twice as fast as FileEntry(...)
@@ -204,6 +207,11 @@ class EntryColumns:
     def paths(self, rows: npt.NDArray[Any]) -> list[str]:
         ends = self.rows.column("path").take(pa.array(rows, pa.int64())).to_pylist()
         return [self.prefix + end for end in ends]
+
+    @property
+    def weight(self) -> int:
+        """Bytes of memory that the manifest takes, with the objects around its columns."""
+        return WEIGHT_OF_A_MANIFEST + self.nbytes
 
     def named(self, paths: Collection[str]) -> npt.NDArray[np.bool_]:
         """For each row, whether `paths` holds its path."""

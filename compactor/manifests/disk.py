@@ -61,7 +61,7 @@ class ManifestDisk:
     """
 
     def __init__(self, folder: Path, limit_bytes: int, clock: Callable[[], float] = time.time) -> None:
-        self._folder = folder
+        self.folder = folder
         self._limit = limit_bytes
         self._clock = clock
         self._lock = threading.Lock()
@@ -71,7 +71,7 @@ class ManifestDisk:
 
     def __reduce__(self) -> tuple[type[ManifestDisk], tuple[Path, int]]:
         """Pickled for executors, which use the folder on their own host and their own clock."""
-        return ManifestDisk, (self._folder, self._limit)
+        return ManifestDisk, (self.folder, self._limit)
 
     def get(self, key: str, layout: PartitionLayout, manifest_path: str) -> EntryColumns | None:
         """The entries cached under `key`; None if there are none, or if the file is damaged."""
@@ -100,7 +100,7 @@ class ManifestDisk:
         unfinished = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
         try:
             if self._bytes is None:
-                self._folder.mkdir(parents=True, exist_ok=True, mode=FLAGS_OF_A_PRIVATE_FOLDER)
+                self.folder.mkdir(parents=True, exist_ok=True, mode=FLAGS_OF_A_PRIVATE_FOLDER)
             unfinished.write_bytes(content)
             unfinished.replace(path)
             self._grown(len(content))
@@ -108,11 +108,11 @@ class ManifestDisk:
             with contextlib.suppress(OSError):
                 unfinished.unlink(missing_ok=True)
             if not self._not_before:
-                LOG.warning("cannot cache manifests in %s, reading them from the store: %s", self._folder, error)
+                LOG.warning("cannot cache manifests in %s, reading them from the store: %s", self.folder, error)
             self._bytes, self._not_before = None, self._clock() + TRY_AGAIN_SECONDS
 
     def _path(self, key: str) -> Path:
-        return self._folder / (hashlib.sha256(f"{FORMAT}:{key}".encode()).hexdigest() + SUFFIX)
+        return self.folder / (hashlib.sha256(f"{FORMAT}:{key}".encode()).hexdigest() + SUFFIX)
 
     def _grown(self, size: int) -> None:
         with self._lock:
@@ -126,7 +126,7 @@ class ManifestDisk:
 
     def _files(self) -> list[tuple[float, int, Path]]:
         found = []
-        with os.scandir(self._folder) as listing:
+        with os.scandir(self.folder) as listing:
             for each in listing:
                 if not _OURS.fullmatch(each.name):
                     continue

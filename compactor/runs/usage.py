@@ -88,9 +88,16 @@ class HourOfUsage:
             self._reserved.pop(table, None)
 
     def recent(self, now: float) -> list[Cost]:
-        """Costs and reservations of the hour before `now`; older ones are forgotten."""
+        """Costs and reservations of the hour before `now`; older ones are forgotten.
+
+        A cost of a later time is one of now: the clock was set back, and limits must not hold longer than an hour.
+        """
         with self._lock:
-            self._costs = {key: cost for key, cost in self._costs.items() if cost.at > now - HOUR}
+            self._costs = {
+                key: cost if cost.at <= now else replace(cost, at=now)
+                for key, cost in self._costs.items()
+                if cost.at > now - HOUR
+            }
             return [*self._costs.values(), *(replace(run, at=now) for run in self._reserved.values())]
 
     def _add(self, cost: Cost) -> None:

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator
 
-from compactor.redaction import without_password
-from compactor.settings.section import KeyProblemError
+from compactor.redaction import is_secret, without_password
+from compactor.settings.section import KeyProblemError, kind_of
 from compactor.settings.texts import address_problem
 
 CATALOG_TYPES: Final = ("rest", "sql", "hive", "glue")
@@ -53,7 +53,9 @@ def checked_catalogs(given: Any) -> dict[str, dict[str, str]]:
     Raises:
         ValueError: what is given are no usable catalogs; the message names the property.
     """
-    if not isinstance(given, dict) or not given:
+    if given and not isinstance(given, dict):
+        raise ValueError(f"{kind_of(given)} is not a map of catalogs; write e.g. {EXAMPLE}")
+    if not given:
         raise ValueError(f"at least one catalog is needed, e.g. {EXAMPLE}")
     return {_name(name): _checked(str(name), properties) for name, properties in given.items()}
 
@@ -66,8 +68,7 @@ def _name(name: Any) -> str:
 
 def _checked(name: str, given: Any) -> dict[str, str]:
     if not isinstance(given, dict):
-        shown = repr(given) if isinstance(given, str) else type(given).__name__
-        raise KeyProblemError((name,), f"{shown} is not a map of properties; write e.g. {EXAMPLE}")
+        raise KeyProblemError((name,), f"{kind_of(given)} is not a map of properties; write e.g. {EXAMPLE}")
     try:
         properties: dict[str, str] = texts(given)
         if "py-catalog-impl" not in properties:
@@ -99,7 +100,10 @@ def _key(key: Any) -> str:
 def _text(key: str, value: Any) -> str:
     if isinstance(value, dict):
         inner = next(iter(value), "name")
-        raise KeyProblemError((key,), f"a map is not allowed; write the property's full name, e.g. {key}.{inner}")
+        remedy = f"write the property's full name, e.g. {key}.{inner}"
+        if is_secret(key, "map"):  # then what looks like a key of the map is the secret
+            remedy = "put the value in quotes"
+        raise KeyProblemError((key,), f"a map is not allowed; {remedy}")
     if value is None or isinstance(value, list):
         what = "no value" if value is None else "a list"
         raise KeyProblemError((key,), f"{what} is not allowed; write one text, or remove the key")

@@ -13,6 +13,7 @@ from compactor.settings.origins import Key, Origin, Sources, dotted
 
 ENVIRONMENT_PREFIX: Final = "FIRNLINE_"
 CONFIG_FILE_VARIABLE: Final = "FIRNLINE_CONFIG_FILE"  # path of the settings file; not a setting
+JSON_BEGINS: Final = ("[", "{")
 PROPERTY_MAPS: Final = frozenset({("kafka", "options"), ("spark", "conf")})
 
 
@@ -74,7 +75,7 @@ def _folded(key: str) -> str:
 
 def _value(name: str, text: str) -> Any:
     """Lists and maps are JSON; text that is no JSON stays text, which a list or a map then refuses."""
-    if text[:1] not in {"[", "{"}:
+    if not text.startswith(JSON_BEGINS):
         return text
 
     def pairs(found: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -46,7 +46,8 @@ class HttpSettings(Section):
     def _passwords_are_hashed(cls, hashes: dict[str, str]) -> dict[str, str]:
         for user, digest in hashes.items():
             if not user or ":" in user:
-                raise ValueError(f"{user!r} cannot be a user name: it must not be empty or contain a colon")
+                shown = user.partition(":")[0]  # what follows a colon may be a password
+                raise ValueError(f"{shown!r}: a user name must not be empty or contain a colon")
             if not BCRYPT.fullmatch(digest):
                 raise ValueError(
                     f"the value of {user} is not a bcrypt hash of cost 4 to 14; make one with `htpasswd -nBC 10 {user}`"

@@ -14,9 +14,9 @@ from pydantic_core import ErrorDetails
 
 from compactor.redaction import HIDDEN, shown
 from compactor.settings.allowed import allowed, kinds_of
-from compactor.settings.environment import variable_of
+from compactor.settings.environment import JSON_BEGINS, variable_of
 from compactor.settings.origins import Key, Sources, dotted, walk
-from compactor.settings.section import KeyProblemError, Section
+from compactor.settings.section import KeyProblemError, Section, kind_of
 
 LONGEST_VALUE: Final = 80
 MOST_KEYS: Final = 14
@@ -31,6 +31,8 @@ def explained(error: ValidationError, model: type[Section], sources: Sources) ->
         key, text = _said(problem, found, model)
         origin = sources.origin(key)
         name = dotted(key) or "settings"
+        is_json = origin is not None and origin.variable and found.field is not None and _takes_json(found.field)
+        text += _where_not_json(sources.value(key)) if is_json else ""
         lines.setdefault(name, f"{name}: {text}" + (f" ({origin.place})" if origin else ""))
     return list(lines.values())
 
@@ -98,8 +100,11 @@ def _below(place: _Place, part: str | int) -> _Place | None:
 
 
 def _section_of(field: FieldInfo) -> type[Section] | None:
-    plain = (kind.plain for kind in kinds_of(field))
-    return next((each for each in plain if isinstance(each, type) and issubclass(each, Section)), None)
+    return next((kind.plain for kind in kinds_of(field) if _is_section(kind.plain)), None)
+
+
+def _is_section(plain: Any) -> bool:
+    return isinstance(plain, type) and issubclass(plain, Section)
 
 
 def _said(problem: ErrorDetails, place: _Place, model: type[Section]) -> tuple[Key, str]:
@@ -122,7 +127,33 @@ def _sentence(problem: ErrorDetails, place: _Place, model: type[Section]) -> str
         return f"it has no value; {expected}; or remove the key, and its default applies"
     if place.field and place.field.annotation is str and isinstance(given, int | float):
         expected = f"{expected}; put it in quotes"
-    return f"{_shown(place.key, given)} is not allowed; {expected}"
+    hidden = place.field is None or _holds_maps(place.field)
+    return f"{kind_of(given) if hidden else _shown(place.key, given)} is not allowed; {expected}"
+
+
+def _takes_json(field: FieldInfo) -> bool:
+    """Whether a variable of this field holds JSON."""
+    return _holds_maps(field) or any(get_origin(kind.plain) is tuple for kind in kinds_of(field))
+
+
+def _holds_maps(field: FieldInfo) -> bool:
+    """Whether the field takes a map or a list of maps. What is given instead may hold the secrets of a map."""
+    plain = [kind.plain for kind in kinds_of(field)]
+    items = [get_args(each)[0] for each in plain if get_origin(each) is tuple]
+    return any(get_origin(each) is dict or _is_section(each) for each in (*plain, *items))
+
+
+def _where_not_json(value: Any) -> str:
+    """For a text that was meant as JSON: where the mistake is, without the text."""
+    if not isinstance(value, str) or not value.startswith(JSON_BEGINS):
+        return ""
+    try:
+        json.loads(value)
+    except json.JSONDecodeError as error:
+        return f"; it is not JSON from character {error.pos + 1} on"
+    except RecursionError:
+        return "; it is nested too deeply"
+    return ""
 
 
 def _hint(key: Key, section: type[Section], model: type[Section]) -> str:

@@ -22,6 +22,12 @@ class KeyProblemError(ValueError):
         self.message = message
 
 
+def kind_of(given: Any) -> str:
+    """What is given instead of a map, without its content: that may hold secrets."""
+    kinds = {dict: "a map", list: "a list", str: "text", bool: "a boolean", type(None): "no value"}
+    return kinds.get(type(given), "a number")
+
+
 class Section(BaseModel):
     """Base of all sections: frozen; an unknown key is an error."""
 

@@ -87,7 +87,8 @@ def _brokers(text: str) -> str | None:
     for part in text.split(","):
         found = _BROKER.fullmatch(part.strip())
         if found is None or not 0 < int(found[1]) <= _LARGEST_PORT:
-            return f"has {part.strip()!r}, which is not host:port: write e.g. kafka-1:9092,kafka-2:9092"
+            shown = without_password(part.strip())
+            return f"has {shown!r}, which is not host:port: write e.g. kafka-1:9092,kafka-2:9092"
     return None
 
 
@@ -128,7 +129,7 @@ def address_problem(text: str, schemes: tuple[str, ...], example: str) -> str | 
         parts = urlsplit(text)
         port = parts.port
     except ValueError as error:
-        return f"{remedy} ({str(error).lower()})"
+        return remedy if "@" in text else f"{remedy} ({str(error).lower()})"  # the error may show a password
     usable = parts.scheme in schemes and parts.hostname and port != 0 and not re.search(r"\s", text)
     return None if usable else remedy
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,14 @@ from compactor.reasons import Reason
 from compactor.settings.origins import Key, Origin, Sources, dotted
 from compactor.settings.section import KeyProblemError
 
+_REMEDIES = {
+    **{mark: f"a value that begins with {mark} must be in quotes" for mark in "!*&%@`|>"},
+    "\t": "indent with spaces: a tab is not allowed",
+}
+"""By the character at which PyYAML stops."""
+_GENERAL_REMEDY = "a quote, bracket, colon or comma may be wrong"
+_OWN_WORDS = re.compile(r"'(<[a-z ]+>|[,\]}.!: ])'")
+"""What PyYAML puts into quotes, and is no text of the file: kinds of tokens, and what it expected."""
 YAML_TAG = "tag:yaml.org,2002:"
 MERGE_TAG, TIMESTAMP_TAG = f"{YAML_TAG}merge", f"{YAML_TAG}timestamp"
 
@@ -129,11 +138,25 @@ def _line(node: Node) -> int:
 
 
 def _said(error: yaml.YAMLError) -> str:
+    """Where it is and what to do. Text of the file is not shown: it may be a secret that needs quotes."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
     mark = error.problem_mark or error.context_mark
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    remedy = (
-        "write plain text" if isinstance(error, ConstructorError) else "a quote, bracket, colon or comma may be wrong"
-    )
-    return f"{where}{': '.join(filter(None, (error.context, error.problem)))}; {remedy}"
+    return where + (_remedy(error) or _in_own_words(error))
+
+
+def _remedy(error: yaml.MarkedYAMLError) -> str | None:
+    """For a value that needs quotes."""
+    if "escape" in (error.problem or ""):
+        return "in double quotes, \\ begins an escape: use single quotes"
+    scanned = error.context_mark if (error.context or "").startswith("while scanning") else None
+    firsts = (mark.buffer[mark.pointer] for mark in (error.problem_mark, scanned) if mark and mark.buffer)
+    return next((_REMEDIES[first] for first in firsts if first in _REMEDIES), None)
+
+
+def _in_own_words(error: yaml.MarkedYAMLError) -> str:
+    words = ": ".join(filter(None, (error.context, error.problem)))
+    remedy = "write plain text" if isinstance(error, ConstructorError) else _GENERAL_REMEDY
+    left = _OWN_WORDS.sub("", words)
+    return remedy if "'" in left or '"' in left else f"{words}; {remedy}"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -112,7 +113,8 @@ def mysql_hook(settings: HookSettings) -> Hook:
 def trino_hook(settings: HookSettings) -> Hook:
     """Run a statement over Trino's HTTP protocol. Needs the extra `firnline[trino]`.
 
-    Opens a connection for each statement, because commits are rare.
+    Opens a connection for each statement, because commits are rare. A statement that takes too long is cancelled: Trino
+    answers each request in time, also while it leaves the statement in a queue.
 
     Raises:
         InputError: Trino's client is not installed.
@@ -120,6 +122,7 @@ def trino_hook(settings: HookSettings) -> Hook:
     try:
         from trino.auth import BasicAuthentication  # noqa: PLC0415 - an optional dependency
         from trino.dbapi import connect  # noqa: PLC0415
+        from trino.exceptions import TrinoConnectionError  # noqa: PLC0415
     except ImportError:
         message = "hooks: trino needs its client: pip install 'firnline[trino]'"
         raise InputError(message, reason=Reason.BAD_SETTING) from None
@@ -137,11 +140,27 @@ def trino_hook(settings: HookSettings) -> Hook:
             max_attempts=1,
         )
         with closing(connection):
-            cursor = connection.cursor()
-            cursor.execute(statement(settings, committed, '"'))
-            cursor.fetchall()
+            cursor = connection.cursor(stats_callback=_time_limit(settings.timeout_seconds))
+            try:
+                cursor.execute(statement(settings, committed, '"'))
+                cursor.fetchall()
+            except (TimeoutError, TrinoConnectionError):
+                with suppress(Exception):  # the error of the statement says more
+                    cursor.cancel()
+                raise
 
     return run
+
+
+def _time_limit(seconds: float) -> Callable[[Any], None]:
+    """What a client calls after each answer. Raises TimeoutError after so many seconds from now."""
+    deadline = time.monotonic() + seconds
+
+    def check(_stats: Any) -> None:
+        if time.monotonic() >= deadline:
+            raise TimeoutError(f"the statement took longer than hooks[].timeout_seconds ({seconds:g} s)")
+
+    return check
 
 
 def statement(settings: HookSettings, committed: RunCommitted, quote: str) -> str:

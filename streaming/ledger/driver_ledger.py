@@ -149,10 +149,11 @@ class DriverLedger:
         self.watcher.start()
 
     def stop(self, seconds: float) -> None:
-        """End the threads after their current table, and close the state."""
+        """End the threads after their current table, and close the state. The time left is for the disk cache."""
+        deadline = time.monotonic() + seconds
         self.watcher.stop()
         self._lookers.stop(seconds)
-        self._counting.close()
+        self._counting.flush(max(0.0, deadline - time.monotonic()))
         self._database.close()
 
     def check(self) -> None:

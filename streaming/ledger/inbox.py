@@ -7,7 +7,7 @@ ignored or another service's: looks never tell where such tables are.
 An event is a hint. It is dropped if its table is ignored or belongs to another service, and if it is older than the
 table's last look and announces a snapshot that is counted (a duplicate or late event). A request is no hint: each
 service reads it once, and nothing else tells of it. So it is kept while it is not certain that its table is another
-service's. Requested rewrites are saved before the batch ends.
+service's. Requested rewrites are saved once, before the batch ends and before a look may drop them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,12 @@ from compactor.settings.current import WorkSettings
 from compactor.shards import Shard
 from compactor.table_names import TableName
 from streaming.ledger.heard import AnyHeard, Heard
+from streaming.ledger.kept_requests import KeptRequests
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Looker
 from streaming.ledger.lookers import TRY_AGAIN_SECONDS
 from streaming.ledger.table_locations import MOST_SHARING, folder_of, guesses
 from streaming.logs.events import LOG
-
-MOST_REQUESTS = 100
-"""Requested rewrites of one table that wait at a time, each with another filter."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +51,17 @@ class Inbox:
 
     def __call__(self, events: Sequence[AnyHeard]) -> None:
         shard, asked = self.shard(), dict[TableName, Asked]()
+        requests = KeptRequests(self.board.pending(), lambda table: self._lane(table) is Lane.EVENT)
         for event in (found for each in events for found in self._with_tables(each, shard)):
             if self.settings.tables.ignores(event.table):
                 continue
-            if not shard.owns(event.table):
-                if event.request is not None and shard.lasting.owns(event.table):
-                    if shard.members == (shard.me,) and not self.board.requests(event.table):
-                        self.unsure.add(event.table)
-                    self._request(event.table, event.request)
-                continue
-            one = self._asks(event)
+            is_kept = event.request is None or self._keep(event.table, event.request, shard, requests)
+            one = self._asks(event) if is_kept and shard.owns(event.table) else None
             if one is not None:
                 asked[event.table] = one.joined(asked[event.table]) if event.table in asked else one
+        if requests.kept:
+            self.board.request_all(requests.kept)
+        requests.tell_of_dropped()
         for table, one in asked.items():
             self._put(table, one)
         if events:
@@ -83,12 +80,16 @@ class Inbox:
         table, lane, happened_at = event.table, self._lane(event.table), event.timestamp_ms / 1000
         if event.writes and lane is Lane.EVENT:
             self.looker.rhythms.heard(table, event.source)
-        if event.request is not None:
-            self._request(table, event.request)
-        elif event.snapshot_id is not None and self.looker.has_seen(table, event.snapshot_id, happened_at):
+        is_request, snapshot_id = event.request is not None, event.snapshot_id
+        if not is_request and snapshot_id is not None and self.looker.has_seen(table, snapshot_id, happened_at):
             return None
-        announced = frozenset(each for each in (event.snapshot_id, event.metadata_location) if each is not None)
-        return Asked(lane, happened_at if event.writes else None, announced=announced if event.writes else frozenset())
+        told = (snapshot_id, event.metadata_location) if event.writes else ()
+        return Asked(
+            lane,
+            happened_at if event.writes else None,
+            announced=frozenset(each for each in told if each is not None),
+            requested=is_request and lane is Lane.UNKNOWN,
+        )
 
     def _publish(self, events: Sequence[AnyHeard]) -> None:
         oldest: dict[str, int] = {}
@@ -136,10 +137,14 @@ class Inbox:
         known = self.looker.is_known(table) or self.board.get(table) is not None or self.is_found(table)
         return Lane.EVENT if known else Lane.UNKNOWN
 
-    def _request(self, table: TableName, filter_text: str) -> None:
-        """Note a requested rewrite. The look drops it if the table is not acted on or does not exist."""
-        waiting = self.board.requests(table)
-        if filter_text not in waiting and len(waiting) >= MOST_REQUESTS:
-            LOG.warning("%s: a requested rewrite is dropped, because %d others wait", table, len(waiting))
-            return
-        self.board.request(table, [filter_text])
+    def _keep(self, table: TableName, filter_text: str, shard: Shard, requests: KeptRequests) -> bool:
+        """Note a requested rewrite. The look drops it if the table is not acted on or does not exist.
+
+        False: too many wait, or another service does it.
+        """
+        is_ours = shard.owns(table)
+        if not (is_ours or shard.lasting.owns(table)) or not requests.take(table, filter_text):
+            return False
+        if not is_ours and shard.members == (shard.me,) and not self.board.requests(table):
+            self.unsure.add(table)
+        return True

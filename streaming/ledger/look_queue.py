@@ -44,6 +44,7 @@ class Asked:
     `oldest_event`: time of the oldest announced commit, seconds since the epoch. `calls`: whether to ask the catalog;
     False: judge again what was counted, because partitions become due by time too. `announced`: snapshots and metadata
     files that events told of. `tries`: looks that did not find them, because events can come before their commit.
+    `requested`: a requested rewrite of an unknown table waits for the answer. Few do, so no flood displaces the look.
     """
 
     lane: Lane = Lane.SWEEP
@@ -51,6 +52,7 @@ class Asked:
     calls: bool = True
     announced: frozenset[int | str] = frozenset()
     tries: int = 0
+    requested: bool = False
 
     def joined(self, other: Asked) -> Asked:
         """One look for both."""
@@ -59,7 +61,8 @@ class Asked:
         if len(announced) > MOST_ANNOUNCED:
             announced = frozenset()  # so many commits: the next one asks for a look too
         tries = min(self.tries, other.tries)
-        return Asked(min(self.lane, other.lane), oldest, self.calls or other.calls, announced, tries)
+        lane, requested = min(self.lane, other.lane), self.requested or other.requested
+        return Asked(lane, oldest, self.calls or other.calls, announced, tries, requested)
 
 
 @dataclass
@@ -200,7 +203,8 @@ class LookQueue:
         if before is not None and before.lane is joined.lane:
             waiting.lanes[joined.lane][table] = joined  # keeps its place
             return
-        if joined.lane is Lane.UNKNOWN and len(waiting.lanes[Lane.UNKNOWN]) >= MOST_UNKNOWN:
+        is_full = len(waiting.lanes[Lane.UNKNOWN]) >= MOST_UNKNOWN
+        if joined.lane is Lane.UNKNOWN and is_full and not joined.requested:
             return
         waiting.remove(table)
         waiting.lanes[joined.lane][table] = joined

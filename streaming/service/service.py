@@ -61,9 +61,10 @@ if TYPE_CHECKING:
 STOP_SECONDS = 20.0  # of the 30 that SIGTERM is given; the rest is for the history and for Spark to stop
 HISTORY_SECONDS = 4.0
 HOOK_SECONDS = 2.0
+MANIFESTS_SECONDS = 2.0  # for decoded manifests that are not on disk yet: a cache
 PRODUCER_SECONDS = 3.0
 OFFSETS_SECONDS = 60.0
-SAVE_AGAIN_SECONDS = 10.0  # between attempts to save requests on a disk that is full
+SAVE_AGAIN_SECONDS = 10.0  # between saves of requests that were dropped, and attempts on a disk that is full
 
 
 class Service:
@@ -131,6 +132,7 @@ class Service:
         self._controls.catch_up()
         requests = OpenRequests(checkpoint, right.confirm)
         self._board.restore_requests(requests.load(), requests.save)
+        self._at_stop("requests", self._board.save_requests)
         session = self._start_session()
         parts = rewriting(
             self._settings,
@@ -243,7 +245,7 @@ class Service:
         self._at_stop("spark", lambda: [session.stop() for session in sessions])
         if not self._observe:
             self._start_history()
-        self._at_stop("manifest cache", self._cache.flush)
+        self._at_stop("manifest cache", lambda: self._cache.flush(MANIFESTS_SECONDS))
         sessions.append(spark_session(self._settings))
         return sessions[0]
 

@@ -75,7 +75,6 @@ def test_the_ledger_counts_each_commit_made_in_advance(fleet: Fleet, catalog: Ca
     again = advance(view(table), SIZES, DictionaryStore(), cache, manifest_budget=100)
     assert again.totals == update.totals
     assert table.scan().to_arrow().num_rows == (FILES + 6) * 10
-    cache.close()
 
 
 def test_more_commits_go_on_where_the_first_ended(fleet: Fleet, catalog: Catalog, tmp_path: Path) -> None:

@@ -167,7 +167,22 @@ def test_a_table_that_is_not_acted_on_any_more_loses_all_its_requests_and_they_a
     board.restore_requests({TABLE: ("a = 1", "")}, lambda requests: not saved.append(dict(requests)))
     board.drop_requests(TABLE)
     board.drop_requests(TABLE)
-    assert (board.requests(TABLE), saved) == ((), [{}])
+    assert (board.requests(TABLE), saved) == ((), []), "a flood of names that are looked at would save for each"
+    board.save_requests()
+    board.save_requests()
+    assert saved == [{}]
+
+
+def test_requests_of_many_tables_are_saved_once_and_all_at_once() -> None:
+    board, saved = DebtBoard(), list[object]()
+    board.restore_requests({}, lambda requests: not saved.append(dict(requests)))
+    others = {TableName("lake", ("db",), f"t{number}"): ("", "id = 1") for number in range(100)}
+    board.request_all(others)
+    board.request_all(others)
+    assert board.pending() == others
+    assert saved == [others]
+    board.request_all({})
+    assert len(saved) == 1
 
 
 def test_sums_count_partitions_that_have_no_object() -> None:

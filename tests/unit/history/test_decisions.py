@@ -245,6 +245,14 @@ def test_the_same_reason_is_told_once_in_its_time_whatever_its_figures() -> None
     assert not repeats.is_new(skipped("5 small files", at=199))
 
 
+def test_a_reason_from_before_the_clock_was_set_back_is_recorded_again() -> None:
+    repeats = RepeatFilter(repeat_seconds=100.0)
+    assert repeats.is_new(skipped(at=10_000))
+    assert not repeats.is_new(skipped(at=9_999))
+    assert repeats.is_new(skipped(at=50))
+    assert not repeats.is_new(skipped(at=149))
+
+
 def test_another_reason_or_partition_is_news_and_going_back_and_forth_is_not() -> None:
     repeats = RepeatFilter(repeat_seconds=100.0)
     assert repeats.is_new(skipped())

@@ -44,6 +44,23 @@ def test_a_batch_is_due_by_rows_or_by_the_age_of_its_oldest_row() -> None:
     assert batches.due_in(131.0) == 0.0
 
 
+def test_rows_from_before_the_clock_was_set_back_wait_no_longer_than_others() -> None:
+    batches, day = Batches(SETTINGS), 86_400.0
+    batches.add(rows(day))
+    assert batches.due_in(100.0) == SETTINGS.batch_seconds
+    batches.add(rows(130.0))
+    assert batches.due_in(130.0) == SETTINGS.batch_seconds - 30.0
+    assert batches.due_in(160.0) == 0.0
+    batch = batches.take()
+    assert moments(batch[1]) == [day, 130.0]
+    batches.failed(batch, day)
+    assert batches.due_in(160.0) == BACKOFF.first_seconds
+    assert batches.due_in(160.0 + BACKOFF.first_seconds) == 0.0
+    batches.appended()
+    batches.add(rows(200.0))
+    assert batches.due_in(200.0) == SETTINGS.batch_seconds
+
+
 def test_a_batch_holds_no_more_rows_than_it_may_and_takes_the_oldest() -> None:
     batches = Batches(SETTINGS)
     batches.add(rows(1, 2, 3, 4))

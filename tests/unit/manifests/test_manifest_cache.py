@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,18 @@ from compactor.errors import RetryError
 from compactor.events import ManifestsRead
 from compactor.iceberg.manifest_entries import file_entry, read_entries
 from compactor.iceberg.tables import Catalogs, TableView
-from compactor.manifests import cache as manifest_cache
-from compactor.manifests.cache import WEIGHT_OF_A_MANIFEST, ManifestCache
-from compactor.manifests.columns import EntryColumns
+from compactor.manifests import write_behind
+from compactor.manifests.cache import ManifestCache
+from compactor.manifests.columns import WEIGHT_OF_A_MANIFEST, EntryColumns
 from compactor.manifests.disk import ManifestDisk
 from compactor.manifests.live_files import DeleteIndex, LiveRows
+from compactor.manifests.reads import wanted_of
 from compactor.partitions import PartitionLayout
 from compactor.table_names import TableName
 
 NAME = TableName("lake", ("db",), "t")
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+PATIENCE_SECONDS = 60.0
 
 
 @pytest.fixture
@@ -129,11 +132,11 @@ def test_small_reads_are_not_written_to_disk(catalogs: Catalogs, tmp_path: Path)
         assert reads.last == found
 
 
-def test_disk_is_written_behind_the_plan_and_at_once_when_the_cache_is_closed(
+def test_disk_is_written_behind_the_plan_and_at_once_when_the_with_block_ends(
     catalogs: Catalogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever reads next may be another process: a command that has ended has written."""
-    monkeypatch.setattr(manifest_cache, "WRITE_AFTER_SECONDS", 3600.0)
+    monkeypatch.setattr(write_behind, "WRITE_AFTER_SECONDS", 3600.0)
     disk = ManifestDisk(tmp_path / "kept", 2**24)
     view = append(catalogs, 3)
     with ManifestCache(2**24, disk=disk) as cache:
@@ -143,6 +146,103 @@ def test_disk_is_written_behind_the_plan_and_at_once_when_the_cache_is_closed(
     reads = Reads()
     ManifestCache(2**24, reads, disk=disk).read(view, view.manifests())
     assert reads.last == (0, 3, 0)
+
+
+class HangingDisk(ManifestDisk):
+    """Hangs at its first write until `answers` is set, as a network file system does whose server is away."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, 2**24)
+        self.hangs, self.answers = threading.Event(), threading.Event()
+
+    def put(self, key: str, entries: EntryColumns) -> None:
+        self.hangs.set()
+        self.answers.wait(PATIENCE_SECONDS)
+        super().put(key, entries)
+
+
+def on_disk(view: TableView, disk: ManifestDisk) -> list[bool]:
+    """For each manifest, the newest first, whether the disk has it."""
+    return [
+        disk.get(each.key, each.layout, each.manifest.manifest_path) is not None
+        for each in wanted_of(view, view.manifests())
+    ]
+
+
+@pytest.fixture
+def room_for_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of manifests that wait for the disk."""
+    monkeypatch.setattr(write_behind, "MOST_WAITING_BYTES", WEIGHT_OF_A_MANIFEST * 5 // 2)
+
+
+@pytest.mark.usefixtures("room_for_two")
+def test_a_disk_that_hangs_holds_a_bounded_number_of_manifests_in_memory(catalogs: Catalogs, tmp_path: Path) -> None:
+    """The oldest are dropped: they are read from the store again."""
+    disk, view = HangingDisk(tmp_path / "kept"), append(catalogs, 6)
+    cache = ManifestCache(0, disk=disk)
+    for number, manifest in enumerate(reversed(view.manifests())):
+        cache.read(view, [manifest])
+        if number == 0:
+            assert disk.hangs.wait(PATIENCE_SECONDS)
+    disk.answers.set()
+    cache.flush(PATIENCE_SECONDS)
+    assert on_disk(view, disk) == [True, True, False, False, False, True]  # the last one was being written
+
+
+@pytest.mark.usefixtures("room_for_two")
+def test_all_manifests_of_one_read_are_written(catalogs: Catalogs, tmp_path: Path) -> None:
+    """They were in memory at once anyway, and the next start must not read a large table from the store again."""
+    disk, view = HangingDisk(tmp_path / "kept"), append(catalogs, 6)
+    cache = ManifestCache(0, disk=disk)
+    cache.read(view, view.manifests()[-1:])
+    assert disk.hangs.wait(PATIENCE_SECONDS)
+    cache.read(view, view.manifests()[:5])
+    disk.answers.set()
+    cache.flush(PATIENCE_SECONDS)
+    assert on_disk(view, disk) == [True] * 6
+
+
+def test_a_disk_that_hangs_does_not_hold_up_the_end(catalogs: Catalogs, tmp_path: Path) -> None:
+    disk, view = HangingDisk(tmp_path / "kept"), append(catalogs, 2)
+    cache = ManifestCache(2**24, disk=disk)
+    cache.read(view, view.manifests())
+    ending = threading.Thread(target=cache.flush, args=(0.01,), daemon=True)
+    ending.start()
+    ending.join(PATIENCE_SECONDS)
+    assert not ending.is_alive()
+    assert on_disk(view, disk) == [False, False]
+    disk.answers.set()
+    cache.flush(PATIENCE_SECONDS)
+    assert on_disk(view, disk) == [True, True]
+
+
+class NoFurtherDelay(HangingDisk):
+    """From its second write on, whoever delays once more writes nothing."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__(folder)
+        self.monkeypatch = monkeypatch
+        self.written = threading.Semaphore(0)
+
+    def put(self, key: str, entries: EntryColumns) -> None:
+        if self.answers.is_set():
+            self.monkeypatch.setattr(write_behind, "WRITE_AFTER_SECONDS", 3600.0)
+        super().put(key, entries)
+        self.written.release()
+
+
+def test_manifests_that_wait_are_written_after_one_delay(
+    catalogs: Catalogs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a delay for each read, a busy service would read faster than it writes."""
+    monkeypatch.setattr(write_behind, "WRITE_AFTER_SECONDS", 0.0)
+    disk, view = NoFurtherDelay(tmp_path / "kept", monkeypatch), append(catalogs, 6)
+    cache = ManifestCache(2**24, disk=disk)
+    for manifest in view.manifests():
+        cache.read(view, [manifest])
+        assert disk.hangs.wait(PATIENCE_SECONDS)
+    disk.answers.set()
+    assert all(disk.written.acquire(timeout=PATIENCE_SECONDS) for _ in range(6))
 
 
 @pytest.mark.parametrize(

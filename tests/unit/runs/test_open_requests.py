@@ -38,6 +38,7 @@ def test_a_request_that_was_not_served_is_open_in_the_next_life(tmp_path: Path) 
     first.request(OTHER, ["x = 1"])
     first.finish_request(ONE, "")
     first.forget(OTHER)
+    first.save_requests()  # as the service does every ten seconds
     second = board(tmp_path)
     assert asked(second, ONE) == ("day = '2024-01-15'",)
     assert asked(second, OTHER) == ()
@@ -141,6 +142,7 @@ def test_a_table_that_was_only_asked_for_is_known(tmp_path: Path) -> None:
     second = board(tmp_path)
     assert second.known() == (ONE,)
     second.forget(ONE)
+    second.save_requests()
     assert second.known() == ()
     assert OpenRequests(str(tmp_path / "checkpoint")).load() == {}
 

@@ -59,6 +59,16 @@ def test_a_long_run_counts_with_its_grant_however_long_it_runs() -> None:
     assert total(hour, NOW + 5 * HOUR).bytes == 100
 
 
+def test_a_cost_from_before_the_clock_was_set_back_counts_for_one_hour() -> None:
+    hour = HourOfUsage()
+    hour.charge(ONE, NOW + 24 * HOUR, Spent(100))
+    assert total(hour, NOW).bytes == 100
+    hour.charge(ONE, NOW + 60, Spent(7))
+    assert total(hour, NOW + HOUR - 1).bytes == 107
+    assert total(hour, NOW + HOUR).bytes == 7
+    assert total(hour, NOW + 24 * HOUR).bytes == 0
+
+
 def test_the_hour_is_known_by_namespace() -> None:
     costs = [
         Cost(ONE, NOW, Spent(5, 4, 3, 2)),

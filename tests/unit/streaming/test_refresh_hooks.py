@@ -96,10 +96,16 @@ def trino(answer: Callable[[str], dict[str, Any]]) -> Iterator[tuple[str, list[s
             self._send({"nextUri": f"http://127.0.0.1:{server.server_port}/v1/statement/executing/q/1"})
 
         def do_GET(self) -> None:
-            self._send(answer(heard[-1]))
+            self._send(answer(heard[0]))
+
+        def do_DELETE(self) -> None:
+            heard.append("cancelled")
+            self.send_response(204)
+            self.end_headers()
 
         def _send(self, page: dict[str, Any]) -> None:
-            body = json.dumps({"id": "q", "infoUri": "http://x", "stats": {"state": "FINISHED"}, **page}).encode()
+            text = json.dumps({"id": "q", "infoUri": "http://x", "stats": {"state": "FINISHED"}, **page})
+            body = text.replace("{port}", str(server.server_port)).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
@@ -135,6 +141,23 @@ def test_an_error_of_trino_is_an_error() -> None:
         pytest.raises(Exception, match="no such procedure"),
     ):
         trino_hook(HookSettings(kind="trino", uri=uri, statement=CALL))(committed(OTHER))
+
+
+def test_a_statement_that_trino_leaves_in_its_queue_is_cancelled() -> None:
+    """Each request is answered in time, and the next page is again: wait."""
+    pages: list[int] = []
+
+    def queued(_statement: str) -> dict[str, Any]:
+        time.sleep(0.02)  # Trino: up to a second
+        pages.append(len(pages))
+        is_waiting = {"nextUri": "http://127.0.0.1:{port}/v1/statement/queued/q/1", "stats": {"state": "QUEUED"}}
+        return is_waiting if len(pages) < 1_000 else {}
+
+    with trino(queued) as (uri, heard):
+        hook = trino_hook(HookSettings(kind="trino", uri=uri, statement=CALL, timeout_seconds=1.0))
+        with pytest.raises(TimeoutError, match=r"took longer than hooks\[\]\.timeout_seconds \(1 s\)"):
+            hook(committed(OTHER))
+    assert heard[1:] == ["cancelled"]
 
 
 @contextmanager

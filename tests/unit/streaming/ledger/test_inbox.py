@@ -10,7 +10,13 @@ from compactor.events import EventsHeard
 from compactor.shards import EVERYTHING, NOBODY, Shard
 from compactor.table_names import TableName
 from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
-from streaming.ledger.inbox import MOST_REQUESTS, Inbox
+from streaming.ledger.inbox import Inbox
+from streaming.ledger.kept_requests import (
+    MOST_CHARACTERS,
+    MOST_REQUESTS,
+    MOST_UNKNOWN_CHARACTERS,
+    MOST_UNKNOWN_REQUESTS,
+)
 from streaming.ledger.look_queue import Asked, Lane, LookQueue
 from streaming.ledger.looker import Outcome
 from streaming.ledger.strange_names import MISSING_SECONDS
@@ -264,6 +270,56 @@ def test_a_request_beyond_the_most_is_dropped_and_a_known_one_is_not_counted_twi
     receiving.scene.board.finish_request(NAME, "id = 5")
     receiving.asked(replace(COMMIT, request="id = -1"))
     assert "id = -1" in receiving.scene.board.requests(NAME)
+
+
+def requests_of(*names: str, request: str = "id = 1") -> list[Heard]:
+    return [replace(COMMIT, table=named(name), writes=False, request=request) for name in names]
+
+
+def test_the_requests_of_a_batch_are_saved_once_and_before_their_looks(scene: Scene) -> None:
+    saved: list[int] = []
+
+    class Noting(LookQueue):
+        def put(self, table: TableName, asked: Asked, *, after_seconds: float = 0.0) -> None:
+            assert saved == [100], "a look may drop the request"
+            super().put(table, asked, after_seconds=after_seconds)
+
+    scene.board.restore_requests({}, lambda requests: not saved.append(len(requests)))
+    assert len(Receiving(scene, Noting).asked(*requests_of(*(f"t{number}" for number in range(100))))) == 100
+    assert saved == [100]
+
+
+def test_requests_of_unknown_tables_are_bounded(receiving: Receiving, caplog: pytest.LogCaptureFixture) -> None:
+    """Anyone who may write to the topic can name tables that do not exist."""
+    scene = receiving.scene
+    scene.look()
+    flood = requests_of(*(f"t{number}" for number in range(3 * MOST_UNKNOWN_REQUESTS)))
+    asked = receiving.asked(*flood, *requests_of("t0", request=""), replace(COMMIT, writes=False, request=""))
+    assert len(scene.board.pending()) == len(asked) == MOST_UNKNOWN_REQUESTS + 1
+    assert asked[0] == (NAME, Asked(Lane.EVENT)), "a table that is known has its own bound"
+    assert asked[1][1] == Asked(Lane.UNKNOWN, requested=True)
+    assert caplog.text.count("requested rewrites are dropped") == 1
+    assert "2001" in caplog.text
+    receiving.asked(*flood)
+    assert len(scene.board.pending()) == MOST_UNKNOWN_REQUESTS + 1
+    for table, one in asked[1:3]:
+        scene.look(table, one)
+    assert [table.name for table, _ in receiving.asked(*requests_of("t2500", "t2600", "t2700"))] == ["t2500", "t2600"]
+
+
+def test_long_names_and_filters_of_unknown_tables_fill_neither_memory_nor_disk(receiving: Receiving) -> None:
+    names = [f"{number}{'x' * 4_000}" for number in range(200)]
+    receiving.asked(*requests_of(*names))
+    assert len(receiving.scene.board.pending()) == MOST_UNKNOWN_CHARACTERS // len(f"lake.db.{names[-1]}id = 1")
+    assert receiving.asked(*requests_of("long", request="x" * (MOST_CHARACTERS + 1))) == []
+    assert receiving.scene.board.requests(named("long")) == ()
+
+
+def test_the_filters_of_one_table_are_bounded_in_all(receiving: Receiving) -> None:
+    receiving.scene.look()
+    filters = [f"id = {number}{' ' * 9_980}" for number in range(8)]
+    receiving.asked(*(replace(COMMIT, writes=False, request=text) for text in filters))
+    assert receiving.scene.board.requests(NAME) == tuple(filters[:6])
 
 
 def test_a_request_for_a_table_that_is_not_acted_on_or_does_not_exist_is_dropped_by_its_look(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -97,6 +98,17 @@ def test_a_flood_of_unknown_names_is_bounded_and_delays_neither_events_nor_sweep
     assert [looks.index(f"event{number}") for number in range(10)] == [*range(7), 8, 9, 10]
     assert [looks.index(f"sweep{number}") for number in range(10)] == [7, *range(12, 30, 2)]
     assert len(looks) == MOST_UNKNOWN + 20
+
+
+def test_the_look_that_a_request_waits_for_is_not_dropped_among_unknown_names() -> None:
+    queue = LookQueue()
+    for number in range(2 * MOST_UNKNOWN):
+        queue.put(named(f"unknown{number}"), UNKNOWN)
+    queue.put(named("created a second ago"), replace(UNKNOWN, requested=True))
+    queue.put(named("unknown1"), replace(UNKNOWN, requested=True))
+    assert queue.waiting("lake") == MOST_UNKNOWN + 1
+    looks = dict(filter(None, (queue.take("lake", 0.0) for _ in range(MOST_UNKNOWN + 1))))
+    assert [table.name for table, asked in looks.items() if asked.requested] == ["unknown1", "created a second ago"]
 
 
 def test_a_sweep_of_many_tables_delays_no_event(queue: Queue) -> None:
