@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import add, attrgetter, neg
@@ -192,6 +192,10 @@ class TableDebt:
         """Bytes of these files: what a run would read, estimated."""
         return sum(partition.counts.small_bytes for partition in self.due) + self.others.due_bytes
 
+    def may_hold(self, key: PartitionKey) -> bool:
+        """Whether the partition has debt, as far as the board knows: partitions without an object have no names."""
+        return key in self.partitions or self.others.partitions > 0
+
     @property
     def total(self) -> PartitionCounts:
         """The table's counts over all partitions."""
@@ -281,20 +285,27 @@ class DebtBoard:
         wanted = debt.acted_on and (debt.has_work or bool(debt.requested))
         (self._with_work.add if wanted else self._with_work.discard)(debt.table)
 
-    def decline(self, seen: TableDebt, left_alone: Mapping[PartitionKey, str]) -> None:
-        """Mark partitions that a plan for `seen` did not select as not due until something changes (see `Declined`)."""
+    def decline(
+        self, seen: TableDebt, left_alone: Mapping[PartitionKey, str], selected: Collection[PartitionKey] = ()
+    ) -> None:
+        """Mark partitions that a plan for `seen` left alone as not due until something changes (see `Declined`).
+
+        `selected`: the partitions that the plan selected. For all others, the decisions of earlier plans hold: a plan
+        may say nothing of them, since they are not due. If they were forgotten, they would be due again, in turns.
+        """
         declined = {
             partition.key: Declined(partition.counts, partition.why, left_alone[partition.key], seen.basis)
             for partition in seen.due
             if partition.key in left_alone
         }
         with self._lock:
-            known_before = self._declined.get(seen.table, {})
-            declined = {**{key: old for key, old in known_before.items() if key in left_alone}, **declined}
-            self._declined[seen.table] = declined
             known = self._tables.get(seen.table)
-            if known is not None and declined:
-                self._keep(_without_declined(known, declined))
+            if known is None:
+                return
+            earlier = self._declined.get(seen.table, {}).items()
+            kept = {key: old for key, old in earlier if key not in selected and known.may_hold(key)}
+            self._declined[seen.table] = kept | declined
+            self._keep(_without_declined(known, kept | declined))
 
     def declined(self, table: TableName) -> Mapping[PartitionKey, Declined]:
         """Partitions of the table that a plan did not select."""

@@ -204,7 +204,7 @@ class TablePlanner:
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
         """Partitions that the plan leaves alone although their counts are due are not due again until they change."""
         left = plan.left_alone(partition.key for partition in debt.due)
-        self.board.decline(debt, left)
+        self.board.decline(debt, left, plan.selected)
         skipped = tuple(skipped_partition(each, left[each.key]) for each in debt.due if each.key in left)
         if skipped:
             self.listener(

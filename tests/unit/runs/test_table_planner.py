@@ -1,12 +1,15 @@
-"""The table planner's first look at a table, with a real catalog and no table in it."""
+"""The table planner: its first look at a table, and when a table is planned again. Real catalogs and tables."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from compactor.debt.board import DebtBoard, TableDebt
+from compactor.debt.shortlist import Shortlist
 from compactor.errors import StoppedError
 from compactor.events import Event, RunFailed
 from compactor.iceberg.tables import Catalogs, TableMissingError
@@ -48,3 +51,48 @@ def test_a_request_for_a_table_that_became_another_services_stays(tmp_path: Path
     with pytest.raises(StoppedError):
         planner.load(TableDebt(NAME, None, {}, acted_on=True, requested=("",)))
     assert scene.board.requests(NAME) == ("",)
+
+
+# --- what a plan leaves alone -----------------------------------------------------------------------------------------
+
+
+def plans_of(scene: Scene, commits: list[str], *, sweeps: int, **kind: Any) -> int:
+    """How often the table is planned: after each commit to one of these partitions, and in sweeps of the idle table."""
+    planned: list[TableName] = []
+    planner = TablePlanner(
+        settings=scene.settings, catalogs=scene.catalogs, cache=ManifestCache(1 << 20), board=scene.board,
+        listener=lambda _: None, clock=lambda: scene.now, planned=planned.append,
+    )  # fmt: skip
+    for category in [*commits, *[""] * sweeps]:
+        if category:
+            scene.history.append_unreal(category, [10] * 5, **kind)
+        scene.look()
+        if scene.debt().has_work:
+            assert planner.plan(scene.debt(), planner.load(scene.debt())) is None
+    return len(planned)
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [
+        ({"where": "category = 'a'"}, {}),
+        ({"where": "id < 5", "prune_files": True}, {}),
+        ({"equality_delete_threshold": 2}, {"by_value": True}),
+    ],
+    ids=["outside the filter", "each file pruned", "delete files alone"],
+)
+def test_partitions_that_no_plan_selects_are_planned_once_after_each_commit(
+    tmp_path: Path, policy: dict[str, Any], kind: dict[str, Any]
+) -> None:
+    """Else they take turns for ever: the plan for one of them forgets that the other one was left alone."""
+    scene = Scene(tmp_path, policy={"strategy": "threshold", "min_input_files": 3, **policy})
+    assert plans_of(scene, ["b", "c"], sweeps=4, **kind) == 2
+
+
+def test_more_partitions_than_the_board_keeps_are_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shortlist, "joined", partial(Shortlist.joined, most=2))
+    scene = Scene(tmp_path, policy={"strategy": "threshold", "min_input_files": 3, "where": "category = 'a'"})
+    for category in "bcdef":
+        scene.history.append_unreal(category, [10] * 5)
+    assert plans_of(scene, [], sweeps=8) == 3
+    assert len(scene.board.declined(NAME)) == 5
