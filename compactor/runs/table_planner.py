@@ -11,7 +11,7 @@ from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
 from compactor.errors import FirnlineError, GiveUpError, InputError, LaterError, StoppedError
 from compactor.events import Listener, PartitionsSkipped, RunFailed, RunSkipped, SkippedPartition
 from compactor.iceberg.other_compactors import flink_converts, other_compactors
-from compactor.iceberg.tables import Catalogs, TableView, file_sizes
+from compactor.iceberg.tables import Catalogs, TableMissingError, TableView, file_sizes
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant
@@ -34,9 +34,10 @@ NEVER = 2**31 - 1
 class TablePlanner:
     """Plans due tables from a fresh look.
 
-    `planned` is called with each table that was planned. `owns`: whether the table is this service's. `refused`:
-    searches of conversions that are not to be repeated yet. `given_up`: files that could not be rewritten; for an hour
-    they are left as they are, so that the others of their partition can be merged. `parts`: how far requests have come.
+    `planned` is called with each table that was planned. `owns`: whether the table is this service's. `look`: asks for
+    a look at a table that was not found. `refused`: searches of conversions that are not to be repeated yet.
+    `given_up`: files that could not be rewritten; for an hour they are left as they are, so that the others of their
+    partition can be merged. `parts`: how far requests have come.
     """
 
     settings: WorkSettings
@@ -47,6 +48,7 @@ class TablePlanner:
     clock: Callable[[], float]
     planned: Callable[[TableName], None]
     owns: Callable[[TableName], bool] = lambda _table: True
+    look: Callable[[TableName], None] = lambda _table: None
     locks: Locks = NO_LOCKS
     refused: GivenUpFiles = field(default_factory=GivenUpFiles)
     given_up: GivenUpFiles = field(default_factory=GivenUpFiles)
@@ -58,7 +60,7 @@ class TablePlanner:
         return Turns(self.settings, self.listener, self.clock, self.locks)
 
     def load(self, debt: TableDebt) -> TableView:
-        """The table as it is now.
+        """The table as it is now. One that is not found is looked at: looks and listings tell whether it is gone.
 
         Raises:
             StoppedError: the table is switched off; published.
@@ -69,7 +71,10 @@ class TablePlanner:
         try:
             with self._failures_published(debt):
                 table = self.catalogs.load(debt.table)
-        except InputError:  # the table is gone: another attempt would fail in the same way
+        except TableMissingError:  # for a moment, perhaps: the look drops requests of a table that is gone
+            self.look(debt.table)
+            raise
+        except InputError:  # another attempt would fail in the same way
             self.served(debt)
             raise
         switched_off = not self.acts_on(table)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from compactor.debt.board import DebtBoard, TableDebt
 from compactor.errors import LaterError, RetryError, StoppedError
+from compactor.iceberg.tables import TableMissingError
 from compactor.patience.backoff import Backoff
 from compactor.reasons import Reason
 from compactor.runs.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
@@ -170,7 +171,7 @@ def test_what_the_board_learns_during_a_run_is_acted_on_after_it(bench: Bench) -
     bench.called(2)
 
 
-@pytest.mark.parametrize("failure", [RetryError("no answer"), ValueError("a bug")])
+@pytest.mark.parametrize("failure", [RetryError("no answer"), TableMissingError("404"), ValueError("a bug")])
 def test_a_failed_table_is_tried_again_after_its_pause_and_others_go_on(bench: Bench, failure: Exception) -> None:
     bench.put(debt("a"))
     for attempt, pause in enumerate([10, 20], start=1):
