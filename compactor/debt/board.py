@@ -175,7 +175,12 @@ class TableDebt:
     @property
     def has_work(self) -> bool:
         """Whether a partition or the manifests are due."""
-        return bool(self.due) or (self.manifests is not None and self.manifests.due)
+        return bool(self.due) or self.due_manifests is not None
+
+    @property
+    def due_manifests(self) -> ManifestCounts | None:
+        """The counts of the manifests, if some are due."""
+        return self.manifests if self.manifests is not None and self.manifests.due else None
 
     @property
     def due_partitions(self) -> int:
