@@ -10,6 +10,7 @@ from operator import add, attrgetter, neg
 from typing import Any, NamedTuple
 
 from compactor.debt.manifest_debt import ManifestCounts
+from compactor.debt.request_parts import RequestParts
 from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.table_names import TableName
@@ -260,6 +261,7 @@ class DebtBoard:
         self._with_work: set[TableName] = set()  # so that the dispatcher need not look at ten thousand others
         self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
         self._requested: dict[TableName, tuple[str, ...]] = {}
+        self._parts = RequestParts()
         self._saving = threading.Lock()
         self._save: Callable[[Mapping[TableName, tuple[str, ...]]], bool] = lambda _requests: True
         self._unsaved = False
@@ -336,6 +338,17 @@ class DebtBoard:
         with self._lock:
             return self._requested.get(table, ())
 
+    def request_has_begun(self, table: TableName, filter_text: str) -> bool:
+        """Whether a part of a pending request was done, and another one follows."""
+        with self._lock:
+            return self._parts.has_begun(table, filter_text)
+
+    def request_goes_on(self, table: TableName, filter_text: str, files_left: int) -> bool:
+        """Whether another part of a request follows one that has left so many files; else the request ends."""
+        with self._lock:
+            is_pending = filter_text in self._requested.get(table, ())
+            return is_pending and self._parts.goes_on(table, filter_text, files_left)
+
     def known(self) -> tuple[TableName, ...]:
         """Tables with a known debt or a pending request."""
         with self._lock:
@@ -354,6 +367,7 @@ class DebtBoard:
         before = self._requested.pop(table, ())
         if filters:
             self._requested[table] = filters
+        self._parts.keep(table, filters)
         if table in self._tables:
             self._keep(replace(self._tables[table], requested=filters))
         return filters != before

@@ -21,7 +21,6 @@ from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
 from compactor.runs.given_up_files import GivenUpFiles
-from compactor.runs.request_parts import RequestParts
 from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
@@ -37,7 +36,7 @@ class TablePlanner:
     `planned` is called with each table that was planned. `owns`: whether the table is this service's. `look`: asks for
     a look at a table that was not found. `refused`: searches of conversions that are not to be repeated yet.
     `given_up`: files that could not be rewritten; for an hour they are left as they are, so that the others of their
-    partition can be merged. `parts`: how far requests have come.
+    partition can be merged.
     """
 
     settings: WorkSettings
@@ -52,7 +51,6 @@ class TablePlanner:
     locks: Locks = NO_LOCKS
     refused: GivenUpFiles = field(default_factory=GivenUpFiles)
     given_up: GivenUpFiles = field(default_factory=GivenUpFiles)
-    parts: RequestParts = field(default_factory=RequestParts)
 
     @property
     def turns(self) -> Turns:
@@ -162,13 +160,12 @@ class TablePlanner:
         """The first open request was done, or cannot be done."""
         requested = first_request(debt)
         if requested is not None:
-            self.parts.ended(debt.table, requested)
             self.board.finish_request(debt.table, requested)
 
     def part_served(self, debt: TableDebt, files_left: int) -> None:
         """A run has done a part of the first open request, and left some files: the request ends with its last part."""
         requested = first_request(debt)
-        if requested is not None and not self.parts.goes_on(debt.table, requested, files_left):
+        if requested is not None and not self.board.request_goes_on(debt.table, requested, files_left):
             self.served(debt)
 
     def _skip(self, debt: TableDebt, *, switched_off: bool) -> NoReturn:
@@ -182,7 +179,8 @@ class TablePlanner:
         request, requested = replace(AS_THE_SERVICE, grant=grant), first_request(debt)
         if requested is not None:
             request = replace(request, where=requested or None, force=True)
-        if requested is None or self.parts.has_begun(debt.table, requested):  # a person's first run tries all files
+        # The first run of a person's request tries all files.
+        if requested is None or self.board.request_has_begun(debt.table, requested):
             request = replace(request, without=self.given_up.of(table, None, self.clock()))
         policy = self.settings.policy.for_table(debt.table, table.properties)
         if requested is None and flink_converts(table.history):
