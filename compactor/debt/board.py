@@ -87,7 +87,11 @@ class PartitionCounts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDebt:
-    """One partition's counts, with its values for people (`{field: value}`) and its bucket number, if it has one."""
+    """One partition's counts, with its values for people (`{field: value}`) and its bucket number, if it has one.
+
+    `large_bytes`: of files that are not small and that a run reads because of their deletes, if the partition is due;
+    an estimate.
+    """
 
     key: PartitionKey
     partition: Mapping[str, JsonValue]
@@ -95,6 +99,7 @@ class PartitionDebt:
     counts: PartitionCounts
     due: bool
     why: str
+    large_bytes: int = 0
 
     @property
     def urgency(self) -> tuple[bool, int, int]:
@@ -111,11 +116,12 @@ class Remainder(NamedTuple):
     due_partitions: int = 0
     due_files: int = 0
     due_bytes: int = 0
+    due_large_bytes: int = 0
 
     def plus(self, debt: PartitionDebt) -> Remainder:
         """With one partition more."""
         files, size = debt.counts.small_files, debt.counts.small_bytes
-        due = (1, files, size) if debt.due else (0, 0, 0)
+        due = (1, files, size, debt.large_bytes) if debt.due else (0, 0, 0, 0)
         return Remainder(*map(add, self, (1, files, size, *due)))
 
     def joined(self, other: Remainder) -> Remainder:
@@ -195,8 +201,13 @@ class TableDebt:
 
     @property
     def due_bytes(self) -> int:
-        """Bytes of these files: what a run would read, estimated."""
+        """Bytes of these files."""
         return sum(partition.counts.small_bytes for partition in self.due) + self.others.due_bytes
+
+    @property
+    def due_large_bytes(self) -> int:
+        """Bytes of files that are not small and that a run reads because of their deletes; an estimate."""
+        return sum(partition.large_bytes for partition in self.due) + self.others.due_large_bytes
 
     def may_hold(self, key: PartitionKey) -> bool:
         """Whether the partition has debt, as far as the board knows: partitions without an object have no names."""
