@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import add, attrgetter, neg
 from typing import Any, NamedTuple
 
 from compactor.debt.manifest_debt import ManifestCounts
+from compactor.debt.request_parts import RequestParts
 from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.partitions import JsonValue, PartitionKey
 from compactor.table_names import TableName
@@ -86,7 +87,11 @@ class PartitionCounts:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDebt:
-    """One partition's counts, with its values for people (`{field: value}`) and its bucket number, if it has one."""
+    """One partition's counts, with its values for people (`{field: value}`) and its bucket number, if it has one.
+
+    `large_bytes`: of files that are not small and that a run reads because of their deletes, if the partition is due;
+    an estimate.
+    """
 
     key: PartitionKey
     partition: Mapping[str, JsonValue]
@@ -94,6 +99,7 @@ class PartitionDebt:
     counts: PartitionCounts
     due: bool
     why: str
+    large_bytes: int = 0
 
     @property
     def urgency(self) -> tuple[bool, int, int]:
@@ -110,11 +116,12 @@ class Remainder(NamedTuple):
     due_partitions: int = 0
     due_files: int = 0
     due_bytes: int = 0
+    due_large_bytes: int = 0
 
     def plus(self, debt: PartitionDebt) -> Remainder:
         """With one partition more."""
         files, size = debt.counts.small_files, debt.counts.small_bytes
-        due = (1, files, size) if debt.due else (0, 0, 0)
+        due = (1, files, size, debt.large_bytes) if debt.due else (0, 0, 0, 0)
         return Remainder(*map(add, self, (1, files, size, *due)))
 
     def joined(self, other: Remainder) -> Remainder:
@@ -175,7 +182,12 @@ class TableDebt:
     @property
     def has_work(self) -> bool:
         """Whether a partition or the manifests are due."""
-        return bool(self.due) or (self.manifests is not None and self.manifests.due)
+        return bool(self.due) or self.due_manifests is not None
+
+    @property
+    def due_manifests(self) -> ManifestCounts | None:
+        """The counts of the manifests, if some are due."""
+        return self.manifests if self.manifests is not None and self.manifests.due else None
 
     @property
     def due_partitions(self) -> int:
@@ -189,8 +201,17 @@ class TableDebt:
 
     @property
     def due_bytes(self) -> int:
-        """Bytes of these files: what a run would read, estimated."""
+        """Bytes of these files."""
         return sum(partition.counts.small_bytes for partition in self.due) + self.others.due_bytes
+
+    @property
+    def due_large_bytes(self) -> int:
+        """Bytes of files that are not small and that a run reads because of their deletes; an estimate."""
+        return sum(partition.large_bytes for partition in self.due) + self.others.due_large_bytes
+
+    def may_hold(self, key: PartitionKey) -> bool:
+        """Whether the partition has debt, as far as the board knows: partitions without an object have no names."""
+        return key in self.partitions or self.others.partitions > 0
 
     @property
     def total(self) -> PartitionCounts:
@@ -251,6 +272,7 @@ class DebtBoard:
         self._with_work: set[TableName] = set()  # so that the dispatcher need not look at ten thousand others
         self._declined: dict[TableName, dict[PartitionKey, Declined]] = {}
         self._requested: dict[TableName, tuple[str, ...]] = {}
+        self._parts = RequestParts()
         self._saving = threading.Lock()
         self._save: Callable[[Mapping[TableName, tuple[str, ...]]], bool] = lambda _requests: True
         self._changes = self._saved = 0  # of requests, counted
@@ -281,20 +303,27 @@ class DebtBoard:
         wanted = debt.acted_on and (debt.has_work or bool(debt.requested))
         (self._with_work.add if wanted else self._with_work.discard)(debt.table)
 
-    def decline(self, seen: TableDebt, left_alone: Mapping[PartitionKey, str]) -> None:
-        """Mark partitions that a plan for `seen` did not select as not due until something changes (see `Declined`)."""
+    def decline(
+        self, seen: TableDebt, left_alone: Mapping[PartitionKey, str], selected: Collection[PartitionKey] = ()
+    ) -> None:
+        """Mark partitions that a plan for `seen` left alone as not due until something changes (see `Declined`).
+
+        `selected`: the partitions that the plan selected. For all others, the decisions of earlier plans hold: a plan
+        may say nothing of them, since they are not due. If they were forgotten, they would be due again, in turns.
+        """
         declined = {
             partition.key: Declined(partition.counts, partition.why, left_alone[partition.key], seen.basis)
             for partition in seen.due
             if partition.key in left_alone
         }
         with self._lock:
-            known_before = self._declined.get(seen.table, {})
-            declined = {**{key: old for key, old in known_before.items() if key in left_alone}, **declined}
-            self._declined[seen.table] = declined
             known = self._tables.get(seen.table)
-            if known is not None and declined:
-                self._keep(_without_declined(known, declined))
+            if known is None:
+                return
+            earlier = self._declined.get(seen.table, {}).items()
+            kept = {key: old for key, old in earlier if key not in selected and known.may_hold(key)}
+            self._declined[seen.table] = kept | declined
+            self._keep(_without_declined(known, kept | declined))
 
     def declined(self, table: TableName) -> Mapping[PartitionKey, Declined]:
         """Partitions of the table that a plan did not select."""
@@ -330,6 +359,17 @@ class DebtBoard:
         with self._lock:
             return dict(self._requested)
 
+    def request_has_begun(self, table: TableName, filter_text: str) -> bool:
+        """Whether a part of a pending request was done, and another one follows."""
+        with self._lock:
+            return self._parts.has_begun(table, filter_text)
+
+    def request_goes_on(self, table: TableName, filter_text: str, files_left: int) -> bool:
+        """Whether another part of a request follows one that has left so many files; else the request ends."""
+        with self._lock:
+            is_pending = filter_text in self._requested.get(table, ())
+            return is_pending and self._parts.goes_on(table, filter_text, files_left)
+
     def known(self) -> tuple[TableName, ...]:
         """Tables with a known debt or a pending request."""
         with self._lock:
@@ -348,6 +388,7 @@ class DebtBoard:
         before = self._requested.pop(table, ())
         if filters:
             self._requested[table] = filters
+        self._parts.keep(table, filters)
         if table in self._tables:
             self._keep(replace(self._tables[table], requested=filters))
         self._changes += filters != before

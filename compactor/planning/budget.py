@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from compactor.debt.manifest_debt import ManifestCounts
+
 PART_BYTES = 8 * 1024 * 1024
 """Bytes of one request of a multipart upload."""
 REQUESTS_PER_FILE = 2
@@ -20,6 +22,12 @@ CATALOG_CALLS = PLAN_CALLS + COMMIT_CALLS
 def requests_of(files_in: int, files_out: int, size: int) -> int:
     """Estimated requests to the store of a rewrite of `size` bytes."""
     return REQUESTS_PER_FILE * (files_in + files_out) + -(-size // PART_BYTES)
+
+
+def cost_of_merge(manifests: ManifestCounts) -> Spent:
+    """The estimated cost of a merge of a table's manifests."""
+    requests = requests_of(manifests.manifests, 1, manifests.bytes)
+    return Spent(manifests.bytes, requests, COMMIT_CALLS, commits=1)
 
 
 @dataclass(frozen=True)
@@ -59,13 +67,18 @@ def uncharged(_spent: Spent) -> None:
 
 @dataclass(frozen=True)
 class Grant:
-    """The limits of a run's cost; None: no limit. A run may always write one output file, or convert the equality
-    deletes that share data files, even above the limits of bytes and requests.
+    """The limits of a run's cost; None: no limit. A run may always write one output file, convert the equality deletes
+    that share data files, or merge manifests, even above the limits of bytes and requests.
     """
 
     bytes: int | None = None
     requests: int | None = None
     commits: int | None = None
+
+    def covers(self, cost: Spent) -> bool:
+        """Whether the bytes and requests of this cost are within the grant."""
+        limited = ((self.bytes, cost.bytes), (self.requests, cost.requests))
+        return all(granted is None or wanted <= granted for granted, wanted in limited)
 
     def less(self, spent: Spent) -> Grant:
         """The rest of the grant; never below 0."""

@@ -123,6 +123,13 @@ def within_grant(conversion: Conversion, grant: Grant) -> Conversion:
     )
 
 
+def searched_bytes(files: Sequence[LiveFile], columns: int) -> int:
+    """About how many bytes a search of these data files reads: the key columns, if all columns are equally large."""
+    deletes = (delete for file in files for delete in file.deletes if _by_value(delete))
+    keys = {field_id for delete in deletes for field_id in delete.equality_ids}
+    return sum(file.size for file in files) * min(len(keys), columns) // columns
+
+
 def _pieces(searches: Sequence[Sequence[LiveFile]]) -> list[tuple[list[int], set[Identity]]]:
     """The numbers of searches that share equality deletes, and these deletes, for each piece."""
     joined_to = list(range(len(searches)))

@@ -15,6 +15,7 @@ writer committed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -98,14 +99,30 @@ class DeleteRules:
         if all(len(file.deletes) < self.values.equality_delete_threshold for file in files):
             return frozenset()
         counts = [sum(each.content is Content.EQUALITY_DELETES for each in file.deletes) for file in files]
-        due = {index for index, (file, count) in enumerate(zip(files, counts, strict=True)) if self._slow(file, count)}
+        counted = list(zip(files, counts, strict=True))
+        due = {index for index, (file, count) in enumerate(counted) if self._slow(file.size, count)}
         if not due:
             return frozenset()
         most, large = max(counts), any(not self.sizes.is_small(files[index].size) for index in due)
-        for index, (file, count) in enumerate(zip(files, counts, strict=True)):
-            if 2 * count >= most if self.sizes.is_small(file.size) else large and self._slow(file, 2 * count):
+        for index, (file, count) in enumerate(counted):
+            if 2 * count >= most if self.sizes.is_small(file.size) else large and self._slow(file.size, 2 * count):
                 due.add(index)
         return frozenset(due)
+
+    def large_bytes(self, counts: PartitionCounts) -> int:
+        """Bytes of files that are not small and that a plan reads because of their deletes, if the partition is due.
+
+        An estimate: at most so many, if all rows and all large files are equally large. Without conversions, which read
+        key columns only, and without `delete_file_threshold`: the ledger does not know how many delete files each file
+        has. Too much would be worse than too little: the table would wait for budgets that it does not need.
+        """
+        files, size = counts.data_files - counts.small_files, counts.data_bytes - counts.small_bytes
+        if files <= 0 or not counts.delete_files or self.judge(counts) is None:
+            return 0
+        if self._slow(size // files, counts.equality_deletes):
+            return size
+        rows = counts.deleted_records / self.values.delete_ratio_threshold  # of files that just reach the threshold
+        return min(size, math.ceil(counts.data_bytes * rows / counts.records)) if counts.records else 0
 
     def _heavy(self, file: LiveFile) -> bool:
         return (
@@ -113,11 +130,9 @@ class DeleteRules:
             or file.deleted_ratio >= self.values.delete_ratio_threshold
         )
 
-    def _slow(self, file: LiveFile, equality_deletes: int) -> bool:
+    def _slow(self, size: int, equality_deletes: int) -> bool:
         """Whether a file has enough equality deletes that applying them pays; 512 MiB are due from 64 delete files."""
-        return equality_deletes >= max(
-            self.values.equality_delete_threshold, 2 * file.size / (PAYBACK_SCANS * OPEN_BYTES)
-        )
+        return equality_deletes >= max(self.values.equality_delete_threshold, 2 * size / (PAYBACK_SCANS * OPEN_BYTES))
 
     def judge(self, counts: PartitionCounts) -> str | None:
         """Why a partition may hold a file that is due by its deletes, or deletes that apply to nothing; else None.

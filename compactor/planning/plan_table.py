@@ -116,11 +116,16 @@ class TablePlan:
         """Input bytes of all file groups."""
         return sum(group.file_group.bytes for group in self.groups)
 
+    @property
+    def selected(self) -> frozenset[PartitionKey]:
+        """Partitions with a file group, or whose file groups are put off."""
+        return self.put_off.union(group.file_group.key for group in self.groups)
+
     def left_alone(self, due: Iterable[PartitionKey]) -> dict[PartitionKey, str]:
         """Why partitions of `due` have no file group (policy, filter, or no data file), and all of `unplanned`."""
-        open_ = {group.file_group.key for group in self.groups} | self.put_off
+        selected = self.selected
         why = "outside policy.where" if self.policy.where else "it holds delete files, but no data file"
-        return {**{key: why for key in due if key not in open_}, **self.unplanned}
+        return {**{key: why for key in due if key not in selected}, **self.unplanned}
 
 
 def plan_table(

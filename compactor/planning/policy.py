@@ -27,10 +27,11 @@ ROUND_UP_FROM = 0.75
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a partition is due, and why or why not, for people."""
+    """Whether a partition is due, and why or why not, for people. `large_bytes`: see `PartitionDebt`."""
 
     due: bool
     why: str
+    large_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,12 +114,12 @@ class ThresholdPolicy:
 
     def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
         """Due by count, bytes or age of small files, or by deletes."""
-        small = counts.small_files
+        small, rules = counts.small_files, DeleteRules(self.values, self.sizes)
         if small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes):
-            return Judgement(True, self._why_merge(small, counts.small_bytes))
-        other = DeleteRules(self.values, self.sizes).judge(counts) or look_for_age(self.values, counts, idle_seconds)
+            return Judgement(True, self._why_merge(small, counts.small_bytes), rules.large_bytes(counts))
+        other = rules.judge(counts) or look_for_age(self.values, counts, idle_seconds)
         if other is not None:
-            return Judgement(True, other)
+            return Judgement(True, other, rules.large_bytes(counts))
         return Judgement(False, self._why_not(small))
 
     def glance(self, files: LiveFiles) -> str | None:

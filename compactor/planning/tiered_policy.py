@@ -44,15 +44,13 @@ class TieredPolicy:
 
         The ledger knows the sizes of small files to a fifth; the plan decides by the files.
         """
-        small = counts.small_files
+        small, why = counts.small_files, None
         if small >= FEWEST_TO_MERGE:
             why = self._why_merge(small, counts.small_bytes) or self._tiers_say(counts, idle_seconds)
-            if why is not None:
-                return Judgement(True, why)
-        other = self._deletes_say(counts, idle_seconds) or look_for_age(self.values, counts, idle_seconds)
-        if other is not None:
-            return Judgement(True, other)
-        return Judgement(False, self._why_not(small))
+        why = why or self._deletes_say(counts, idle_seconds) or look_for_age(self.values, counts, idle_seconds)
+        if why is None:
+            return Judgement(False, self._why_not(small))
+        return Judgement(True, why, DeleteRules(self.values, self.sizes).large_bytes(counts))
 
     def glance(self, files: LiveFiles) -> str | None:
         """A partition with one small file and no deletes needs no rewrite."""

@@ -27,7 +27,7 @@ from compactor.iceberg.manifest_entries import Content, FileEntry, Status
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
 from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, uncharged
-from compactor.planning.conversion import Conversion, converted, overtaken_by
+from compactor.planning.conversion import Conversion, converted, overtaken_by, searched_bytes
 from compactor.reasons import Reason, Refusal
 from compactor.rebase.delete_files import DeletedRows, read_positions, write_deletes
 from compactor.rebase.input_changes import Changes
@@ -230,6 +230,8 @@ class Converting:
             task = search_task(self._table, files)
             (outcome,) = tools.session.sparkContext.parallelize([task], 1).map(attempt_search).collect()
         except (Py4JError, CapturedException) as error:
+            size = searched_bytes(files, len(self._table.metadata.schema().column_names))
+            self._charge(Spent(size, requests_of(len(files), 0, size)))  # what it has read is not known
             if watch.stopped.is_set():
                 raise stopped from error
             raise GiveUpError(

@@ -52,9 +52,9 @@ class Attempt:
         if known is None or now >= self.settled_until:
             return False
         # After a rollback to the snapshot before the run, only the time of the count differs; after a change of the
-        # settings that makes a declined partition due again, only the basis.
-        return (known.snapshot_id, known.counted_at, known.due, known.basis) == (
-            debt.snapshot_id, debt.counted_at, debt.due, debt.basis,
+        # settings, only the basis (declined partitions are due again) or what is due of the manifests.
+        return (known.snapshot_id, known.counted_at, known.due, known.basis, known.due_manifests) == (
+            debt.snapshot_id, debt.counted_at, debt.due, debt.basis, debt.due_manifests,
         )  # fmt: skip
 
     def backs_off(self, now: float) -> bool:

@@ -11,7 +11,7 @@ from compactor.debt.board import DebtBoard, PartitionDebt, TableDebt
 from compactor.errors import FirnlineError, GiveUpError, InputError, LaterError, StoppedError
 from compactor.events import Listener, PartitionsSkipped, RunFailed, RunSkipped, SkippedPartition
 from compactor.iceberg.other_compactors import flink_converts, other_compactors
-from compactor.iceberg.tables import Catalogs, TableView, file_sizes
+from compactor.iceberg.tables import Catalogs, TableMissingError, TableView, file_sizes
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import NO_GRANT, Grant
@@ -21,7 +21,6 @@ from compactor.planning.inventory import take_inventory
 from compactor.planning.plan_table import AS_THE_SERVICE, TablePlan, plan_table
 from compactor.reasons import Reason
 from compactor.runs.given_up_files import GivenUpFiles
-from compactor.runs.request_parts import RequestParts
 from compactor.runs.turns import Turns
 from compactor.settings.current import WorkSettings
 from compactor.table_names import TableName
@@ -34,9 +33,10 @@ NEVER = 2**31 - 1
 class TablePlanner:
     """Plans due tables from a fresh look.
 
-    `planned` is called with each table that was planned. `owns`: whether the table is this service's. `refused`:
-    searches of conversions that are not to be repeated yet. `given_up`: files that could not be rewritten; for an hour
-    they are left as they are, so that the others of their partition can be merged. `parts`: how far requests have come.
+    `planned` is called with each table that was planned. `owns`: whether the table is this service's. `look`: asks for
+    a look at a table that was not found. `refused`: searches of conversions that are not to be repeated yet.
+    `given_up`: files that could not be rewritten; for an hour they are left as they are, so that the others of their
+    partition can be merged.
     """
 
     settings: WorkSettings
@@ -47,10 +47,10 @@ class TablePlanner:
     clock: Callable[[], float]
     planned: Callable[[TableName], None]
     owns: Callable[[TableName], bool] = lambda _table: True
+    look: Callable[[TableName], None] = lambda _table: None
     locks: Locks = NO_LOCKS
     refused: GivenUpFiles = field(default_factory=GivenUpFiles)
     given_up: GivenUpFiles = field(default_factory=GivenUpFiles)
-    parts: RequestParts = field(default_factory=RequestParts)
 
     @property
     def turns(self) -> Turns:
@@ -58,7 +58,7 @@ class TablePlanner:
         return Turns(self.settings, self.listener, self.clock, self.locks)
 
     def load(self, debt: TableDebt) -> TableView:
-        """The table as it is now.
+        """The table as it is now. One that is not found is looked at: looks and listings tell whether it is gone.
 
         Raises:
             StoppedError: the table is switched off; published.
@@ -69,7 +69,10 @@ class TablePlanner:
         try:
             with self._failures_published(debt):
                 table = self.catalogs.load(debt.table)
-        except InputError:  # the table is gone: another attempt would fail in the same way
+        except TableMissingError:  # for a moment, perhaps: the look drops requests of a table that is gone
+            self.look(debt.table)
+            raise
+        except InputError:  # another attempt would fail in the same way
             self.served(debt)
             raise
         switched_off = not self.acts_on(table)
@@ -157,13 +160,12 @@ class TablePlanner:
         """The first open request was done, or cannot be done."""
         requested = first_request(debt)
         if requested is not None:
-            self.parts.ended(debt.table, requested)
             self.board.finish_request(debt.table, requested)
 
     def part_served(self, debt: TableDebt, files_left: int) -> None:
         """A run has done a part of the first open request, and left some files: the request ends with its last part."""
         requested = first_request(debt)
-        if requested is not None and not self.parts.goes_on(debt.table, requested, files_left):
+        if requested is not None and not self.board.request_goes_on(debt.table, requested, files_left):
             self.served(debt)
 
     def _skip(self, debt: TableDebt, *, switched_off: bool) -> NoReturn:
@@ -177,7 +179,8 @@ class TablePlanner:
         request, requested = replace(AS_THE_SERVICE, grant=grant), first_request(debt)
         if requested is not None:
             request = replace(request, where=requested or None, force=True)
-        if requested is None or self.parts.has_begun(debt.table, requested):  # a person's first run tries all files
+        # The first run of a person's request tries all files.
+        if requested is None or self.board.request_has_begun(debt.table, requested):
             request = replace(request, without=self.given_up.of(table, None, self.clock()))
         policy = self.settings.policy.for_table(debt.table, table.properties)
         if requested is None and flink_converts(table.history):
@@ -204,7 +207,7 @@ class TablePlanner:
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
         """Partitions that the plan leaves alone although their counts are due are not due again until they change."""
         left = plan.left_alone(partition.key for partition in debt.due)
-        self.board.decline(debt, left)
+        self.board.decline(debt, left, plan.selected)
         skipped = tuple(skipped_partition(each, left[each.key]) for each in debt.due if each.key in left)
         if skipped:
             self.listener(

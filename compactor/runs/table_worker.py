@@ -21,7 +21,7 @@ from compactor.errors import FirnlineError, GiveUpError, LaterError
 from compactor.events import RunFailed, RunSkipped, RunWouldRewrite
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionKey
-from compactor.planning.budget import COMMIT_CALLS, PLAN_CALLS, Charge, Grant, Spent, requests_of
+from compactor.planning.budget import PLAN_CALLS, Charge, Grant, Spent, cost_of_merge
 from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
@@ -62,23 +62,23 @@ class RewriteWorker:
 
     def work(self, debt: TableDebt, stopping: Stopping, grant: Grant, charge: Charge) -> None:
         """See `TableWorker`."""
-        commits = 0
+        commits, costs = 0, list[Spent]()
+        charge = _noting(costs, charge)
         if debt.due or debt.requested:
             charge(Spent(catalog_calls=PLAN_CALLS))
             table = self.planner.load(debt)
             conversion = self.planner.conversion(debt, table, grant)
             if conversion.deletes:
-                costs: list[Spent] = []
-                if self._convert(table, conversion, stopping, _noting(costs, charge)):
+                if self._convert(table, conversion, stopping, charge):
                     return  # what else is due is found by the next look: readers get one new snapshot at a time
                 charge(Spent(catalog_calls=1))
-                table, grant = self.planner.load(debt), grant.less(sum(costs, Spent()))
-            plan = self.planner.plan(debt, table, grant)
+                table = self.planner.load(debt)
+            plan = self.planner.plan(debt, table, grant.less(sum(costs, Spent())))
             if plan is not None:
                 commits = self._rewrite(debt, plan, stopping, charge)
         may_commit = grant.commits is None or commits < grant.commits
-        if debt.manifests is not None and debt.manifests.due and may_commit and not stopping():
-            self._rewrite_manifests(debt.table, charge, last=commits > 0)
+        if debt.due_manifests is not None and may_commit and not stopping():
+            self._rewrite_manifests(debt.table, grant.less(sum(costs, Spent())), charge, last=commits > 0)
         self._wait_for_searches(debt.table)
 
     def _wait_for_searches(self, table: TableName) -> None:
@@ -158,13 +158,14 @@ class RewriteWorker:
             return
         given_up: dict[PartitionKey, str] = {each.planned.file_group.key: str(each.error) for each in hopeless}
         left_alone = plan.left_alone(partition.key for partition in debt.due)
-        self.planner.board.decline(debt, {**left_alone, **given_up})
+        self.planner.board.decline(debt, {**left_alone, **given_up}, plan.selected)
 
-    def _rewrite_manifests(self, name: TableName, charge: Charge, *, last: bool) -> None:
+    def _rewrite_manifests(self, name: TableName, left: Grant, charge: Charge, *, last: bool) -> None:
         """Merge manifests where that pays, from a fresh look. A failure is published.
 
         Args:
             name: The table.
+            left: Of the run's grant. A merge that exceeds it is put off if something was committed before.
             charge: Called with the costs.
             last: Something was committed before. Then a failure ends only this step: the look after that commit brings
                 another attempt.
@@ -179,8 +180,10 @@ class RewriteWorker:
             if not counts.due or not planner.acts_on(table) or planner.is_left_to_another(table):
                 return
             planner.turns.check(table, manifests=True)
-            requests = requests_of(counts.manifests, 1, counts.bytes)
-            charge(Spent(counts.bytes, requests, COMMIT_CALLS, commits=1))  # also if it fails half-way
+            cost = cost_of_merge(counts)
+            if last and not left.covers(cost):
+                return
+            charge(cost)  # also if it fails half-way
             rewriter, specs = self.rewriter, counts.due_specs[:1]  # one commit; the next spec waits for a writer's
             done = rewrite_manifests(rewriter.session, table, specs, run_id, right=rewriter.right)
             planner.listener(done)

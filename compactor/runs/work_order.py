@@ -18,7 +18,7 @@ from functools import cached_property
 from typing import Final
 
 from compactor.debt.board import TableDebt
-from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, requests_of
+from compactor.planning.budget import CATALOG_CALLS, Grant, Spent, cost_of_merge, requests_of
 from compactor.runs.open_hours import OpenHours
 from compactor.runs.usage import HOUR, Cost, Usage
 from compactor.settings.limits import HourCaps, LimitSettings
@@ -104,13 +104,14 @@ class Limits:
     def short(self, debt: TableDebt, usage: Usage, now: float) -> frozenset[Shared]:
         """The budgets of the hour that the table shares and that have too little left for a run of it.
 
-        A table needs all that is due. One that goes first starts with a tenth of the cap, and does what its grant
-        allows; so does one with more due than the cap, once the hour has no usage.
+        A table needs all that is due, and at least something: that is an estimate, and nothing starts in an hour that
+        is used up. One that goes first starts with a tenth of the cap, and does what its grant allows; so does one with
+        more due than the cap, once the hour has no usage.
         """
         needs, first = needed(debt), goes_first(debt, now)
         found = set[Shared]()
         for each in self._budgets_of(debt.table, usage):
-            need = _COUNTED[each.limit](needs)
+            need = max(1, _COUNTED[each.limit](needs))
             if each.used and each.left < (each.least(need) if first else need):
                 found.add((each.limit, each.tables))
         return frozenset(found)
@@ -201,7 +202,9 @@ def needed(debt: TableDebt) -> Spent:
         total = debt.total
         files, size = max(files, total.small_files), max(size, total.small_bytes)
         partitions = max(partitions, len(debt.partitions) + debt.others.partitions)
-    return Spent(size, requests_of(files, partitions, size), CATALOG_CALLS)
+    size += debt.due_large_bytes
+    merge = cost_of_merge(debt.due_manifests) if debt.due_manifests is not None else Spent()
+    return Spent(size + merge.bytes, requests_of(files, partitions, size) + merge.requests, CATALOG_CALLS)
 
 
 def goes_first(debt: TableDebt, now: float) -> bool:

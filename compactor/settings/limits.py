@@ -19,7 +19,8 @@ class HourCaps(Section):
         ge=1,
         description="Bytes that runs of all tables may read in any 60 minutes. A table with more bytes due starts "
         "when nothing was read in the last 60 minutes, and rewrites that many bytes. Exceeded at most by one output "
-        "file, or by one conversion of equality deletes that share data files. Unset: no limit.",
+        "file, by one conversion of equality deletes that share data files, or by one merge of manifests. Unset: no "
+        "limit.",
     )
     requests_per_hour: int | None = Field(
         default=None,

@@ -146,7 +146,7 @@ class BoardWriter:
             judgement = facts.policy.judge(before.counts, now - before.counts.changed_ms / 1000)
             after = before
             if (judgement.due, judgement.why) != (before.due, before.why):
-                after = replace(before, due=judgement.due, why=judgement.why)
+                after = replace(before, due=judgement.due, why=judgement.why, large_bytes=judgement.large_bytes)
             if key in declined:
                 after = declined[key].applied(after, facts.basis)
             found[key] = after
@@ -265,4 +265,5 @@ def _judged(facts: TableFacts, key: PartitionKey, counts: PartitionCounts, now: 
         counts=counts,
         due=judgement.due,
         why=judgement.why,
+        large_bytes=judgement.large_bytes,
     )

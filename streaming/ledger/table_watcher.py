@@ -107,8 +107,8 @@ class TableWatcher:
         for thread in self._threads:
             thread.join(timeout=1.0)
 
-    def committed(self, table: TableName) -> None:
-        """We committed to this table: count it."""
+    def look_soon(self, table: TableName) -> None:
+        """Ask for a look at a table: we committed to it, or did not find it."""
         self.queue.put(table, Asked(Lane.EVENT))
 
     def sweep_soon(self) -> None:

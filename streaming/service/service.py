@@ -316,10 +316,11 @@ class Service:
             clock=self._clock,
             planned=ledger.looker.planned,
             owns=owns,
+            look=ledger.watcher.look_soon,
             locks=parts.rewriter.locks,
         )
-        committed = ledger.watcher.committed
-        worker = ObserveWorker(planner) if self._observe else RewriteWorker(planner, parts.rewriter, committed)
+        announce = ledger.watcher.look_soon
+        worker = ObserveWorker(planner) if self._observe else RewriteWorker(planner, parts.rewriter, announce)
         dispatcher = Dispatcher(
             self._board,
             worker.work,

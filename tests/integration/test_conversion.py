@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from compactor.commit import snapshots as snapshots_module
-from compactor.errors import FirnlineError, RetryError
+from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.events import RunSkipped
 from compactor.iceberg.manifest_entries import Content
 from compactor.locations import plain_path
@@ -171,6 +171,23 @@ def test_a_search_that_fails_is_charged_its_requests(lake: Lake, table_name: str
     with pytest.raises(FirnlineError, match="does not exist any more"):
         convert(lake, table_name, charge=costs.append)
     assert [(cost.requests > 0, cost.bytes, cost.commits) for cost in costs] == [(True, 0, 0)]
+
+
+def test_a_search_whose_job_dies_is_charged_what_it_may_have_read(
+    lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(lake, table_name, properties=MERGE_ON_READ)
+    insert(lake, table_name, 1)
+    delete_equal(lake, table_name, "id", [5])
+
+    def dies(_task: Any) -> None:
+        raise OSError("the worker is gone")
+
+    monkeypatch.setattr(convert_module, "attempt_search", dies)
+    costs: list[Spent] = []
+    with pytest.raises(GiveUpError, match="searching deleted rows of"):
+        convert(lake, table_name, charge=costs.append)
+    assert [(cost.requests > 0, cost.bytes > 0, cost.commits) for cost in costs] == [(True, True, 0)]
 
 
 @pytest.mark.parametrize(

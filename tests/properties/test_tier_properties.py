@@ -287,6 +287,37 @@ def with_equality_deletes(*sizes_and_counts: tuple[int, int]) -> list[LiveFile]:
     ]
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 100), st.integers(0, 80)), min_size=1, max_size=30),
+    st.sampled_from([400, 512, 5000]),
+)
+def test_the_ledger_knows_the_most_that_a_plan_reads_of_large_files(
+    deletes: list[tuple[int, int]], mebibytes: int
+) -> None:
+    """Of files of one size, each with a vector of its own and some of the equality deletes of all."""
+    size = mebibytes * MEBIBYTE
+    (shared,) = with_equality_deletes((size, 100))
+    own = [data_file(number, size, [rows] if rows else []) for number, (rows, _) in enumerate(deletes, 1)]
+    files = [
+        file._replace(deletes=(*file.deletes, *shared.deletes[:equality]))
+        for file, (_, equality) in zip(own, deletes, strict=True)
+    ]
+    entries = {entry.path: entry for file in files for entry in (file.entry, *file.deletes)}
+    counts = sum((counts_of(entry, LARGE) for entry in entries.values()), PartitionCounts())
+    rules = TieredPolicy(PolicyValues(), LARGE)
+    chosen = sum(file.size for file in rules.choose(files).files)
+    assert chosen <= rules.judge(counts).large_bytes <= counts.data_bytes
+
+
+def test_few_deletes_in_much_data_are_no_reason_to_expect_a_run_of_all_of_it() -> None:
+    """Else each run of a large table with a few new deletes would wait for an hour in which nothing was read."""
+    counts = PartitionCounts(2000, 20, 10**12, 10**9, 30, 10**9, deleted_records=3 * 10**6)
+    rules = DeleteRules(PolicyValues(convert_equality_deletes=5), LARGE)
+    assert (rules.judge(counts) is None, rules.large_bytes(counts)) == (False, 10**10)
+    assert rules.large_bytes(PartitionCounts(2000, 20, 10**12, 10**9, 30, 10**9, equality_deletes=30)) == 0
+    assert rules.large_bytes(PartitionCounts(20, 20, 10**9, 10**9, 30, 10**9, deleted_records=10**9)) == 0
+
+
 def test_small_files_with_many_equality_deletes_do_not_take_large_ones_along() -> None:
     rules, large = DeleteRules(PolicyValues(), LARGE), 512 * MEBIBYTE
     assert rules.slow_to_read(with_equality_deletes((large, 12), (7168, 10), (7168, 6), (7168, 5))) == {1, 2}

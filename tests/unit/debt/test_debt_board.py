@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from compactor.debt.board import DebtBoard, PartitionCounts, PartitionDebt, Remainder, TableDebt
 from compactor.debt.manifest_debt import ManifestCounts
 from compactor.partitions import PartitionKey
@@ -55,13 +57,31 @@ def test_a_decision_on_old_counts_does_not_hold_for_new_ones() -> None:
     assert due(board) == {FIRST, SECOND}
 
 
-def test_the_next_plan_replaces_what_the_last_one_declined() -> None:
+def test_what_an_earlier_plan_declined_stays_so_unless_the_next_one_selects_it() -> None:
+    """A plan says nothing of a partition outside of its filter that is not due: what is known of it holds."""
     board = DebtBoard()
     board.put(debt())
     board.decline(debt(), {FIRST: "left"})
     board.decline(debt(), {SECOND: "left"})
     board.put(debt(snapshot_id=2))
+    assert due(board) == set()
+    board.decline(debt(), {}, selected={FIRST})
+    board.put(debt(snapshot_id=3))
     assert due(board) == {FIRST}
+
+
+@pytest.mark.parametrize(("others", "kept"), [(Remainder(), set()), (Remainder(partitions=1), {FIRST})])
+def test_what_was_declined_is_forgotten_with_the_debt_of_its_partition(
+    others: Remainder, kept: set[PartitionKey]
+) -> None:
+    """A partition that has no object on the board may be one of the others."""
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "left"})
+    left = replace(debt(2), partitions={SECOND: debt().partitions[SECOND]}, others=others)
+    board.put(left)
+    board.decline(left, {SECOND: "left"})
+    assert board.declined(TABLE).keys() == kept | {SECOND}
 
 
 def test_what_was_declined_stays_so_when_another_partition_is_planned() -> None:

@@ -18,7 +18,8 @@ TABLE = TableName("lake", ("db",), "t")
 
 
 def judged(key: PartitionKey, counts: PartitionCounts) -> PartitionDebt:
-    return PartitionDebt(key, {"p": key.values}, None, counts, due=counts.small_files % 3 == 0, why="so it is")
+    due = counts.small_files % 3 == 0
+    return PartitionDebt(key, {"p": key.values}, None, counts, due, "so it is", large_bytes=counts.delete_files)
 
 
 def partition(number: int, small: int, size: int, deletes: int) -> tuple[PartitionKey, PartitionCounts]:
@@ -53,6 +54,7 @@ def sums(debts: Iterable[PartitionDebt]) -> Remainder:
         len(due),
         sum(each.counts.small_files for each in due),
         sum(each.counts.small_bytes for each in due),
+        sum(each.large_bytes for each in due),
     )
 
 
@@ -105,7 +107,7 @@ def test_a_tables_due_sums_are_exact_however_few_partitions_are_kept(counted: Co
     shortlist = Shortlist.of(counted, judged, most)
     debt = TableDebt(TABLE, 1, shortlist.kept, others=shortlist.others)
     everything = sums(in_debt(counted))
-    assert (debt.due_partitions, debt.due_files, debt.due_bytes) == everything[3:]
+    assert (debt.due_partitions, debt.due_files, debt.due_bytes, debt.due_large_bytes) == everything[3:]
     assert debt.has_work is (everything.due_partitions > 0 and most > 0)
 
 

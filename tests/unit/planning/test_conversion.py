@@ -9,7 +9,7 @@ import pytest
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.manifests.live_files import LiveFile
 from compactor.planning.budget import NO_GRANT, Grant, requests_of
-from compactor.planning.conversion import Conversion, within_grant
+from compactor.planning.conversion import Conversion, searched_bytes, within_grant
 from tests.properties.planning import data_file, delete_file
 
 
@@ -28,6 +28,15 @@ def search(number: int, size: int, deletes: Sequence[FileEntry]) -> tuple[LiveFi
 SEARCHES = (search(0, 100, FEW), search(1, 60, MANY), search(2, 30, [*MANY, *SHARED]), search(3, 10, FEW))
 WHOLE = Conversion(SEARCHES, (*FEW, *MANY, *SHARED, *LONE), refused=1, why="a float")
 MANY_FIRST = ([1, 2], {2, 3, 4, 5})
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns", "size"), [([(1,)], 10, 10), ([(1,), (1, 2)], 10, 20), ([(1, 2, 3)], 2, 100), ([], 10, 0)]
+)
+def test_a_search_reads_about_the_key_columns(keys: list[tuple[int, ...]], columns: int, size: int) -> None:
+    deletes = [equality_delete(number)._replace(equality_ids=each) for number, each in enumerate(keys)]
+    by_position = delete_file(1, 99, applies_to=None)
+    assert searched_bytes(search(0, 100, [*deletes, by_position]), columns) == size
 
 
 def part(grant: Grant) -> tuple[list[int], set[int]]:

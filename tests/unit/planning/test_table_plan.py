@@ -42,7 +42,7 @@ def test_a_due_partition_for_which_the_run_has_no_room_stays_due(tmp_path: Path)
     debts = {key: PartitionDebt(key, {}, None, counts, True, "3 small files") for key in (A, B)}
     board, debt = DebtBoard(), TableDebt(plan.table.name, 1, debts)
     board.put(debt)
-    board.decline(debt, plan.left_alone(each.key for each in debt.due))
+    board.decline(debt, plan.left_alone(each.key for each in debt.due), plan.selected)
     known = board.get(plan.table.name)
     assert known is not None
     assert {each.key for each in known.due} == {A, B}

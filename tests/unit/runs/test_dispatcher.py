@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from compactor.debt.board import DebtBoard, TableDebt
+from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import LaterError, RetryError, StoppedError
+from compactor.iceberg.tables import TableMissingError
 from compactor.patience.backoff import Backoff
 from compactor.reasons import Reason
 from compactor.runs.dispatcher import LONGEST_BACKOFF_SECONDS, Attempt, Dispatcher, Work, after_failure, waiting
@@ -162,6 +164,25 @@ def test_a_table_whose_settings_make_a_declined_partition_due_is_planned_again(b
     bench.nothing_more(2)
 
 
+def test_manifests_that_new_settings_make_due_are_merged_once(bench: Bench) -> None:
+    """Of `manifests`, or the table's target size; snapshot, counts, time of the count and basis are the same."""
+    idle = replace(debt("a", due=False), manifests=ManifestCounts(500, 500))
+    bench.board.request(idle.table, [""])
+    bench.put(idle)
+    bench.called(1)
+    bench.board.finish_request(idle.table, "")
+    bench.end("a")
+    bench.nothing_more(1)
+    due = ManifestCounts(500, 500, due_specs=(0,), why="500 manifests, 1 would be enough")
+    bench.put(replace(idle, manifests=due))
+    bench.called(2)
+    bench.end("a")
+    bench.put(replace(idle, manifests=replace(due)))
+    bench.nothing_more(2)
+    bench.put(replace(idle, manifests=replace(due, why="500 manifests, 100 would be enough")))
+    bench.called(3)
+
+
 def test_what_the_board_learns_during_a_run_is_acted_on_after_it(bench: Bench) -> None:
     bench.put(debt("a"))
     bench.called(1)
@@ -170,7 +191,7 @@ def test_what_the_board_learns_during_a_run_is_acted_on_after_it(bench: Bench) -
     bench.called(2)
 
 
-@pytest.mark.parametrize("failure", [RetryError("no answer"), ValueError("a bug")])
+@pytest.mark.parametrize("failure", [RetryError("no answer"), TableMissingError("404"), ValueError("a bug")])
 def test_a_failed_table_is_tried_again_after_its_pause_and_others_go_on(bench: Bench, failure: Exception) -> None:
     bench.put(debt("a"))
     for attempt, pause in enumerate([10, 20], start=1):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from compactor.debt.board import DebtBoard
+from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import RetryError, StoppedError
 from compactor.planning.budget import Spent
 from compactor.runs.dispatcher import Dispatcher, Work
@@ -69,6 +70,16 @@ def test_what_the_budgets_of_the_hour_have_left_and_hold_back() -> None:
     bench.called(2)
     bench.end(bench.running[0])
     assert bench.dispatcher.stop(PATIENCE)
+
+
+def test_a_table_that_is_due_by_its_manifests_alone_is_shown_as_held_back() -> None:
+    """Else nobody would hear that it waits for the budgets of the hour."""
+    bench = Bench(lanes=1, limits=LimitSettings(bytes_per_hour=1000))
+    due = ManifestCounts(100, 500, due_specs=(0,), why="100 manifests, 1 would be enough")
+    bench.board.put(replace(debt("a", since=1), partitions={}, manifests=due))
+    bench.usage.charge(debt("b").table, bench.now, Spent(bytes=600))
+    status = bench.dispatcher.status
+    assert (status.queued, status.limited) == (1, 1)
 
 
 def test_a_run_that_hangs_is_given_up_and_its_table_waits_until_its_thread_ends() -> None:

@@ -17,6 +17,7 @@ from compactor.events import (
     EqualityDeletesConverted,
     Event,
     GroupRewritten,
+    ManifestsRewritten,
     PartitionsSkipped,
     RunFailed,
     RunSkipped,
@@ -24,7 +25,7 @@ from compactor.events import (
 from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
-from compactor.planning.budget import NO_GRANT, Grant, Spent
+from compactor.planning.budget import NO_GRANT, Charge, Grant, Spent
 from compactor.planning.conversion import Conversion
 from compactor.planning.plan_table import PlannedGroup, TablePlan
 from compactor.runs import table_planner, table_worker
@@ -114,7 +115,7 @@ class Working:
         self.events: list[Event] = []
         self.plans: list[TablePlan] = []
         self.later: list[LaterError] = []
-        self.announced = self.commits = 0
+        self.announced = self.commits = self.reads = 0
         self.rewrites = False
         self.hopeless: frozenset[str] = frozenset()
         planner = TablePlanner(
@@ -129,8 +130,9 @@ class Working:
     def announce(self, _table: object) -> None:
         self.announced += 1
 
-    def run(self, plan: TablePlan, **_: Any) -> RunResult:
+    def run(self, plan: TablePlan, charge: Charge, **_: Any) -> RunResult:
         self.plans.append(plan)
+        charge(Spent(bytes=self.reads))
         dropped = [
             DroppedGroup(each, GiveUpError("a page is damaged"))
             for each in plan.groups
@@ -309,6 +311,39 @@ def test_manifests_are_merged_after_a_rewrite_if_the_grant_has_a_commit_left(
     debt = replace(working.scene.debt(), manifests=ManifestCounts(100, 100, due_specs=(0,), why="many"))
     working.work_on(debt, Grant(commits=granted))
     assert (len(working.plans), merged) == (1, [commits > 0] * merges)
+
+
+@pytest.mark.parametrize(
+    ("grant", "commits", "merges"),
+    [
+        (Grant(bytes=300, requests=1000), 1, True),
+        (Grant(bytes=299, requests=1000), 1, False),
+        (Grant(bytes=300, requests=202), 1, False),
+        (Grant(bytes=1, requests=1), 0, True),
+        (NO_GRANT, 1, True),
+    ],
+    ids=["it fits", "bytes", "requests", "the run has committed nothing", "no limit"],
+)
+def test_manifests_are_merged_within_what_a_rewrite_has_left_of_the_grant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grant: Grant, commits: int, merges: bool
+) -> None:
+    """The look after a commit brings another attempt. Without a commit nothing does: they are merged at any grant."""
+    working, due, merged = Working(tmp_path, refused), ManifestCounts(100, 200, due_specs=(0,), why="many"), list[Any]()
+    working.commits, working.reads = commits, 100
+
+    def merge(*given: Any, **_: Any) -> ManifestsRewritten:
+        merged.append(given)
+        return ManifestsRewritten("run", NAME, 100, 1, 0.0)
+
+    working.worker.rewriter.session = working.worker.rewriter.right = None  # type: ignore[assignment, misc]
+    monkeypatch.setattr(table_worker, "rewrite_manifests", merge)
+    monkeypatch.setattr(table_worker, "manifests_of", lambda *_: due)
+    working.scene.history.append_unreal("b", [10, 10])
+    working.scene.look()
+    debt = working.scene.debt()
+    plain = {key: each for key, each in debt.partitions.items() if not each.counts.equality_deletes}
+    working.work_on(replace(debt, partitions=plain, manifests=due), grant)
+    assert (len(working.plans), len(merged)) == (1, int(merges))
 
 
 @pytest.mark.parametrize(

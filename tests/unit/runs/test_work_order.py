@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -9,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from compactor.debt.board import PartitionCounts, PartitionDebt, TableDebt
+from compactor.debt.board import PartitionCounts, PartitionDebt, Remainder, TableDebt
+from compactor.debt.manifest_debt import ManifestCounts
 from compactor.errors import InputError
 from compactor.partitions import PartitionKey
-from compactor.planning.budget import NO_GRANT, Grant, Spent
+from compactor.planning.budget import NO_GRANT, Grant, Spent, requests_of
 from compactor.runs.usage import HOUR, Cost, Usage
-from compactor.runs.work_order import STARVING_SECONDS, Budget, Limits, commit_rate, rank, reserved
+from compactor.runs.work_order import STARVING_SECONDS, Budget, Limits, commit_rate, needed, rank, reserved
 from compactor.settings.limits import HourCaps, LimitSettings
 from compactor.settings.tree import load_settings
 from compactor.table_names import TableName
@@ -29,6 +31,22 @@ def debt(name: str, files: int = 10, size: int = 10 * MEBIBYTE, age: float = 0.0
     partition = PartitionDebt(KEY, {}, None, counts, due=True, why="test")
     table = TableName("lake", ("db",), name)
     return TableDebt(table, 1, {KEY: partition}, acted_on=True, due_since=NOW - age, commits_per_hour=commits)
+
+
+LARGE = 512 * MEBIBYTE
+"""Of a file that is not small."""
+
+
+def by_deletes(files: int, *, seen: bool = True) -> TableDebt:
+    """No file is small, and all are due by their deletes. `seen`: the ledger's estimate says so too."""
+    counts = PartitionCounts(files, 0, files * LARGE, 0, files, records=1000, deleted_records=400)
+    partition = PartitionDebt(KEY, {}, None, counts, due=True, why="test", large_bytes=files * LARGE if seen else 0)
+    return replace(debt("deletes"), partitions={KEY: partition})
+
+
+def by_manifests(size: int) -> TableDebt:
+    due = ManifestCounts(100, size, due_specs=(0,), why="100 manifests, 1 would be enough")
+    return replace(debt("manifests"), partitions={}, manifests=due)
 
 
 def cost(table: TableName, at: float, size: int, requests: int = 0, catalog_calls: int = 0) -> Cost:
@@ -155,19 +173,58 @@ def test_a_run_is_granted_the_commits_that_its_table_has_left_and_counts_with_th
     assert reserved(one, NO_GRANT, NOW).spent.commits == 1
 
 
-@given(st.lists(st.tuples(st.integers(1, 80), st.integers(0, 600)), max_size=60))
-def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[int, int]]) -> None:
-    limits, now, finished = Limits(LimitSettings(bytes_per_hour=1000 * MEBIBYTE)), NOW, []
-    for files, pause in wishes:
+WISHES: dict[str, Callable[[int], tuple[TableDebt, int, int]]] = {
+    "small files": lambda size: (debt("a", files=size), size * 10 * MEBIBYTE, 0),
+    "deletes": lambda size: (by_deletes(size), size * LARGE, LARGE),
+    "more deletes than it seems": lambda size: (by_deletes(size, seen=False), size * LARGE, LARGE),
+    "manifests": lambda size: (by_manifests(size * MEBIBYTE), size * MEBIBYTE, size * MEBIBYTE),
+}
+"""By what is due: the debt, the bytes that are due, and the bytes of the first piece, which a run does at any grant."""
+
+
+@given(st.lists(st.tuples(st.sampled_from(sorted(WISHES)), st.integers(1, 80), st.integers(0, 600)), max_size=60))
+def test_no_hour_sees_more_bytes_than_allowed(wishes: list[tuple[str, int, int]]) -> None:
+    """But for one piece that cannot be cut: an output file, or the manifests that are merged."""
+    cap = 1000 * MEBIBYTE
+    limits, now, runs = Limits(LimitSettings(bytes_per_hour=cap)), NOW, list[tuple[Cost, int]]()
+    for kind, amount, pause in wishes:
         now += pause
-        one = debt("a", files=files)
+        one, size, piece = WISHES[kind](amount)
+        finished = [run for run, _ in runs]
         if allow(limits, one, finished, now):
             granted = limits.grant(one, limits.usage(finished, now)).bytes
             assert granted is not None
-            finished.append(cost(one.table, now, min(granted, one.due_bytes)))
-    for run in finished:
-        hour = [other.spent.bytes for other in finished if run.at - HOUR < other.at <= run.at]
-        assert sum(hour) <= 1000 * MEBIBYTE
+            runs.append((cost(one.table, now, max(piece, min(granted, size))), piece))
+    for run, piece in runs:
+        hour = [other.spent.bytes for other, _ in runs if run.at - HOUR < other.at <= run.at]
+        assert sum(hour) <= max(cap, cap - 1 + piece)
+
+
+def test_what_is_due_by_deletes_and_by_manifests_waits_for_its_bytes_and_requests() -> None:
+    """Also a table that seems to need nothing: what a run of it reads is known only by its plan."""
+    limits = Limits(LimitSettings(bytes_per_hour=6000 * MEBIBYTE, requests_per_hour=1000))
+    tables = [by_deletes(10), by_deletes(1, seen=False), by_manifests(200 * MEBIBYTE)]
+    assert all(allow(limits, each, [], NOW) for each in tables)
+    left = {100: [False, True, False], 5500: [True, True, True], 0: [False, False, False]}
+    for size, allowed in left.items():
+        used = [cost(debt("b").table, NOW - 10, (6000 - size) * MEBIBYTE)]
+        assert [allow(limits, each, used, NOW) for each in tables] == allowed
+    used = [cost(debt("b").table, NOW - 10, 1, requests=900)]
+    assert [allow(limits, each, used, NOW) for each in tables] == [False, True, False]
+
+
+def test_what_a_run_of_all_kinds_of_debt_needs() -> None:
+    small = debt("a")
+    assert needed(small) == Spent(100 * MEBIBYTE, requests_of(10, 1, 100 * MEBIBYTE), 12)
+    assert needed(by_deletes(2)) == Spent(2 * LARGE, requests_of(0, 1, 2 * LARGE), 12)
+    merge = by_manifests(MEBIBYTE)
+    assert needed(merge) == Spent(MEBIBYTE, requests_of(100, 1, MEBIBYTE), 12)
+    assert needed(replace(merge, manifests=ManifestCounts(100, MEBIBYTE))) == Spent(0, 0, 12), "they are not due"
+    everything = replace(
+        small, manifests=merge.manifests, others=Remainder(9, 90, 900, 2, 20, 200, due_large_bytes=2000)
+    )
+    assert needed(everything).bytes == 100 * MEBIBYTE + 200 + 2000 + MEBIBYTE
+    assert needed(replace(by_deletes(2), requested=("",))).bytes == 2 * LARGE
 
 
 def test_what_is_running_counts_with_its_grant() -> None:

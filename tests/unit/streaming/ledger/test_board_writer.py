@@ -34,13 +34,13 @@ Files = Mapping[int, int]
 
 @dataclass(frozen=True)
 class DueFromFive:
-    """Due from five small files, or from one once it is idle for `idle` seconds."""
+    """Due from five small files, or from one once it is idle for `idle` seconds: then large files are read too."""
 
     idle: float = float("inf")
 
     def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
         if idle_seconds >= self.idle:
-            return Judgement(True, "idle")
+            return Judgement(True, "idle", large_bytes=70)
         return Judgement(counts.small_files >= 5, f"{counts.small_files} small files")
 
     def glance(self, files: LiveFiles) -> str | None:
@@ -233,9 +233,10 @@ def test_an_unchanged_table_is_judged_again_and_says_so_only_if_something_change
     assert writing.wakes == wakes
     writing.now = CHANGED_AT + 200
     debt = writing.judge_again()
-    assert [each.why for each in debt.due] == ["idle"]
+    assert [(each.why, each.large_bytes) for each in debt.due] == [("idle", 70)]
     assert (debt.due_since, debt.snapshot_id, debt.counted_at) == (writing.now, 1, 1000.0)
     assert writing.wakes == wakes + 1
+    assert writing.count(2, {2: 1}).due_large_bytes == 140
 
 
 def test_an_unchanged_table_that_was_unreadable_is_no_longer_stale() -> None:

@@ -137,7 +137,7 @@ def test_sweep_soon_sweeps_at_once(watching: Watching) -> None:
 
 
 def test_our_own_commit_is_counted_before_any_sweep(watching: Watching) -> None:
-    watching.watcher.committed(NAME)
+    watching.watcher.look_soon(NAME)
     assert watching.asked() == [("t", Asked(Lane.EVENT))]
 
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from compactor.table_names import TableName
 
 
 class RequestParts:
-    """The files that the last part of each request has left. One thread at a time works on one table."""
+    """The files that the last part of each open request has left. The debt board guards it."""
 
     def __init__(self) -> None:
-        self._left: dict[tuple[TableName, str], int] = {}
+        self._left: dict[TableName, dict[str, int]] = {}
 
     def has_begun(self, table: TableName, filter_text: str) -> bool:
         """Whether a part of the request was done, and another one follows."""
-        return (table, filter_text) in self._left
+        return filter_text in self._left.get(table, {})
 
     def goes_on(self, table: TableName, filter_text: str, files_left: int) -> bool:
         """Whether another part follows one that has left so many files.
@@ -21,12 +23,15 @@ class RequestParts:
         Each part must leave fewer files than the one before: beside a writer that adds them faster than the parts merge
         them, a request would never end.
         """
-        before = self._left.get((table, filter_text))
+        left = self._left.setdefault(table, {})
+        before = left.get(filter_text)
         if files_left == 0 or (before is not None and files_left >= before):
             return False
-        self._left[table, filter_text] = files_left
+        left[filter_text] = files_left
         return True
 
-    def ended(self, table: TableName, filter_text: str) -> None:
-        """The request is done, or cannot be."""
-        self._left.pop((table, filter_text), None)
+    def keep(self, table: TableName, filters: Collection[str]) -> None:
+        """Forget the table's requests except these: they are done, or nobody wants them any more."""
+        left = {text: files for text, files in self._left.pop(table, {}).items() if text in filters}
+        if left:
+            self._left[table] = left
