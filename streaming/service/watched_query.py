@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -14,10 +14,12 @@ from compactor.errors import FirnlineError
 from compactor.events import BatchFinished, EventsLost, Listener, StreamEnded
 from compactor.patience.backoff import Backoff
 from streaming.kafka.clients import LATEST
+from streaming.ledger.batch_rows import causes_of, causes_of_java
 from streaming.ledger.dead_letter_query import DEAD_LETTERS_QUERY
 from streaming.ledger.event_reader import offsets_fixed
 from streaming.logs.events import LOG
 from streaming.service.stream_failures import (
+    BatchOffsets,
     Cause,
     Checkpoint,
     Failures,
@@ -25,6 +27,7 @@ from streaming.service.stream_failures import (
     added_partitions,
     cause_of,
     gaps,
+    shown,
     starting_offsets,
 )
 
@@ -32,9 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+NO_BATCH = BatchOffsets()
 ALIVE_SECONDS = 10.0  # between two looks at whether a query waits for events
-MOST_CAUSES = 10
-MOST_TEXT = 4000
 ASIDE = ".aside-"
 KEPT_ASIDE = 2
 
@@ -107,7 +109,7 @@ class WatchedQuery:
         except (Py4JNetworkError, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001 - any error is tried again
-            self._failed(_causes(error), str(error))
+            self._failed(causes_of(error), str(error))
         else:
             self._again, self._first_batch = None, True
 
@@ -128,7 +130,8 @@ class WatchedQuery:
                 self._look_again = self.ticks() + ALIVE_SECONDS
                 self._is_alive(self.query)
         elif self._again is None and self.query is not None:
-            self._failed(_causes_of_end(self.query), str(self.query.exception()))
+            exceptions, batch = _end(self.query)
+            self._failed(exceptions, str(self.query.exception()), batch)
         elif self._again is None or self.ticks() >= self._again:
             self.start()
 
@@ -138,7 +141,7 @@ class WatchedQuery:
         if self.query is not None:
             self.query.stop()
         self._ends = starting_offsets(partitions, self._ends, topics)
-        self._renew_checkpoint(skip=False)
+        self._renew_checkpoint(Checkpoint.SET_ASIDE)
         self._skipped = True
         self.start()
 
@@ -156,10 +159,10 @@ class WatchedQuery:
             )
         self.failures, self._error, self._starting = Failures(), "", LATEST
 
-    def _failed(self, exceptions: str, error: str) -> None:
+    def _failed(self, exceptions: str, error: str, batch: BatchOffsets = NO_BATCH) -> None:
         cause = cause_of(exceptions)
-        self._error = error.splitlines()[0] if error else "no reason was given"
-        self.failures = self.failures.failed(cause, self.ticks())
+        self._error = shown(error)
+        self.failures = self.failures.failed(cause, self.ticks(), str(batch))
         seconds = self.backoff.seconds(self.failures.in_a_row)
         self._again = self.ticks() + seconds
         self.listener(StreamEnded(query=self.name, cause=cause.value))
@@ -168,22 +171,34 @@ class WatchedQuery:
         )
         choice = self.failures.checkpoint
         if choice is not Checkpoint.KEEP:
-            self._renew_checkpoint(skip=choice is Checkpoint.SET_ASIDE_AND_SKIP)
+            self._renew_checkpoint(choice, batch)
 
-    def _renew_checkpoint(self, *, skip: bool) -> None:
+    def _renew_checkpoint(self, choice: Checkpoint, batch: BatchOffsets = NO_BATCH) -> None:
         try:
             where = self.set_aside()
         except (Py4JError, OSError) as error:
             LOG.warning("the checkpoint of the stream %s cannot be set aside: %s", self.name, error)
             return
-        known = bool(self._ends) and not skip
-        self._starting = json.dumps(self._ends) if known else LATEST
-        if where is not None:
-            goes_on = "at the last offsets that were read" if known else "at the end of the topics"
+        if choice is Checkpoint.SKIP_BATCH:
+            self._skip(batch)
+        elif choice is Checkpoint.SET_ASIDE_AND_SKIP:
+            self._ends = {}
+        self._starting = json.dumps(self._ends) if self._ends else LATEST
+        if where is not None and choice is not Checkpoint.SKIP_BATCH:
+            goes_on = "at the last offsets that were read" if self._ends else "at the end of the topics"
             LOG.warning(
                 "the checkpoint of the stream %s may be damaged and was set aside at %s; the stream goes on %s, and a "
                 "sweep counts what it skips", self.name, where, goes_on,
             )  # fmt: skip
+
+    def _skip(self, batch: BatchOffsets) -> None:
+        """Go on behind a batch that cannot be read; at the end of the topics if Spark does not tell its offsets."""
+        batch = batch if batch.start else replace(batch, start=self._ends)
+        offsets = str(batch) or "to the end of the topics"
+        LOG.warning("the stream %s skips the batch that cannot be read: %s", self.name, offsets)
+        for gap in batch.lacks:
+            self.listener(EventsLost(query=self.name, topic=gap.topic, count=gap.count, unreadable=True))
+        self._ends = batch.end
 
     def _report_batches(self, query: StreamingQuery) -> None:
         """Publish the batches that finished since the last call, each once. Spark keeps the last twenty."""
@@ -286,21 +301,10 @@ def _offsets(progress: str) -> Iterator[tuple[Offsets, Offsets]]:
         yield source["startOffset"] or {}, source["endOffset"] or {}
 
 
-def _causes_of_end(query: StreamingQuery) -> str:
+def _end(query: StreamingQuery) -> tuple[str, BatchOffsets]:
+    """Why the query ended, and at which batch."""
     failure = query._jsq.exception()  # noqa: SLF001 - PySpark keeps only the message
-    return _java_causes(failure.get()) if failure.isDefined() else ""
-
-
-def _causes(error: BaseException) -> str:
-    """Classes and messages of an exception of Python or Java, and of its causes."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    return f"{type(error).__name__}: {error}\n{_java_causes(java) if java is not None else ''}"
-
-
-def _java_causes(exception: Any) -> str:
-    lines: list[str] = []
-    with suppress(Py4JError):
-        while exception is not None and len(lines) < MOST_CAUSES:
-            lines.append(str(exception.toString())[:MOST_TEXT])
-            exception = exception.getCause()
-    return "\n".join(lines)
+    if not failure.isDefined():
+        return "", BatchOffsets()
+    exception = failure.get()
+    return causes_of_java(exception), BatchOffsets.of(exception.startOffset(), exception.endOffset())

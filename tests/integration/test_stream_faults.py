@@ -68,22 +68,24 @@ class Scene:
         finally:
             client.close()
 
-    def create(self) -> None:
+    def create(self, **configs: str) -> None:
         with self.admin() as admin:
-            admin.create_topics([NewTopic(self.topic, 1, 1)], wait_for_metadata=True)
+            admin.create_topics([NewTopic(self.topic, 1, 1, topic_configs=configs)], wait_for_metadata=True)
 
     def exists(self) -> bool:
         with self.admin() as admin:
             return self.topic in admin.list_topics()
 
-    def send(self, *names: str, partition: int = 0) -> None:
+    def send(self, *names: str, partition: int = 0, at: int | None = None) -> None:
+        """`at`: the records' timestamp, by default now in milliseconds."""
         producer = KafkaProducer(bootstrap_servers=self.broker.address, acks="all")
         for name in names:
             changed = TableChanged(
                 source="test", event_id=name, catalog="lake", namespace=("db",), name=name,
                 timestamp_ms=int(time.time() * 1000), operation="append",
             )  # fmt: skip
-            producer.send(self.topic, value=canonical.encode(changed, sender="test")[1], partition=partition).get(30)
+            value = canonical.encode(changed, sender="test")[1]
+            producer.send(self.topic, value=value, partition=partition, timestamp_ms=at).get(30)
         producer.close()
 
     @property
@@ -224,6 +226,25 @@ def test_events_that_retention_removed_are_reported_and_swept(scene: Scene) -> N
         checked(streams, "the loss", lambda: scene.lost() == [2])
         assert scene.heard == ["read", "kept"]
         assert scene.sweeps == 1
+
+
+def test_a_record_that_spark_cannot_read_costs_its_batch_and_no_more(scene: Scene) -> None:
+    """A producer wrote its timestamp in nanoseconds: Spark's microseconds overflow."""
+    scene.topic += "-any-time"
+    scene.create(**{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    with scene.streams() as streams:
+        checked(streams, "the offsets", lambda: streams.offsets_fixed)
+        scene.send("before")
+        checked(streams, "the event", lambda: scene.heard == ["before"])
+        scene.send("unread", at=time.time_ns())
+        checked(streams, "the first end", lambda: "batch_unreadable" in scene.causes())
+        scene.send("after")
+        checked(streams, "the next event", lambda: scene.heard == ["before", "after"])
+        checked(streams, "all queries", lambda: not streams.troubles)
+        assert scene.causes() == {"batch_unreadable"}
+        assert scene.lost() == [1]
+        assert scene.sweeps
+        assert all(event.unreadable for event in scene.published if isinstance(event, EventsLost))
 
 
 @pytest.mark.parametrize("damage", ["offsets", "metadata"])
