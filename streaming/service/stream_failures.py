@@ -78,6 +78,7 @@ _SIGNS: Final = (
         (
             "org.apache.kafka.common.errors",
             "org.apache.kafka.common.KafkaException",
+            "no Kafka broker answers",
             "KAFKA_DATA_LOSS",
             "Cannot fetch record for offset",
             "Failed to construct kafka",
@@ -227,13 +228,15 @@ def gaps(start: Offsets, oldest: Offsets) -> list[Gap]:
 
 
 def starting_offsets(partitions: Mapping[str, int], ends: Offsets, anew: Collection[str]) -> Offsets:
-    """Where a query goes on after topics were created again: these at their beginning, the others where it was.
+    """Where a query with a new checkpoint goes on: where it was; in topics that were created again, at their beginning.
 
-    `partitions`: their number by topic. `ends`: the offsets that the query has reached.
+    `partitions`: their number by topic, of those that exist: Spark wants each of them, and no other. `ends`: the
+    offsets that the query has reached. A partition that has none was added after that; without any, all were read.
     """
+    added = OLDEST if ends else NEWEST
     return {
         topic: {
-            str(number): OLDEST if topic in anew else ends.get(topic, {}).get(str(number), NEWEST)
+            str(number): OLDEST if topic in anew else ends.get(topic, {}).get(str(number), added)
             for number in range(count)
         }
         for topic, count in partitions.items()

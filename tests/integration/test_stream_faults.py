@@ -53,6 +53,7 @@ class Scene:
     heard: list[str] = field(default_factory=list)
     published: list[Event] = field(default_factory=list)
     sweeps: int = 0
+    more_topics: list[str] = field(default_factory=list)
 
     def start_broker(self) -> None:
         self.up.enter_context(quick_java(self.broker.running()))
@@ -68,15 +69,16 @@ class Scene:
         finally:
             client.close()
 
-    def create(self, **configs: str) -> None:
+    def create(self, topic: str = "", **configs: str) -> None:
         with self.admin() as admin:
-            admin.create_topics([NewTopic(self.topic, 1, 1, topic_configs=configs)], wait_for_metadata=True)
+            new = NewTopic(topic or self.topic, 1, 1, topic_configs=configs)
+            admin.create_topics([new], wait_for_metadata=True)
 
-    def exists(self) -> bool:
+    def exists(self, topic: str = "") -> bool:
         with self.admin() as admin:
-            return self.topic in admin.list_topics()
+            return (topic or self.topic) in admin.list_topics()
 
-    def send(self, *names: str, partition: int = 0, at: int | None = None) -> None:
+    def send(self, *names: str, topic: str = "", partition: int = 0, at: int | None = None) -> None:
         """`at`: the records' timestamp, by default now in milliseconds."""
         producer = KafkaProducer(bootstrap_servers=self.broker.address, acks="all")
         for name in names:
@@ -85,7 +87,7 @@ class Scene:
                 timestamp_ms=int(time.time() * 1000), operation="append",
             )  # fmt: skip
             value = canonical.encode(changed, sender="test")[1]
-            producer.send(self.topic, value=value, partition=partition, timestamp_ms=at).get(30)
+            producer.send(topic or self.topic, value=value, partition=partition, timestamp_ms=at).get(30)
         producer.close()
 
     @property
@@ -93,7 +95,7 @@ class Scene:
         tree = self.lake.settings.model_dump()
         kafka = {
             "bootstrap_servers": self.broker.address, "commit_topic": self.topic,
-            "dead_letter_topic": f"{self.topic}-dead", "options": SHORT,
+            "dead_letter_topic": f"{self.topic}-dead", "options": SHORT, "commit_topics": self.more_topics,
         }  # fmt: skip
         return Settings.model_validate({**tree, "kafka": kafka, "service": {"trigger_seconds": 0.2}})
 
@@ -198,6 +200,36 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(sc
         checked(streams, "all queries", lambda: not streams.troubles)
         assert scene.sweeps
         assert "topic_recreated" in scene.causes()
+        watch.close()
+
+
+def test_a_topic_that_is_deleted_for_good_does_not_hold_up_one_that_is_created_again(scene: Scene) -> None:
+    """The new checkpoint must name the partitions that exist, and no others."""
+    gone, anew = scene.more_topics = [f"{scene.topic}-gone", f"{scene.topic}-anew"]
+    for topic in scene.more_topics:
+        scene.create(topic)
+    with scene.streams() as streams:
+        watch = TopicWatch(scene.settings.kafka, streams.topics_recreated)
+        checked(streams, "the offsets", lambda: streams.offsets_fixed)
+        scene.send("a", topic=gone)
+        scene.send("b", topic=anew)
+        checked(streams, "the events", lambda: sorted(scene.heard) == ["a", "b"])
+        watch.look()
+        with scene.admin() as admin:
+            admin.delete_topics([gone])
+        checked(streams, "the first deletion", lambda: not scene.exists(gone))
+        watch.look()
+        with scene.admin() as admin:
+            admin.delete_topics([anew])
+        checked(streams, "the second deletion", lambda: not scene.exists(anew))
+        scene.create(anew)
+        scene.send("first", topic=anew)
+        watch.look()
+        checked(streams, "the event of the new topic", lambda: scene.heard[2:] == ["first"])
+        checked(streams, "all queries", lambda: not streams.troubles)
+        scene.send("other")
+        checked(streams, "the event of the other topic", lambda: scene.heard[3:] == ["other"])
+        assert scene.causes() == {"topic_recreated"}
         watch.close()
 
 

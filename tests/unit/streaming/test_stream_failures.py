@@ -162,11 +162,17 @@ def test_retention_is_seen_by_the_oldest_offsets() -> None:
 
 
 def test_a_new_topic_is_read_from_its_beginning_and_the_others_where_the_query_was() -> None:
-    ends = {"anew": {"0": 9}, "other": {"0": 4}}
+    """So is a partition that was added after the last batch."""
+    ends = {"anew": {"0": 9}, "other": {"0": 4}, "deleted": {"0": 7}}
     assert starting_offsets({"anew": 2, "other": 2}, ends, {"anew"}) == {
         "anew": {"0": OLDEST, "1": OLDEST},
-        "other": {"0": 4, "1": NEWEST},
+        "other": {"0": 4, "1": OLDEST},
     }
+
+
+def test_without_a_batch_the_others_are_read_from_their_end() -> None:
+    """Events that were read before are not read again: a request would be done twice."""
+    assert starting_offsets({"anew": 1, "other": 1}, {}, {"anew"}) == {"anew": {"0": OLDEST}, "other": {"0": NEWEST}}
 
 
 def test_a_topic_with_another_id_was_created_again_also_if_it_was_missing_in_between() -> None:
@@ -176,6 +182,7 @@ def test_a_topic_with_another_id_was_created_again_also_if_it_was_missing_in_bet
     assert anew == frozenset()
     known, anew = known.seen(Topics({"t": "b", "u": "x"}, {"t": 3, "u": 1}))
     assert (anew, known.partitions) == ({"t"}, {"t": 3, "u": 1})
+    assert known.seen(Topics({"u": "x"}, {"u": 1}))[0].partitions == {"u": 1}, "of topics that exist"
     assert known.seen(known) == (known, frozenset())
 
 
