@@ -196,8 +196,8 @@ MUTATIONS: Final = (
     _broken(
         "new settings do not reach a table that has not changed",
         _LOOKER,
-        "if known is not None and any(map(is_not, known.settings, self._sections)):",
-        "if False:",
+        " and not any(map(is_not, known.settings, self._sections))",
+        "",
     ),
     _broken(
         "a rewrite makes the table wait",
