@@ -250,13 +250,22 @@ class Looker:
 
         Raises:
             OtherNameError: the name is another spelling of a listed one, and both are one table.
-            TableMissingError, RetryError: as of `Catalogs.load`.
+            TableMissingError, RetryError: as of `Catalogs.load` of this name, or the catalog does not answer any more.
         """
         listed = self.spelled(table)
         if listed is not None:
             uuid = loaded.uuid if isinstance(loaded, TableView) else self.catalogs.load(table).uuid
-            if uuid == self.catalogs.load(listed).uuid:
+            if uuid == self._uuid(listed):
                 raise OtherNameError(table, listed)
+
+    def _uuid(self, listed: TableName) -> str | None:
+        """None: it cannot be loaded, unlike the table that was just loaded by another name, so it is not that table."""
+        try:
+            return self.catalogs.load(listed).uuid
+        except FirnlineError as error:
+            if error.reason is Reason.CATALOG_UNAVAILABLE:
+                raise
+            return None
 
     def _count(self, table: TableName, view: TableView, asked: Asked, started: float) -> Looked:
         self.locations.put(table, view.metadata_location)
