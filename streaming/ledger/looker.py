@@ -361,7 +361,7 @@ class Looker:
         if not keep_requests and self.board.requests(table):
             LOG.warning("a requested rewrite is dropped: %s", error)
         self.board.forget(table, keep_requests=keep_requests)
-        if was_known:
+        if was_known or (not keep_requests and self._has_state(table)):  # dropped while the service was down
             self._forget_state(table)
         self.writer.answered(table)
         return Looked(Outcome.MISSING, error=error)
@@ -372,6 +372,12 @@ class Looker:
         looked = self._lost(table, error)
         self.names.is_called(table, error.called)
         return replace(looked, called=error.called)
+
+    def _has_state(self, table: TableName) -> bool:
+        try:
+            return self.database.head(table.key) is not None
+        except FirnlineError:
+            return False
 
     def _forget_state(self, table: TableName) -> None:
         """Delete the table's saved state; the next look counts the table, if it exists."""

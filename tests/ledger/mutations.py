@@ -81,8 +81,8 @@ MUTATIONS: Final = (
     _broken(
         "a table that was dropped stays on the board",
         _LOOKER,
-        "        self.board.forget(table, keep_requests=keep_requests)\n        if was_known:",
-        "        if was_known:",
+        "        self.board.forget(table, keep_requests=keep_requests)\n        if was_known or",
+        "        if was_known or",
     ),
     _broken(
         "tables that are not listed any more are not looked at",

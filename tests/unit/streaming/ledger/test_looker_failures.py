@@ -49,6 +49,26 @@ def test_a_dropped_table_leaves_the_board_and_its_state(scene: Scene) -> None:
     assert (scene.looker.is_known(NAME), scene.looker.names.is_missing(NAME)) == (False, True)
 
 
+def test_a_table_that_was_dropped_while_the_service_was_down_leaves_no_state(scene: Scene) -> None:
+    """Neither a listing nor the board has it; an event names it. Of a listed table, a proxy may say so for a moment."""
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    scene.restart()
+    scene.catalog.drop_table("db.t")
+    scene.looker.is_listed = lambda _table: True
+    assert scene.look().outcome is Outcome.MISSING
+    assert scene.database.head(NAME.key) is not None
+    scene.looker.is_listed = lambda _table: False
+    assert scene.look().outcome is Outcome.MISSING
+    assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
+
+
+def test_a_missing_table_is_missing_although_its_state_cannot_be_read(scene: Scene) -> None:
+    scene.database.close()
+    scene.catalog.drop_table("db.t")
+    assert scene.look().outcome is Outcome.MISSING
+
+
 def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -> None:
     """A proxy answers 404. The state is counted anew; nothing would bring a request back."""
     scene.history.append_unreal("a", [1])
