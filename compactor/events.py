@@ -239,7 +239,7 @@ class EventsHeard:
 
 @dataclass(frozen=True)
 class CommitUnannounced:
-    """A look found a commit that is more than a minute old and had no event. `source`: of the table's last event."""
+    """A look found commits that are more than a minute old and had no event. `source`: of the table's last event."""
 
     table: TableName
     source: str

@@ -26,9 +26,10 @@ LAST_EVENT_TIMESTAMP_SECONDS = gauge(
 )
 UNANNOUNCED_COMMITS = counter(
     "firnline_unannounced_commits_total",
-    "Commits that a look without an event found more than a minute later, though events of this source announced "
-    "earlier commits of the table.",
-    "Grows: the source has fallen silent. Check its listener or reporter, its topic and its permissions.",
+    "Looks that found commits without an event more than a minute later, though events of this source announced other "
+    "commits of the table.",
+    "Grows: the source has fallen silent, or one of the table's writers announces nothing. Check the listener or "
+    "reporter of each, its topic and its permissions.",
     labels=("source",),
 )
 UNRESOLVED_LOCATIONS = counter(
