@@ -239,7 +239,7 @@ class EventsHeard:
 
 @dataclass(frozen=True)
 class CommitUnannounced:
-    """A look found a commit that is more than a minute old and had no event. `source`: of the table's last event."""
+    """A look found commits that are more than a minute old and had no event. `source`: of the table's last event."""
 
     table: TableName
     source: str
@@ -315,11 +315,15 @@ class StreamEnded:
 
 @dataclass(frozen=True)
 class EventsLost:
-    """Retention removed events from a topic before the query read them. `count`: offsets."""
+    """The query never reads events of a topic. `count`: offsets. `unreadable`: Spark cannot read one of their batch.
+
+    Else retention removed them before they were read.
+    """
 
     query: str
     topic: str
     count: int
+    unreadable: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,10 @@ LAST_EVENT_TIMESTAMP_SECONDS = gauge(
 )
 UNANNOUNCED_COMMITS = counter(
     "firnline_unannounced_commits_total",
-    "Commits that a look without an event found more than a minute later, though events of this source announced "
-    "earlier commits of the table.",
-    "Grows: the source has fallen silent. Check its listener or reporter, its topic and its permissions.",
+    "Looks that found commits without an event more than a minute later, though events of this source announced other "
+    "commits of the table.",
+    "Grows: the source has fallen silent, or one of the table's writers announces nothing. Check the listener or "
+    "reporter of each, its topic and its permissions.",
     labels=("source",),
 )
 UNRESOLVED_LOCATIONS = counter(
@@ -79,15 +80,17 @@ STREAM_ENDS = counter(
     "firnline_stream_ends_total",
     "Times that a query of the stream ended and was started again, by cause.",
     "`kafka_unavailable`, `no_topic`, `not_allowed`: Kafka. `no_space`: the volume of state.checkpoint. `unavailable`: "
-    "a catalog. `topic_recreated`: the new topic is read from its beginning. `unexpected`: see the log; the checkpoint "
-    "is set aside if it ends again.",
+    "a catalog. `topic_recreated`: the new topic is read from its beginning. `batch_unreadable`: a record cannot be "
+    "read; after the fourth end its batch is skipped. `unexpected`: see the log; the checkpoint is set aside if it "
+    "ends again.",
     labels=("query", "cause"),
 )
 EVENTS_LOST = counter(
     "firnline_lost_events_total",
-    "Offsets that retention removed from a topic before the query read them. A sweep counts their commits at once; "
-    "dead letters and requests among them are lost.",
-    "The service was down or behind for longer than the topic keeps events: raise the topic's retention.ms.",
+    "Offsets that retention removed from a topic before the query read them, or that were skipped because a record of "
+    "their batch cannot be read. A sweep counts their commits at once; dead letters and requests among them are lost.",
+    "See the log. Removed: the service was down or behind for longer than the topic keeps events: raise the topic's "
+    "retention.ms. Skipped: correct the producer of the record.",
     labels=("query",),
 )
 

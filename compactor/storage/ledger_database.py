@@ -32,7 +32,10 @@ PRAGMAS = ("journal_mode=WAL", "synchronous=NORMAL", "cache_size=-8192", "temp_s
 
 
 class LedgerDatabase:
-    """All tables' state. Thread-safe: one connection, used by one thread at a time for less than a millisecond."""
+    """All tables' state. Thread-safe: one connection, used by one thread at a time for less than a millisecond.
+
+    `generation`: grows when the database is set aside. What was read before is not continued in the empty one.
+    """
 
     def __init__(self, file: Path) -> None:
         """Open or create the database; a damaged one is set aside.
@@ -44,6 +47,7 @@ class LedgerDatabase:
         self._file = file
         self._lock = threading.Lock()
         self._reopens = False
+        self.generation = 0
         try:
             self._connection = _opened_or_anew(file)
         except sqlite3.OperationalError as error:
@@ -63,31 +67,41 @@ class LedgerDatabase:
         """Delete the state of one table."""
         self.save(name, head=None, cleared=True, slots={})
 
-    def head(self, name: str) -> str | None:
-        with self._using("read") as connection:
+    def head(self, name: str, generation: int | None = None) -> str | None:
+        with self._using("read", generation) as connection:
             found = connection.execute("SELECT head FROM heads WHERE name = ?", (name,)).fetchone()
         return None if found is None else str(found[0])
 
-    def slot(self, name: str, number: int) -> bytes | None:
-        with self._using("read") as connection:
+    def slot(self, name: str, number: int, generation: int | None = None) -> bytes | None:
+        with self._using("read", generation) as connection:
             found = connection.execute(
                 "SELECT packed FROM slots WHERE name = ? AND number = ?", (name, number)
             ).fetchone()
         packed: bytes | None = None if found is None else found[0]
         return packed
 
-    def slots(self, name: str) -> dict[int, bytes]:
+    def slots(self, name: str, generation: int | None = None) -> dict[int, bytes]:
         """All packed values of one table: about 40 bytes for each partition."""
-        with self._using("read") as connection:
+        with self._using("read", generation) as connection:
             return dict(connection.execute("SELECT number, packed FROM slots WHERE name = ?", (name,)).fetchall())
 
-    def save(self, name: str, *, head: str | None, cleared: bool, slots: Mapping[int, bytes | None]) -> None:
+    def save(
+        self,
+        name: str,
+        *,
+        head: str | None,
+        cleared: bool,
+        slots: Mapping[int, bytes | None],
+        generation: int | None = None,
+    ) -> None:
         """Save the changes of one look. `cleared`: delete the table's earlier state first. `head`: None keeps it.
 
+        `generation`: of the database that the look began with.
+
         Raises:
-            RetryError: the disk is full or does not answer; nothing was saved.
+            RetryError: the disk is full or does not answer, or the database was set aside; nothing was saved.
         """
-        with self._using("saved") as connection:
+        with self._using("saved", generation) as connection:
             if cleared:
                 connection.execute("DELETE FROM slots WHERE name = ?", (name,))
                 connection.execute("DELETE FROM heads WHERE name = ?", (name,))
@@ -99,24 +113,38 @@ class LedgerDatabase:
                 connection.execute("INSERT OR REPLACE INTO heads VALUES (?, ?)", (name, head))
 
     @contextmanager
-    def _using(self, done: str) -> Iterator[sqlite3.Connection]:
+    def _using(self, done: str, generation: int | None = None) -> Iterator[sqlite3.Connection]:
+        used = self.generation
         try:
             with self._lock:
+                used = self.generation
+                if generation not in {None, used}:
+                    raise RetryError(
+                        f"the ledger's state in {self._file} was damaged, and set aside during a look: its table is "
+                        "counted again; check the disk if this happens often",
+                        reason=Reason.STATE_UNREADABLE,
+                    )
                 if self._reopens:
                     self._connection, self._reopens = _opened_or_anew(self._file), False
                 with self._connection as connection:
                     yield connection
         except (sqlite3.Error, OSError) as error:
             if type(error) is sqlite3.DatabaseError:  # its subclasses are other errors, e.g. a closed connection
-                self._set_aside(error)
+                self._set_aside(error, used)
             raise RetryError(
                 f"the ledger's state in {self._file} cannot be {done}: {error}; check the disk",
                 reason=Reason.NO_SPACE if "full" in str(error) else Reason.UNAVAILABLE,
             ) from error
 
-    def _set_aside(self, damage: sqlite3.Error) -> None:
-        """The database was damaged after it was opened: go on with an empty one, as soon as the disk lets us."""
+    def _set_aside(self, damage: sqlite3.Error, generation: int) -> None:
+        """The database was damaged after it was opened: go on with an empty one, as soon as the disk lets us.
+
+        `generation`: in which the damage was found. Another thread may have found it too, and was faster.
+        """
         with self._lock, suppress(OSError, sqlite3.Error):
+            if generation != self.generation:
+                return
+            self.generation += 1
             self._reopens = True  # by the next use, if it fails here
             self._connection.close()
             self._connection, self._reopens = _opened_anew(self._file, damage), False
@@ -215,9 +243,13 @@ def _text(found: bytes) -> str:
 
 
 class TableState:
-    """A `LedgerStore` over the database: reads through, keeps changes in memory until `save`."""
+    """A `LedgerStore` over the database: reads through, keeps changes in memory until `save`.
+
+    Each call raises a `RetryError` once the database was set aside.
+    """
 
     def __init__(self, database: LedgerDatabase, name: str) -> None:
+        self.generation = database.generation
         self._database = database
         self._name = name
         self._head: str | None = None
@@ -227,7 +259,7 @@ class TableState:
     def head(self) -> str | None:
         if self._head is not None or self._cleared:
             return self._head
-        return self._database.head(self._name)
+        return self._database.head(self._name, self.generation)
 
     def put_head(self, text: str) -> None:
         self._head = text
@@ -235,13 +267,13 @@ class TableState:
     def slot(self, number: int) -> bytes | None:
         if number in self._changed or self._cleared:
             return self._changed.get(number)
-        return self._database.slot(self._name, number)
+        return self._database.slot(self._name, number, self.generation)
 
     def put_slot(self, number: int, packed: bytes | None) -> None:
         self._changed[number] = packed
 
     def slots(self) -> Iterator[tuple[int, bytes]]:
-        saved = {} if self._cleared else self._database.slots(self._name)
+        saved = {} if self._cleared else self._database.slots(self._name, self.generation)
         merged: dict[int, bytes | None] = {**saved, **self._changed}
         return ((number, packed) for number, packed in merged.items() if packed is not None)
 
@@ -255,5 +287,11 @@ class TableState:
             RetryError: the disk is full or does not answer; nothing was saved.
         """
         if self._cleared or self._changed or self._head is not None:
-            self._database.save(self._name, head=self._head, cleared=self._cleared, slots=self._changed)
+            self._database.save(
+                self._name,
+                head=self._head,
+                cleared=self._cleared,
+                slots=self._changed,
+                generation=self.generation,
+            )
         self._head, self._cleared, self._changed = None, False, {}

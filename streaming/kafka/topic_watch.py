@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from kafka.admin import KafkaAdminClient
 
 from compactor.settings.kafka import KafkaSettings
-from streaming.kafka.clients import client_arguments
+from streaming.kafka.clients import client_arguments, no_broker
 from streaming.logs.events import LOG
 
 LOOK_SECONDS = 30.0
@@ -20,7 +21,7 @@ LOOK_SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Topics:
-    """Ids and numbers of partitions of the topics that exist, by name."""
+    """Ids of topics, also of deleted ones, and numbers of partitions of those that exist, by name."""
 
     ids: Mapping[str, str] = field(default_factory=dict)
     partitions: Mapping[str, int] = field(default_factory=dict)
@@ -31,18 +32,42 @@ class Topics:
         A topic that is missing may be created again: its old id stays known.
         """
         anew = frozenset(name for name, found in now.ids.items() if self.ids.get(name, found) != found)
-        return Topics({**self.ids, **now.ids}, {**self.partitions, **now.partitions}), anew
+        return Topics({**self.ids, **now.ids}, now.partitions), anew
+
+
+def existing_topics(kafka: KafkaSettings) -> Topics:
+    """The topics of commit events that exist.
+
+    Raises:
+        RetryError: no broker answers.
+    """
+    try:
+        with closing(KafkaAdminClient(**client_arguments(kafka, KafkaAdminClient))) as client:
+            return _described(kafka, client)
+    except Exception as error:
+        raise no_broker(kafka, error) from error
+
+
+def _described(kafka: KafkaSettings, client: KafkaAdminClient) -> Topics:
+    names = list(kafka.named_topics)
+    if kafka.patterns:
+        names = list(dict.fromkeys([*names, *filter(kafka.reads, client.list_topics())]))
+    described = [each for each in client.describe_topics(names) if not each["error_code"]]
+    return Topics(
+        {each["name"]: str(each["topic_id"]) for each in described},
+        {each["name"]: len(each["partitions"]) for each in described},
+    )
 
 
 @dataclass(eq=False)
 class TopicWatch:
     """Looks at the topics every 30 s, in a thread of its own. One look costs a millisecond.
 
-    `recreated`: called with the topics that were created again, and with all topics.
+    `recreated`: called with the topics that were created again.
     """
 
     kafka: KafkaSettings
-    recreated: Callable[[frozenset[str], Topics], None]
+    recreated: Callable[[frozenset[str]], None]
     seconds: float = LOOK_SECONDS
     _known: Topics = field(default_factory=Topics, init=False)
     _client: KafkaAdminClient | None = field(default=None, init=False)
@@ -70,17 +95,9 @@ class TopicWatch:
         """Look once."""
         if self._client is None:
             self._client = KafkaAdminClient(**client_arguments(self.kafka, KafkaAdminClient))
-        names = list(self.kafka.named_topics)
-        if self.kafka.patterns:
-            names = list(dict.fromkeys([*names, *filter(self.kafka.reads, self._client.list_topics())]))
-        described = [each for each in self._client.describe_topics(names) if not each["error_code"]]
-        now = Topics(
-            {each["name"]: str(each["topic_id"]) for each in described},
-            {each["name"]: len(each["partitions"]) for each in described},
-        )
-        self._known, anew = self._known.seen(now)
+        self._known, anew = self._known.seen(_described(self.kafka, self._client))
         if anew:
-            self.recreated(anew, self._known)
+            self.recreated(anew)
 
     def _serve(self) -> None:
         while not self._stop.is_set():

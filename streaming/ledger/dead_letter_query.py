@@ -32,6 +32,7 @@ from compactor.spark.python_worker import reduce_task_overhead
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import BadEvent, BadEventReason
 from streaming.kafka.clients import LATEST, sink_options
+from streaming.ledger.batch_rows import rows_of
 from streaming.ledger.dead_letters import MAX_KEY_BYTES, MAX_VALUE_BYTES, letter_headers
 from streaming.ledger.event_sources import EventSources
 from streaming.ledger.records import Named, Record, named, read_records, record_of, records
@@ -137,10 +138,11 @@ class LetterWriter:
         """Handle one batch.
 
         Raises:
+            BatchUnreadableError: Spark cannot read it.
             FirnlineError: a catalog does not answer; the batch must be tried again.
         """
         decoder = LetterDecoder(EventSources.of(self.kafka, self.catalogs), self.shard().lasting)
-        bad, tables = found(frame.mapInArrow(decoder.found, FOUND_SCHEMA).collect())
+        bad, tables = found(rows_of(frame.mapInArrow(decoder.found, FOUND_SCHEMA)))
         names = frozenset(chain.from_iterable(tables))
         missing = self.missing(names) & names if names else names
         unknown = sum(events for group, events in tables.items() if not missing.isdisjoint(group))

@@ -113,7 +113,7 @@ class DriverLedger:
             listener=self.listener,
             clock=self.clock,
             deployment=self.deployment,
-            rhythms=TableRhythms(self.listener, self.clock),
+            rhythms=TableRhythms(self.listener, self.clock, self.around.behind),
             locations=self._locations,
             is_listed=self._may_be_listed,
             spelled=self._spelled,

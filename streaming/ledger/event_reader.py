@@ -19,6 +19,7 @@ from compactor.spark.python_worker import reduce_task_overhead
 from compactor.table_names import MAIN, TableName
 from streaming.commit_events.decoder import MAX_EVENT_BYTES, BadEvent, LocationChanged
 from streaming.kafka.clients import LATEST
+from streaming.ledger.batch_rows import rows_of
 from streaming.ledger.event_sources import EventSources
 from streaming.ledger.heard import AnyHeard, Heard, HeardLocation
 from streaming.ledger.records import ARROW_BATCH_RECORDS, Named, named, read_records, records
@@ -124,7 +125,7 @@ def start_events(
     )
 
     def batch(frame: DataFrame, _batch_id: int) -> None:
-        handle([heard_of(row) for row in frame.collect()])
+        handle([heard_of(row) for row in rows_of(frame)])
 
     return (
         usable.writeStream.queryName(EVENTS_QUERY)

@@ -79,7 +79,7 @@ class Inbox:
         """The look that the event asks for; None: it is no news."""
         table, lane, happened_at = event.table, self._lane(event.table), event.timestamp_ms / 1000
         if event.writes and lane is Lane.EVENT:
-            self.looker.rhythms.heard(table, event.source)
+            self.looker.rhythms.heard(table, event.source, happened_at)
         is_request, snapshot_id = event.request is not None, event.snapshot_id
         if not is_request and snapshot_id is not None and self.looker.has_seen(table, snapshot_id, happened_at):
             return None

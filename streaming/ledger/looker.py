@@ -75,7 +75,8 @@ class Looked:
 @dataclass
 class _Known:
     """What is kept of a table between looks. `seen`: ids of the newest snapshots of its main branch; `settings`: the
-    sections that `facts` were made with; `loaded_at`: when the last look began, in seconds since the epoch.
+    sections that `facts` were made with; `loaded_at`: when the last look began, in seconds since the epoch;
+    `generation`: of the database that has the counts.
     """
 
     version: KnownVersion
@@ -83,6 +84,7 @@ class _Known:
     seen: array[int]  # 8 bytes each
     settings: tuple[object, ...]
     loaded_at: float
+    generation: int
 
 
 @dataclass(eq=False)
@@ -154,7 +156,7 @@ class Looker:
     def judge(self, table: TableName) -> bool:
         """Judge the partitions of a counted table again, without a call. False: it must be looked at instead."""
         known = self._known.get(table)
-        if known is None or any(map(is_not, known.settings, self._sections)):
+        if known is None or not self._has_counts(known):
             return False
         try:
             self.writer.judge_again(table, known.facts, self.database.state(table.key), is_current=False)
@@ -211,8 +213,8 @@ class Looker:
 
     def _look(self, table: TableName, asked: Asked) -> Looked:
         known, started = self._known.get(table), self.clock()
-        if known is not None and any(map(is_not, known.settings, self._sections)):
-            known = None  # load it again: the settings decide what its counts mean
+        if known is not None and not self._has_counts(known):
+            known = None  # load it again, although it is unchanged
         loaded = self.load(table, known.version if known else None, started)
         self._failures.pop(table, None)
         self.names.found(table)
@@ -248,13 +250,22 @@ class Looker:
 
         Raises:
             OtherNameError: the name is another spelling of a listed one, and both are one table.
-            TableMissingError, RetryError: as of `Catalogs.load`.
+            TableMissingError, RetryError: as of `Catalogs.load` of this name, or the catalog does not answer any more.
         """
         listed = self.spelled(table)
         if listed is not None:
             uuid = loaded.uuid if isinstance(loaded, TableView) else self.catalogs.load(table).uuid
-            if uuid == self.catalogs.load(listed).uuid:
+            if uuid == self._uuid(listed):
                 raise OtherNameError(table, listed)
+
+    def _uuid(self, listed: TableName) -> str | None:
+        """None: it cannot be loaded, unlike the table that was just loaded by another name, so it is not that table."""
+        try:
+            return self.catalogs.load(listed).uuid
+        except FirnlineError as error:
+            if error.reason is Reason.CATALOG_UNAVAILABLE:
+                raise
+            return None
 
     def _count(self, table: TableName, view: TableView, asked: Asked, started: float) -> Looked:
         self.locations.put(table, view.metadata_location)
@@ -274,7 +285,7 @@ class Looker:
         if update.more or not saved:  # the next look must count, not compare
             self._known.pop(table, None)
         else:
-            self._known[table] = _Known(version, facts, seen, used, started)
+            self._known[table] = _Known(version, facts, seen, used, started, state.generation)
         self.rhythms.counted(table, view, asked)
         waited = None if asked.oldest_event is None else max(0.0, self.clock() - asked.oldest_event)
         self.listener(
@@ -313,6 +324,10 @@ class Looker:
         except FirnlineError as error:  # the next plan gets the same error and reports it
             LOG.debug("manifests of %s could not be read ahead: %s", view.name, error)
 
+    def _has_counts(self, known: _Known) -> bool:
+        """Whether the saved counts are the known ones, and mean the same as then."""
+        return known.generation == self.database.generation and not any(map(is_not, known.settings, self._sections))
+
     @property
     def _sections(self) -> tuple[object, ...]:
         """Sections that decide what a table's counts mean. One that did not change is the same object."""
@@ -346,7 +361,7 @@ class Looker:
         if not keep_requests and self.board.requests(table):
             LOG.warning("a requested rewrite is dropped: %s", error)
         self.board.forget(table, keep_requests=keep_requests)
-        if was_known:
+        if was_known or (not keep_requests and self._has_state(table)):  # dropped while the service was down
             self._forget_state(table)
         self.writer.answered(table)
         return Looked(Outcome.MISSING, error=error)
@@ -357,6 +372,12 @@ class Looker:
         looked = self._lost(table, error)
         self.names.is_called(table, error.called)
         return replace(looked, called=error.called)
+
+    def _has_state(self, table: TableName) -> bool:
+        try:
+            return self.database.head(table.key) is not None
+        except FirnlineError:
+            return False
 
     def _forget_state(self, table: TableName) -> None:
         """Delete the table's saved state; the next look counts the table, if it exists."""

@@ -1,7 +1,7 @@
 """When a table is looked at without an event: by what is known of its commits, within a budget of catalog calls. Pure.
 
 A table whose commits are announced needs a look rarely: only a lost event makes it necessary. One without events is
-looked at twice between two of its commits, on average.
+looked at twice between two of its commits, on average; so is one that has a writer with events and a writer without.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from itertools import islice
 from compactor.table_names import TableName
 
 RARELY = 12.0
-"""Sweep intervals between two looks at a table whose commits are announced: an hour by default."""
+"""Sweep intervals between two looks at a table whose commits are announced: an hour by default. As long, a table counts
+as one without events after a commit that none announced.
+"""
 SELDOM = 4.0
 """Sweep intervals, at most, between two looks at a table without events."""
 OFTEN_SECONDS = 15.0
@@ -34,12 +36,14 @@ class Rhythm:
     """What looks and events tell of one table.
 
     `announced`: its newest known change was announced by an event. `commit_seconds`: mean time between its newest
-    commits; None: unknown. `committed_at`: its newest commit, seconds since the epoch; None: it has none.
+    commits; None: unknown. `committed_at`: its newest commit, seconds since the epoch; None: it has none. `missed_at`:
+    when it last turned out that no event announced one of its commits, seconds since the epoch; None: never.
     """
 
     announced: bool = False
     commit_seconds: float | None = None
     committed_at: float | None = None
+    missed_at: float | None = None
 
 
 UNKNOWN = Rhythm()
@@ -49,8 +53,9 @@ def wanted_seconds(rhythm: Rhythm, now: float, sweep_seconds: float, *, behind: 
     """Seconds between two looks at a table, without regard to other tables. `behind`: the stream is behind."""
     if behind:
         return min(BEHIND_SECONDS, sweep_seconds)
-    if rhythm.announced:
-        return RARELY * sweep_seconds
+    rarely = RARELY * sweep_seconds
+    if rhythm.announced and (rhythm.missed_at is None or now - rhythm.missed_at > rarely):
+        return rarely
     if rhythm.commit_seconds is None:
         return sweep_seconds
     idle = max(0.0, now - rhythm.committed_at) if rhythm.committed_at is not None else 0.0

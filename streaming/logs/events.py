@@ -53,7 +53,9 @@ def log_event(event: events.Event) -> None:
             _log_trouble(event)
         case events.EventsLost():
             LOG.warning(
-                "retention removed events before they were read; a sweep counts their commits",
+                "events are skipped, because a record of their batch cannot be read; a sweep counts their commits"
+                if event.unreadable
+                else "retention removed events before they were read; a sweep counts their commits",
                 query=event.query, topic=event.topic, offsets=event.count,
             )  # fmt: skip
         case events.PartitionsSkipped():

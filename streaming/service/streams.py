@@ -6,7 +6,7 @@ A query that ends is started again, as long as the service runs: without it, swe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +17,7 @@ from compactor.patience.backoff import Backoff
 from compactor.settings.tree import Settings
 from compactor.shards import Shard
 from streaming.kafka.oldest_offsets import oldest_offsets
-from streaming.kafka.topic_watch import Topics
+from streaming.kafka.topic_watch import existing_topics
 from streaming.ledger.dead_letter_query import DEAD_LETTERS_QUERY, Missing, start_dead_letters
 from streaming.ledger.dead_letter_query import FOLDER as LETTERS_FOLDER
 from streaming.ledger.event_reader import EVENTS_QUERY, start_events
@@ -68,7 +68,9 @@ class Streams:
             (DEAD_LETTERS_QUERY, LETTERS_FOLDER, self._start_dead_letters, LETTERS_BACKOFF),
         ):
             put_aside = partial(set_aside, self.session, f"{self.checkpoint}/{folder}")
-            query = WatchedQuery(name, start, put_aside, backoff, self.listener, self._oldest_offsets, self.ticks)
+            query = WatchedQuery(
+                name, start, put_aside, backoff, self.listener, self._oldest_offsets, self._partitions, self.ticks
+            )
             self._watched.append(query)
             query.start()
 
@@ -113,10 +115,10 @@ class Streams:
             for each in self._watched
         )
 
-    def topics_recreated(self, anew: frozenset[str], topics: Topics) -> None:
+    def topics_recreated(self, topics: frozenset[str]) -> None:
         """These topics were deleted and created again: the next `check` reads them from their beginning."""
         for each in self._watched:
-            each.read_anew(anew, topics.partitions)
+            each.read_anew(topics)
 
     def check(self) -> None:
         """Report finished batches; start ended queries again, with back-off."""
@@ -159,3 +161,6 @@ class Streams:
 
     def _oldest_offsets(self, topics: Offsets) -> Offsets:
         return oldest_offsets(self.settings.kafka, topics)
+
+    def _partitions(self) -> Mapping[str, int]:
+        return existing_topics(self.settings.kafka).partitions

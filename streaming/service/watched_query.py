@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError, Py4JNetworkError
@@ -14,10 +15,12 @@ from compactor.errors import FirnlineError
 from compactor.events import BatchFinished, EventsLost, Listener, StreamEnded
 from compactor.patience.backoff import Backoff
 from streaming.kafka.clients import LATEST
+from streaming.ledger.batch_rows import causes_of, causes_of_java
 from streaming.ledger.dead_letter_query import DEAD_LETTERS_QUERY
 from streaming.ledger.event_reader import offsets_fixed
 from streaming.logs.events import LOG
 from streaming.service.stream_failures import (
+    BatchOffsets,
     Cause,
     Checkpoint,
     Failures,
@@ -25,6 +28,7 @@ from streaming.service.stream_failures import (
     added_partitions,
     cause_of,
     gaps,
+    shown,
     starting_offsets,
 )
 
@@ -32,9 +36,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+NO_BATCH = BatchOffsets()
 ALIVE_SECONDS = 10.0  # between two looks at whether a query waits for events
-MOST_CAUSES = 10
-MOST_TEXT = 4000
 ASIDE = ".aside-"
 KEPT_ASIDE = 2
 
@@ -44,7 +47,7 @@ class WatchedQuery:
     """Starts a query, reports its batches, and starts it again after its end.
 
     `begin`: starts it, given Spark's `startingOffsets` for a new checkpoint. `set_aside`: renames the checkpoint.
-    `oldest`: the oldest offsets that the topics still have.
+    `oldest`: the oldest offsets that the topics still have. `partitions`: their number by topic, of those that exist.
     """
 
     name: str
@@ -53,20 +56,26 @@ class WatchedQuery:
     backoff: Backoff
     listener: Listener
     oldest: Callable[[Offsets], Offsets]
+    partitions: Callable[[], Mapping[str, int]]
     ticks: Callable[[], float]
     query: StreamingQuery | None = None
     failures: Failures = field(default_factory=Failures)
     lag_offsets: int = 0
     waits: bool = False
     _again: float | None = None
-    _starting: str = LATEST
     _ends: Offsets = field(default_factory=dict)
     _reported: str = ""
     _error: str = ""
     _look_again: float = 0.0
     _first_batch: bool = True
-    _anew: tuple[frozenset[str], Mapping[str, int]] | None = None
     _skipped: bool = False
+    _noticed: deque[frozenset[str]] = field(default_factory=deque)
+    _anew: frozenset[str] = frozenset()
+    """Topics that were created again. A new checkpoint begins at their beginning."""
+    _outdated: bool = False
+    """The checkpoint is that of the topics before, and must be set aside before the next start."""
+    _is_new: bool = False
+    """There is no checkpoint, or none with offsets: the query goes on at `_ends`."""
 
     @property
     def runs(self) -> bool:
@@ -103,48 +112,61 @@ class WatchedQuery:
             Py4JNetworkError: Spark's JVM has ended.
         """
         try:
-            self.query = self.begin(self._starting)
+            if self._outdated:
+                self._put_aside()
+            self.query = self.begin(self._starting())
         except (Py4JNetworkError, ConnectionError):
             raise
         except Exception as error:  # noqa: BLE001 - any error is tried again
-            self._failed(_causes(error), str(error))
+            self._failed(causes_of(error), str(error))
         else:
             self._again, self._first_batch = None, True
 
-    def read_anew(self, topics: frozenset[str], partitions: Mapping[str, int]) -> None:
-        """Read these topics from their beginning, at the next check. `partitions`: their number, of all topics."""
-        self._anew = (topics, partitions)
+    def _starting(self) -> str:
+        """Where a query without a checkpoint starts. Topics may have changed since it ended, or failed to start."""
+        if not self._is_new or not (self._ends or self._anew):
+            return LATEST
+        return json.dumps(starting_offsets(self.partitions(), self._ends, self._anew))
+
+    def read_anew(self, topics: frozenset[str]) -> None:
+        """Read these topics from their beginning, at the next check. Called by another thread."""
+        self._noticed.append(topics)
 
     def check(self) -> None:
         """Report batches that have finished; start the query again if it has ended."""
         self.waits = False
+        runs = self.runs  # asked before the report, which then has all batches of a query that has ended
         if self.query is not None:
             self._report_batches(self.query)
-        if self._anew is not None:
-            self._start_anew(*self._anew)
-            self._anew = None
-        if self.query is not None and self.query.isActive:
+        if self._noticed:
+            self._start_anew()
+        elif self.query is not None and runs:
             if self.ticks() >= self._look_again:
                 self._look_again = self.ticks() + ALIVE_SECONDS
                 self._is_alive(self.query)
         elif self._again is None and self.query is not None:
-            self._failed(_causes_of_end(self.query), str(self.query.exception()))
+            exceptions, batch = _end(self.query)
+            self._failed(exceptions, str(self.query.exception()), batch)
         elif self._again is None or self.ticks() >= self._again:
             self.start()
 
-    def _start_anew(self, topics: frozenset[str], partitions: Mapping[str, int]) -> None:
-        LOG.warning("%s: created again; the stream %s reads it from its beginning", ", ".join(topics), self.name)
-        self.listener(StreamEnded(query=self.name, cause=Cause.RECREATED.value))
-        if self.query is not None:
-            self.query.stop()
-        self._ends = starting_offsets(partitions, self._ends, topics)
-        self._renew_checkpoint(skip=False)
-        self._skipped = True
+    def _start_anew(self) -> None:
+        """Stop, and start without the checkpoint. If it cannot be set aside, that is tried again before each start."""
+        while self._noticed:
+            topics = self._noticed.popleft()
+            LOG.warning("%s: created again; the stream %s reads it from its beginning", ", ".join(topics), self.name)
+            self.listener(StreamEnded(query=self.name, cause=Cause.RECREATED.value))
+            self._anew |= topics
+        self._ends = {topic: offsets for topic, offsets in self._ends.items() if topic not in self._anew}
+        self._outdated = self._skipped = True
+        query, self.query = self.query, None
+        if query is not None:
+            query.stop()
         self.start()
 
     def _is_alive(self, query: StreamingQuery) -> None:
         """A query without events finishes no batch: it is alive while it waits for the next trigger."""
-        if not query.status["isTriggerActive"] and offsets_fixed(query):
+        if query.isActive and not query.status["isTriggerActive"] and offsets_fixed(query):
             self._succeeded()
             self.waits = True
 
@@ -154,12 +176,13 @@ class WatchedQuery:
             self._skipped = (
                 True  # if its checkpoint was new, or retention was exceeded: the sweep counts what it missed
             )
-        self.failures, self._error, self._starting = Failures(), "", LATEST
+        self.failures, self._error = Failures(), ""
+        self._is_new, self._anew = False, frozenset()
 
-    def _failed(self, exceptions: str, error: str) -> None:
+    def _failed(self, exceptions: str, error: str, batch: BatchOffsets = NO_BATCH) -> None:
         cause = cause_of(exceptions)
-        self._error = error.splitlines()[0] if error else "no reason was given"
-        self.failures = self.failures.failed(cause, self.ticks())
+        self._error = shown(error)
+        self.failures = self.failures.failed(cause, self.ticks(), str(batch))
         seconds = self.backoff.seconds(self.failures.in_a_row)
         self._again = self.ticks() + seconds
         self.listener(StreamEnded(query=self.name, cause=cause.value))
@@ -168,22 +191,42 @@ class WatchedQuery:
         )
         choice = self.failures.checkpoint
         if choice is not Checkpoint.KEEP:
-            self._renew_checkpoint(skip=choice is Checkpoint.SET_ASIDE_AND_SKIP)
+            self._renew_checkpoint(choice, batch)
 
-    def _renew_checkpoint(self, *, skip: bool) -> None:
+    def _renew_checkpoint(self, choice: Checkpoint, batch: BatchOffsets = NO_BATCH) -> None:
         try:
-            where = self.set_aside()
+            where = self._put_aside()
         except (Py4JError, OSError) as error:
             LOG.warning("the checkpoint of the stream %s cannot be set aside: %s", self.name, error)
             return
-        known = bool(self._ends) and not skip
-        self._starting = json.dumps(self._ends) if known else LATEST
-        if where is not None:
-            goes_on = "at the last offsets that were read" if known else "at the end of the topics"
+        if choice is Checkpoint.SKIP_BATCH:
+            self._skip(batch)
+        elif choice is Checkpoint.SET_ASIDE_AND_SKIP:
+            self._goes_on({})
+        if where is not None and choice is not Checkpoint.SKIP_BATCH:
+            goes_on = "at the last offsets that were read" if self._ends else "at the end of the topics"
             LOG.warning(
                 "the checkpoint of the stream %s may be damaged and was set aside at %s; the stream goes on %s, and a "
                 "sweep counts what it skips", self.name, where, goes_on,
             )  # fmt: skip
+
+    def _put_aside(self) -> str | None:
+        where = self.set_aside()
+        self._outdated, self._is_new = False, True
+        return where
+
+    def _skip(self, batch: BatchOffsets) -> None:
+        """Go on behind a batch that cannot be read; at the end of the topics if Spark does not tell its offsets."""
+        batch = batch if batch.start else replace(batch, start=self._ends)
+        offsets = str(batch) or "to the end of the topics"
+        LOG.warning("the stream %s skips the batch that cannot be read: %s", self.name, offsets)
+        for gap in batch.lacks:
+            self.listener(EventsLost(query=self.name, topic=gap.topic, count=gap.count, unreadable=True))
+        self._goes_on(batch.end)
+
+    def _goes_on(self, ends: Offsets) -> None:
+        """A new checkpoint begins at these offsets, also of topics that were created again."""
+        self._ends, self._anew = ends, frozenset()
 
     def _report_batches(self, query: StreamingQuery) -> None:
         """Publish the batches that finished since the last call, each once. Spark keeps the last twenty."""
@@ -286,21 +329,10 @@ def _offsets(progress: str) -> Iterator[tuple[Offsets, Offsets]]:
         yield source["startOffset"] or {}, source["endOffset"] or {}
 
 
-def _causes_of_end(query: StreamingQuery) -> str:
+def _end(query: StreamingQuery) -> tuple[str, BatchOffsets]:
+    """Why the query ended, and at which batch."""
     failure = query._jsq.exception()  # noqa: SLF001 - PySpark keeps only the message
-    return _java_causes(failure.get()) if failure.isDefined() else ""
-
-
-def _causes(error: BaseException) -> str:
-    """Classes and messages of an exception of Python or Java, and of its causes."""
-    java = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-    return f"{type(error).__name__}: {error}\n{_java_causes(java) if java is not None else ''}"
-
-
-def _java_causes(exception: Any) -> str:
-    lines: list[str] = []
-    with suppress(Py4JError):
-        while exception is not None and len(lines) < MOST_CAUSES:
-            lines.append(str(exception.toString())[:MOST_TEXT])
-            exception = exception.getCause()
-    return "\n".join(lines)
+    if not failure.isDefined():
+        return "", BatchOffsets()
+    exception = failure.get()
+    return causes_of_java(exception), BatchOffsets.of(exception.startOffset(), exception.endOffset())

@@ -53,6 +53,7 @@ class Scene:
     heard: list[str] = field(default_factory=list)
     published: list[Event] = field(default_factory=list)
     sweeps: int = 0
+    more_topics: list[str] = field(default_factory=list)
 
     def start_broker(self) -> None:
         self.up.enter_context(quick_java(self.broker.running()))
@@ -68,22 +69,25 @@ class Scene:
         finally:
             client.close()
 
-    def create(self) -> None:
+    def create(self, topic: str = "", **configs: str) -> None:
         with self.admin() as admin:
-            admin.create_topics([NewTopic(self.topic, 1, 1)], wait_for_metadata=True)
+            new = NewTopic(topic or self.topic, 1, 1, topic_configs=configs)
+            admin.create_topics([new], wait_for_metadata=True)
 
-    def exists(self) -> bool:
+    def exists(self, topic: str = "") -> bool:
         with self.admin() as admin:
-            return self.topic in admin.list_topics()
+            return (topic or self.topic) in admin.list_topics()
 
-    def send(self, *names: str, partition: int = 0) -> None:
+    def send(self, *names: str, topic: str = "", partition: int = 0, at: int | None = None) -> None:
+        """`at`: the records' timestamp, by default now in milliseconds."""
         producer = KafkaProducer(bootstrap_servers=self.broker.address, acks="all")
         for name in names:
             changed = TableChanged(
                 source="test", event_id=name, catalog="lake", namespace=("db",), name=name,
                 timestamp_ms=int(time.time() * 1000), operation="append",
             )  # fmt: skip
-            producer.send(self.topic, value=canonical.encode(changed, sender="test")[1], partition=partition).get(30)
+            value = canonical.encode(changed, sender="test")[1]
+            producer.send(topic or self.topic, value=value, partition=partition, timestamp_ms=at).get(30)
         producer.close()
 
     @property
@@ -91,7 +95,7 @@ class Scene:
         tree = self.lake.settings.model_dump()
         kafka = {
             "bootstrap_servers": self.broker.address, "commit_topic": self.topic,
-            "dead_letter_topic": f"{self.topic}-dead", "options": SHORT,
+            "dead_letter_topic": f"{self.topic}-dead", "options": SHORT, "commit_topics": self.more_topics,
         }  # fmt: skip
         return Settings.model_validate({**tree, "kafka": kafka, "service": {"trigger_seconds": 0.2}})
 
@@ -199,6 +203,36 @@ def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(sc
         watch.close()
 
 
+def test_a_topic_that_is_deleted_for_good_does_not_hold_up_one_that_is_created_again(scene: Scene) -> None:
+    """The new checkpoint must name the partitions that exist, and no others."""
+    gone, anew = scene.more_topics = [f"{scene.topic}-gone", f"{scene.topic}-anew"]
+    for topic in scene.more_topics:
+        scene.create(topic)
+    with scene.streams() as streams:
+        watch = TopicWatch(scene.settings.kafka, streams.topics_recreated)
+        checked(streams, "the offsets", lambda: streams.offsets_fixed)
+        scene.send("a", topic=gone)
+        scene.send("b", topic=anew)
+        checked(streams, "the events", lambda: sorted(scene.heard) == ["a", "b"])
+        watch.look()
+        with scene.admin() as admin:
+            admin.delete_topics([gone])
+        checked(streams, "the first deletion", lambda: not scene.exists(gone))
+        watch.look()
+        with scene.admin() as admin:
+            admin.delete_topics([anew])
+        checked(streams, "the second deletion", lambda: not scene.exists(anew))
+        scene.create(anew)
+        scene.send("first", topic=anew)
+        watch.look()
+        checked(streams, "the event of the new topic", lambda: scene.heard[2:] == ["first"])
+        checked(streams, "all queries", lambda: not streams.troubles)
+        scene.send("other")
+        checked(streams, "the event of the other topic", lambda: scene.heard[3:] == ["other"])
+        assert scene.causes() == {"topic_recreated"}
+        watch.close()
+
+
 def test_added_partitions_are_read_from_their_beginning(scene: Scene) -> None:
     with scene.streams() as streams:
         checked(streams, "the offsets", lambda: streams.offsets_fixed)
@@ -224,6 +258,25 @@ def test_events_that_retention_removed_are_reported_and_swept(scene: Scene) -> N
         checked(streams, "the loss", lambda: scene.lost() == [2])
         assert scene.heard == ["read", "kept"]
         assert scene.sweeps == 1
+
+
+def test_a_record_that_spark_cannot_read_costs_its_batch_and_no_more(scene: Scene) -> None:
+    """A producer wrote its timestamp in nanoseconds: Spark's microseconds overflow."""
+    scene.topic += "-any-time"
+    scene.create(**{"message.timestamp.after.max.ms": str(2**63 - 1)})
+    with scene.streams() as streams:
+        checked(streams, "the offsets", lambda: streams.offsets_fixed)
+        scene.send("before")
+        checked(streams, "the event", lambda: scene.heard == ["before"])
+        scene.send("unread", at=time.time_ns())
+        checked(streams, "the first end", lambda: "batch_unreadable" in scene.causes())
+        scene.send("after")
+        checked(streams, "the next event", lambda: scene.heard == ["before", "after"])
+        checked(streams, "all queries", lambda: not streams.troubles)
+        assert scene.causes() == {"batch_unreadable"}
+        assert scene.lost() == [1]
+        assert scene.sweeps
+        assert all(event.unreadable for event in scene.published if isinstance(event, EventsLost))
 
 
 @pytest.mark.parametrize("damage", ["offsets", "metadata"])

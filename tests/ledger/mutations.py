@@ -81,8 +81,8 @@ MUTATIONS: Final = (
     _broken(
         "a table that was dropped stays on the board",
         _LOOKER,
-        "        self.board.forget(table, keep_requests=keep_requests)\n        if was_known:",
-        "        if was_known:",
+        "        self.board.forget(table, keep_requests=keep_requests)\n        if was_known or",
+        "        if was_known or",
     ),
     _broken(
         "tables that are not listed any more are not looked at",
@@ -196,8 +196,8 @@ MUTATIONS: Final = (
     _broken(
         "new settings do not reach a table that has not changed",
         _LOOKER,
-        "if known is not None and any(map(is_not, known.settings, self._sections)):",
-        "if False:",
+        " and not any(map(is_not, known.settings, self._sections))",
+        "",
     ),
     _broken(
         "a rewrite makes the table wait",

@@ -189,10 +189,37 @@ def test_a_database_that_was_closed_is_not_opened_again(file: Path, monkeypatch:
     database = LedgerDatabase(file)
     with monkeypatch.context() as patch:
         refuse_to_create(patch)
-        database._set_aside(sqlite3.DatabaseError("damage"))
+        database._set_aside(sqlite3.DatabaseError("damage"), database.generation)
     database.close()
     with pytest.raises(RetryError):
         database.head("t")
+
+
+def test_a_look_that_began_before_the_damage_saves_nothing_and_reads_nothing_new(database: LedgerDatabase) -> None:
+    """Its head would belong to slots that are gone: the table's debt would be counted as none."""
+    put(database, "t", "before", {1: b"x", 2: b"y"})
+    look = database.state("t")
+    assert look.slot(1) == b"x"
+    database._set_aside(sqlite3.DatabaseError("damage"), database.generation)
+    for read in (look.head, lambda: look.slot(2), lambda: list(look.slots())):
+        with pytest.raises(RetryError, match="set aside"):
+            read()
+    look.put_head("after")
+    look.put_slot(1, b"z")
+    with pytest.raises(RetryError, match="set aside"):
+        look.save()
+    assert kept(database, "t") == (None, {})
+    put(database, "t", "anew", {1: b"x"})
+    assert kept(database, "t") == ("anew", {1: b"x"})
+
+
+def test_damage_that_two_looks_find_sets_one_database_aside(database: LedgerDatabase, file: Path) -> None:
+    found_in = database.generation
+    database._set_aside(sqlite3.DatabaseError("damage"), found_in)
+    put(database, "t", "anew", {})
+    database._set_aside(sqlite3.DatabaseError("damage"), found_in)
+    assert database.head("t") == "anew"
+    assert len([*file.parent.glob("ledger.sqlite.damaged-*[0-9]")]) == 1
 
 
 # --- saving -----------------------------------------------------------------------------------------------------------

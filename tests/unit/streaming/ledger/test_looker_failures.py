@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,26 @@ def test_a_dropped_table_leaves_the_board_and_its_state(scene: Scene) -> None:
     assert scene.board.known() == ()
     assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
     assert (scene.looker.is_known(NAME), scene.looker.names.is_missing(NAME)) == (False, True)
+
+
+def test_a_table_that_was_dropped_while_the_service_was_down_leaves_no_state(scene: Scene) -> None:
+    """Neither a listing nor the board has it; an event names it. Of a listed table, a proxy may say so for a moment."""
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    scene.restart()
+    scene.catalog.drop_table("db.t")
+    scene.looker.is_listed = lambda _table: True
+    assert scene.look().outcome is Outcome.MISSING
+    assert scene.database.head(NAME.key) is not None
+    scene.looker.is_listed = lambda _table: False
+    assert scene.look().outcome is Outcome.MISSING
+    assert (scene.database.head(NAME.key), scene.database.slots(NAME.key)) == (None, {})
+
+
+def test_a_missing_table_is_missing_although_its_state_cannot_be_read(scene: Scene) -> None:
+    scene.database.close()
+    scene.catalog.drop_table("db.t")
+    assert scene.look().outcome is Outcome.MISSING
 
 
 def test_a_table_that_is_missing_for_a_moment_keeps_its_requests(scene: Scene) -> None:
@@ -213,7 +234,9 @@ def test_saved_counts_that_are_damaged_on_disk_are_counted_again(scene: Scene, d
     assert scene.updates[-1].recount_reason is None
 
 
-def test_a_judgement_of_damaged_counts_is_a_look_that_heals_them(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def large(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Scene:
+    """A counted table with more partitions with debt than the board has as objects: the rest is only in the state."""
     monkeypatch.setattr("streaming.ledger.board_writer.KEPT_OF_A_SLOT", 1)
     slot = ledger.slot_of(PartitionKey(0, A))
     b = next(name for name in map(str, range(9_999)) if ledger.slot_of(PartitionKey(0, f'["{name}"]')) == slot)
@@ -221,6 +244,25 @@ def test_a_judgement_of_damaged_counts_is_a_look_that_heals_them(scene: Scene, m
         scene.history.append_unreal(partition, [1, 2])
     scene.look()
     assert scene.debt().others.partitions
+    return scene
+
+
+@pytest.mark.parametrize("judged", [False, True])
+def test_an_unchanged_table_is_counted_again_after_the_database_was_set_aside(large: Scene, *, judged: bool) -> None:
+    before = large.debt()
+    large.database._set_aside(sqlite3.DatabaseError("damage"), large.database.generation)
+    if judged:
+        assert not large.looker.judge(NAME)
+        assert large.debt() == before
+    assert large.look().outcome is Outcome.COUNTED
+    assert large.updates[-1].recount_reason == "first_sight"
+    assert (large.debt().partitions, large.debt().others) == (before.partitions, before.others)
+    assert large.look().outcome is Outcome.UNCHANGED
+    assert large.looker.judge(NAME)
+
+
+def test_a_judgement_of_damaged_counts_is_a_look_that_heals_them(large: Scene) -> None:
+    scene = large
     with scene.database._connection as connection:
         connection.execute(FLIPS["a byte of the counts"])
     assert not scene.looker.judge(NAME)

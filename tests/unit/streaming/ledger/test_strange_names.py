@@ -8,6 +8,7 @@ import pytest
 
 from compactor.errors import RetryError
 from compactor.events import TableUnreadable
+from compactor.iceberg.tables import TableView
 from compactor.reasons import Reason
 from compactor.table_names import TableName
 from streaming.ledger.looker import Outcome
@@ -67,6 +68,40 @@ def test_another_spelling_of_a_listed_name_is_that_table_if_it_has_its_uuid(scen
     scene.looker.forget(named("T"))
     looked = scene.look(named("T"))
     assert (looked.outcome, looked.called) == (Outcome.MISSING, NAME)
+
+
+def test_a_table_that_was_renamed_to_other_capitals_is_there_at_once(scene: Scene) -> None:
+    """On a catalog that distinguishes them. The last listing still has the old name."""
+    scene.history.append_unreal("a", [1])
+    scene.look()
+    scene.catalog.rename_table("db.t", "db.T")
+    scene.looker.spelled = lambda table: NAME if table == named("T") else None
+    scene.board.request(named("T"), ["id = 1"])
+    assert scene.look(named("T")).outcome is Outcome.COUNTED
+    assert scene.look(named("T")).outcome is Outcome.UNCHANGED
+    assert scene.board.requests(named("T")) == ("id = 1",)
+    assert scene.look(NAME).outcome is Outcome.MISSING
+
+
+@pytest.mark.parametrize(
+    ("reason", "outcome"),
+    [(Reason.TABLE_UNREADABLE, Outcome.COUNTED), (Reason.CATALOG_UNAVAILABLE, Outcome.UNREADABLE)],
+)
+def test_a_table_beside_an_unreadable_one_of_other_capitals_is_readable(
+    scene: Scene, reason: Reason, outcome: Outcome
+) -> None:
+    """It was just loaded by its own name. Of a catalog that falls silent in between, nothing is known."""
+    scene.catalog.create_table("db.T", scene.history.table.schema())
+    scene.looker.spelled = lambda table: NAME if table == named("T") else None
+    real = scene.catalogs.load
+
+    def load(name: TableName, ref: str = "main") -> TableView:
+        if name == NAME:
+            raise RetryError("damage", reason=reason)
+        return real(name, ref)
+
+    scene.catalogs.load = load  # type: ignore[method-assign]
+    assert scene.look(named("T")).outcome is outcome
 
 
 def test_a_flood_of_events_of_a_missing_name_is_one_look_in_thirty_seconds() -> None:

@@ -24,7 +24,8 @@ from tests.unit.streaming.ledger.scene import named
 NOW = 1_000_000.0
 SWEEP = 300.0
 seconds = st.floats(0.01, 1e7, allow_nan=False)
-rhythms = st.builds(Rhythm, st.booleans(), st.none() | seconds, st.none() | st.floats(0.0, 2 * NOW))
+times = st.floats(0.0, 2 * NOW)
+rhythms = st.builds(Rhythm, st.booleans(), st.none() | seconds, st.none() | times, st.none() | times)
 
 
 @given(rhythms, st.floats(0.1, 86_400.0), st.booleans())
@@ -33,7 +34,7 @@ def test_every_table_is_looked_at_within_bounds(rhythm: Rhythm, sweep: float, be
     assert min(OFTEN_SECONDS, sweep) <= wanted <= RARELY * sweep
     if behind:
         assert wanted <= BEHIND_SECONDS
-    elif not rhythm.announced:
+    elif not rhythm.announced or (rhythm.missed_at is not None and rhythm.missed_at > NOW - RARELY * sweep):
         assert wanted <= SELDOM * sweep
 
 
@@ -42,6 +43,8 @@ def test_every_table_is_looked_at_within_bounds(rhythm: Rhythm, sweep: float, be
     [
         (UNKNOWN, SWEEP),
         (Rhythm(announced=True, commit_seconds=1.0, committed_at=NOW), RARELY * SWEEP),
+        (Rhythm(announced=True, commit_seconds=60.0, committed_at=NOW, missed_at=NOW - RARELY * SWEEP), 30.0),
+        (Rhythm(announced=True, commit_seconds=60.0, missed_at=NOW - RARELY * SWEEP - 1), RARELY * SWEEP),
         (Rhythm(commit_seconds=1.0, committed_at=NOW), OFTEN_SECONDS),
         (Rhythm(commit_seconds=60.0, committed_at=NOW), 30.0),
         (Rhythm(commit_seconds=60.0, committed_at=NOW - 400), 100.0),

@@ -273,7 +273,7 @@ def test_a_file_whose_folder_is_no_more_the_tables_is_searched_anew(scene: Scene
     """It may be of the table that has taken its place."""
     locations = scene.looker.locations
     scene.look()
-    scene.looker.rhythms.heard(NAME, "s3")
+    scene.looker.rhythms.heard(NAME, "s3", scene.now)
     file = scene.history.table.metadata_location
     if change == "renamed":
         scene.catalog.rename_table("db.t", "db.renamed")

@@ -12,7 +12,7 @@ from compactor.iceberg.other_compactors import RUN_ID
 from compactor.iceberg.tables import TableView
 from streaming.ledger import table_rhythms
 from streaming.ledger.look_queue import Asked, Lane
-from streaming.ledger.table_rhythms import LATE_SECONDS
+from streaming.ledger.table_rhythms import LATE_SECONDS, LOST_SECONDS
 from tests.properties.table_history import NAME
 from tests.unit.streaming.ledger.scene import Scene
 
@@ -43,6 +43,11 @@ def with_rewrites(view: TableView, *places: int) -> TableView:
     return replace(view, metadata=view.metadata.model_copy(update={"snapshots": snapshots}))
 
 
+def heard(scene: Scene, source: str, *, age: float = 0.0) -> None:
+    """An event comes. `age`: of what it announces."""
+    scene.looker.rhythms.heard(NAME, source, scene.now - age)
+
+
 def silent(scene: Scene) -> list[str]:
     return [event.source for event in scene.published if isinstance(event, CommitUnannounced)]
 
@@ -50,7 +55,7 @@ def silent(scene: Scene) -> list[str]:
 def test_events_make_looks_rare_until_one_is_missed(commits: Scene) -> None:
     rhythms = commits.looker.rhythms
     assert not rhythms.of(NAME).announced
-    rhythms.heard(NAME, "polaris")
+    heard(commits, "polaris")
     assert rhythms.of(NAME).announced
     commit(commits)
     commits.look(asked=EVENT)
@@ -59,21 +64,21 @@ def test_events_make_looks_rare_until_one_is_missed(commits: Scene) -> None:
     commits.look()
     assert not rhythms.of(NAME).announced
     assert silent(commits) == ["polaris"]
-    rhythms.heard(NAME, "polaris")
+    heard(commits, "polaris")
     assert rhythms.of(NAME).announced
 
 
 def test_an_event_that_comes_after_the_look_is_no_silence(commits: Scene) -> None:
-    commits.looker.rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     commit(commits, age=LATE_SECONDS / 2)
     commits.look()
     assert silent(commits) == []
-    commits.looker.rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     assert commits.looker.rhythms.of(NAME).announced
 
 
 def test_our_own_commits_are_no_silence(commits: Scene) -> None:
-    commits.looker.rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     commit(commits, age=LATE_SECONDS + 1)
     commits.look(asked=OURS)
     assert silent(commits) == []
@@ -82,7 +87,7 @@ def test_our_own_commits_are_no_silence(commits: Scene) -> None:
 
 def test_maintenance_is_no_silence(commits: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its rewrites are seldom announced."""
-    commits.looker.rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     monkeypatch.setattr(table_rhythms, "_is_rewrite", lambda _snapshot: True)
     commit(commits, age=LATE_SECONDS + 1)
     commits.look()
@@ -95,7 +100,7 @@ def test_a_lost_commit_below_a_rewrite_is_silence(
     commits: Scene, rewrites: tuple[int, ...], sources: list[str]
 ) -> None:
     rhythms = commits.looker.rhythms
-    rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     for _ in range(2):
         commit(commits, age=LATE_SECONDS + 1)
     rhythms.counted(NAME, with_rewrites(commits.history.view(), *rewrites), Asked(Lane.SWEEP))
@@ -105,7 +110,7 @@ def test_a_lost_commit_below_a_rewrite_is_silence(
 
 def test_a_lost_commit_is_silence_although_another_one_is_young(commits: Scene) -> None:
     """A table with a commit every few seconds: its newest is always young."""
-    commits.looker.rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     commit(commits)
     lost_at = commits.now
     commit(commits)
@@ -119,7 +124,7 @@ def test_what_was_counted_before_is_judged_once(commits: Scene) -> None:
     rhythms = commits.looker.rhythms
     commit(commits)
     commits.look(asked=EVENT)
-    rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     view = commits.history.view()
     before = view.metadata.snapshots[-2].snapshot_id
     rolled_back = view.metadata.model_copy(update={"refs": {}, "current_snapshot_id": before})
@@ -131,7 +136,7 @@ def test_what_was_counted_before_is_judged_once(commits: Scene) -> None:
 
 def test_a_lost_commit_is_silence_although_the_counted_snapshot_has_expired(commits: Scene) -> None:
     rhythms = commits.looker.rhythms
-    rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     for _ in range(2):
         commit(commits, age=LATE_SECONDS + 1)
     view = with_rewrites(commits.history.view(), -1)
@@ -140,9 +145,29 @@ def test_a_lost_commit_is_silence_although_the_counted_snapshot_has_expired(comm
     assert silent(commits) == ["s3"]
 
 
+def test_commits_that_were_checked_in_a_branch_are_as_young_as_their_publication(commits: Scene) -> None:
+    """A fast forward publishes several at once, with one event. Only the newest was ever the head."""
+    heard(commits, "s3")
+    for _ in range(3):
+        commit(commits)
+    view = commits.history.view()
+    published = [each.snapshot_id for each in view.metadata.snapshots[-3:-1]]
+    snapshots = [
+        each.model_copy(update={"timestamp_ms": each.timestamp_ms - 10_000 * int(LOST_SECONDS)})
+        if each.snapshot_id in published
+        else each
+        for each in view.metadata.snapshots
+    ]
+    log = [each for each in view.metadata.snapshot_log if each.snapshot_id not in published]
+    changed = view.metadata.model_copy(update={"snapshots": snapshots, "snapshot_log": log})
+    commits.looker.rhythms.counted(NAME, replace(view, metadata=changed), Asked(Lane.EVENT, commits.now))
+    assert silent(commits) == []
+    assert commits.looker.rhythms.of(NAME).missed_at is None
+
+
 def test_our_own_commit_that_is_no_rewrite_is_no_silence(commits: Scene) -> None:
     """E.g. of converted deletes: a sweep can come between the commit and the look that we ask for."""
-    commits.looker.rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     with commits.history.table.transaction() as change:
         change.update_snapshot(snapshot_properties={RUN_ID: "7"}).fast_append().commit()
     commits.now += 1000
@@ -165,7 +190,7 @@ def test_a_table_without_events_is_never_silent(commits: Scene) -> None:
 
 
 def test_a_change_without_a_commit_is_no_silence(commits: Scene) -> None:
-    commits.looker.rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     with commits.history.table.transaction() as change:
         change.set_properties({"owner": "me"})
     commits.now += 1000
@@ -174,7 +199,7 @@ def test_a_change_without_a_commit_is_no_silence(commits: Scene) -> None:
 
 
 def test_a_dropped_table_is_forgotten(commits: Scene) -> None:
-    commits.looker.rhythms.heard(NAME, "s3")
+    heard(commits, "s3")
     commits.catalog.drop_table("db.t")
     commits.look()
     assert not commits.looker.rhythms.of(NAME).announced
