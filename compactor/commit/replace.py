@@ -241,10 +241,7 @@ def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callab
 
 def _answered(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> Sent:
     try:
-        operations = table.handle.operations()
-        base = operations.current()
-        builder = table.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
-        operations.commit(base, builder.setBranchSnapshot(snapshot, table.view.ref).build())
+        table.send(snapshot)
     except JAVA_ERRORS as error:
         return _landed(table, snapshot, error, summary, sleep)
     return Sent.COMMITTED
