@@ -15,7 +15,7 @@ UNMERGED = "'commit.manifest-merge.enabled'='false'"
 
 
 @pytest.mark.parametrize(
-    ("upgraded", "reason"), [("while the commit is sent", "format_changed"), ("before", "manifest_rewrite_failed")]
+    ("upgraded", "reason"), [("meanwhile", "format_changed"), ("before", "manifest_rewrite_failed")]
 )
 @pytest.mark.parametrize("by", ["", "PARTITIONED BY (a)"])
 def test_the_first_commit_after_an_upgrade_gives_the_row_ids(
