@@ -133,6 +133,7 @@ class Reason(StrEnum):
     CONVERSION_REFUSED = "conversion_refused"
     FLINK_LOCK = "flink_lock"
     LOCK_UNREADABLE = "lock_unreadable"
+    UNPUBLISHED = "unpublished"
     SWITCHED_OFF = "switched_off"
     NOTHING_DUE = "nothing_due"
     UNEXPECTED = "unexpected"

@@ -3,24 +3,43 @@
 Up to V2 the Spark action does it, ordered by partition. On V3 that action (Iceberg 1.11) gives every row a new
 `_row_id`, because it writes entries without the ids that they inherit. Iceberg's core `RewriteManifests` keeps the ids.
 It merges manifests in their present order and does not change delete manifests.
+
+Iceberg commits what was read before an upgrade to V3 also after it, where another commit has given the rows their ids:
+every row would get a new one. So the action commits together with a change that a table of another version refuses, and
+core's snapshot is sent once as long as the rows have no ids.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import ReplanError, RetryError
+from compactor.errors import FirnlineError, ReplanError, RetryError
 from compactor.events import ManifestsRewritten
 from compactor.iceberg.other_compactors import DEPLOYMENT, RUN_ID
 from compactor.iceberg.tables import TableView
 from compactor.lease.right import UNLIMITED, CommitRight
 from compactor.reasons import Reason
-from compactor.spark.java_table import COMMIT_STATE_UNKNOWN, VALIDATION, JavaTable, exception_class, first_line
+from compactor.spark.java_table import (
+    COMMIT_FAILED,
+    COMMIT_STATE_UNKNOWN,
+    JAVA_ERRORS,
+    VALIDATION,
+    JavaTable,
+    exception_class,
+    first_line,
+)
+
+FORMAT_VERSION: Final = "format-version"
+REFUSED: Final = "java.lang.IllegalArgumentException"
+"""Iceberg's answer to a downgrade of the format version."""
+NOT_COMMITTED: Final = (REFUSED, VALIDATION, COMMIT_FAILED)
 
 
 def rewrite_manifests(
@@ -34,14 +53,14 @@ def rewrite_manifests(
     """Rewrite the manifests of the given partition specs, at most one commit a spec. No data file is touched.
 
     Iceberg validates each commit: manifests that another commit added stay, and nothing is committed if another commit
-    replaced the same manifests. `right` is confirmed before each commit's work, which Iceberg does not interrupt: a
-    JVM that is paused in between commits late, against the same validation.
+    replaced the same manifests. `right` is confirmed before each commit, which Iceberg may repeat: a JVM that is paused
+    in between commits late, against the same validation.
 
     Raises:
         StoppedError: another process has taken over; not everything was rewritten.
         RetryError: the catalog or the store does not answer, or it is unknown whether a commit has landed; a later run
             starts from the table's state at that time.
-        ReplanError: the table was replaced, or another commit replaced its manifests.
+        ReplanError: the table was replaced or upgraded, or another commit replaced its manifests.
     """
     started = clock()
     snapshot = table.snapshot
@@ -53,19 +72,21 @@ def rewrite_manifests(
     try:
         before = len(_manifests(java))
         if table.keeps_row_lineage:
-            right.confirm()
-            _merge(java, properties)
+            _merge(java, properties, right)
             _carry_statistics(java, run_id, right)
         else:
             for spec_id in specs:
                 java.refresh()
-                java.check_unchanged()  # after an upgrade to V3 the action would give every row a new id
+                java.check_unchanged()
                 right.confirm()
-                _order_and_merge(java, spec_id, properties)
+                _order_and_merge(java, spec_id, properties, right)
                 _carry_statistics(java, run_id, right)
         java.refresh()
         after = len(_manifests(java))
-    except Py4JJavaError as error:
+    except JAVA_ERRORS as error:
+        if exception_class(error) == REFUSED:
+            java.refresh()
+            java.check_unchanged()
         raise _failure(table, error) from error
     return ManifestsRewritten(run_id=run_id, table=table.name, before=before, after=after, seconds=clock() - started)
 
@@ -75,21 +96,49 @@ def _manifests(java: JavaTable) -> list[str]:
     return [manifest.path() for manifest in snapshot.allManifests(java.handle.io())] if snapshot is not None else []
 
 
-def _order_and_merge(java: JavaTable, spec_id: int, properties: Mapping[str, str]) -> None:
+def _order_and_merge(java: JavaTable, spec_id: int, properties: Mapping[str, str], right: CommitRight) -> None:
+    """Merge the manifests of one spec with the Spark action, in a transaction that another format version refuses."""
+    transaction = java.handle.newTransaction()
     actions = java.jvm.org.apache.iceberg.spark.actions.SparkActions.get(java.session._jsparkSession)  # noqa: SLF001
-    rewrite = actions.rewriteManifests(java.handle).specId(spec_id)
+    rewrite = actions.rewriteManifests(transaction.table()).specId(spec_id)
     for name, value in properties.items():
         rewrite.snapshotProperty(name, value)
-    rewrite.execute()
+    written = [manifest.path() for manifest in rewrite.execute().addedManifests()]
+    try:
+        # No change, unless the version is another. Iceberg applies it in each attempt again, and refuses a downgrade.
+        version = str(java.view.metadata.format_version)
+        transaction.updateProperties().set(FORMAT_VERSION, version).commit()
+        right.confirm()
+        transaction.commitTransaction()
+    except (*JAVA_ERRORS, FirnlineError) as error:
+        if isinstance(error, FirnlineError) or exception_class(error) in NOT_COMMITTED:
+            _delete_unused(java, properties[RUN_ID], written)
+        raise
 
 
-def _merge(java: JavaTable, properties: Mapping[str, str]) -> None:
+def _delete_unused(java: JavaTable, run_id: str, written: Sequence[str]) -> None:
+    """Delete the action's manifests, unless the commit has landed: a refusal may answer its second request."""
+    with suppress(Py4JError, *JAVA_ERRORS, FirnlineError):
+        java.refresh()
+        if not any(each.summary().get(RUN_ID) == run_id for each in java.handle.snapshots()):
+            for path in set(written) - set(_manifests(java)):
+                java.handle.io().deleteFile(path)
+
+
+def _merge(java: JavaTable, properties: Mapping[str, str], right: CommitRight) -> None:
     """Merge the manifests of all specs in one commit, as one cluster; Iceberg splits it by target size and by spec."""
     one_cluster = java.jvm.com.google.common.base.Functions.constant("")  # Spark ships Guava
     rewrite = java.handle.rewriteManifests().clusterBy(one_cluster)
     for name, value in properties.items():
         rewrite.set(name, value)
-    rewrite.commit()
+    if not java.plans_without_row_ids:
+        right.confirm()
+        rewrite.commit()
+        return
+    snapshot = rewrite.apply()
+    java.check_unchanged()
+    right.confirm()
+    java.send(snapshot)
 
 
 def _carry_statistics(java: JavaTable, run_id: str, right: CommitRight) -> None:
@@ -104,7 +153,7 @@ def _carry_statistics(java: JavaTable, run_id: str, right: CommitRight) -> None:
         snapshot = java.handle.snapshot(parent) if parent is not None else None
 
 
-def _failure(table: TableView, error: Py4JJavaError) -> RetryError | ReplanError:
+def _failure(table: TableView, error: Exception) -> RetryError | ReplanError:
     kind, message = exception_class(error), f"manifests of {table.name} were not rewritten: {first_line(error)}"
     if kind == VALIDATION:
         return ReplanError(message, reason=Reason.CONFLICT)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from py4j.protocol import Py4JError
 
-from compactor.commit.history import snapshots_between
+from compactor.commit.history import REPLACE, goes_on_without, rolled_back_with, snapshots_between
 from compactor.commit.search import SETTLE_ATTEMPTS, SETTLE_BACKOFF, Search, committed_id, find_commit
 from compactor.commit.snapshots import NO_DELETES, Changes, CommitSummary, NewDeletes, Replacement, Snapshots
 from compactor.errors import CommitUnknownError, FirnlineError, ReplanError, RetryError
@@ -47,7 +47,6 @@ REFUSALS = {
 
 REST catalogs before Iceberg 1.11 also answer 400 where a commit to another branch came first.
 """
-REPLACE = "replace"
 ADDED_DELETES = "added-delete-files"
 RETRIES = "commit.retry.num-retries"
 CLOCK_SIGNS = ("Invalid update timestamp", "Invalid snapshot timestamp", "sorted snapshot log entries")
@@ -56,10 +55,10 @@ CLOCK_REMEDY = "; the clocks of this host, the catalog and the writers differ by
 
 
 class Landed(NamedTuple):
-    """A snapshot that was committed, and the one before it on the branch."""
+    """A snapshot that was committed, and the ones before it that may be rolled back together with it, and one more."""
 
     snapshot_id: int
-    parent_id: int | None
+    before: tuple[int, ...]
 
 
 def commit_replacements(
@@ -125,10 +124,10 @@ class _Commit:
                 self.snapshots.clean_up()
                 raise
             snapshot = self._landed_late(error)
+        before = rolled_back_with(table, snapshot)
         found = _verified(table, snapshot, changes, summary, self.sleep)
-        landed = table.handle.snapshot(found) or snapshot
-        self.snapshots.clean_up(landed)
-        return Landed(found, landed.parentId())
+        self.snapshots.clean_up(table.handle.snapshot(found) or snapshot)
+        return Landed(found, before)
 
     def _sent_at_last(self) -> Any:
         """Make, check and send a snapshot until the catalog accepts one; returns that one."""
@@ -242,10 +241,7 @@ def _sent(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callab
 
 def _answered(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> Sent:
     try:
-        operations = table.handle.operations()
-        base = operations.current()
-        builder = table.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
-        operations.commit(base, builder.setBranchSnapshot(snapshot, table.view.ref).build())
+        table.send(snapshot)
     except JAVA_ERRORS as error:
         return _landed(table, snapshot, error, summary, sleep)
     return Sent.COMMITTED
@@ -376,18 +372,18 @@ def _verified(
 
 def _seen_again(table: JavaTable, snapshot: Any, summary: CommitSummary, sleep: Callable[[float], None]) -> int | None:
     """The id of the run's snapshot in the table, which a catalog may show late; None if it was rolled back for a
-    writer: the branch goes on from its parent without it.
+    writer: the branch goes on from its parent without it, or from an older one that was rolled back too.
 
     Raises:
         FirnlineError: the table cannot be read (CommitUnknownError: it can, and the snapshot is not there).
     """
+    before = rolled_back_with(table, snapshot)
     for attempt in range(1, SETTLE_ATTEMPTS + 1):
         table.refresh()
         snapshot_id = committed_id(table, snapshot, summary)
         if snapshot_id is not None:
             return snapshot_id
-        head = table.handle.snapshot(table.view.ref)
-        if snapshots_between(table, head and head.snapshotId(), snapshot.parentId()):
+        if goes_on_without(table, before):
             return None
         if attempt < SETTLE_ATTEMPTS:
             sleep(SETTLE_BACKOFF.seconds(attempt))

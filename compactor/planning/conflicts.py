@@ -3,7 +3,8 @@
 A file group has a conflict if one of its files was removed or was added a second time (a commit removes files by path,
 so it would remove both: rows that count twice would count once), if a position delete or deletion vector was added that
 may name one of its rows, or if a delete that the rewrite has applied was removed. New equality deletes are no conflict:
-the outputs carry the planned snapshot's data sequence number, so newer deletes still apply (spec: scan planning).
+the outputs carry the planned snapshot's data sequence number, so newer deletes still apply (spec: scan planning). Where
+the table gives such numbers a second time, the whole plan is made anew (`numbers_went_back`).
 """
 
 from __future__ import annotations
@@ -36,13 +37,28 @@ def changes_since(now: TableView, planned: TableView, snapshot_id: int, cache: M
     Nessie does), the files of both snapshots are compared: what was added and removed again is not among the changes.
 
     Raises:
-        ReplanError: the branch no longer descends from that snapshot (a rollback), or its manifests are gone.
+        ReplanError: the branch no longer descends from that snapshot (a rollback), its manifests are gone, or the
+            table's sequence numbers went back.
         RetryError: a manifest cannot be read.
     """
+    before, head = planned.metadata.snapshot_by_id(snapshot_id), now.snapshot
+    changes = _changes(now, planned, snapshot_id, before, cache)
+    numbers = [(each.sequence_number or 0) if each else 0 for each in (before, head)]
+    if numbers_went_back(numbers[0], numbers[1], changes):
+        raise ReplanError(
+            f"{now.name} has given sequence numbers up to {numbers[0]}, that of the planned snapshot {snapshot_id}, a "
+            "second time: its catalog took commits back, or was restored",
+            reason=Reason.HISTORY_GAP,
+        )
+    return changes
+
+
+def _changes(
+    now: TableView, planned: TableView, snapshot_id: int, before: Snapshot | None, cache: ManifestCache
+) -> tuple[FileEntry, ...]:
     unseen = unseen_snapshots(now.metadata, snapshot_id, now.ref)
     if not isinstance(unseen, Gap):
         return tuple(entries_changed(now, manifests_added(now, unseen), cache))
-    before = planned.metadata.snapshot_by_id(snapshot_id)
     if before is None or now.metadata.snapshot_by_id(snapshot_id) is not None:
         raise ReplanError(
             f"branch {now.ref} of {now.name} no longer descends from the planned snapshot {snapshot_id}: it was rolled "
@@ -76,14 +92,35 @@ def _live(manifests: Iterable[Iterable[FileEntry]]) -> list[FileEntry]:
     return [entry for entries in manifests for entry in entries if entry.is_live]
 
 
-def more_often(some: Sequence[FileEntry], others: Sequence[FileEntry]) -> Iterator[FileEntry]:
-    """Pure: entries of `some` that `others` have not, or not as often."""
-    left = Counter(entry.identity for entry in others)
+def more_often(some: Iterable[FileEntry], others: Iterable[FileEntry]) -> Iterator[FileEntry]:
+    """Pure: entries of `some` that `others` have not, or not as often.
+
+    With another data sequence number a file is another one: other deletes apply to it, or it to other files.
+    """
+    left = Counter((entry.identity, entry.data_sequence_number) for entry in others)
     for entry in some:
-        if left[entry.identity]:
-            left[entry.identity] -= 1
+        key = (entry.identity, entry.data_sequence_number)
+        if left[key]:
+            left[key] -= 1
         else:
             yield entry
+
+
+def numbers_went_back(planned: int, head: int, changes: Iterable[FileEntry]) -> bool:
+    """Pure: whether outputs with the planned snapshot's sequence number would miss deletes that are to apply to them.
+
+    A catalog that goes back to older metadata gives the same numbers a second time: Apache Polaris after it has rolled
+    a rewrite back for a writer, Nessie after a branch was reset, any catalog that was restored. An equality delete with
+    such a number applies to the inputs and would not apply to the outputs. New position deletes are written for the
+    outputs, but the numbers of these, and of all later deletes, follow the head's.
+
+    `planned`, `head`: sequence numbers of the planned snapshot and of the branch's head. A planned snapshot that merely
+    expired is older than the head and than every delete that was added since.
+    """
+    deletes = [entry for entry in changes if entry.content is Content.EQUALITY_DELETES]
+    removed = [entry for entry in deletes if entry.status is Status.DELETED]
+    added = [entry for entry in deletes if entry.status is not Status.DELETED]
+    return head < planned or any(entry.data_sequence_number <= planned for entry in more_often(added, removed))
 
 
 def touched_groups(groups: Sequence[FileGroup], changes: Iterable[FileEntry]) -> dict[int, str]:

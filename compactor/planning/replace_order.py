@@ -3,7 +3,8 @@
 Incremental views of StarRocks are deactivated by `replace` snapshots without another commit in between
 (StarRocks 75704, 73520). So a rewrite of manifests does not follow a rewrite of files at once, nor the other way round:
 it waits for another writer's commit, or a time. A table whose readers accept fewer `replace` snapshots in a row sets a
-limit (`policy.consecutive_replaces`), which has no time.
+limit (`policy.consecutive_replaces`), which has no time. Where the table does not list what came before (Nessie lists
+the newest snapshot alone, others expire), the limit counts as reached: the next writer's commit ends that too.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ TOUCHED: Final = ("deleted-data-files", "added-data-files", "added-delete-files"
 class Tail:
     """The `replace` snapshots at the end of a branch: how many, whether the newest replaced only manifests, and when it
     was committed (seconds since the epoch).
+
+    `longer`: more of them may have come before, which are not listed.
     """
 
     count: int = 0
     manifests: bool = False
     at: float = 0.0
+    longer: bool = False
 
     def wait_seconds(self, *, manifests: bool, most: int | None, seconds: float, now: float) -> float:
         """Seconds until a `replace` of manifests or of files may follow, unless another writer commits before; 0: now.
@@ -41,7 +45,7 @@ class Tail:
             seconds: After how long manifests may follow files, and files manifests.
             now: In seconds since the epoch.
         """
-        if most is not None and self.count >= most:
+        if self.commits_left(most) == 0:
             return math.inf
         if self.count and (manifests or self.manifests):
             return max(0.0, min(seconds, self.at + seconds - now))
@@ -49,13 +53,19 @@ class Tail:
 
     def commits_left(self, most: int | None) -> int | None:
         """How many `replace` snapshots may follow at once; None: no limit."""
-        return None if most is None else max(0, most - self.count)
+        if most is None:
+            return None
+        return 0 if self.longer else max(0, most - self.count)
 
 
 def tail_of(snapshots: Iterable[Snapshot]) -> Tail:
     """The `replace` snapshots at the end of a branch, whose `snapshots` come newest first."""
-    tail = list(islice(takewhile(_replaces, snapshots), LOOKED_AT))
-    return Tail(len(tail), not _touches_files(tail[0]), tail[0].timestamp_ms / 1000) if tail else Tail()
+    newest = list(islice(snapshots, LOOKED_AT))
+    tail = list(takewhile(_replaces, newest))
+    if not tail:
+        return Tail()
+    longer = len(tail) == len(newest) and tail[-1].parent_snapshot_id is not None
+    return Tail(len(tail), not _touches_files(tail[0]), tail[0].timestamp_ms / 1000, longer)
 
 
 def _replaces(snapshot: Snapshot) -> bool:

@@ -7,7 +7,7 @@ would undo one rewrite after the other; it is over soon, so the same outputs can
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Final
 
@@ -27,15 +27,19 @@ class Fate(Enum):
     ROLLED_BACK = "another commit has taken its place"
 
 
-def fate_of(history: Iterable[Snapshot], snapshot_id: int, parent_id: int | None) -> Fate:
-    """The fate of our snapshot, by the `history` of its branch, newest first; `parent_id`: of our snapshot.
+def fate_of(history: Iterable[Snapshot], snapshot_id: int, before: Collection[int]) -> Fate:
+    """The fate of our snapshot, by the `history` of its branch, newest first.
 
-    A catalog that answers with older metadata, or lists only the newest snapshots, does not make it rolled back.
+    `before`: the snapshots before ours, as they were listed when it was committed, down to one that cannot be rolled
+    back together with it. A writer that began before several rewrites has all of them removed.
+    A catalog that answers with older metadata, or lists only the newest snapshots, does not make ours rolled back.
     """
     for number, each in enumerate(history):
         if each.snapshot_id == snapshot_id:
             return Fate.STAYS if number else Fate.NEWEST
-        if each.parent_snapshot_id == parent_id:
+        if each.snapshot_id in before:
+            return Fate.NEWEST  # older metadata, or an operator went back
+        if each.parent_snapshot_id in before:
             return Fate.ROLLED_BACK
     return Fate.NEWEST
 

@@ -53,12 +53,14 @@ class CommitTools:
     Attributes:
         deletes_at: Location without a suffix for the delete files of one attempt, which has this number.
         about_to_send: Called right before each attempt is sent; an exception from it ends the commit.
+        check_turn: Called with the table before each attempt is prepared; an exception from it ends the commit.
     """
 
     catalogs: Catalogs
     cache: ManifestCache
     deletes_at: Callable[[int], str]
     about_to_send: Callable[[], object]
+    check_turn: Callable[[TableView], object]
 
 
 def commit_groups(
@@ -96,6 +98,7 @@ class _GroupCommit:
 
     def prepare(self, head: Head) -> Send[Committed]:
         """Leave out what cannot be committed any more, and write the delete files of the rest."""
+        self._tools.check_turn(head.table)
         changes = Changes(head.changes)
         settled = _settled(head.table, self._kept, head.changes, changes)
         found = list(zip(self._kept, settled, strict=True))

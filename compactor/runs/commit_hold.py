@@ -1,4 +1,4 @@
-"""Hold a finished rewrite: while another maintenance holds its lock, then until right after a row-level commit."""
+"""Hold a finished rewrite: while it is another's turn to write, then until right after a row-level commit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Final
 from compactor.errors import FirnlineError, LaterError, RetryError
 from compactor.iceberg.tables import TableView
 from compactor.planning.commit_timing import Rhythm, good_until, wait_until, writers_rhythm
-from compactor.reasons import Reason
 
 LOOK_SECONDS: Final = 1.0
 """Between two looks at the table: a catalog call each, without a read of the store while nothing changes."""
@@ -19,7 +18,7 @@ SLOW_SECONDS: Final = 5.0
 
 LOCK_LOOK_SECONDS: Final = 5.0
 LOCKED_SECONDS: Final = 600.0
-"""How long a finished rewrite waits for a lock."""
+"""How long a finished rewrite waits for a lock, or for a branch that is to be published."""
 
 MISSES: Final = 2
 """Moments that a commit may miss; then it is sent whenever it is ready."""
@@ -28,7 +27,7 @@ TOLD_AGAIN: Final = 10.0
 
 
 class MissedError(RetryError):
-    """The commit took too long to prepare, so that the next writer may have begun; it was not sent."""
+    """The moment of the commit has passed: it is another's turn, or the next writer may have begun. It was not sent."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,7 @@ class CommitHold:
 
     Attributes:
         look: The table as it is now.
-        locked: Whether another maintenance holds its lock on the table.
+        theirs: Why it is another's turn to write to the table; None: it is ours.
         stopped: Waits so many seconds; whether the run must stop.
         moved: Called after each look: a run that waits does not hang.
         waits: Called before a wait for a writer, with its longest duration in seconds.
@@ -102,26 +101,26 @@ class CommitHold:
     """
 
     look: Callable[[], TableView]
-    locked: Callable[[], bool]
+    theirs: Callable[[], LaterError | None]
     stopped: Callable[[float], bool]
     moved: Callable[[], object]
     waits: Callable[[float], object]
     clock: Callable[[], float]
     ticks: Callable[[], float]
 
-    def until_unlocked(self) -> None:
-        """Wait while another maintenance holds its lock on the table.
+    def until_our_turn(self) -> None:
+        """Wait while it is another's turn.
 
         Raises:
-            LaterError: it still does after `LOCKED_SECONDS`.
-            RetryError: the lock cannot be read.
+            LaterError: it still is after `LOCKED_SECONDS`.
+            RetryError: a lock cannot be read.
         """
         started = self.ticks()
-        while self.locked():
+        while (later := self.theirs()) is not None:
             if self.ticks() - started >= LOCKED_SECONDS:
                 raise LaterError(
-                    f"Flink's maintenance held its lock for {LOCKED_SECONDS:.0f} s: the rewrite was not committed",
-                    reason=Reason.FLINK_LOCK,
+                    f"the rewrite was not committed within {LOCKED_SECONDS:.0f} s: {later}",
+                    reason=later.reason,
                     seconds=LOCKED_SECONDS,
                 )
             if self.stopped(LOCK_LOOK_SECONDS):

@@ -39,8 +39,8 @@ from compactor.rewrite.tasks.task_input import search_task
 from compactor.runs.given_up_files import GivenUp
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.races import Head, Send, commit_beside_others
-from compactor.runs.run import RunTools, stall_explained
-from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches
+from compactor.runs.run import RunTools
+from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches, stall_explained
 from compactor.spark.java_table import JavaTable, first_line
 from compactor.table_names import TableName
 
@@ -254,6 +254,7 @@ class Converting:
         """Write the positions. `times`: how often the conversion is sent, with the attempts that were rolled back."""
         tools, conversion, now = self._tools, self._conversion, head.table
         self._charge(Spent(catalog_calls=COMMIT_CALLS))
+        tools.check_turn(now)
         gone = {entry.identity for entry in head.changes if entry.status is Status.DELETED}
         removed = converted(conversion, found.refused, gone)
         if not removed:

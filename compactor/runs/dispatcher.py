@@ -35,6 +35,8 @@ LONGEST_BACKOFF_SECONDS = 600.0
 REQUEST_PAUSE_SECONDS = 10.0
 """Between two attempts at a request that must wait for a change of its table."""
 NO_LIMITS = Limits()
+LEFT_BEHIND = (Reason.FLINK_LOCK, Reason.UNPUBLISHED)
+"""A lock or a branch for which a table waits may be of a job that is gone: such a table counts as late."""
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,7 @@ class Dispatcher:
                 attempt = Attempt(not_before=self._clock() + self._backoff.seconds(1))
             except LaterError as later:
                 attempt = after_later(later, debt, self._clock())
-                if later.reason is not Reason.FLINK_LOCK:  # a lock may have been left behind: that is to be seen
+                if later.reason not in LEFT_BEHIND:
                     self._board.left_to_others(debt.table)
             except FirnlineError:  # the worker published it as an event
                 attempt = after_failure(attempt, self._clock(), self._backoff)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -33,20 +33,20 @@ class RollbackWatch:
     clock: Callable[[], float]
     ticks: Callable[[], float]
 
-    def rolled_back(self, snapshot_id: int, parent_id: int | None, most_seconds: float) -> bool:
+    def rolled_back(self, snapshot_id: int, before: Collection[int], most_seconds: float) -> bool:
         """Wait until another commit builds on the snapshot or has taken its place; whether it has.
 
-        False also where that cannot be told: the catalog does not answer, the run must stop, or no writer comes. The
-        sweep looks once more when all writers must have ended.
+        `before`: see `fate_of`. False also where that cannot be told: the catalog does not answer, the run must stop,
+        or no writer comes. The sweep looks once more when all writers must have ended.
         """
         try:
             table = self.look()
             deadline = self.ticks() + min(most_seconds, watch_seconds(table.history, self.clock()))
-            fate = fate_of(table.history, snapshot_id, parent_id)
+            fate = fate_of(table.history, snapshot_id, before)
             while fate is Fate.NEWEST and self.ticks() < deadline and not self.stopped(LOOK_SECONDS):
                 self.moved()
                 with suppress(RetryError):  # the catalog does not answer: no writer commits either
-                    fate = fate_of(self.look().history, snapshot_id, parent_id)
+                    fate = fate_of(self.look().history, snapshot_id, before)
         except FirnlineError:
             return False
         return fate is Fate.ROLLED_BACK

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 
@@ -19,7 +19,7 @@ from compactor.commit.in_flight import InFlightRecords, Record
 from compactor.commit.replace import Landed
 from compactor.commit.snapshots import CommitSummary
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, RetryError, StoppedError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, LaterError, RetryError, StoppedError
 from compactor.events import (
     CommitHeld,
     CommitRolledBack,
@@ -45,13 +45,14 @@ from compactor.runs.bundles import Pace
 from compactor.runs.commit_groups import Committed, CommitTools, commit_groups
 from compactor.runs.commit_hold import MISSES, CommitHold, MissedError
 from compactor.runs.dropped_groups import reclassify_conflicts, without_strays
-from compactor.runs.lifelines import STALLED_SECONDS, Lifelines
+from compactor.runs.lifelines import Lifelines
 from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
 from compactor.runs.rollback_watch import RollbackWatch
 from compactor.runs.slots import SlotPool
-from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches
+from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches, stall_explained
+from compactor.runs.turns import locked, unpublished_first
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import JavaTable
 
@@ -92,30 +93,52 @@ class RunTools:
     lifelines: Lifelines = field(default_factory=Lifelines)
     locks: Locks = NO_LOCKS
 
-    def hold(self, table: TableView, run_id: str, watch: RunWatch, charge: Charge) -> float | None:
+    def hold(
+        self, table: TableView, run_id: str, watch: RunWatch, charge: Charge, *, missed: bool = False
+    ) -> float | None:
         """Wait for the right moment of a run's commit, unless the run is stopped before; until when it lasts.
 
-        A lock is looked at again after the wait for a writer: it may have been taken during the wait.
+        A lock is looked at again after the wait for a writer: it may have been taken during the wait. `missed`: the
+        commit has missed its moment, maybe because a branch is to be published first; that is waited for too.
 
         Raises:
-            LaterError: another maintenance keeps its lock on the table for too long.
-            RetryError: the lock cannot be read.
+            LaterError: it is another's turn for too long.
+            RetryError: a lock cannot be read.
         """
+        look = self._look(table, charge)
+
+        def theirs() -> LaterError | None:
+            later = locked(table.name, self.locks)
+            if later is None and missed:
+                with suppress(RetryError):  # the catalog does not answer: the commit itself will say why
+                    return unpublished_first(look(), self.clock())
+            return later
+
         hold = CommitHold(
-            look=self._look(table, charge),
-            locked=lambda: self.locks.holder(table.name) is not None,
+            look=look,
+            theirs=theirs,
             stopped=watch.stopped.wait,
             moved=lambda: self.lifelines.moved(table.name),
             waits=lambda seconds: self.listener(CommitWaits(run_id, table.name, seconds)),
             clock=self.clock,
             ticks=self.ticks,
         )
-        hold.until_unlocked()
+        hold.until_our_turn()
         held = hold.wait(self.commit.hold_seconds)
         if held.seconds:
             self.listener(CommitHeld(run_id, table.name, held.seconds, after_writer=held.after_writer))
-            hold.until_unlocked()
+            hold.until_our_turn()
         return held.good_until
+
+    def check_turn(self, table: TableView) -> None:
+        """Make sure that no branch is to be published before a commit to `table`, which was loaded for it.
+
+        Raises:
+            MissedError: there is one.
+        """
+        later = unpublished_first(table, self.clock())
+        if later is not None:
+            raise MissedError(str(later), reason=later.reason)
 
     def rolled_back(
         self, table: TableView, run_id: str, landed: Landed, times: int, watch: RunWatch, charge: Charge
@@ -350,7 +373,7 @@ class Run:
             good_until = None
             if missed or not at_once:
                 self.stage = "hold"
-                good_until = self._tools.hold(self._plan.table, self._run_id, watch, self._charge)
+                good_until = self._tools.hold(self._plan.table, self._run_id, watch, self._charge, missed=missed > 0)
             with suppress(MissedError):
                 return self._sent(table, record, watch, finished, part, good_until if missed < MISSES else None)
             self._lost_a_race = True  # delete files of this attempt may be left
@@ -413,7 +436,7 @@ class Run:
             self._lost_a_race = self._lost_a_race or race > 1
             return f"{run_folder(table, self._run_id)}/deletes-{part.replace('/', '-')}-{sends}-{race}"
 
-        tools = CommitTools(self._tools.catalogs, self._tools.cache, deletes_at, about_to_send)
+        tools = CommitTools(self._tools.catalogs, self._tools.cache, deletes_at, about_to_send, self._tools.check_turn)
         committed = commit_groups(table, self._plan, groups, summary, tools)
         if committed.landed:
             carry_statistics(table, committed.landed.snapshot_id, self._tools.right.confirm)
@@ -469,21 +492,6 @@ class Run:
 
     def _cancel(self) -> None:
         self._tools.session.sparkContext.cancelJobGroup(self._run_id)
-
-
-@contextmanager
-def stall_explained(watch: RunWatch, what: str) -> Iterator[None]:
-    """A run that its supervisor stopped because it hung has failed; it was not switched off."""
-    try:
-        yield
-    except StoppedError as error:
-        if not watch.stalled.is_set():
-            raise
-        raise RetryError(
-            f"{what} made no progress for {STALLED_SECONDS / 60:.0f} min and was stopped: check the "
-            "executors and the store, then the next attempt goes on",
-            reason=Reason.STALLED,
-        ) from error
 
 
 def _nothing_committed(dropped: Sequence[DroppedGroup]) -> FirnlineError:

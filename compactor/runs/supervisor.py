@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from compactor.commit.in_flight import InFlightRecords, Record
-from compactor.errors import FirnlineError, StoppedError
+from compactor.errors import FirnlineError, RetryError, StoppedError
+from compactor.reasons import Reason
+from compactor.runs.lifelines import STALLED_SECONDS
 from compactor.table_names import TableName
 
 
@@ -109,3 +111,18 @@ class RunSupervisor:
                 self.cancel()
             except FirnlineError:
                 continue  # the state folder or the catalog does not answer: the work goes on, ask again in a second
+
+
+@contextmanager
+def stall_explained(watch: RunWatch, what: str) -> Iterator[None]:
+    """A run that its supervisor stopped because it hung has failed; it was not switched off."""
+    try:
+        yield
+    except StoppedError as error:
+        if not watch.stalled.is_set():
+            raise
+        raise RetryError(
+            f"{what} made no progress for {STALLED_SECONDS / 60:.0f} min and was stopped: check the "
+            "executors and the store, then the next attempt goes on",
+            reason=Reason.STALLED,
+        ) from error

@@ -140,7 +140,8 @@ class PolicyValues(Section):
         ge=1,
         description="`replace` snapshots that may follow one another before another writer commits, for tables with "
         "readers that accept no more (1: incremental views of StarRocks). What is due then waits, also a request; a "
-        "run makes no more commits than are left. Unset: no limit.",
+        "run makes no more commits than are left. `replace` snapshots that may have expired, or that the catalog does "
+        "not list (Nessie), count as so many. Unset: no limit.",
     )
     where: str | None = Field(
         default=None,

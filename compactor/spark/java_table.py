@@ -98,14 +98,28 @@ class JavaTable:
             raise ReplanError(
                 f"{name} changed to format version {version} since planning", reason=Reason.FORMAT_CHANGED
             )
-        if self._plans_without_row_ids and self.handle.snapshot(self.view.ref).firstRowId() is not None:
+        if self.plans_without_row_ids and self.handle.snapshot(self.view.ref).firstRowId() is not None:
             raise ReplanError(f"the rows of {name} were given their ids since planning", reason=Reason.FORMAT_CHANGED)
 
     @property
-    def _plans_without_row_ids(self) -> bool:
-        """The first commit after an upgrade to V3 gives ids to all rows. Outputs planned before have none of them."""
+    def plans_without_row_ids(self) -> bool:
+        """Whether the planned rows have no ids on V3. The first commit after an upgrade to V3 gives ids to all rows.
+        Outputs planned before have none of them.
+        """
         planned = self.view.metadata.snapshot_by_id(self.snapshot_id)
         return self.view.keeps_row_lineage and planned is not None and planned.first_row_id is None
+
+    def send(self, snapshot: Any) -> None:
+        """Commit a snapshot that was made for the newest metadata, once: it is not made anew if another commit comes
+        first, as Iceberg's own `commit()` does.
+
+        Raises:
+            JAVA_ERRORS: it was not committed, or that is unknown.
+        """
+        operations = self.handle.operations()
+        base = operations.current()
+        builder = self.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        operations.commit(base, builder.setBranchSnapshot(snapshot, self.view.ref).build())
 
     def renew(self) -> None:
         """Load the table again if its credential is due; a long piece of work begins. Raises as `load_anew`."""

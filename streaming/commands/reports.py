@@ -31,6 +31,7 @@ from compactor.planning.policy import Policy
 from compactor.planning.tiered_policy import policy_of
 from compactor.runs.pauses import Pause, pause_of
 from compactor.runs.results import GroupResult, RunResult
+from compactor.runs.turns import unpublished_first
 from compactor.settings.tree import Settings
 from compactor.table_names import TableName
 from compactor.whatif.causes import arrivals_in, causes_of
@@ -39,7 +40,7 @@ from streaming.commands.console import PlainConsole, styled
 
 Document = dict[str, Any]
 FOOTER_READERS = 8
-NO_CAUSES: Document = {"other_compactors": None, "arrivals": None, "causes": None}
+NO_CAUSES: Document = {"other_compactors": None, "unpublished": None, "arrivals": None, "causes": None}
 MOST_REASONS = 20  # of partitions left alone: as many as fit a screen beside the result
 COMMITS_LOOKED_AT = 200  # newest snapshots that are read to find out why files are small
 
@@ -199,7 +200,7 @@ def debt_documents(
 ) -> tuple[list[Document], list[tuple[TableName, FirnlineError]]]:
     """`firnline debt`: counts per partition of each table; unreadable tables are returned with their errors.
 
-    `why`: also find causes in the newest commits; otherwise their keys are null.
+    `why`: also find causes in the newest commits, and why the table is left alone; otherwise their keys are null.
     """
     documents: list[Document] = []
     failed: list[tuple[TableName, FirnlineError]] = []
@@ -230,14 +231,15 @@ def _causes(table: TableView, cache: ManifestCache, counted: Deltas, sizes: File
         *other_firnlines(table.metadata, now, deployment),
         *flink_converters(table.metadata, now),
     )
-    others = [asdict(other) for other in found]
+    first = unpublished_first(table, now)
+    known = {"other_compactors": [asdict(other) for other in found], "unpublished": first and str(first)}
     held = {key: counts.data_bytes for key, counts in counted.items()}
     arrivals = arrivals_in(commits_of(table, cache, COMMITS_LOOKED_AT), held)
     if arrivals is None:
-        return {"other_compactors": others, "arrivals": None, "causes": []}
+        return known | {"arrivals": None, "causes": []}
     mode = table.properties.get("write.distribution-mode", "")
     causes = [asdict(cause) for cause in causes_of(arrivals, sizes, mode)]
-    return {"other_compactors": others, "arrivals": asdict(arrivals), "causes": causes}
+    return known | {"arrivals": asdict(arrivals), "causes": causes}
 
 
 def _debt_document(settings: Settings, table: TableView, counted: Deltas, policy: Policy, sizes: FileSizes) -> Document:
@@ -386,23 +388,29 @@ def print_debt(console: PlainConsole, documents: Iterable[Document]) -> None:
         console.print(table)
         if len(document["partitions"]) > 40:  # noqa: PLR2004 - as many as fit a screen
             console.print(f"and {len(document['partitions']) - 40} more partitions; --output json shows all")
-        for other in document["other_compactors"] or ():
-            what = "tables.other_compactors sets what firnline does"
-            if other["name"] == UNNAMED:
-                what = f"it does not name itself, as AWS Glue's optimizer; {what}"
-            if other["name"] == CONVERTER_NAME:
-                what = "its equality deletes are left to it"
-            if other["name"].startswith(DEPLOYMENT):
-                what = "another firnline: stop one of the two, or give each its own tables by tables.include"
-            console.print(
-                styled("also compacted by", "bold"),
-                f"{other['name']}: {other['commits']} rewrites of {other['files']} files in the last day ({what})",
-                end="\n\n",
-            )
-        for cause in document["causes"] or ():
-            left = f"{cause['files_left_of_100']:.3g} of 100 files would remain"
-            console.print(styled("why:", "bold"), cause["sentence"])
-            console.print(styled("remedy:", "bold"), f"{cause['remedy']} ({left})", end="\n\n")
+        _print_causes(console, document)
+
+
+def _print_causes(console: PlainConsole, document: Document) -> None:
+    for other in document["other_compactors"] or ():
+        what = "tables.other_compactors sets what firnline does"
+        if other["name"] == UNNAMED:
+            what = f"it does not name itself, as AWS Glue's optimizer; {what}"
+        if other["name"] == CONVERTER_NAME:
+            what = "its equality deletes are left to it"
+        if other["name"].startswith(DEPLOYMENT):
+            what = "another firnline: stop one of the two, or give each its own tables by tables.include"
+        console.print(
+            styled("also compacted by", "bold"),
+            f"{other['name']}: {other['commits']} rewrites of {other['files']} files in the last day ({what})",
+            end="\n\n",
+        )
+    if document["unpublished"]:
+        console.print(styled("main is not rewritten now:", "bold"), document["unpublished"], end="\n\n")
+    for cause in document["causes"] or ():
+        left = f"{cause['files_left_of_100']:.3g} of 100 files would remain"
+        console.print(styled("why:", "bold"), cause["sentence"])
+        console.print(styled("remedy:", "bold"), f"{cause['remedy']} ({left})", end="\n\n")
 
 
 def _table(console: PlainConsole, title: str, rows: Iterable[tuple[str, ...]], *more: str) -> None:

@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 import pytest
 from pyiceberg.table.snapshots import Operation
 
 from compactor.commit import replace as commit_module
+from compactor.errors import ReplanError
 from compactor.events import CommitRolledBack, Event, GroupRewritten
 from compactor.iceberg.manifest_entries import Content
 from compactor.manifests.cache import ManifestCache
 from compactor.planning.inventory import take_inventory
+from compactor.planning.plan_table import TablePlan
 from compactor.runs.convert import ConversionResult
 from compactor.runs.results import RunResult
 from compactor.settings.tree import CommitSettings
 from tests.integration.service_process import wait_for
 from tests.integration.table_kit import (
+    BY_A,
     MERGE_ON_READ,
     append,
     conversion,
@@ -35,7 +39,7 @@ from tests.services.rest_lake import RestLake
 from tests.slow import slow
 
 pytestmark = pytest.mark.spark
-COMMIT = CommitSettings(polaris_rollback="always", hold_seconds=60)
+ASKED, COMMIT = CommitSettings(polaris_rollback="always"), CommitSettings(polaris_rollback="always", hold_seconds=60)
 INSERT, DELETE = "INSERT INTO {table} VALUES (77, 'p0', 77)", "DELETE FROM {table} WHERE id = 5"
 WATCHED, AT_ONCE, HALF_WAY = "while we watch", "before we look at ours", "half of it before we look at ours"
 RACES = [(2, INSERT, WATCHED), (2, DELETE, AT_ONCE), *slow((3, DELETE, WATCHED), (3, INSERT, HALF_WAY))]
@@ -51,10 +55,13 @@ class Race:
     table: str
     monkeypatch: pytest.MonkeyPatch
 
-    def run(self, work: Callable[[], Any], statement: str, when: str) -> Any:
-        """What `work` returns, once it has committed for the second time and another append builds on that."""
+    def run(self, work: Callable[[], Any], statement: str, when: str, parts: int = 1) -> Any:
+        """What `work` returns, once it has committed for the second time and another append builds on that.
+
+        `parts`: after how many commits of `work` the writer's takes their place.
+        """
         landed, answered, looked, results = threading.Event(), threading.Event(), threading.Event(), list[Any]()
-        verified, committed_id = commit_module._verified, commit_module.committed_id
+        verified, committed_id, calls = commit_module._verified, commit_module.committed_id, count(1)
 
         def look(*arguments: Any) -> int | None:
             found = committed_id(*arguments)
@@ -67,6 +74,8 @@ class Race:
                 assert looked.wait(60)
 
         def verify(*arguments: Any) -> int:
+            if next(calls) < parts:
+                return verified(*arguments)
             looked.clear()
             if when != WATCHED:
                 landed.set()
@@ -132,6 +141,18 @@ def test_a_rewrite_is_committed_again(race: Race, version: int, statement: str, 
     assert unreferenced(lake, table) == set()
 
 
+@pytest.mark.parametrize("when", slow(WATCHED, AT_ONCE))
+def test_the_last_part_of_a_run_is_committed_again_where_all_were_rolled_back(race: Race, when: str) -> None:
+    lake, table = race.lake, race.table
+    create(lake, table, by=BY_A)
+    insert(lake, table, 3)
+    plan, commit = planned(lake, table), COMMIT.model_copy(update={"groups": 1})
+    result: RunResult = race.run(lambda: run(lake, plan, commit=commit), INSERT, when, parts=2)
+    assert len(result.groups) == 2
+    assert race.ids() == sorted([*range(10)] * 3)
+    assert len(lake.live_files(table)) == 3 + 1 + 2, "of the first part, of the second, and one of each append"
+
+
 @pytest.mark.parametrize(("version", "statement", "when"), slow(*RACES[:2]))
 def test_a_conversion_is_committed_again(race: Race, version: int, statement: str, when: str) -> None:
     lake, table = race.lake, race.table
@@ -146,3 +167,38 @@ def test_a_conversion_is_committed_again(race: Race, version: int, statement: st
     deletes = take_inventory(lake.view(table), ManifestCache(1 << 24)).deletes
     assert Content.EQUALITY_DELETES not in {each.content for each in deletes}
     assert unreferenced(lake, table) == set()
+
+
+def test_rows_that_a_slow_upsert_deletes_stay_deleted(race: Race) -> None:
+    """The upsert takes the place of our first rewrite, at which the second one is planned, and gets its number."""
+    lake, table, plans = race.lake, race.table, list[TablePlan]()
+    create(lake, table, by=BY_A)
+    insert(lake, table, 3)
+
+    def visit() -> None:
+        plan = planned(lake, table)
+        first = tuple(each for each in plan.groups if each.file_group.partition == {"a": "p0"})
+        run(lake, replace(plan, groups=first), commit=ASKED)
+        plans.append(planned(lake, table))
+
+    race.faulty.before_commit, race.faulty.honours_rollback = visit, True
+    before = race.faulty.rolled_back
+    try:
+        delete_equal(lake, table, "id", [5], partition=["p1"])
+    finally:
+        race.faulty.honours_rollback = False
+    assert race.faulty.rolled_back - before == 1
+    head = lake.view(table).snapshot
+    assert head is not None
+    (plan,) = plans
+    assert plan.table.snapshot is not None
+    assert head.sequence_number == plan.table.snapshot.sequence_number, "numbers went back"
+    assert [each.file_group.partition for each in plan.groups] == [{"a": "p1"}]
+    with pytest.raises(ReplanError) as error:
+        run(lake, plan)
+    assert error.value.reason == "history_gap"
+    lake.sql(f"REFRESH TABLE lake.{table}")
+    assert race.ids() == sorted([each for each in range(10) if each != 5] * 3)
+    run(lake, planned(lake, table))
+    lake.sql(f"REFRESH TABLE lake.{table}")
+    assert race.ids() == sorted([each for each in range(10) if each != 5] * 3)

@@ -88,7 +88,7 @@ MUTATIONS: Final = (
         "converted",
         "a lock that is taken while the commit waits for a writer is not seen",
         "compactor/runs/run.py",
-        "after_writer=held.after_writer))\n            hold.until_unlocked()",
+        "after_writer=held.after_writer))\n            hold.until_our_turn()",
         "after_writer=held.after_writer))",
         "tests/integration/test_flink_locks.py"
         "::test_a_lock_that_is_taken_while_a_rewrite_waits_for_a_writer_is_respected",

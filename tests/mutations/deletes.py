@@ -10,6 +10,7 @@ _DECISIONS: Final = "tests/properties/test_commit_decisions.py"
 _APPLIES: Final = f"{_DECISIONS}::test_a_delete_applies_when_and_only_when_the_spec_says_so"
 _LEAVES: Final = f"{_DECISIONS}::test_a_delete_file_leaves_when_and_only_when_no_remaining_row_needs_it"
 _TOUCHED: Final = f"{_DECISIONS}::test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows"
+_CONFLICTS: Final = "tests/unit/planning/test_conflicts.py"
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
 _KINDS: Final = "tests/integration/test_table_kinds.py"
 _FILES: Final = "tests/integration/test_table_files.py"
@@ -93,6 +94,22 @@ MUTATIONS: Final = (
         "            if follows and not lost:\n",
         "            if follows:\n",
         f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
+    ),
+    Mutation(
+        "2",
+        "an equality delete with a number that was given a second time does not apply to the outputs",
+        "compactor/planning/conflicts.py",
+        "any(entry.data_sequence_number <= planned for",
+        "any(entry.data_sequence_number < 0 for",
+        f"{_CONFLICTS}::test_an_upsert_with_the_planned_snapshots_number_is_not_hidden_from_the_outputs",
+    ),
+    Mutation(
+        "2",
+        "outputs get a number that a restored table has not reached: later deletes do not apply to them",
+        "compactor/planning/conflicts.py",
+        "return head < planned or any(",
+        "return any(",
+        f"{_CONFLICTS}::test_outputs_do_not_get_a_number_that_the_restored_table_has_not_reached",
     ),
     Mutation(
         "2",

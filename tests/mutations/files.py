@@ -9,6 +9,7 @@ from tests.mutations.mutation import Mutation
 _KINDS: Final = "tests/integration/test_table_kinds.py"
 _METRICS: Final = "tests/unit/rewrite/test_column_metrics.py"
 _ROW_IDS: Final = "tests/unit/iceberg/test_manifests_row_ids.py"
+_UPGRADES: Final = "tests/integration/test_commit_upgrades.py"
 _SPLICE: Final = "tests/unit/rewrite/test_splice.py"
 _REFUSALS: Final = "tests/unit/rewrite/test_splice_refusals.py"
 _LAYOUTS: Final = f"{_SPLICE}::test_unusual_layouts[first-True-order0-0]"
@@ -87,6 +88,22 @@ LINEAGE: Final = (
         "        if table.keeps_row_lineage:\n",
         "        if False:\n",
         "tests/integration/test_manifest_rewrite.py::test_rows_lineage_and_files_stay[PARTITIONED BY (part)-3]",
+    ),
+    Mutation(
+        "5",
+        "manifests that were read before an upgrade to V3 are committed after it: every row gets a second id",
+        "compactor/commit/manifest_rewrite.py",
+        "        transaction.updateProperties().set(FORMAT_VERSION, version).commit()\n",
+        "        del version\n",
+        f"{_UPGRADES}::test_the_first_commit_after_an_upgrade_gives_the_row_ids[-meanwhile-format_changed]",
+    ),
+    Mutation(
+        "5",
+        "manifests without row ids are sent again after the first commit that gave ids",
+        "compactor/commit/manifest_rewrite.py",
+        "    if not java.plans_without_row_ids:\n",
+        "    if True:\n",
+        f"{_UPGRADES}::test_the_first_commit_after_an_upgrade_gives_the_row_ids[-before-manifest_rewrite_failed]",
     ),
     Mutation(
         "5",

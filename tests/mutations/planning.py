@@ -1,4 +1,4 @@
-"""Rules 7, 10, 11, 14 and the defaults: which files are merged with which, and by what."""
+"""Rules 7, 10, 11, 14, branches and the defaults: which files are merged with which, by what, and whether now."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _PLANNER: Final = "tests/properties/test_planner_properties.py"
 _SETTINGS: Final = "tests/unit/settings/test_settings.py"
 _ENGINE: Final = "tests/unit/rewrite/test_engine_choice.py"
 _REFUSALS: Final = "tests/unit/rewrite/test_splice_refusals.py"
+_UNPUBLISHED: Final = "tests/unit/planning/test_unpublished.py"
 
 MUTATIONS: Final = (
     # --- 7 spec evolution ---
@@ -204,5 +205,38 @@ MUTATIONS: Final = (
         "default=0.3, gt=0, le=1,",
         "default=0.5, gt=0, le=1,",
         f"{_SETTINGS}::test_defaults_touch_nothing_and_are_sparks",
+    ),
+    # --- branches that are to be published ---
+    Mutation(
+        "branches",
+        "main is rewritten while a branch is to be published",
+        "compactor/runs/turns.py",
+        "theirs = locked(table.name, self.locks) or unpublished_first(table, self.clock())",
+        "theirs = locked(table.name, self.locks)",
+        "tests/unit/runs/test_turns.py::test_main_is_left_alone_until_a_branch_is_published",
+    ),
+    Mutation(
+        "branches",
+        "a rewrite is committed although a branch was made while it was under way",
+        "compactor/runs/commit_groups.py",
+        "        self._tools.check_turn(head.table)\n",
+        "",
+        "tests/integration/test_unpublished.py::test_a_rewrite_is_committed_after_the_branch_that_was_made_meanwhile",
+    ),
+    Mutation(
+        "branches",
+        "a branch that is written every day stops all rewrites of main for ever",
+        "compactor/planning/unpublished.py",
+        "until = min(_at(own[0]) + ABANDONED, _at(own[-1]) + LONGEST)",
+        "until = _at(own[0]) + ABANDONED",
+        f"{_UNPUBLISHED}::test_a_branch_that_is_kept_for_another_purpose_counts_for_a_limited_time",
+    ),
+    Mutation(
+        "branches",
+        "a branch that main has left behind stops rewrites of main",
+        "compactor/planning/unpublished.py",
+        "return None  # it left main before",
+        "return found  # it left main before",
+        f"{_UNPUBLISHED}::test_a_branch_cannot_be_published_any_more_once_main_has_moved",
     ),
 )

@@ -66,6 +66,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "17",
+        "a commit that is rolled back together with the one before it is taken for the newest",
+        "compactor/planning/rollbacks.py",
+        "if each.parent_snapshot_id in before:",
+        "if each.parent_snapshot_id in [*before][:1]:",
+        f"{_ROLLBACKS}::test_parts_of_a_run_are_rolled_back_together",
+    ),
+    Mutation(
+        "17",
         "a commit that is rolled back for a writer costs the whole rewrite",
         "compactor/runs/rollback_watch.py",
         "return fate is Fate.ROLLED_BACK",

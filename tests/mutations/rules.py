@@ -162,4 +162,10 @@ RULES: Final = (
         "Flink and Kafka Connect walk back from the current snapshot to find their own keys: a `replace` in between is "
         "fine, expiring snapshots is not.",
     ),
+    Rule(
+        "branches",
+        "Branches that are to be published",
+        "Main does not move while a branch goes on from it or an overwrite is staged on it: neither could be published "
+        "any more. A branch that is kept for another purpose counts for a limited time.",
+    ),
 )

@@ -14,6 +14,9 @@ from enum import Enum
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+from pyiceberg.io import load_file_io
 
 from compactor.iceberg.other_compactors import POLARIS_ROLLBACK
 from streaming.demo.local_process import free_port
@@ -45,6 +48,7 @@ class OnV3(Enum):
 class FaultyCatalog:
     """The proxy's address and its switches. `commits` counts commits that the catalog has accepted.
 
+    `files`: properties of the store where the tables' metadata is; none for a local folder.
     `defaults`: put into its configuration; `keys_for`: how long it says that it knows idempotency keys; `keys`: those
     that commits brought; `prefix`: of its paths, which `upstream` does not have.
     """
@@ -55,6 +59,7 @@ class FaultyCatalog:
     honours_rollback: bool = False
     on_v3: OnV3 = OnV3.REFUSES_THE_WRITER
     prefix: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
     fault: Fault | None = None
     status: int = 500
     before_commit: Callable[[], None] | None = None
@@ -165,7 +170,10 @@ def _error(status: int, message: str = "as the test says") -> _Answer:
 
 
 def _rolled_back(catalog: FaultyCatalog, path: str, body: bytes, headers: Mapping[str, str]) -> _Answer | None:
-    """Polaris: when only snapshots that allow it stand between the writer's base and the head, they are removed."""
+    """Polaris: when only snapshots that allow it stand between the writer's base and the head, they are removed.
+
+    The table's last sequence number is set back to the base's: the writer's snapshot has the next one.
+    """
     requirements = json.loads(body).get("requirements", [])
     expected = next((each for each in requirements if each["type"] == "assert-ref-snapshot-id"), None)
     if expected is None or expected.get("snapshot-id") is None:
@@ -194,8 +202,22 @@ def _rolled_back(catalog: FaultyCatalog, path: str, body: bytes, headers: Mappin
         catalog.rolled_back += int(done)
     if not done:
         return None
+    if metadata["format-version"] > 1:
+        _set_back(catalog, path)
     catalog.half_way()
     return _send(catalog, "POST", path, body, headers)
+
+
+def _set_back(catalog: FaultyCatalog, path: str) -> None:
+    """Change the metadata file: no REST request sets a sequence number back, and Polaris does it within its server."""
+    table: dict[str, Any] = json.loads(_send(catalog, "GET", path, None).body)
+    location, metadata = table["metadata-location"], table["metadata"]
+    metadata["last-sequence-number"] = max(each["sequence-number"] for each in metadata["snapshots"])
+    if location.startswith("file:"):
+        file = Path(urlsplit(location).path)
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop compares what it reads with it
+    with load_file_io(dict(catalog.files), location).new_output(location).create(overwrite=True) as stream:
+        stream.write(json.dumps(metadata).encode())
 
 
 def _in_between(metadata: dict[str, Any], base: int, head: int) -> list[int] | None:

@@ -89,6 +89,7 @@ def staged(folder: Path, seed: int) -> Iterator[tuple[Stage, Prometheus]]:
     try:
         with in_front_of(scene.catalog_uri, "") as rollback, prometheus(folder, f"127.0.0.1:{port}", SCRAPE) as rules:
             rollback.honours_rollback, rollback.on_v3 = True, OnV3.KEEPS  # `auto` does not ask Polaris on V3
+            rollback.files = scene.store.properties
             lake = writers_lake(scene, rollback)
             try:
                 yield Stage(scene, [kind(scene.site, lake, seed) for kind in WRITERS], rollback), rules

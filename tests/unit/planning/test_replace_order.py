@@ -10,18 +10,22 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 from compactor.planning.replace_order import Tail, tail_of
 
 
-def snapshot(kind: str, at: float) -> Snapshot:
+def snapshot(kind: str, number: int) -> Snapshot:
     touched = {"files": {"deleted-data-files": "4"}, "deletes": {"removed-delete-files": "2"}}.get(kind, {})
     operation = Operation.APPEND if kind == "append" else Operation.REPLACE
     return Snapshot(
-        snapshot_id=1, timestamp_ms=int(at * 1000), manifest_list="x", summary=Summary(operation, **touched)
+        snapshot_id=number + 1,
+        parent_snapshot_id=number or None,
+        timestamp_ms=10_000 * number,
+        manifest_list="x",
+        summary=Summary(operation, **touched),
     )
 
 
-def tail(*kinds: str) -> Tail:
-    """Of a history in the order of its commits, ten seconds apart."""
-    snapshots = [snapshot(kind, 10.0 * number) for number, kind in enumerate(kinds)]
-    return tail_of(reversed(snapshots))
+def tail(*kinds: str, listed: int | None = None) -> Tail:
+    """Of a history in the order of its commits, ten seconds apart. `listed`: the newest so many; None: all."""
+    snapshots = [snapshot(kind, number) for number, kind in enumerate(kinds)]
+    return tail_of(snapshots[::-1][:listed])
 
 
 def test_the_tail_ends_at_the_last_commit_of_another_kind() -> None:
@@ -58,3 +62,24 @@ def test_a_limit_has_no_time(kinds: tuple[str, ...], left: int) -> None:
     assert end.commits_left(None) is None
     wait = end.wait_seconds(manifests=False, most=2, seconds=0, now=1e9)
     assert wait == (0 if left else math.inf)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "listed", "left"),
+    [
+        (("append", "files"), 1, 0),  # Nessie lists the newest alone, and so does a table after `retain_last` 1
+        (("append", "files", "files"), 2, 0),
+        (("append", "files"), 2, 1),
+        (("files",), 1, 1),  # the table's first snapshot: none came before
+        (("files", "append"), 1, 2),  # a writer's commit ends the wait, whatever came before
+        (("files", "append", "files"), 2, 1),
+    ],
+)
+def test_replaces_that_the_table_does_not_list_may_be_as_many_as_the_limit(
+    kinds: tuple[str, ...], listed: int, left: int
+) -> None:
+    end = tail(*kinds, listed=listed)
+    assert end.commits_left(2) == left
+    assert end.wait_seconds(manifests=False, most=2, seconds=0, now=1e9) == (0 if left else math.inf)
+    assert end.commits_left(None) is None
+    assert end.wait_seconds(manifests=False, most=None, seconds=0, now=1e9) == 0

@@ -13,7 +13,7 @@ from compactor.iceberg.other_compactors import RUN_ID
 from compactor.planning.commit_timing import ENDED
 from compactor.planning.rollbacks import OFTEN, Fate, fate_of, watch_seconds
 
-OURS, PARENT = 7, 3
+OURS, PARENT, FIRST_PART = 7, 3, 6
 
 
 def branch(*ids: int, shown: int | None = None) -> list[Snapshot]:
@@ -48,22 +48,43 @@ def branch(*ids: int, shown: int | None = None) -> list[Snapshot]:
     ],
 )
 def test_a_commit_is_rolled_back_where_another_has_taken_its_place(history: Sequence[Snapshot], fate: Fate) -> None:
-    assert fate_of(history, OURS, PARENT) is fate
+    assert fate_of(history, OURS, (PARENT,)) is fate
+
+
+@pytest.mark.parametrize(
+    ("history", "fate"),
+    [
+        (branch(1, PARENT, FIRST_PART, OURS), Fate.NEWEST),
+        (branch(1, PARENT, FIRST_PART, OURS, 8), Fate.STAYS),
+        (branch(1, PARENT, FIRST_PART, 8), Fate.ROLLED_BACK),
+        (branch(1, PARENT, 8, 9), Fate.ROLLED_BACK),  # a writer that had begun before the first part: both are gone
+        (branch(1, PARENT, 8, 9, shown=2), Fate.ROLLED_BACK),
+        (branch(1, PARENT, FIRST_PART), Fate.NEWEST),  # older metadata
+        (branch(1, PARENT, FIRST_PART, shown=1), Fate.NEWEST),
+        (branch(1, PARENT), Fate.NEWEST),
+    ],
+)
+def test_parts_of_a_run_are_rolled_back_together(history: Sequence[Snapshot], fate: Fate) -> None:
+    assert fate_of(history, OURS, (FIRST_PART, PARENT)) is fate
 
 
 @given(
     before=st.integers(0, 3),
+    parts=st.integers(0, 2),
+    left=st.integers(0, 2),
     after=st.integers(0, 3),
     landed=st.booleans(),
     shown=st.integers(0, 8),
     stale=st.booleans(),
 )
 def test_no_commit_that_is_in_the_branch_is_taken_for_rolled_back(
-    before: int, after: int, landed: bool, shown: int, stale: bool
+    before: int, parts: int, left: int, after: int, landed: bool, shown: int, stale: bool
 ) -> None:
-    older = [*range(100, 100 + before), PARENT]
-    ids = older if stale else [*older, *([OURS] if landed else []), *range(200, 200 + after)]
-    fate = fate_of(branch(*ids, shown=shown), OURS, PARENT)
+    """`parts`: of the run before this one, of which so many are `left`."""
+    first = [PARENT, *range(150, 150 + parts)]
+    line = [*range(100, 100 + before), *(first if landed else first[: 1 + left])]
+    ids = line if stale else [*line, *([OURS] if landed else []), *range(200, 200 + after)]
+    fate = fate_of(branch(*ids, shown=shown), OURS, first[::-1])
     whole = shown >= after + landed
     if landed or stale or not after:
         assert fate is not Fate.ROLLED_BACK

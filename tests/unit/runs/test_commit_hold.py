@@ -12,6 +12,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from compactor.errors import LaterError, RetryError
 from compactor.planning.commit_timing import MOMENT
+from compactor.reasons import Reason
 from compactor.runs.commit_hold import LOCKED_SECONDS, SLOW_SECONDS, CommitHold, Held
 
 NOW = 1_700_000_000.0
@@ -54,7 +55,7 @@ class Waiting:
     def hold(self) -> CommitHold:
         return CommitHold(
             look=self._look,
-            locked=lambda: self.locked,
+            theirs=lambda: LaterError("another's turn", reason=Reason.FLINK_LOCK) if self.locked else None,
             stopped=self._stopped,
             moved=self._moved,
             waits=self.told.append,
@@ -220,6 +221,7 @@ def test_older_metadata_is_no_commit() -> None:
 @pytest.mark.parametrize("set_back_after", [10**9, 3])
 def test_a_lock_is_waited_for_as_long_as_is_said(set_back_after: int) -> None:
     waiting = Waiting(set_back_after, locked=True)
-    with pytest.raises(LaterError):
-        waiting.hold.until_unlocked()
+    with pytest.raises(LaterError, match="another's turn") as error:
+        waiting.hold.until_our_turn()
+    assert error.value.reason is Reason.FLINK_LOCK
     assert waiting.steady == 5.0 + LOCKED_SECONDS

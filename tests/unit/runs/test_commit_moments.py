@@ -77,7 +77,7 @@ class Race:
 
         hold = CommitHold(
             look=look,
-            locked=lambda: False,
+            theirs=lambda: None,
             stopped=stopped,
             moved=lambda: None,
             waits=lambda _seconds: None,

@@ -233,10 +233,16 @@ def test_a_table_that_is_left_to_another_compactor_is_looked_at_again(bench: Ben
 
 
 @pytest.mark.parametrize(
-    ("reason", "age"), [(Reason.REPLACES_IN_A_ROW, 0.0), (Reason.OTHER_COMPACTOR, 0.0), (Reason.FLINK_LOCK, 60.0)]
+    ("reason", "age"),
+    [
+        (Reason.REPLACES_IN_A_ROW, 0.0),
+        (Reason.OTHER_COMPACTOR, 0.0),
+        (Reason.FLINK_LOCK, 60.0),
+        (Reason.UNPUBLISHED, 60.0),
+    ],
 )
 def test_nobody_is_late_while_a_table_is_left_to_others_on_purpose(bench: Bench, reason: Reason, age: float) -> None:
-    """A lock may have been left behind by a job that is gone: that is no purpose."""
+    """A lock or a branch may have been left behind by a job that is gone: that is no purpose."""
     bench.put(debt("a", since=40))
     bench.called(1)
     bench.end("a", LaterError("another writer first", reason=reason))

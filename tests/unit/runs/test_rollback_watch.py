@@ -51,7 +51,7 @@ class Watched:
             clock=lambda: self.day,
             ticks=lambda: self.steady,
         )
-        return watch.rolled_back(OURS, PARENT, most_seconds)
+        return watch.rolled_back(OURS, (PARENT,), most_seconds)
 
     def builds_on(self) -> None:
         self.history.insert(0, snapshot(OTHER, OURS, self.day))
