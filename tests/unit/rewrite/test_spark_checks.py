@@ -24,10 +24,12 @@ from pyiceberg.types import (
     TimestampType,
 )
 
+from compactor.errors import GiveUpError
 from compactor.iceberg.tables import TableView
 from compactor.planning.spark_misreads import misread
 from compactor.reasons import Refusal
-from compactor.rewrite.tasks.spark_checks import misread_footers
+from compactor.rewrite.parquet import footer as parquet_footer
+from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.storage.opening import byte_store_for
 from compactor.table_names import TableName
 from tests.unit.rewrite.live_file import KEY, live
@@ -107,7 +109,9 @@ def test_row_ids_in_orc(written: str, first_row_id: int | None, file_format: str
     assert reason(misread(table, KEY, [live(), file])) == expected
 
 
-def units(folder: Path, schema: Schema, columns: dict[str, tuple[pa.DataType, int | None]], **more: Any) -> str | None:
+def units(
+    folder: Path, schema: Schema, columns: dict[str, tuple[pa.DataType, int | None]], mapping: str | None = None
+) -> str | None:
     arrow = pa.schema(
         [
             pa.field(name, kind, metadata=None if field_id is None else {"PARQUET:field_id": str(field_id)})
@@ -116,8 +120,8 @@ def units(folder: Path, schema: Schema, columns: dict[str, tuple[pa.DataType, in
     )
     path = folder / "file.parquet"
     pq.write_table(pa.table([pa.nulls(1, kind) for kind, _ in columns.values()], schema=arrow), path)
-    file = live(path.as_uri(), path.stat().st_size, **more)
-    return reason(misread_footers(byte_store_for(path.as_uri(), {}), schema, [file], None))
+    file = live(path.as_uri(), path.stat().st_size)
+    return reason(misread_files(byte_store_for(path.as_uri(), {}), schema, [file], mapping))
 
 
 @pytest.mark.parametrize("field_id", [2, None])
@@ -140,7 +144,8 @@ def test_timestamps_of_another_unit(
 def test_units_of_columns_that_are_not_the_tables_do_not_matter(tmp_path: Path) -> None:
     gone = {"id": (pa.int64(), 1), "gone": (pa.timestamp("ns"), 9)}
     assert units(tmp_path, MICROSECONDS, gone) is None
-    assert units(tmp_path, BOTH, {"any": (pa.timestamp("ns"), None), "other": (pa.timestamp("us"), None)}) is None
+    unnamed = {"any": (pa.timestamp("ns"), None), "other": (pa.timestamp("us"), None)}
+    assert units(tmp_path, BOTH, unnamed, BOTH.name_mapping.model_dump_json()) is None
     assert units(tmp_path, BOTH, {"ts": (pa.timestamp("ns"), 1)}) == "timestamp_unit"
     no_timestamps = Schema(NestedField(1, "id", LongType()))
     assert units(tmp_path, no_timestamps, {"id": (pa.timestamp("ns"), 1)}) is None
@@ -175,9 +180,9 @@ def test_milliseconds_that_may_overflow(
     pq.write_table(rows, path, write_statistics=statistics, version=version)
     file = live(path.as_uri(), path.stat().st_size)
     store = byte_store_for(path.as_uri(), {})
-    assert reason(misread_footers(store, MICROSECONDS, [file], None)) == expected
+    assert reason(misread_files(store, MICROSECONDS, [file], None)) == expected
     other = Schema(NestedField(1, "id", LongType()), NestedField(3, "ts", TimestampType()))
-    assert field_id is None or misread_footers(store, other, [file], None) is None
+    assert field_id is None or misread_files(store, other, [file], None) is None
 
 
 STRUCT = StructType(NestedField(4, "z", LongType()))
@@ -214,7 +219,7 @@ def test_a_struct_without_any_column_of_the_table(
     pq.write_table(table, path, store_schema=False)
     file = live(path.as_uri(), path.stat().st_size)
     mapping = schema.name_mapping.model_dump_json()
-    assert reason(misread_footers(byte_store_for(path.as_uri(), {}), schema, [file], mapping)) == expected
+    assert reason(misread_files(byte_store_for(path.as_uri(), {}), schema, [file], mapping)) == expected
 
 
 def test_a_struct_that_a_file_lacks_is_no_struct_without_columns(tmp_path: Path) -> None:
@@ -222,12 +227,21 @@ def test_a_struct_that_a_file_lacks_is_no_struct_without_columns(tmp_path: Path)
     path = tmp_path / "file.parquet"
     pq.write_table(pa.table([[1]], schema=pa.schema([numbered("id", pa.int64(), 1)])), path)
     file = live(path.as_uri(), path.stat().st_size)
-    assert misread_footers(byte_store_for(path.as_uri(), {}), schema, [file], None) is None
+    assert misread_files(byte_store_for(path.as_uri(), {}), schema, [file], None) is None
 
 
-def test_files_whose_footers_cannot_be_read_are_left_to_spark(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_judged_is_not_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.parquet"
     path.write_bytes(b"no Parquet at all")
     store = byte_store_for(path.as_uri(), {})
-    assert misread_footers(store, MICROSECONDS, [live(path.as_uri(), 17)], None) is None
-    assert misread_footers(store, MICROSECONDS, [live("file:///nowhere", 17, file_format="orc")], None) is None
+    for file_format in ("parquet", "avro", "orc"):
+        with pytest.raises(GiveUpError) as damaged:
+            misread_files(store, MICROSECONDS, [live(path.as_uri(), 17, file_format=file_format)], None)
+        assert str(damaged.value.reason).startswith("unreadable")
+    unknown = misread_files(store, MICROSECONDS, [live(path.as_uri(), 17, file_format="lance")], None)
+    assert reason(unknown) == "file_format"
+    pq.write_table(pa.table([[1]], schema=pa.schema([numbered("id", pa.int64(), 1)])), path)
+    monkeypatch.setattr(parquet_footer, "MAX_FOOTER_BYTES", 10)
+    with pytest.raises(GiveUpError) as large:
+        misread_files(store, MICROSECONDS, [live(path.as_uri(), path.stat().st_size)], None)
+    assert large.value.reason == "footer_too_large"
