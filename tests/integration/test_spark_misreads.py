@@ -183,6 +183,58 @@ def test_files_without_field_ids_and_without_a_name_mapping(lake: Lake, table_na
     )
 
 
+def test_a_default_before_the_columns_of_a_struct(lake: Lake, table_name: str) -> None:
+    """Spark takes null structs for present ones, and lists of structs for lists of one."""
+    lake.sql(
+        f"CREATE TABLE lake.{table_name} (id int, s struct<p:int>, l array<struct<x:int>>) USING iceberg "
+        "TBLPROPERTIES ('format-version'='3')"
+    )
+    for _ in range(2):
+        lake.sql(
+            f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ cast(id as int), "
+            "if(id = 0, null, named_struct('p', 1)), "
+            "if(id = 0, array(named_struct('x', 1), named_struct('x', 2)), array()) FROM range(2)"
+        )
+    loaded = java_table(lake, table_name)
+    default, kind = lake.session._jvm.org.apache.iceberg.expressions.Expressions.lit(34), loaded.schema().findType("id")
+    added = loaded.updateSchema()
+    for parent in ("s", "l"):
+        added = added.addColumn(parent, "n", kind, "", default)
+    added.moveFirst("s.n").moveFirst("l.element.n").commit()
+    lake.sql(f"ALTER TABLE lake.{table_name} WRITE ORDERED BY id")
+    is_left_alone(lake, table_name, "nested_default")
+    rows = [
+        {"id": 0, "s": None, "l": [{"n": 34, "x": 1}, {"n": 34, "x": 2}]},
+        {"id": 1, "s": {"n": 34, "p": 1}, "l": []},
+    ]
+    lake.sql(f"ALTER TABLE lake.{table_name} WRITE UNORDERED")
+    assert {engine for engine, _ in engines(lake.compact(table_name, force=True))} == {"encode"}
+    assert [row for row in stored_rows(lake, table_name) if "34" not in row] == []
+    assert py_rows(lake, table_name) == sorted(map(repr, rows * 2))
+
+
+def test_a_default_behind_the_columns_of_a_struct(lake: Lake, table_name: str) -> None:
+    """What the error of the other order tells to do helps."""
+    lake.sql(
+        f"CREATE TABLE lake.{table_name} (id int, s struct<p:int>) USING iceberg TBLPROPERTIES ('format-version'='3')"
+    )
+    for _ in range(2):
+        lake.sql(
+            f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ cast(id as int), "
+            "if(id = 0, null, named_struct('p', 1)) FROM range(2)"
+        )
+    loaded = java_table(lake, table_name)
+    default, kind = lake.session._jvm.org.apache.iceberg.expressions.Expressions.lit(34), loaded.schema().findType("id")
+    loaded.updateSchema().addColumn("s", "n", kind, "", default).moveFirst("s.n").commit()
+    lake.sql(f"ALTER TABLE lake.{table_name} WRITE ORDERED BY id")
+    is_left_alone(lake, table_name, "nested_default")
+    lake.sql(f"ALTER TABLE lake.{table_name} ALTER COLUMN s.n AFTER p")
+    assert engines(lake.compact(table_name, force=True)) == {("spark", "sorted")}
+    assert py_rows(lake, table_name) == sorted(
+        [repr({"id": 0, "s": None}), repr({"id": 1, "s": {"p": 1, "n": 34}})] * 2
+    )
+
+
 def test_row_ids_in_orc(lake: Lake, table_name: str) -> None:
     lake.sql(
         f"CREATE TABLE lake.{table_name} (id int) USING iceberg "

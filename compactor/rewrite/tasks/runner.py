@@ -301,8 +301,9 @@ class OutputTaskRunner:
         """
         table = self._plan.table
         store = byte_store_for(files[0].entry.path, storage_of(table), vended_of(table.io))
+        schemas = (table.metadata.schema(), *table.metadata.schemas)
         mapping = table.properties.get(NAME_MAPPING)
-        found = misread(table, key, files) or misread_files(store, table.metadata.schema(), files, mapping)
+        found = misread(table, key, files) or misread_files(store, schemas, files, mapping)
         if found is not None:
             raise GiveUpError(
                 f"a file group of {table.name} is not rewritten, because Spark would change rows: {found.sentence}",

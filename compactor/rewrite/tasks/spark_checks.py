@@ -47,7 +47,7 @@ _TIMESTAMPS: Final = (types.TimestampType, types.TimestamptzType, *_NANOSECONDS)
 
 def misread_files(
     store: ByteStore,
-    schema: Schema,
+    schemas: Sequence[Schema],
     files: Sequence[LiveFile],
     name_mapping_json: str | None,
 ) -> Refusal | None:
@@ -57,11 +57,11 @@ def misread_files(
     `spark_columns` finds. Of the others: no field ids, if the table has no name mapping, since Spark then takes columns
     by the table's present names. Of equality deletes: a column that is compared and not there.
 
-    Encrypted files are skipped: only Iceberg can read them.
+    Only Iceberg can read encrypted files. They are taken for files with the columns of any of the table's schemas.
 
     Args:
         store: The files' store.
-        schema: The table's schema.
+        schemas: The table's, the current one first.
         files: Data files of any format, with their deletes.
         name_mapping_json: The table's `schema.name-mapping.default`, for files without field ids.
 
@@ -70,13 +70,13 @@ def misread_files(
         RetryError: the store does not answer.
     """
     mapping = None if name_mapping_json is None else list(parse_mapping_from_json(name_mapping_json))
-    columns, fields = ColumnChecks(schema, mapping), index_by_id(schema)
+    columns, fields = ColumnChecks(schemas[0], mapping), index_by_id(schemas[0])
 
     def of_data(entry: FileEntry) -> Refusal | None:
         if entry.file_format == "parquet":
             footer = None if entry.encrypted else _footer(store, entry)
             if footer is None:
-                return None
+                return _if_encrypted(entry, columns, schemas)
             return _wrong_timestamps(entry.path, footer, fields) or columns.misread(entry.path, footer)
         return None if entry.encrypted or mapping is not None else _unidentified(store, entry)
 
@@ -104,6 +104,16 @@ def _footer(store: ByteStore, entry: FileEntry) -> Footer | None:
         if error.reason == Reason.ENCRYPTED:
             return None
         raise
+
+
+def _if_encrypted(entry: FileEntry, columns: ColumnChecks, schemas: Sequence[Schema]) -> Refusal | None:
+    """Why Spark would misread an encrypted file if it has the columns of an earlier schema."""
+    for schema in schemas:
+        location = f"{entry.path} (encrypted; perhaps written with schema {schema.schema_id})"
+        found = columns.misread_if_written_with(location, schema)
+        if found is not None:
+            return found
+    return None
 
 
 def _unidentified(store: ByteStore, entry: FileEntry) -> Refusal | None:

@@ -1,20 +1,22 @@
 """Find columns of a Parquet file that Iceberg's Spark reader takes for others, or for null. Pure.
 
 Spark matches columns by field id. A file without ids gets them from the table's name mapping; without a mapping, Spark
-takes columns by their order. Each case was seen with Iceberg 1.11, or follows from its code (`ReadConf`).
+takes columns by their order. Whether a struct or list is null, it learns from the first column below it. Each case was
+seen with Iceberg 1.11, or follows from its code (`ReadConf`, `ParquetValueReaders`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 from pyiceberg.schema import Schema, index_by_id
 from pyiceberg.table.name_mapping import MappedField
-from pyiceberg.types import StructType
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.parquet.footer import Footer, SchemaField
@@ -59,11 +61,10 @@ class ColumnChecks:
         self._mapping = mapping
         fields = index_by_id(schema)
         self._ids = frozenset((*fields, *LINEAGE_IDS))
-        self._leaves = {
-            field_id: _leaves(field.field_type)
-            for field_id, field in fields.items()
-            if isinstance(field.field_type, StructType)
+        self._structs = {
+            field_id: field.field_type for field_id, field in fields.items() if isinstance(field.field_type, StructType)
         }
+        self._leaves = {field_id: _leaves(struct) for field_id, struct in self._structs.items()}
 
     def misread(self, location: str, footer: Footer) -> Refusal | None:
         """Why Spark would misread columns of a file; None if it would not."""
@@ -81,6 +82,10 @@ class ColumnChecks:
             return Refusal(Reason.NOT_SUPPORTED_BY_ARROW, f"columns of {location} have no field ids: {error}")
         return self._same_ids(location, columns) or self._structs_misread(location, columns)
 
+    def misread_if_written_with(self, location: str, schema: Schema) -> Refusal | None:
+        """Why Spark would misread a file that Iceberg wrote with an earlier schema; None if it would not."""
+        return self._structs_misread(location, _Column(None, tuple(map(_of_field, schema.fields))))
+
     def _same_ids(self, location: str, columns: _Column) -> Refusal | None:
         """Refuse columns of one struct with the same field id."""
         for group in columns.groups():
@@ -94,16 +99,25 @@ class ColumnChecks:
         return None
 
     def _structs_misread(self, location: str, columns: _Column) -> Refusal | None:
-        """Refuse structs that Spark takes for null."""
+        """Refuse structs that Spark takes for null, or for present where they are null."""
         for group in columns.groups():
-            if group.field_id not in self._leaves:
+            if group.field_id is None or group.field_id not in self._structs:
                 continue
+            struct, below = self._structs[group.field_id], frozenset(group.ids())
             name = self._schema.find_column_name(group.field_id)
-            if self._leaves[group.field_id].isdisjoint(group.ids()):
+            if not below & self._leaves[group.field_id]:
                 return Refusal(
                     Reason.STRUCT_FIELDS_REPLACED,
                     f"{location} has struct {name}, but none of its columns in the table: Spark reads it as null, and "
                     "a list of such structs as empty",
+                )
+            default = _default_before(struct, below)
+            if default is not None:
+                return Refusal(
+                    Reason.NESTED_DEFAULT,
+                    f"{location} lacks column {name}.{default}, which has a default and stands before the columns of "
+                    "the struct that the file has: Spark takes null structs for present ones, and lists of structs for "
+                    f"lists of one; move column {default} behind them",
                 )
         return None
 
@@ -133,6 +147,28 @@ class ColumnChecks:
 
 def _leaves(struct: StructType) -> frozenset[int]:
     return frozenset(below for below, each in index_by_id(struct).items() if each.field_type.is_primitive)
+
+
+def _default_before(struct: StructType, below: AbstractSet[int]) -> str | None:
+    """The name of a field with a default that stands before the first field of a struct that a file has."""
+    for field in struct.fields:
+        if field.field_id in below:
+            return None
+        if field.initial_default is not None:
+            return field.name
+    return None
+
+
+def _of_field(field: NestedField) -> _Column:
+    return _Column(field.field_id, tuple(map(_of_field, _children(field.field_type))))
+
+
+def _children(kind: IcebergType) -> Sequence[NestedField]:
+    if isinstance(kind, StructType):
+        return kind.fields
+    if isinstance(kind, ListType):
+        return (kind.element_field,)
+    return (kind.key_field, kind.value_field) if isinstance(kind, MapType) else ()
 
 
 # --- a file -----------------------------------------------------------------------------------------------------------

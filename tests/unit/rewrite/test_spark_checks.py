@@ -121,7 +121,7 @@ def units(
     path = folder / "file.parquet"
     pq.write_table(pa.table([pa.nulls(1, kind) for kind, _ in columns.values()], schema=arrow), path)
     file = live(path.as_uri(), path.stat().st_size)
-    return reason(misread_files(byte_store_for(path.as_uri(), {}), schema, [file], mapping))
+    return reason(misread_files(byte_store_for(path.as_uri(), {}), [schema], [file], mapping))
 
 
 @pytest.mark.parametrize("field_id", [2, None])
@@ -180,13 +180,13 @@ def test_milliseconds_that_may_overflow(
     pq.write_table(rows, path, write_statistics=statistics, version=version)
     file = live(path.as_uri(), path.stat().st_size)
     store = byte_store_for(path.as_uri(), {})
-    assert reason(misread_files(store, MICROSECONDS, [file], None)) == expected
+    assert reason(misread_files(store, [MICROSECONDS], [file], None)) == expected
     other = Schema(NestedField(1, "id", LongType()), NestedField(3, "ts", TimestampType()))
-    assert field_id is None or misread_files(store, other, [file], None) is None
+    assert field_id is None or misread_files(store, [other], [file], None) is None
 
 
-STRUCT = StructType(NestedField(4, "z", LongType()))
-NESTED = StructType(NestedField(3, "other", LongType()), NestedField(2, "s", STRUCT))
+INNER = StructType(NestedField(4, "z", LongType()))
+NESTED = StructType(NestedField(3, "other", LongType()), NestedField(2, "s", INNER))
 
 
 @pytest.mark.parametrize("by_name", [False, True])
@@ -194,12 +194,12 @@ NESTED = StructType(NestedField(3, "other", LongType()), NestedField(2, "s", STR
 @pytest.mark.parametrize(
     ("kind", "around"),
     [
-        (STRUCT, lambda struct: struct),
+        (INNER, lambda struct: struct),
         (NESTED, lambda struct: pa.struct([numbered("other", pa.int64(), 3), numbered("s", struct, 2)])),
-        (ListType(2, STRUCT), lambda struct: pa.list_(numbered("element", struct, 2))),
-        (MapType(3, LongType(), 2, STRUCT), map_to),
+        (ListType(2, INNER), lambda struct: pa.list_(numbered("element", struct, 2))),
+        (MapType(3, LongType(), 2, INNER), map_to),
         (
-            ListType(6, MapType(3, LongType(), 2, STRUCT)),
+            ListType(6, MapType(3, LongType(), 2, INNER)),
             lambda struct: pa.list_(numbered("element", map_to(struct), 6)),
         ),
     ],
@@ -219,15 +219,15 @@ def test_a_struct_without_any_column_of_the_table(
     pq.write_table(table, path, store_schema=False)
     file = live(path.as_uri(), path.stat().st_size)
     mapping = schema.name_mapping.model_dump_json()
-    assert reason(misread_files(byte_store_for(path.as_uri(), {}), schema, [file], mapping)) == expected
+    assert reason(misread_files(byte_store_for(path.as_uri(), {}), [schema], [file], mapping)) == expected
 
 
 def test_a_struct_that_a_file_lacks_is_no_struct_without_columns(tmp_path: Path) -> None:
-    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "c", STRUCT))
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "c", INNER))
     path = tmp_path / "file.parquet"
     pq.write_table(pa.table([[1]], schema=pa.schema([numbered("id", pa.int64(), 1)])), path)
     file = live(path.as_uri(), path.stat().st_size)
-    assert misread_files(byte_store_for(path.as_uri(), {}), schema, [file], None) is None
+    assert misread_files(byte_store_for(path.as_uri(), {}), [schema], [file], None) is None
 
 
 def test_a_file_that_cannot_be_judged_is_not_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,12 +236,12 @@ def test_a_file_that_cannot_be_judged_is_not_left_to_spark(tmp_path: Path, monke
     store = byte_store_for(path.as_uri(), {})
     for file_format in ("parquet", "avro", "orc"):
         with pytest.raises(GiveUpError) as damaged:
-            misread_files(store, MICROSECONDS, [live(path.as_uri(), 17, file_format=file_format)], None)
+            misread_files(store, [MICROSECONDS], [live(path.as_uri(), 17, file_format=file_format)], None)
         assert str(damaged.value.reason).startswith("unreadable")
-    unknown = misread_files(store, MICROSECONDS, [live(path.as_uri(), 17, file_format="lance")], None)
+    unknown = misread_files(store, [MICROSECONDS], [live(path.as_uri(), 17, file_format="lance")], None)
     assert reason(unknown) == "file_format"
     pq.write_table(pa.table([[1]], schema=pa.schema([numbered("id", pa.int64(), 1)])), path)
     monkeypatch.setattr(parquet_footer, "MAX_FOOTER_BYTES", 10)
     with pytest.raises(GiveUpError) as large:
-        misread_files(store, MICROSECONDS, [live(path.as_uri(), path.stat().st_size)], None)
+        misread_files(store, [MICROSECONDS], [live(path.as_uri(), path.stat().st_size)], None)
     assert large.value.reason == "footer_too_large"

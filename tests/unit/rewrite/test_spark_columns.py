@@ -13,8 +13,11 @@ import pytest
 from pyarrow import orc
 from pyiceberg.schema import Schema
 from pyiceberg.types import (
+    IcebergType,
+    IntegerType,
     ListType,
     LongType,
+    MapType,
     NestedField,
     StringType,
     StructType,
@@ -39,13 +42,17 @@ IDS = {"a": 5, "s": 2, "b": 1, "x": 3, "y": 4}
 NO_IDS = dict.fromkeys(IDS)
 
 
-def reason(files: Sequence[LiveFile], schema: Schema = TABLE, mapping: str | None = None) -> str | None:
-    found = refusal(files, schema, mapping)
+def reason(
+    files: Sequence[LiveFile], schema: Schema = TABLE, mapping: str | None = None, earlier: Sequence[Schema] = ()
+) -> str | None:
+    found = refusal(files, schema, mapping, earlier)
     return None if found is None else found.reason
 
 
-def refusal(files: Sequence[LiveFile], schema: Schema = TABLE, mapping: str | None = None) -> Refusal | None:
-    return misread_files(byte_store_for("/", {}), schema, files, mapping)
+def refusal(
+    files: Sequence[LiveFile], schema: Schema = TABLE, mapping: str | None = None, earlier: Sequence[Schema] = ()
+) -> Refusal | None:
+    return misread_files(byte_store_for("/", {}), [schema, *earlier], files, mapping)
 
 
 def file_of(path: Path, fields: Sequence[pa.Field], **more: Any) -> LiveFile:
@@ -211,3 +218,79 @@ def test_equality_deletes_need_the_ids_of_their_columns(
 
 def with_deletes(file: LiveFile, *deletes: FileEntry) -> LiveFile:
     return file._replace(deletes=deletes)
+
+
+# --- defaults in structs ----------------------------------------------------------------------------------------------
+
+P = NestedField(6, "p", LongType())
+N = NestedField(7, "n", IntegerType(), initial_default=34)
+PLAIN = NestedField(8, "o", IntegerType())
+PLACES: dict[str, Any] = {
+    "struct": (lambda struct: struct, lambda arrow: arrow),
+    "list": (lambda struct: ListType(20, struct), lambda arrow: pa.list_(column("element", arrow, 20))),
+    "map": (
+        lambda struct: MapType(21, LongType(), 22, struct),
+        lambda arrow: pa.map_(column("key", pa.int64(), 21, nullable=False), column("value", arrow, 22)),
+    ),
+    "nested": (
+        lambda struct: StructType(NestedField(23, "inner", struct)),
+        lambda arrow: pa.struct([column("inner", arrow, 23)]),
+    ),
+}
+ORDERS: dict[str, tuple[tuple[NestedField, ...], str | None]] = {
+    "first": ((N, P), "nested_default"),
+    "after one without a default": ((PLAIN, N, P), "nested_default"),
+    "behind": ((P, N), None),
+    "no default": ((PLAIN, P), None),
+}
+
+
+def default_table(place: str, fields: Sequence[NestedField], *, required: bool = False) -> Schema:
+    around, _ = PLACES[place]
+    kind: IcebergType = around(StructType(*fields))
+    return Schema(NestedField(1, "id", LongType()), NestedField(10, "c", kind, required=required))
+
+
+def default_file(path: Path, place: str, *fields: pa.Field) -> LiveFile:
+    _, around = PLACES[place]
+    return file_of(path, [column("id", pa.int64(), 1), column("c", around(pa.struct(fields)), 10)])
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("required", [False, True])
+def test_a_default_before_the_columns_of_a_struct(tmp_path: Path, place: str, order: str, required: bool) -> None:
+    """Spark asks the first column whether the struct, or the list of structs, is there: a default always is."""
+    fields, expected = ORDERS[order]
+    schema = default_table(place, fields, required=required)
+    old = default_file(tmp_path / "old.parquet", place, column("p", pa.int64(), 6))
+    assert reason([old], schema) == expected
+    new = default_file(tmp_path / "new.parquet", place, column("p", pa.int64(), 6), column("n", pa.int32(), 7))
+    assert reason([new], schema) is None
+
+
+def test_a_default_before_the_columns_of_a_struct_by_name(tmp_path: Path) -> None:
+    struct = pa.struct([column("p", pa.int64(), None)])
+    file = file_of(tmp_path / "a.parquet", [column("id", pa.int64(), None), column("c", struct, None)])
+    schema = default_table("struct", (N, P))
+    assert reason([file], schema, schema.name_mapping.model_dump_json()) == "nested_default"
+
+
+def test_defaults_outside_structs_are_read_right(tmp_path: Path) -> None:
+    schema = Schema(N, *default_table("struct", (P,)).fields)
+    assert reason([default_file(tmp_path / "a.parquet", "struct", column("p", pa.int64(), 6))], schema) is None
+    missing = file_of(tmp_path / "b.parquet", [column("id", pa.int64(), 1)])
+    assert reason([missing], default_table("struct", (N, P))) is None
+
+
+# --- encrypted files --------------------------------------------------------------------------------------------------
+
+
+def test_an_encrypted_file_may_have_the_columns_of_any_schema() -> None:
+    """Only Iceberg can read it, and it misreads structs all the same."""
+    file = live("/nowhere", encrypted=True)
+    old, current = default_table("list", (P,)), default_table("list", (N, P))
+    assert reason([file], current) is None
+    assert reason([file], current, earlier=[current, old]) == "nested_default"
+    assert reason([file], default_table("list", (PLAIN,)), earlier=[old]) == "struct_fields_replaced"
+    assert reason([file], old, earlier=[current]) is None
