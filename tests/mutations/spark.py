@@ -179,4 +179,12 @@ MUTATIONS: Final = (
         "if _is_repeated(element) and not children and not group.fields:",
         f"{_COLUMNS}::test_a_repeated_column_that_is_no_list",
     ),
+    Mutation(
+        "spark",
+        "Spark writes two columns with one name in Parquet into one",
+        "compactor/planning/spark_misreads.py",
+        "if count > 1), None)",
+        "if count > 2), None)",
+        f"{_CHECKS}::test_columns_whose_names_are_one_in_parquet",
+    ),
 )

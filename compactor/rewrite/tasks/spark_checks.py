@@ -22,7 +22,7 @@ from compactor.errors import GiveUpError
 from compactor.iceberg.manifest_entries import Content, FileEntry
 from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.reasons import Reason, Refusal
-from compactor.rewrite.parquet.footer import ChunkField, ColumnField, Footer, SchemaField, read_footer
+from compactor.rewrite.parquet.footer import ColumnField, Footer, SchemaField, read_footer
 from compactor.rewrite.parquet.thrift import BINARY, I32, I64, STRUCT, Struct
 from compactor.rewrite.reading.schema import RefusedError
 from compactor.rewrite.reading.source_columns import SET_A_MAPPING
@@ -162,24 +162,28 @@ def _other_unit(footer: Footer, columns: Mapping[int, NestedField]) -> str | Non
         expected = {isinstance(field.field_type, _NANOSECONDS) for field in _meant(element, columns)}
         if found is not None and expected and found not in expected:
             return _name(element)
+        meant = columns.get(element.get(SchemaField.FIELD_ID, I32))
+        if meant is not None and isinstance(meant.field_type, types.LongType) and _in_milliseconds(element):
+            return _name(element)  # Spark reads them as microseconds all the same
     return None
 
 
 def _overflowing(footer: Footer, columns: Mapping[int, NestedField]) -> str | None:
     """The name of a column with milliseconds that may be too many: its statistics say so, or say nothing."""
     leaves = [element for element in footer.schema if element.get(SchemaField.TYPE, I32) is not None]
-    for index, element in enumerate(leaves):
+    for element, leaf in zip(leaves, footer.leaves, strict=True):
         if _in_milliseconds(element) and _meant(element, columns):
             for group in footer.filled_row_groups:
-                if not _fits(group.chunks[index].tree.get(ChunkField.META_DATA, STRUCT)):
+                found = next((chunk for chunk in group.chunks if chunk.path == leaf.path), None)
+                if found is None or not _fits(found.metadata):
                     return _name(element)
     return None
 
 
-def _fits(chunk: Struct | None) -> bool:
+def _fits(chunk: Struct) -> bool:
     """Whether all milliseconds of a column chunk fit in a long as microseconds; False if that is unknown."""
-    statistics: Struct | None = None if chunk is None else chunk.get(ColumnField.STATISTICS, STRUCT)
-    if chunk is None or statistics is None:
+    statistics: Struct | None = chunk.get(ColumnField.STATISTICS, STRUCT)
+    if statistics is None:
         return False
     if statistics.get(_NULL_COUNT, I64) == chunk.get(ColumnField.NUM_VALUES, I64):
         return True  # there are no values

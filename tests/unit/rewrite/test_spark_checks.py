@@ -29,6 +29,8 @@ from compactor.iceberg.tables import TableView
 from compactor.planning.spark_misreads import misread
 from compactor.reasons import Refusal
 from compactor.rewrite.parquet import footer as parquet_footer
+from compactor.rewrite.parquet.footer import MAGIC, FileField, GroupField, read_footer
+from compactor.rewrite.parquet.thrift import LIST, STRUCT, ThriftList, encode_struct
 from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.storage.opening import byte_store_for
 from compactor.table_names import TableName
@@ -109,6 +111,18 @@ def test_row_ids_in_orc(written: str, first_row_id: int | None, file_format: str
     assert reason(misread(table, KEY, [live(), file])) == expected
 
 
+@pytest.mark.parametrize(("written", "expected"), [(None, "column_names_collide"), ("orc", None)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_columns_whose_names_are_one_in_parquet(nested: bool, written: str | None, expected: str | None) -> None:
+    """Spark would write the values of both into one column."""
+    fields = [NestedField(1, "a.b", LongType()), NestedField(2, "a_x2Eb", LongType())]
+    schema = Schema(NestedField(3, "m", MapType(4, LongType(), 5, StructType(*fields)))) if nested else Schema(*fields)
+    properties = {} if written is None else {"write.format.default": written}
+    metadata = new_table_metadata(schema, PartitionSpec(), UNSORTED_SORT_ORDER, "file:///table", properties)
+    table = TableView(TableName("lake", ("db",), "t"), metadata, "", Any)  # type: ignore[arg-type]
+    assert reason(misread(table, KEY, [live()])) == expected
+
+
 def units(
     folder: Path, schema: Schema, columns: dict[str, tuple[pa.DataType, int | None]], mapping: str | None = None
 ) -> str | None:
@@ -149,6 +163,7 @@ def test_units_of_columns_that_are_not_the_tables_do_not_matter(tmp_path: Path) 
     assert units(tmp_path, BOTH, {"ts": (pa.timestamp("ns"), 1)}) == "timestamp_unit"
     no_timestamps = Schema(NestedField(1, "id", LongType()))
     assert units(tmp_path, no_timestamps, {"id": (pa.timestamp("ns"), 1)}) is None
+    assert units(tmp_path, no_timestamps, {"id": (pa.timestamp("ms"), 1)}) == "timestamp_unit"
 
 
 @pytest.mark.parametrize(
@@ -183,6 +198,22 @@ def test_milliseconds_that_may_overflow(
     assert reason(misread_files(store, [MICROSECONDS], [file], None)) == expected
     other = Schema(NestedField(1, "id", LongType()), NestedField(3, "ts", TimestampType()))
     assert field_id is None or misread_files(store, [other], [file], None) is None
+
+
+def test_milliseconds_in_a_row_group_with_its_columns_in_another_order(tmp_path: Path) -> None:
+    """Spark finds chunks by their paths."""
+    path = tmp_path / "file.parquet"
+    schema = pa.schema([numbered("id", pa.int64(), 1), numbered("ts", pa.timestamp("ms"), 2)])
+    pq.write_table(pa.table([[1], pa.array([2**62], pa.timestamp("ms"))], schema=schema), path)
+    store = byte_store_for(path.as_uri(), {})
+    footer = read_footer(store, path.as_uri(), path.stat().st_size)
+    (group,) = footer.tree.elements(FileField.ROW_GROUPS, STRUCT)
+    chunks = group.elements(GroupField.COLUMNS, STRUCT)
+    turned = group.with_fields({GroupField.COLUMNS: (LIST, ThriftList(STRUCT, [chunks[1], chunks[0]]))})
+    tree = encode_struct(footer.tree.with_fields({FileField.ROW_GROUPS: (LIST, ThriftList(STRUCT, [turned]))}))
+    path.write_bytes(path.read_bytes()[: footer.data_end] + tree + len(tree).to_bytes(4, "little") + MAGIC)
+    file = live(path.as_uri(), path.stat().st_size)
+    assert reason(misread_files(store, [MICROSECONDS], [file], None)) == "value_out_of_range"
 
 
 INNER = StructType(NestedField(4, "z", LongType()))
