@@ -101,6 +101,7 @@ class Reason(StrEnum):
     DELETE_FILE_FORMAT = "delete_file_format"
     NESTED_PARTITION_SOURCE = "nested_partition_source"
     STRUCT_FIELDS_REPLACED = "struct_fields_replaced"
+    NESTED_DEFAULT = "nested_default"
     TIMESTAMP_UNIT = "timestamp_unit"
     ORC_ROW_IDS = "orc_row_ids"
     ROW_LINEAGE = "row_lineage"

@@ -463,9 +463,9 @@ class DebtBoard:
 
 def _without_declined(debt: TableDebt, declined: Mapping[PartitionKey, Declined]) -> TableDebt:
     judged = {
-        key: known.applied(debt.partitions[key], debt.basis)
-        for key, known in declined.items()
-        if key in debt.partitions
+        key: declined[key].applied(partition, debt.basis)
+        for key, partition in (debt.partitions if declined else {}).items()  # at most `KEPT`; `declined` may be many
+        if key in declined
     }
     changed = {key: partition for key, partition in judged.items() if partition is not debt.partitions[key]}
     if not changed:

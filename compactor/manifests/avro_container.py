@@ -43,8 +43,7 @@ def open_container(content: bytes) -> Container:
     """
     source = _Source(content)
     try:
-        source.expect(_MAGIC)
-        metadata = source.metadata()
+        metadata = source.header()
         sync = source.take(len(_SYNC))
         stored = []
         while not source.at_end:
@@ -54,6 +53,18 @@ def open_container(content: bytes) -> Container:
         codec = metadata.get(_CODEC, NO_CODEC.encode()).decode()
         return Container(metadata[_SCHEMA].decode(), tuple(stored), codec)
     except Exception as error:  # e.g. no schema, or a header that is not UTF-8
+        raise ContainerError(str(error)) from error
+
+
+def schema_of(start: bytes) -> str:
+    """The schema text of a file of which only the first bytes are at hand.
+
+    Raises:
+        ContainerError: the file is damaged, or its header is longer.
+    """
+    try:
+        return _Source(start).header()[_SCHEMA].decode()
+    except Exception as error:  # as above
         raise ContainerError(str(error)) from error
 
 
@@ -114,7 +125,9 @@ class _Source:
             if shift > _LAST_SHIFT:
                 raise ContainerError("a number of more than 64 bits")
 
-    def metadata(self) -> dict[str, bytes]:
+    def header(self) -> dict[str, bytes]:
+        """The metadata, which come first."""
+        self.expect(_MAGIC)
         found: dict[str, bytes] = {}
         while count := self.long():
             if count < 0:  # then the size of these pairs in bytes follows

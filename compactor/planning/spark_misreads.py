@@ -1,28 +1,33 @@
-"""Detect, from metadata alone, files that Iceberg's Spark reader misreads. Pure.
+"""Detect, from metadata alone, files that Iceberg's Spark reader misreads, or its writer would write wrongly. Pure.
 
 Spark would write every row as it read it, so that no row count reveals the change. Each case was observed with Iceberg
-1.11. `rewrite/tasks/spark_checks.py` detects cases that only the footers show.
+1.11, or follows from its code. `rewrite/tasks/spark_checks.py` detects cases that only the files show.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
+from pyiceberg.schema import make_compatible_name
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import NestedField, StructType
+from pyiceberg.types import IcebergType, ListType, MapType, NestedField, StructType
 
 from compactor.iceberg.tables import TableView
 from compactor.manifests.live_files import LiveFile
 from compactor.partitions import PartitionKey
 from compactor.reasons import Reason, Refusal
 
+PARQUET: Final = "parquet"
 ORC: Final = "orc"
 WRITTEN_FORMAT: Final = "write.format.default"
 
 
 def misread(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> Refusal | None:
-    """Why Spark would misread the files, by the partition's source column or by row ids; None if it would not."""
+    """Why Spark would misread the files, by the partition's source column or by row ids, or write columns wrongly, by
+    their names; None if it would not.
+    """
     field = _nullable_partition_source(table, key.spec_id)
     if field is not None:
         return Refusal(
@@ -30,9 +35,15 @@ def misread(table: TableView, key: PartitionKey, files: Sequence[LiveFile]) -> R
             f"partition field {field} is a column of a struct that may be null: Spark reads that null as a struct of "
             "nulls, and would write it so",
         )
+    written = table.properties.get(WRITTEN_FORMAT, PARQUET).strip().lower()
+    twice = _same_name(table.metadata.schema().as_struct()) if written == PARQUET else None
+    if twice is not None:
+        return Refusal(
+            Reason.COLUMN_NAMES_COLLIDE,
+            f"two columns have the name {twice} in Parquet, and Spark would write both into one; rename one of them",
+        )
     with_ids = [file.entry for file in files if file.entry.first_row_id is not None]
-    writes_orc = table.properties.get(WRITTEN_FORMAT, "").strip().lower() == ORC
-    if with_ids and (writes_orc or any(entry.file_format == ORC for entry in with_ids)):
+    if with_ids and (written == ORC or any(entry.file_format == ORC for entry in with_ids)):
         return Refusal(Reason.ORC_ROW_IDS, "rows in ORC have ids, which Spark does not read: they would get new ones")
     return None
 
@@ -44,6 +55,17 @@ def _nullable_partition_source(table: TableView, spec_id: int) -> str | None:
         if isinstance(field.transform, IdentityTransform) and _below_optional(schema.fields, field.source_id):
             return field.name
     return None
+
+
+def _same_name(kind: IcebergType) -> str | None:
+    """The name that two fields of one struct have in Parquet, at any level."""
+    if isinstance(kind, StructType):
+        names = Counter(make_compatible_name(field.name) for field in kind.fields if field.name)
+        twice = next((name for name, count in names.items() if count > 1), None)
+        return twice or next(filter(None, (_same_name(field.field_type) for field in kind.fields)), None)
+    if isinstance(kind, ListType):
+        return _same_name(kind.element_type)
+    return _same_name(kind.key_type) or _same_name(kind.value_type) if isinstance(kind, MapType) else None
 
 
 def _below_optional(fields: Sequence[NestedField], field_id: int, *, optional: bool = False) -> bool:

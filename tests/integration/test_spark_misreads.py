@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import orc
 from pyiceberg.schema import Schema
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, SortField, SortOrder
 from pyiceberg.transforms import IdentityTransform
@@ -48,8 +49,10 @@ def py_rows(lake: Lake, table: str, columns: Sequence[str] = ("*",)) -> list[str
 
 
 def stored_rows(lake: Lake, table: str) -> list[str]:
-    """The rows as the table's Parquet files hold them, whatever its schema says."""
-    return sorted(repr(row) for file in lake.live_files(table) for row in pq.read_table(plain_path(file)).to_pylist())
+    """The rows as the table's files hold them, whatever its schema says."""
+    read = {"parquet": pq.read_table, "orc": orc.read_table}
+    files = [plain_path(file) for file in lake.live_files(table)]
+    return sorted(repr(row) for file in files for row in read[file.rpartition(".")[2]](file).to_pylist())
 
 
 def folder_of(lake: Lake, table: str) -> Path:
@@ -60,25 +63,28 @@ def field(name: str, kind: pa.DataType, field_id: int) -> pa.Field:
     return pa.field(name, kind, metadata={"PARQUET:field_id": str(field_id)})
 
 
-def written(lake: Lake, table: str, rows: pa.Table) -> tuple[Any, Path]:
-    """A Parquet file among the table's, known to nobody yet."""
-    path = folder_of(lake, table) / f"{uuid.uuid4()}.parquet"
+WRITERS: dict[str, Any] = {"parquet": pq.write_table, "orc": orc.write_table}
+
+
+def written(lake: Lake, table: str, rows: pa.Table, file_format: str = "parquet") -> tuple[Any, Path]:
+    """A file among the table's, known to nobody yet."""
+    path = folder_of(lake, table) / f"{uuid.uuid4()}.{file_format}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(rows, path)
+    WRITERS[file_format](rows, path)
     return java_table(lake, table), path
 
 
-def register(lake: Lake, table: str, rows: pa.Table) -> None:
-    loaded, path = written(lake, table, rows)
+def register(lake: Lake, table: str, rows: pa.Table, file_format: str = "parquet") -> None:
+    loaded, path = written(lake, table, rows, file_format)
     builder = getattr(lake.session._jvm.org.apache.iceberg, "DataFiles$Builder")(loaded.spec())
     file = builder.withInputFile(loaded.io().newInputFile(path.as_uri())).withRecordCount(rows.num_rows)
-    loaded.newAppend().appendFile(file.withFormat("parquet").build()).commit()
+    loaded.newAppend().appendFile(file.withFormat(file_format).build()).commit()
 
 
-def is_left_alone(lake: Lake, table: str, reason: str) -> None:
+def is_left_alone(lake: Lake, table: str, reason: str, engine: str = "auto") -> None:
     head, before = lake.view(table).snapshot.snapshot_id, stored_rows(lake, table)
     with pytest.raises(GiveUpError) as raised:
-        lake.compact(table, force=True)
+        lake.compact(table, force=True, engine=engine)
     assert raised.value.reason == reason
     assert lake.view(table).snapshot.snapshot_id == head
     assert stored_rows(lake, table) == before
@@ -158,6 +164,77 @@ def test_a_struct_whose_columns_were_all_replaced(lake: Lake, table_name: str) -
     assert py_rows(lake, table_name) == before
 
 
+@pytest.mark.parametrize("file_format", ["parquet", *slow("orc")])
+def test_files_without_field_ids_and_without_a_name_mapping(lake: Lake, table_name: str, file_format: str) -> None:
+    """Spark would take column `a` for `b`, and read the struct as null; a mapping shows which column is which."""
+    lake.sql(f"CREATE TABLE lake.{table_name} (b bigint, s struct<x:bigint>, a bigint) USING iceberg")
+    struct = pa.struct([("x", pa.int64())])
+    for _ in range(2):
+        rows = pa.table({"a": [1, 2], "s": pa.array([{"x": 7}, None], struct), "b": [10, 20]})
+        register(lake, table_name, rows, file_format)
+    for engine in ("auto", "spark"):
+        is_left_alone(lake, table_name, "no_field_ids", engine)
+    mapping = lake.catalog.load_table(lake.name(table_name).identifier).schema().name_mapping.model_dump_json()
+    lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('schema.name-mapping.default'='{mapping}')")
+    expected = ("encode", "no_field_ids") if file_format == "parquet" else ("spark", "file_format")
+    assert engines(lake.compact(table_name, force=True)) == {expected}
+    assert stored_rows(lake, table_name) == sorted(
+        [repr({"b": 10, "s": {"x": 7}, "a": 1}), repr({"b": 20, "s": None, "a": 2})] * 2
+    )
+
+
+def test_a_default_before_the_columns_of_a_struct(lake: Lake, table_name: str) -> None:
+    """Spark takes null structs for present ones, and lists of structs for lists of one."""
+    lake.sql(
+        f"CREATE TABLE lake.{table_name} (id int, s struct<p:int>, l array<struct<x:int>>) USING iceberg "
+        "TBLPROPERTIES ('format-version'='3')"
+    )
+    for _ in range(2):
+        lake.sql(
+            f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ cast(id as int), "
+            "if(id = 0, null, named_struct('p', 1)), "
+            "if(id = 0, array(named_struct('x', 1), named_struct('x', 2)), array()) FROM range(2)"
+        )
+    loaded = java_table(lake, table_name)
+    default, kind = lake.session._jvm.org.apache.iceberg.expressions.Expressions.lit(34), loaded.schema().findType("id")
+    added = loaded.updateSchema()
+    for parent in ("s", "l"):
+        added = added.addColumn(parent, "n", kind, "", default)
+    added.moveFirst("s.n").moveFirst("l.element.n").commit()
+    lake.sql(f"ALTER TABLE lake.{table_name} WRITE ORDERED BY id")
+    is_left_alone(lake, table_name, "nested_default")
+    rows = [
+        {"id": 0, "s": None, "l": [{"n": 34, "x": 1}, {"n": 34, "x": 2}]},
+        {"id": 1, "s": {"n": 34, "p": 1}, "l": []},
+    ]
+    lake.sql(f"ALTER TABLE lake.{table_name} WRITE UNORDERED")
+    assert {engine for engine, _ in engines(lake.compact(table_name, force=True))} == {"encode"}
+    assert [row for row in stored_rows(lake, table_name) if "34" not in row] == []
+    assert py_rows(lake, table_name) == sorted(map(repr, rows * 2))
+
+
+def test_a_default_behind_the_columns_of_a_struct(lake: Lake, table_name: str) -> None:
+    """What the error of the other order tells to do helps."""
+    lake.sql(
+        f"CREATE TABLE lake.{table_name} (id int, s struct<p:int>) USING iceberg TBLPROPERTIES ('format-version'='3')"
+    )
+    for _ in range(2):
+        lake.sql(
+            f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ cast(id as int), "
+            "if(id = 0, null, named_struct('p', 1)) FROM range(2)"
+        )
+    loaded = java_table(lake, table_name)
+    default, kind = lake.session._jvm.org.apache.iceberg.expressions.Expressions.lit(34), loaded.schema().findType("id")
+    loaded.updateSchema().addColumn("s", "n", kind, "", default).moveFirst("s.n").commit()
+    lake.sql(f"ALTER TABLE lake.{table_name} WRITE ORDERED BY id")
+    is_left_alone(lake, table_name, "nested_default")
+    lake.sql(f"ALTER TABLE lake.{table_name} ALTER COLUMN s.n AFTER p")
+    assert engines(lake.compact(table_name, force=True)) == {("spark", "sorted")}
+    assert py_rows(lake, table_name) == sorted(
+        [repr({"id": 0, "s": None}), repr({"id": 1, "s": {"p": 1, "n": 34}})] * 2
+    )
+
+
 def test_row_ids_in_orc(lake: Lake, table_name: str) -> None:
     lake.sql(
         f"CREATE TABLE lake.{table_name} (id int) USING iceberg "
@@ -166,6 +243,28 @@ def test_row_ids_in_orc(lake: Lake, table_name: str) -> None:
     for _ in range(2):
         lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ id FROM range(3)")
     is_not_planned(lake, table_name, "rows in ORC have ids")
+
+
+def register_deletes(lake: Lake, loaded: Any, path: Path, field_id: int) -> None:
+    """Commit an equality delete file of one row that compares one column."""
+    ids = lake.session.sparkContext._gateway.new_array(lake.session._jvm.int, 1)
+    ids[0] = field_id
+    builder = lake.session._jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(loaded.spec())
+    builder = builder.ofEqualityDeletes(ids).withInputFile(loaded.io().newInputFile(path.as_uri()))
+    loaded.newRowDelta().addDeletes(builder.withRecordCount(1).withFormat("parquet").build()).commit()
+
+
+def test_equality_deletes_without_field_ids(lake: Lake, table_name: str) -> None:
+    """Spark would compare the first column with the first one of the delete file, whatever their names are."""
+    lake.sql(f"CREATE TABLE lake.{table_name} (id int, k int) USING iceberg")
+    for _ in range(2):
+        lake.sql(f"INSERT INTO lake.{table_name} SELECT /*+ COALESCE(1) */ id, id + 10 FROM range(3)")
+    loaded, path = written(
+        lake, table_name, pa.table({"k": pa.array([1], pa.int32()), "id": pa.array([2], pa.int32())})
+    )
+    register_deletes(lake, loaded, path, 1)
+    for engine in ("auto", "spark"):
+        is_left_alone(lake, table_name, "equality_deletes", engine)
 
 
 def test_deletes_by_a_nested_column_after_another_query_has_read_them(lake: Lake, table_name: str) -> None:
@@ -179,11 +278,7 @@ def test_deletes_by_a_nested_column_after_another_query_has_read_them(lake: Lake
     struct = pa.struct([field("a", pa.int32(), nested)])
     deletes = pa.table([pa.array([{"a": 2}], struct)], schema=pa.schema([field("s", struct, 2)]))
     loaded, path = written(lake, table_name, deletes)
-    ids = lake.session.sparkContext._gateway.new_array(lake.session._jvm.int, 1)
-    ids[0] = nested
-    builder = lake.session._jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(loaded.spec())
-    builder = builder.ofEqualityDeletes(ids).withInputFile(loaded.io().newInputFile(path.as_uri()))
-    loaded.newRowDelta().addDeletes(builder.withRecordCount(1).withFormat("parquet").build()).commit()
+    register_deletes(lake, loaded, path, nested)
     for columns in ("id", "s.b", "id"):
         lake.sql(f"SELECT {columns} FROM lake.{table_name}")
     result = lake.compact(table_name, force=True)

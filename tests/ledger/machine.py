@@ -196,7 +196,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """One look, if one is due, or at one of the tables while something does not work."""
         ledger = self.under_test
         if trouble:
-            ledger.ledger.watcher.committed(self.tables.names[which])
+            ledger.ledger.watcher.look_soon(self.tables.names[which])
         self.look_in_trouble(trouble)
 
     def look_in_trouble(self, trouble: str) -> None:

@@ -236,7 +236,7 @@ class SparkLedgerMachine(LedgerMachine):
             clock=lambda: ledger.clock.wall,
             planned=ledger.ledger.looker.planned,
         )
-        worker = RewriteWorker(planner, self.parts.rewriter, ledger.ledger.watcher.committed)
+        worker = RewriteWorker(planner, self.parts.rewriter, ledger.ledger.watcher.look_soon)
         with self.refusal_counted():
             worker.work(debt, lambda: False, NO_GRANT, lambda _spent: None)
         ledger.board.drop_requests(name)

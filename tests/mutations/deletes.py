@@ -377,6 +377,22 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "8",
+        "files are copied whose record counts were exchanged: deletes would follow other rows",
+        "compactor/rewrite/tasks/output_task.py",
+        "source.check_rows(footer.num_rows)",
+        "_ = source, footer",
+        "tests/unit/rewrite/test_output_task.py::test_files_that_exchanged_their_record_counts_are_left_alone",
+    ),
+    Mutation(
+        "8",
+        "a file whose footer contradicts itself is left to Spark, which does not look",
+        "compactor/rewrite/tasks/output_task.py",
+        "if found is not None and found.reason in DAMAGE:",
+        "if False:",
+        "tests/unit/rewrite/test_output_task.py::test_a_file_that_contradicts_itself_is_left_alone",
+    ),
+    Mutation(
+        "8",
         "positions are applied a row too far",
         "compactor/rewrite/deletes/position_deletes.py",
         "kept[positions[first:last] - start] = False",

@@ -78,8 +78,8 @@ MUTATIONS: Final = (
     Mutation(
         "10",
         "Spark drops values that PyIceberg finds by name in a file with some field ids",
-        "compactor/rewrite/tasks/spark_checks.py",
-        "    check_identified(found, mapping, field_ids)\n",
+        "compactor/rewrite/tasks/spark_columns.py",
+        "        check_identified(found, self._mapping, self._schema.field_ids)\n",
         "",
         f"{_PARTIAL}::test_a_column_that_the_name_mapping_takes_for_a_missing_field",
     ),

@@ -8,6 +8,7 @@ from tests.mutations.mutation import Mutation
 
 _MISREADS: Final = "tests/integration/test_spark_misreads.py"
 _CHECKS: Final = "tests/unit/rewrite/test_spark_checks.py"
+_COLUMNS: Final = "tests/unit/rewrite/test_spark_columns.py"
 
 MUTATIONS: Final = (
     Mutation(
@@ -30,7 +31,7 @@ MUTATIONS: Final = (
         "spark",
         "what encode refuses goes to Spark unseen",
         "compactor/rewrite/tasks/runner.py",
-        "found = misread(table, key, files) or misread_footers(store, table.metadata.schema(), files, mapping)",
+        "found = misread(table, key, files) or misread_files(store, schemas, files, mapping)",
         "found = misread(table, key, files)",
         f"{_MISREADS}::test_nanoseconds_in_a_column_of_microseconds",
     ),
@@ -38,8 +39,8 @@ MUTATIONS: Final = (
         "spark",
         "files for Spark are not checked for misreads",
         "compactor/rewrite/tasks/runner.py",
-        "found = misread(table, key, files) or misread_footers(store, table.metadata.schema(), files, mapping)",
-        "found = misread_footers(store, table.metadata.schema(), files, mapping)",
+        "found = misread(table, key, files) or misread_files(store, schemas, files, mapping)",
+        "found = misread_files(store, schemas, files, mapping)",
         f"{_MISREADS}::test_a_null_struct_that_holds_the_partition_column",
     ),
     Mutation(
@@ -109,9 +110,81 @@ MUTATIONS: Final = (
     Mutation(
         "spark",
         "a struct whose columns were all replaced goes to Spark, which reads null",
-        "compactor/rewrite/tasks/spark_checks.py",
-        "if field_id in structs and not below & structs[field_id]",
-        "if field_id in structs and not below",
+        "compactor/rewrite/tasks/spark_columns.py",
+        "if not below & self._leaves[group.field_id]:",
+        "if not below:",
         f"{_CHECKS}::test_a_struct_without_any_column_of_the_table",
+    ),
+    Mutation(
+        "spark",
+        "a file without field ids goes to Spark although there is no name mapping: columns are taken by their order",
+        "compactor/rewrite/tasks/spark_columns.py",
+        "if self._mapping is None and not _identified(footer):",
+        "if self._mapping is None and not footer.schema:",
+        f"{_COLUMNS}::test_a_file_without_ids_needs_a_name_mapping",
+    ),
+    Mutation(
+        "spark",
+        "an ORC or Avro file without field ids goes to Spark although there is no name mapping",
+        "compactor/rewrite/tasks/spark_checks.py",
+        "return None if entry.encrypted or mapping is not None else _unidentified(store, entry)",
+        "return None",
+        f"{_COLUMNS}::test_orc",
+    ),
+    Mutation(
+        "spark",
+        "of two columns with one field id Spark takes the last",
+        "compactor/rewrite/tasks/spark_columns.py",
+        "if count > 1 and each in self._ids",
+        "if count > 2 and each in self._ids",
+        f"{_COLUMNS}::test_two_columns_with_one_id",
+    ),
+    Mutation(
+        "spark",
+        "equality deletes without field ids go to Spark, which deletes other rows",
+        "compactor/rewrite/tasks/spark_checks.py",
+        "missing = set(delete.equality_ids) - stored_ids(store, delete)",
+        "missing = set(delete.equality_ids[:0])",
+        f"{_COLUMNS}::test_equality_deletes_need_the_ids_of_their_columns",
+    ),
+    Mutation(
+        "spark",
+        "a file whose footer cannot be read goes to Spark unseen",
+        "compactor/rewrite/tasks/spark_checks.py",
+        "if error.reason == Reason.ENCRYPTED:",
+        "if error.reason:",
+        f"{_CHECKS}::test_a_file_that_cannot_be_judged_is_not_left_to_spark",
+    ),
+    Mutation(
+        "spark",
+        "a struct goes to Spark of which a file lacks the first column, which has a default",
+        "compactor/rewrite/tasks/spark_columns.py",
+        "if field.initial_default is not None:",
+        "if field.initial_default == field.name:",
+        f"{_COLUMNS}::test_a_default_before_the_columns_of_a_struct",
+    ),
+    Mutation(
+        "spark",
+        "encrypted files with structs that changed since go to Spark",
+        "compactor/rewrite/tasks/spark_checks.py",
+        "return _if_encrypted(entry, columns, schemas)",
+        "return _if_encrypted(entry, columns, schemas[:1])",
+        f"{_COLUMNS}::test_an_encrypted_file_may_have_the_columns_of_any_schema",
+    ),
+    Mutation(
+        "spark",
+        "a repeated column that is no list goes to Spark, which takes one value for each row",
+        "compactor/rewrite/tasks/spark_columns.py",
+        "if _is_repeated(element) and not _is_collection(group):",
+        "if _is_repeated(element) and not children and not group.fields:",
+        f"{_COLUMNS}::test_a_repeated_column_that_is_no_list",
+    ),
+    Mutation(
+        "spark",
+        "Spark writes two columns with one name in Parquet into one",
+        "compactor/planning/spark_misreads.py",
+        "if count > 1), None)",
+        "if count > 2), None)",
+        f"{_CHECKS}::test_columns_whose_names_are_one_in_parquet",
     ),
 )

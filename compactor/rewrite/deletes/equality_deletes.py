@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyiceberg.schema import Schema
 from pyiceberg.types import NestedField
 
+from compactor.errors import GiveUpError
 from compactor.planning.compared_columns import not_compared
 from compactor.reasons import Reason, Refusal
 from compactor.rewrite.deletes.key_ranges import Values
@@ -72,6 +73,18 @@ class EncodeInput:
     def has_deletes(self) -> bool:
         """Whether deletes apply to the file."""
         return bool(self.position_deletes or self.equality_deletes)
+
+    def check_rows(self, found: int) -> None:
+        """Check that the file holds as many rows as its manifest entry says: positions are counted by it.
+
+        Raises:
+            GiveUpError: `row_count_mismatch`.
+        """
+        if found != self.records:
+            raise GiveUpError(
+                f"{self.location} holds {found} rows, but its manifest entry says {self.records}",
+                reason=Reason.ROW_COUNT_MISMATCH,
+            )
 
 
 def equality_refusal(schema: Schema, deletes: Iterable[EqualityDelete]) -> Refusal | None:

@@ -17,8 +17,7 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import parse_mapping_from_json
 
 from compactor.credentials.vended import VendedCredential
-from compactor.errors import GiveUpError
-from compactor.reasons import Reason, Refusal
+from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import (
     EncodeInput,
     EqualityDeletes,
@@ -177,11 +176,7 @@ class _Search:
         """Positions that the equality deletes of a file delete in it."""
         opened, plan, projection = self._reader.open(file.location, file.size)
         metadata = opened.metadata
-        if metadata.num_rows != file.records:
-            raise GiveUpError(
-                f"{file.location} holds {metadata.num_rows} rows, but its manifest entry says {file.records}",
-                reason=Reason.ROW_COUNT_MISMATCH,
-            )
+        file.check_rows(metadata.num_rows)
         chunks = _chunks(plan, projection, self._field_ids)
         groups = matching_row_groups(metadata, chunks, self._values, partial(self._may_hold, file))
         self._groups += metadata.num_row_groups

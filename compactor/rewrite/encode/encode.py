@@ -251,8 +251,7 @@ class _Encoding:
     def _tables(self, source: EncodeInput) -> Iterator[tuple[pa.Table, float, float]]:
         """The rows of one input without deleted ones, their stored bytes, and the bytes of the rows yet to be read."""
         file, plan, projection = self._reader.open(source.location, source.size)
-        if file.metadata.num_rows != source.records:
-            raise _miscounted(source, file.metadata.num_rows)
+        source.check_rows(file.metadata.num_rows)
         positions = self._deleted.of(source.location)
         self._rows_deleted += int(np.searchsorted(positions, source.records))
         row_bytes = data_bytes(file, source.size) / max(1, source.records)
@@ -266,20 +265,12 @@ class _Encoding:
             if kept is not None:
                 table = table.filter(kept)
             yield table, table.num_rows * row_bytes, (source.records - position) * row_bytes
-        if position != source.records:
-            raise _miscounted(source, position)
+        source.check_rows(position)
         self._rows_read += position
 
 
 def _mapping(task: EncodeTask) -> list[MappedField] | None:
     return None if task.name_mapping_json is None else list(parse_mapping_from_json(task.name_mapping_json))
-
-
-def _miscounted(source: EncodeInput, found: int) -> GiveUpError:
-    return GiveUpError(
-        f"{source.location} holds {found} rows, but its manifest entry says {source.records}",
-        reason=Reason.ROW_COUNT_MISMATCH,
-    )
 
 
 def _with_lineage(table: pa.Table, source: EncodeInput, position: int) -> pa.Table:

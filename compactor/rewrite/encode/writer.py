@@ -25,6 +25,7 @@ IN_MEMORY_RATIO: Final = 3  # a row group is closed when its rows take this many
 PEAK_RATIO: Final = IN_MEMORY_RATIO + 1  # most memory of an encode by the target: rows, and the pages written from them
 LEAST_ROW_GROUP_BYTES: Final = 1024 * 1024
 UNPACKED_RATIO: Final = 8  # most memory of rows by their compressed bytes; text compresses well
+MOST_ROWS: Final = 64 * 1024 * 1024  # Arrow splits a larger row group, whose parts would need doubts of their own
 TAIL_SHARE: Final = 8  # the last row group may be larger than the target by one part in this many
 
 
@@ -113,6 +114,7 @@ class RowGroupWriter:
         self._writer: pq.ParquetWriter | None = None
         self._doubts: list[tuple[Doubt, ...]] = []
         self._tables: list[pa.Table] = []
+        self._waiting = 0
         self._stored = 0.0
         self._in_memory = 0
         self._shrinking = 1.0
@@ -122,15 +124,18 @@ class RowGroupWriter:
         """Add rows; write a row group if it is full.
 
         Args:
-            table: Rows of the written schema.
+            table: Rows of the written schema, at most `MOST_ROWS`.
             stored: Approximate bytes of the rows in their file.
             remaining: Approximate bytes of all rows still to be added.
 
         Raises:
             GiveUpError: `not_encodable`: a value does not fit its Parquet type.
         """
+        if self._waiting + table.num_rows > MOST_ROWS:
+            self._write_row_group()
         if table.num_rows:
             self._tables.append(table)
+            self._waiting += table.num_rows
             self._stored += stored
             self._in_memory += table.nbytes
         if self._in_memory >= IN_MEMORY_RATIO * self._target:
@@ -209,7 +214,7 @@ class RowGroupWriter:
         self._doubts.append(doubts_of(table))
         self._rows += table.num_rows
         self._shrinking = min(1.0, (self._sink.tell() - before) / max(1.0, self._stored))
-        self._stored, self._in_memory = 0.0, 0
+        self._waiting, self._stored, self._in_memory = 0, 0.0, 0
         del table
         pa.default_memory_pool().release_unused()
 

@@ -53,7 +53,7 @@ def named_errors(location: str, reason: Reason) -> Iterator[None]:
         raise GiveUpError(f"{location} cannot be read: {error}", reason=reason) from error
 
 
-class _Ranges(io.RawIOBase):
+class Ranges(io.RawIOBase):
     """A file of a `ByteStore` as a Python file; each read is one request."""
 
     def __init__(self, store: ByteStore, location: str, size: int) -> None:
@@ -123,7 +123,7 @@ def open_parquet(
 
 def _source(store: ByteStore, location: str, size: int, whole_bytes: int) -> pa.NativeFile:
     if size > whole_bytes:
-        return pa.PythonFile(_Ranges(store, location, size), mode="r")
+        return pa.PythonFile(Ranges(store, location, size), mode="r")
     data = store.read(location, 0, size)
     if data.endswith(ENCRYPTED_MAGIC):
         raise GiveUpError(f"{location} has an encrypted footer.", reason=Reason.ENCRYPTED)

@@ -21,6 +21,7 @@ from compactor.rewrite.reading.schema import FIELD_ID_KEY, refused
 INT96: Final = "INT96"  # timestamps, as older versions of Spark and Impala write them
 FIXED_LENGTH: Final = "FIXED_LEN_BYTE_ARRAY"
 VARIABLE_LENGTH: Final = "BYTE_ARRAY"
+SET_A_MAPPING: Final = "set the table property schema.name-mapping.default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,9 @@ def source_columns(
     if _any_id(columns):
         return columns
     if mapping is None:
-        raise refused(Reason.NO_FIELD_IDS, "a file has no field ids and the table has no name mapping")
+        raise refused(
+            Reason.NO_FIELD_IDS, f"a file has no field ids and the table has no name mapping; {SET_A_MAPPING}"
+        )
     return tuple(_mapped(column, mapping) for column in columns)
 
 

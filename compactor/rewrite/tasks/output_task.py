@@ -283,7 +283,12 @@ def _spliced(task: SpliceTask, footers: Sequence[Footer]) -> SplicedFile | Refus
 
 
 def _judged(task: SpliceTask) -> list[Footer] | Refusal:
-    """Return the inputs' footers, or why the inputs must not be spliced."""
+    """Return the inputs' footers, or why the inputs must not be spliced.
+
+    Raises:
+        GiveUpError: a file is damaged, or does not hold as many rows as its manifest entry says.
+        RetryError: the store does not answer.
+    """
     refused = _sizes_refused(task)
     if refused is not None:
         return refused
@@ -293,7 +298,12 @@ def _judged(task: SpliceTask) -> list[Footer] | Refusal:
         if error.reason not in FOREIGN_FOOTER:
             raise
         return Refusal(error.reason, str(error))  # Arrow, or Iceberg's own reader, may read it
-    return refusal(footers, task.limits, lineage=carries_lineage(task.inputs)) or footers
+    for source, footer in zip(task.sources, footers, strict=True):
+        source.check_rows(footer.num_rows)
+    found = refusal(footers, task.limits, lineage=carries_lineage(task.inputs))
+    if found is not None and found.reason in DAMAGE:
+        raise GiveUpError(f"{task.output} is not written: {found.sentence}", reason=found.reason)
+    return found or footers
 
 
 def _sizes_refused(task: SpliceTask) -> Refusal | None:
@@ -322,10 +332,12 @@ def _mixed(work: TaskInput, everything: EncodeTask, refused: Refusal | None, del
         return None
     order = sorted((*kept, rest[0]))  # the decoded rows stand where the first of their inputs stood
     try:
-        inputs = {index: task.inputs[index] for index in kept}
+        parts = {index: (task.inputs[index], task.sources[index]) for index in kept}
         if encoded.rows:
-            inputs[rest[0]] = SpliceInput(work.aside, encoded.size, lineage)
-        joined = replace(task, inputs=tuple(inputs[index] for index in order if index in inputs))
+            decoded = EncodeInput(work.aside, encoded.size, encoded.rows)
+            parts[rest[0]] = (SpliceInput(work.aside, encoded.size, lineage), decoded)
+        inputs, sources = zip(*(parts[index] for index in order if index in parts), strict=True)
+        joined = replace(task, inputs=inputs, sources=sources)
         footers = _judged(joined)
         spliced = footers if isinstance(footers, Refusal) else _spliced(joined, footers)
     finally:

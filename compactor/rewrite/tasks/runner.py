@@ -28,7 +28,7 @@ from compactor.rewrite.parquet.column_metrics import ColumnMetrics, merge, to_js
 from compactor.rewrite.splice.splice import SplicedFile
 from compactor.rewrite.tasks.input_metrics import InputMetrics, TaskId
 from compactor.rewrite.tasks.output_task import MixedFile, TaskAttempt, TaskInput, TaskResult, attempt_tasks, run_task
-from compactor.rewrite.tasks.spark_checks import misread_footers
+from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.rewrite.tasks.spark_scan import frozen_copy, frozen_metadata, rewrite_with_spark, run_folder
 from compactor.rewrite.tasks.task_input import NAME_MAPPING, aside, build_task_input, storage_of
 from compactor.spark.java_table import JavaTable, activate, content_file, expired_in_java, first_line, store_is_silent
@@ -301,8 +301,9 @@ class OutputTaskRunner:
         """
         table = self._plan.table
         store = byte_store_for(files[0].entry.path, storage_of(table), vended_of(table.io))
+        schemas = (table.metadata.schema(), *table.metadata.schemas)
         mapping = table.properties.get(NAME_MAPPING)
-        found = misread(table, key, files) or misread_footers(store, table.metadata.schema(), files, mapping)
+        found = misread(table, key, files) or misread_files(store, schemas, files, mapping)
         if found is not None:
             raise GiveUpError(
                 f"a file group of {table.name} is not rewritten, because Spark would change rows: {found.sentence}",

@@ -1,33 +1,36 @@
-"""Detect files that Iceberg's Spark reader misreads, from their footers.
+"""Detect files that Iceberg's Spark reader misreads, from their footers and headers.
 
 Spark would write the rows that it misreads, in the right number, so no row count would show it. Each case was seen with
-Iceberg 1.11. Other misreads are avoided by reading row by row and without caches (`spark_scan`, `session`), or found
-while the rows are read (`exact_columns`).
+Iceberg 1.11, or follows from its code. Other misreads are detected from metadata alone (`planning/spark_misreads.py`),
+avoided by reading row by row and without caches (`spark_scan`, `session`), or found while the rows are read
+(`exact_columns`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final
 
-import pyarrow as pa
 from pyiceberg import types
 from pyiceberg.schema import Schema, index_by_id
-from pyiceberg.table.name_mapping import MappedField, parse_mapping_from_json
-from pyiceberg.types import NestedField, StructType
+from pyiceberg.table.name_mapping import parse_mapping_from_json
+from pyiceberg.types import NestedField
 
 from compactor.errors import GiveUpError
-from compactor.manifests.live_files import LiveFile
+from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.manifests.live_files import LiveFile, deletes_of
 from compactor.reasons import Reason, Refusal
-from compactor.rewrite.parquet.footer import ChunkField, ColumnField, Footer, SchemaField, read_footer
+from compactor.rewrite.parquet.footer import ColumnField, Footer, SchemaField, read_footer
 from compactor.rewrite.parquet.thrift import BINARY, I32, I64, STRUCT, Struct
-from compactor.rewrite.reading.files import without_arrow_schema
 from compactor.rewrite.reading.schema import RefusedError
-from compactor.rewrite.reading.source_columns import SourceColumn, check_identified, source_columns
+from compactor.rewrite.reading.source_columns import SET_A_MAPPING
+from compactor.rewrite.tasks.spark_columns import ColumnChecks
+from compactor.rewrite.tasks.stored_ids import stored_ids
 from compactor.storage.byte_store import ByteStore
 
-FOOTERS_AT_ONCE: Final = 16
+FILES_AT_ONCE: Final = 16
 _TIMESTAMP: Final = 8  # LogicalType
 _UNIT: Final = 2  # TimestampType
 _MILLIS: Final = 1  # TimeUnit
@@ -36,46 +39,102 @@ _CONVERTED_MILLIS: Final = 9  # ConvertedType TIMESTAMP_MILLIS, of writers that 
 _BOUNDS: Final = ((6, 5), (2, 1))  # Statistics: min_value and max_value; min and max, of older writers
 _NULL_COUNT: Final = 3  # Statistics
 _LONG: Final = 8  # bytes
-_REPEATED: Final = 2  # FieldRepetitionType
 _MOST_MILLISECONDS: Final = (2**63 - 1) // 1000
 """Milliseconds that still fit in a long as microseconds: the year 294247."""
 _NANOSECONDS: Final = (types.TimestampNanoType, types.TimestamptzNanoType)
 _TIMESTAMPS: Final = (types.TimestampType, types.TimestamptzType, *_NANOSECONDS)
 
 
-def misread_footers(
-    store: ByteStore, schema: Schema, files: Sequence[LiveFile], name_mapping_json: str | None
+def misread_files(
+    store: ByteStore,
+    schemas: Sequence[Schema],
+    files: Sequence[LiveFile],
+    name_mapping_json: str | None,
 ) -> Refusal | None:
-    """Refuse Parquet files, by their footers, whose timestamps have another unit than the table's column or may not fit
-    in its unit, files with a struct of the table but with none of its columns, and files whose columns without a field
-    id Spark ignores although the table's name mapping knows them.
+    """Why Spark would misread the files, or the equality deletes that apply to them; None if it would not.
 
-    Encrypted footers are skipped: only Iceberg can read such files.
+    Of Parquet files: timestamps that have another unit than the table's column or may not fit in its unit, and what
+    `spark_columns` finds. Of the others: no field ids, if the table has no name mapping, since Spark then takes columns
+    by the table's present names. Of equality deletes: a column that is compared and not there.
+
+    Only Iceberg can read encrypted files. They are taken for files with the columns of any of the table's schemas.
 
     Args:
         store: The files' store.
-        schema: The table's schema.
-        files: Data files of any format; only Parquet files are read.
+        schemas: The table's, the current one first.
+        files: Data files of any format, with their deletes.
         name_mapping_json: The table's `schema.name-mapping.default`, for files without field ids.
 
     Raises:
+        GiveUpError: a file is damaged, or an error of the store.
         RetryError: the store does not answer.
     """
-    columns = index_by_id(schema)
-    structs = _structs(columns)
     mapping = None if name_mapping_json is None else list(parse_mapping_from_json(name_mapping_json))
-    if not structs and mapping is None and not any(map(_is_timestamp, columns.values())):
-        return None
-    read = [file.entry for file in files if file.entry.file_format == "parquet" and not file.entry.encrypted]
-    with ThreadPoolExecutor(FOOTERS_AT_ONCE, "footers") as pool:
-        for entry, footer in zip(read, pool.map(lambda each: _footer(store, each.path, each.size), read), strict=True):
+    columns, fields = ColumnChecks(schemas[0], mapping), index_by_id(schemas[0])
+
+    def of_data(entry: FileEntry) -> Refusal | None:
+        if entry.file_format == "parquet":
+            footer = None if entry.encrypted else _footer(store, entry)
             if footer is None:
-                continue
-            found = _wrong_timestamps(entry.path, footer, columns)
-            found = found or _ignored_columns(entry.path, footer, schema, structs, mapping)
-            if found is not None:
-                return found
+                return _if_encrypted(entry, columns, schemas)
+            return _wrong_timestamps(entry.path, footer, fields) or columns.misread(entry.path, footer)
+        return None if entry.encrypted or mapping is not None else _unidentified(store, entry)
+
+    deletes = (each for each in deletes_of(files) if each.content is Content.EQUALITY_DELETES and not each.encrypted)
+    checks: list[Callable[[], Refusal | None]] = [
+        *(partial(of_data, file.entry) for file in files),
+        *(partial(_uncompared, store, delete) for delete in deletes),
+    ]
+    with ThreadPoolExecutor(FILES_AT_ONCE, "checks") as pool:
+        return next(filter(None, pool.map(_refusal_of, checks)), None)
+
+
+def _refusal_of(check: Callable[[], Refusal | None]) -> Refusal | None:
+    try:
+        return check()
+    except RefusedError as error:
+        return error.refusal
+
+
+def _footer(store: ByteStore, entry: FileEntry) -> Footer | None:
+    """The footer of a Parquet file; None if it is encrypted."""
+    try:
+        return read_footer(store, entry.path, entry.size)
+    except GiveUpError as error:
+        if error.reason == Reason.ENCRYPTED:
+            return None
+        raise
+
+
+def _if_encrypted(entry: FileEntry, columns: ColumnChecks, schemas: Sequence[Schema]) -> Refusal | None:
+    """Why Spark would misread an encrypted file if it has the columns of an earlier schema."""
+    for schema in schemas:
+        location = f"{entry.path} (encrypted; perhaps written with schema {schema.schema_id})"
+        found = columns.misread_if_written_with(location, schema)
+        if found is not None:
+            return found
     return None
+
+
+def _unidentified(store: ByteStore, entry: FileEntry) -> Refusal | None:
+    if stored_ids(store, entry):
+        return None
+    return Refusal(
+        Reason.NO_FIELD_IDS,
+        f"{entry.path} has no field ids and the table has no name mapping, so Spark takes the file's columns by the "
+        f"names that the table's columns have now; {SET_A_MAPPING}",
+    )
+
+
+def _uncompared(store: ByteStore, delete: FileEntry) -> Refusal | None:
+    missing = set(delete.equality_ids) - stored_ids(store, delete)
+    if not missing:
+        return None
+    return Refusal(
+        Reason.EQUALITY_DELETES,
+        f"equality deletes {delete.path} have no column with field id {min(missing)}, by which they delete rows: Spark "
+        "takes another column or null, and would delete other rows",
+    )
 
 
 def _wrong_timestamps(location: str, footer: Footer, columns: Mapping[int, NestedField]) -> Refusal | None:
@@ -96,38 +155,6 @@ def _wrong_timestamps(location: str, footer: Footer, columns: Mapping[int, Neste
     return None
 
 
-def _ignored_columns(
-    location: str,
-    footer: Footer,
-    schema: Schema,
-    structs: Mapping[int, set[int]],
-    mapping: Sequence[MappedField] | None,
-) -> Refusal | None:
-    """Refuse a file if Spark ignores one of its columns without an id, or one of its structs."""
-    try:
-        matters = mapping is not None and (structs or any(map(_has_id, footer.schema[1:])))
-        named = _named(footer, mapping, schema.field_ids) if mapping is not None and matters else None
-    except RefusedError as error:
-        return Refusal(error.refusal.reason, f"{error.refusal.sentence} ({location})")
-    except pa.ArrowException as error:
-        return Refusal(Reason.NOT_SUPPORTED_BY_ARROW, f"columns of {location} have no field ids: {error}")
-    lost = _lost_struct(footer, structs, named)
-    if lost is None:
-        return None
-    return Refusal(
-        Reason.STRUCT_FIELDS_REPLACED,
-        f"{location} has struct {schema.find_column_name(lost)}, but none of its columns in the table: Spark reads it "
-        "as null, and a list of such structs as empty",
-    )
-
-
-def _footer(store: ByteStore, location: str, size: int) -> Footer | None:
-    try:
-        return read_footer(store, location, size)
-    except GiveUpError:  # encrypted, or damaged: Spark notices damage
-        return None
-
-
 def _other_unit(footer: Footer, columns: Mapping[int, NestedField]) -> str | None:
     """The name of a column whose timestamps have another unit than the table's column."""
     for element in footer.schema:
@@ -135,24 +162,28 @@ def _other_unit(footer: Footer, columns: Mapping[int, NestedField]) -> str | Non
         expected = {isinstance(field.field_type, _NANOSECONDS) for field in _meant(element, columns)}
         if found is not None and expected and found not in expected:
             return _name(element)
+        meant = columns.get(element.get(SchemaField.FIELD_ID, I32))
+        if meant is not None and isinstance(meant.field_type, types.LongType) and _in_milliseconds(element):
+            return _name(element)  # Spark reads them as microseconds all the same
     return None
 
 
 def _overflowing(footer: Footer, columns: Mapping[int, NestedField]) -> str | None:
     """The name of a column with milliseconds that may be too many: its statistics say so, or say nothing."""
     leaves = [element for element in footer.schema if element.get(SchemaField.TYPE, I32) is not None]
-    for index, element in enumerate(leaves):
+    for element, leaf in zip(leaves, footer.leaves, strict=True):
         if _in_milliseconds(element) and _meant(element, columns):
             for group in footer.filled_row_groups:
-                if not _fits(group.chunks[index].tree.get(ChunkField.META_DATA, STRUCT)):
+                found = next((chunk for chunk in group.chunks if chunk.path == leaf.path), None)
+                if found is None or not _fits(found.metadata):
                     return _name(element)
     return None
 
 
-def _fits(chunk: Struct | None) -> bool:
+def _fits(chunk: Struct) -> bool:
     """Whether all milliseconds of a column chunk fit in a long as microseconds; False if that is unknown."""
-    statistics: Struct | None = None if chunk is None else chunk.get(ColumnField.STATISTICS, STRUCT)
-    if chunk is None or statistics is None:
+    statistics: Struct | None = chunk.get(ColumnField.STATISTICS, STRUCT)
+    if statistics is None:
         return False
     if statistics.get(_NULL_COUNT, I64) == chunk.get(ColumnField.NUM_VALUES, I64):
         return True  # there are no values
@@ -201,73 +232,3 @@ def _unit(element: Struct) -> Struct | None:
     timestamp: Struct | None = None if logical is None else logical.get(_TIMESTAMP, STRUCT)
     unit: Struct | None = None if timestamp is None else timestamp.get(_UNIT, STRUCT)
     return unit
-
-
-# --- structs ----------------------------------------------------------------------------------------------------------
-
-
-def _structs(columns: Mapping[int, NestedField]) -> dict[int, set[int]]:
-    """Field ids of a table's structs at any level → ids of the columns below each."""
-    return {
-        field_id: {below for below, each in index_by_id(field.field_type).items() if each.field_type.is_primitive}
-        for field_id, field in columns.items()
-        if isinstance(field.field_type, StructType)
-    }
-
-
-def _named(
-    footer: Footer, mapping: Sequence[MappedField], field_ids: Collection[int]
-) -> tuple[SourceColumn, ...] | None:
-    """The columns of a file that has not an id for each, with ids by name if it has none; None: it has all.
-
-    Raises:
-        RefusedError: `partial_field_ids`; `type_not_supported`: Arrow's columns are not the file's.
-        ArrowException: Arrow does not know such columns.
-    """
-    if all(_has_id(element) or element.get(SchemaField.REPETITION, I32) == _REPEATED for element in footer.schema[1:]):
-        return None  # the groups between a list or map and its elements have none
-    metadata = without_arrow_schema(footer)
-    found = source_columns(metadata.schema.to_arrow_schema(), metadata.schema, mapping)
-    check_identified(found, mapping, field_ids)
-    return found
-
-
-def _lost_struct(footer: Footer, structs: Mapping[int, set[int]], named: Sequence[SourceColumn] | None) -> int | None:
-    """The field id of a struct that a file has, but none of its columns: Iceberg leaves such a group out."""
-    groups: list[tuple[int, set[int]]] = []
-    if named is None:
-        _visit(footer.schema[0], iter(footer.schema[1:]), groups)
-    else:
-        _visit_named(named, groups)
-    return next((field_id for field_id, below in groups if field_id in structs and not below & structs[field_id]), None)
-
-
-def _has_id(element: Struct) -> bool:
-    return element.get(SchemaField.FIELD_ID, I32) is not None
-
-
-def _visit(parent: Struct, elements: Iterator[Struct], found: list[tuple[int, set[int]]]) -> set[int]:
-    """Field ids below a group of a file; `found`: each of them with those below it.
-
-    `elements`: those after the group, depth first.
-    """
-    ids: set[int] = set()
-    for _ in range(parent.get(SchemaField.NUM_CHILDREN, I32) or 0):
-        element = next(elements)
-        _add(element.get(SchemaField.FIELD_ID, I32), _visit(element, elements, found), ids, found)
-    return ids
-
-
-def _visit_named(columns: Sequence[SourceColumn], found: list[tuple[int, set[int]]]) -> set[int]:
-    """Field ids of columns and of what is nested in them; `found` as in `_visit`."""
-    ids: set[int] = set()
-    for column in columns:
-        _add(column.field_id, _visit_named(column.children, found), ids, found)
-    return ids
-
-
-def _add(field_id: int | None, below: set[int], ids: set[int], found: list[tuple[int, set[int]]]) -> None:
-    ids |= below
-    if field_id is not None:
-        ids.add(field_id)
-        found.append((field_id, below))

@@ -10,6 +10,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+import pyarrow._parquet
 import pyarrow.compute as pc
 import pyarrow.dataset
 import pyarrow.parquet as pq
@@ -33,6 +34,7 @@ from pyiceberg.types import (
 )
 
 from compactor.rewrite.deletes.equality_deletes import EncodeInput
+from compactor.rewrite.encode import writer as encode_writer
 from compactor.rewrite.encode.doubts import doubts_of
 from compactor.rewrite.encode.encode import EncodeTask
 from compactor.rewrite.encode.writer import EncodedFile
@@ -171,6 +173,19 @@ def test_only_chunks_with_nan_have_no_extremes(tmp_path: Path) -> None:
     encoded(work)
     found = [[has_extremes(chunk) for chunk in chunks] for chunks in chunks_of(work)]
     assert found == [[False, False, True], [True, True, True]]
+
+
+def test_more_rows_than_arrow_writes_into_one_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow would split them itself, and the doubts would be those of other row groups."""
+    assert encode_writer.MOST_ROWS == pyarrow._parquet._MAX_ROW_GROUP_SIZE
+    monkeypatch.setattr(encode_writer, "MOST_ROWS", 10)
+    files = [[[1.0] * 4], [[NAN] * 4], [[1.0] * 4], [[2.0] * 10], [[1.0] * 3]]
+    work = work_of(tmp_path, schema_of(DoubleType()), files)
+    _, table = encoded(work)
+    assert str(table["c0"].to_pylist()) == str([1.0] * 4 + [NAN] * 4 + [1.0] * 4 + [2.0] * 10 + [1.0] * 3)
+    metadata = pq.ParquetFile(work.output).metadata
+    assert [metadata.row_group(index).num_rows for index in range(metadata.num_row_groups)] == [8, 4, 10, 3]
+    assert [has_extremes(*chunks) for chunks in chunks_of(work)] == [False, True, True, True]
 
 
 def test_nan_in_structs_lists_and_maps(tmp_path: Path) -> None:

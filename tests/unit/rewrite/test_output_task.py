@@ -13,13 +13,15 @@ import pytest
 from pyiceberg.schema import Schema
 from pyiceberg.types import LongType, NestedField
 
-from compactor.errors import RetryError
+from compactor.errors import GiveUpError, RetryError
 from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import EqualityDelete
 from compactor.rewrite.deletes.row_maps import unpacked
 from compactor.rewrite.encode.encode import EncodeTask, encode
 from compactor.rewrite.encode.writer import EncodedFile
 from compactor.rewrite.parquet import footer as parquet_footer
+from compactor.rewrite.parquet.footer import MAGIC, FileField
+from compactor.rewrite.parquet.thrift import I64, encode_struct
 from compactor.rewrite.splice.checks import SpliceLimits
 from compactor.rewrite.splice.splice import SplicedFile
 from compactor.rewrite.tasks import output_task
@@ -31,6 +33,7 @@ from compactor.rewrite.tasks.output_task import (
     run_task,
 )
 from tests.unit.rewrite.output_task_files import ARROW, LARGE, SCHEMA, Files
+from tests.unit.rewrite.splice_files import footer_of
 
 
 def test_only_what_no_encode_has_made_is_decoded(tmp_path: Path) -> None:
@@ -194,6 +197,43 @@ def test_everything_is_decoded_once_where_the_parts_would_not_fit_together(
     assert not (tmp_path / "aside.parquet").exists()
     assert files.output["id"].to_pylist() == files.rows
     assert files.output["n"].null_count == len(files.rows)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+def test_files_that_exchanged_their_record_counts_are_left_alone(tmp_path: Path, mixed: bool) -> None:
+    """The sum is right, but carried and later deletes would be applied to other rows."""
+    files = Files(tmp_path)
+    files.most_carried = 0.5
+    for _ in range(2):
+        files.add(LARGE, encoded=mixed)
+    if mixed:
+        files.add(100)
+    else:
+        files.delete(1, [0])
+    first, second, *others = files.inputs
+    files.inputs = [replace(first, records=LARGE - 1), replace(second, records=LARGE + 1), *others]
+    for attempt in (run_task, foreseen)[: 1 if mixed else 2]:
+        with pytest.raises(GiveUpError) as raised:
+            attempt(files.work())
+        assert raised.value.reason == "row_count_mismatch"
+    assert not list(tmp_path.glob("output*"))
+    assert not list(tmp_path.glob("aside*"))
+
+
+def test_a_file_that_contradicts_itself_is_left_alone(tmp_path: Path) -> None:
+    """Spark would take the rows that it finds for all rows."""
+    files = Files(tmp_path)
+    for _ in range(2):
+        files.add(LARGE)
+    path = tmp_path / "1.parquet"
+    footer = footer_of(path)
+    tree = encode_struct(footer.tree.with_fields({FileField.NUM_ROWS: (I64, LARGE - 1)}))
+    path.write_bytes(path.read_bytes()[: footer.data_end] + tree + len(tree).to_bytes(4, "little") + MAGIC)
+    files.inputs[1] = replace(files.inputs[1], records=LARGE - 1, size=path.stat().st_size)
+    with pytest.raises(GiveUpError) as raised:
+        run_task(files.work())
+    assert raised.value.reason == "row_count_mismatch"
+    assert not (tmp_path / "output.parquet").exists()
 
 
 def test_files_of_one_kind_are_spliced_whole(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pyiceberg.types import ListType, LongType, NestedField, StringType, StructT
 from compactor.reasons import Refusal
 from compactor.rewrite.deletes.equality_deletes import EqualityDelete
 from compactor.rewrite.deletes.key_search import KeySearch, search
-from compactor.rewrite.tasks.spark_checks import misread_footers
+from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.storage.opening import byte_store_for
 from tests.unit.rewrite.encode_support import as_input, column, encode_task, encoded, refused, write
 from tests.unit.rewrite.live_file import live
@@ -47,10 +47,10 @@ def test_a_column_that_the_name_mapping_takes_for_a_missing_field(tmp_path: Path
     source = write(path, pa.table([pa.nulls(1, each.type) for each in stored], schema=pa.schema(stored)))
     assert refused(encode_task(tmp_path, SCHEMA, [source], name_mapping_json=MAPPING)) == "partial_field_ids"
     store, files = byte_store_for(path.as_uri(), {}), [live(path.as_uri(), source.size)]
-    found = misread_footers(store, SCHEMA, files, MAPPING)
+    found = misread_files(store, [SCHEMA], files, MAPPING)
     assert found is not None
     assert found.reason == "partial_field_ids"
-    assert misread_footers(store, SCHEMA, files, None) is None
+    assert misread_files(store, [SCHEMA], files, None) is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_column_that_is_no_missing_field(tmp_path: Path, stored: list[pa.Field
     source = write(path, pa.table([pa.nulls(1, each.type) for each in stored], schema=pa.schema(stored)))
     encoded(encode_task(tmp_path, SCHEMA, [source], name_mapping_json=MAPPING))
     store = byte_store_for(path.as_uri(), {})
-    assert misread_footers(store, SCHEMA, [live(path.as_uri(), source.size)], MAPPING) is None
+    assert misread_files(store, [SCHEMA], [live(path.as_uri(), source.size)], MAPPING) is None
 
 
 def test_keys_are_not_looked_for_in_such_a_file(tmp_path: Path) -> None:

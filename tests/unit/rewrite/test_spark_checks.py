@@ -24,10 +24,14 @@ from pyiceberg.types import (
     TimestampType,
 )
 
+from compactor.errors import GiveUpError
 from compactor.iceberg.tables import TableView
 from compactor.planning.spark_misreads import misread
 from compactor.reasons import Refusal
-from compactor.rewrite.tasks.spark_checks import misread_footers
+from compactor.rewrite.parquet import footer as parquet_footer
+from compactor.rewrite.parquet.footer import MAGIC, FileField, GroupField, read_footer
+from compactor.rewrite.parquet.thrift import LIST, STRUCT, ThriftList, encode_struct
+from compactor.rewrite.tasks.spark_checks import misread_files
 from compactor.storage.opening import byte_store_for
 from compactor.table_names import TableName
 from tests.unit.rewrite.live_file import KEY, live
@@ -107,7 +111,21 @@ def test_row_ids_in_orc(written: str, first_row_id: int | None, file_format: str
     assert reason(misread(table, KEY, [live(), file])) == expected
 
 
-def units(folder: Path, schema: Schema, columns: dict[str, tuple[pa.DataType, int | None]], **more: Any) -> str | None:
+@pytest.mark.parametrize(("written", "expected"), [(None, "column_names_collide"), ("orc", None)])
+@pytest.mark.parametrize("nested", [False, True])
+def test_columns_whose_names_are_one_in_parquet(nested: bool, written: str | None, expected: str | None) -> None:
+    """Spark would write the values of both into one column."""
+    fields = [NestedField(1, "a.b", LongType()), NestedField(2, "a_x2Eb", LongType())]
+    schema = Schema(NestedField(3, "m", MapType(4, LongType(), 5, StructType(*fields)))) if nested else Schema(*fields)
+    properties = {} if written is None else {"write.format.default": written}
+    metadata = new_table_metadata(schema, PartitionSpec(), UNSORTED_SORT_ORDER, "file:///table", properties)
+    table = TableView(TableName("lake", ("db",), "t"), metadata, "", Any)  # type: ignore[arg-type]
+    assert reason(misread(table, KEY, [live()])) == expected
+
+
+def units(
+    folder: Path, schema: Schema, columns: dict[str, tuple[pa.DataType, int | None]], mapping: str | None = None
+) -> str | None:
     arrow = pa.schema(
         [
             pa.field(name, kind, metadata=None if field_id is None else {"PARQUET:field_id": str(field_id)})
@@ -116,8 +134,8 @@ def units(folder: Path, schema: Schema, columns: dict[str, tuple[pa.DataType, in
     )
     path = folder / "file.parquet"
     pq.write_table(pa.table([pa.nulls(1, kind) for kind, _ in columns.values()], schema=arrow), path)
-    file = live(path.as_uri(), path.stat().st_size, **more)
-    return reason(misread_footers(byte_store_for(path.as_uri(), {}), schema, [file], None))
+    file = live(path.as_uri(), path.stat().st_size)
+    return reason(misread_files(byte_store_for(path.as_uri(), {}), [schema], [file], mapping))
 
 
 @pytest.mark.parametrize("field_id", [2, None])
@@ -140,10 +158,12 @@ def test_timestamps_of_another_unit(
 def test_units_of_columns_that_are_not_the_tables_do_not_matter(tmp_path: Path) -> None:
     gone = {"id": (pa.int64(), 1), "gone": (pa.timestamp("ns"), 9)}
     assert units(tmp_path, MICROSECONDS, gone) is None
-    assert units(tmp_path, BOTH, {"any": (pa.timestamp("ns"), None), "other": (pa.timestamp("us"), None)}) is None
+    unnamed = {"any": (pa.timestamp("ns"), None), "other": (pa.timestamp("us"), None)}
+    assert units(tmp_path, BOTH, unnamed, BOTH.name_mapping.model_dump_json()) is None
     assert units(tmp_path, BOTH, {"ts": (pa.timestamp("ns"), 1)}) == "timestamp_unit"
     no_timestamps = Schema(NestedField(1, "id", LongType()))
     assert units(tmp_path, no_timestamps, {"id": (pa.timestamp("ns"), 1)}) is None
+    assert units(tmp_path, no_timestamps, {"id": (pa.timestamp("ms"), 1)}) == "timestamp_unit"
 
 
 @pytest.mark.parametrize(
@@ -175,13 +195,29 @@ def test_milliseconds_that_may_overflow(
     pq.write_table(rows, path, write_statistics=statistics, version=version)
     file = live(path.as_uri(), path.stat().st_size)
     store = byte_store_for(path.as_uri(), {})
-    assert reason(misread_footers(store, MICROSECONDS, [file], None)) == expected
+    assert reason(misread_files(store, [MICROSECONDS], [file], None)) == expected
     other = Schema(NestedField(1, "id", LongType()), NestedField(3, "ts", TimestampType()))
-    assert field_id is None or misread_footers(store, other, [file], None) is None
+    assert field_id is None or misread_files(store, [other], [file], None) is None
 
 
-STRUCT = StructType(NestedField(4, "z", LongType()))
-NESTED = StructType(NestedField(3, "other", LongType()), NestedField(2, "s", STRUCT))
+def test_milliseconds_in_a_row_group_with_its_columns_in_another_order(tmp_path: Path) -> None:
+    """Spark finds chunks by their paths."""
+    path = tmp_path / "file.parquet"
+    schema = pa.schema([numbered("id", pa.int64(), 1), numbered("ts", pa.timestamp("ms"), 2)])
+    pq.write_table(pa.table([[1], pa.array([2**62], pa.timestamp("ms"))], schema=schema), path)
+    store = byte_store_for(path.as_uri(), {})
+    footer = read_footer(store, path.as_uri(), path.stat().st_size)
+    (group,) = footer.tree.elements(FileField.ROW_GROUPS, STRUCT)
+    chunks = group.elements(GroupField.COLUMNS, STRUCT)
+    turned = group.with_fields({GroupField.COLUMNS: (LIST, ThriftList(STRUCT, [chunks[1], chunks[0]]))})
+    tree = encode_struct(footer.tree.with_fields({FileField.ROW_GROUPS: (LIST, ThriftList(STRUCT, [turned]))}))
+    path.write_bytes(path.read_bytes()[: footer.data_end] + tree + len(tree).to_bytes(4, "little") + MAGIC)
+    file = live(path.as_uri(), path.stat().st_size)
+    assert reason(misread_files(store, [MICROSECONDS], [file], None)) == "value_out_of_range"
+
+
+INNER = StructType(NestedField(4, "z", LongType()))
+NESTED = StructType(NestedField(3, "other", LongType()), NestedField(2, "s", INNER))
 
 
 @pytest.mark.parametrize("by_name", [False, True])
@@ -189,12 +225,12 @@ NESTED = StructType(NestedField(3, "other", LongType()), NestedField(2, "s", STR
 @pytest.mark.parametrize(
     ("kind", "around"),
     [
-        (STRUCT, lambda struct: struct),
+        (INNER, lambda struct: struct),
         (NESTED, lambda struct: pa.struct([numbered("other", pa.int64(), 3), numbered("s", struct, 2)])),
-        (ListType(2, STRUCT), lambda struct: pa.list_(numbered("element", struct, 2))),
-        (MapType(3, LongType(), 2, STRUCT), map_to),
+        (ListType(2, INNER), lambda struct: pa.list_(numbered("element", struct, 2))),
+        (MapType(3, LongType(), 2, INNER), map_to),
         (
-            ListType(6, MapType(3, LongType(), 2, STRUCT)),
+            ListType(6, MapType(3, LongType(), 2, INNER)),
             lambda struct: pa.list_(numbered("element", map_to(struct), 6)),
         ),
     ],
@@ -214,20 +250,29 @@ def test_a_struct_without_any_column_of_the_table(
     pq.write_table(table, path, store_schema=False)
     file = live(path.as_uri(), path.stat().st_size)
     mapping = schema.name_mapping.model_dump_json()
-    assert reason(misread_footers(byte_store_for(path.as_uri(), {}), schema, [file], mapping)) == expected
+    assert reason(misread_files(byte_store_for(path.as_uri(), {}), [schema], [file], mapping)) == expected
 
 
 def test_a_struct_that_a_file_lacks_is_no_struct_without_columns(tmp_path: Path) -> None:
-    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "c", STRUCT))
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "c", INNER))
     path = tmp_path / "file.parquet"
     pq.write_table(pa.table([[1]], schema=pa.schema([numbered("id", pa.int64(), 1)])), path)
     file = live(path.as_uri(), path.stat().st_size)
-    assert misread_footers(byte_store_for(path.as_uri(), {}), schema, [file], None) is None
+    assert misread_files(byte_store_for(path.as_uri(), {}), [schema], [file], None) is None
 
 
-def test_files_whose_footers_cannot_be_read_are_left_to_spark(tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_judged_is_not_left_to_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.parquet"
     path.write_bytes(b"no Parquet at all")
     store = byte_store_for(path.as_uri(), {})
-    assert misread_footers(store, MICROSECONDS, [live(path.as_uri(), 17)], None) is None
-    assert misread_footers(store, MICROSECONDS, [live("file:///nowhere", 17, file_format="orc")], None) is None
+    for file_format in ("parquet", "avro", "orc"):
+        with pytest.raises(GiveUpError) as damaged:
+            misread_files(store, [MICROSECONDS], [live(path.as_uri(), 17, file_format=file_format)], None)
+        assert str(damaged.value.reason).startswith("unreadable")
+    unknown = misread_files(store, [MICROSECONDS], [live(path.as_uri(), 17, file_format="lance")], None)
+    assert reason(unknown) == "file_format"
+    pq.write_table(pa.table([[1]], schema=pa.schema([numbered("id", pa.int64(), 1)])), path)
+    monkeypatch.setattr(parquet_footer, "MAX_FOOTER_BYTES", 10)
+    with pytest.raises(GiveUpError) as large:
+        misread_files(store, [MICROSECONDS], [live(path.as_uri(), path.stat().st_size)], None)
+    assert large.value.reason == "footer_too_large"
