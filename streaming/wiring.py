@@ -161,7 +161,8 @@ def check_turn(settings: Settings, table: TableView) -> None:
     """Make sure that a person's command may commit a `replace` snapshot to the table now.
 
     Raises:
-        LaterError: a Flink job holds its lock, or `policy.consecutive_replaces` lets another writer commit first.
+        LaterError: a Flink job holds its lock, a branch is to be published, or `policy.consecutive_replaces` lets
+            another writer commit first.
         RetryError: the lock cannot be read.
     """
     Turns(settings, ignore, time.time, Locks(settings.locks)).check(table, requested=True)
