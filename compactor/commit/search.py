@@ -11,6 +11,7 @@ from py4j.protocol import Py4JError
 
 from compactor.commit.snapshots import CommitSummary
 from compactor.errors import InputError, ReplanError, RetryError
+from compactor.iceberg.tables import TableView
 from compactor.patience.backoff import Backoff
 from compactor.spark.java_table import JAVA_ERRORS, JavaTable
 
@@ -64,3 +65,9 @@ def committed_id(table: JavaTable, snapshot: Any, summary: CommitSummary) -> int
             ours = int(snapshot.snapshotId())
             return ours if any(each.snapshotId() == ours for each in head.allManifests(table.handle.io())) else None
     return None
+
+
+def listed_snapshot(table: TableView, summary: CommitSummary) -> int | None:
+    """The id of this commit's snapshot if the table lists it, also on no branch any more; None: it does not."""
+    made = ((each.snapshot_id, each.summary) for each in table.metadata.snapshots)
+    return next((number for number, each in made if each and summary.matches(each.additional_properties)), None)

@@ -7,7 +7,8 @@ commits every few seconds the first attempt is often too slow. The second one is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +17,6 @@ from py4j.protocol import Py4JError
 
 from compactor.commit.history import snapshots_between
 from compactor.errors import FirnlineError, ReplanError, RetryError
-from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.other_compactors import DEPLOYMENT, POLARIS_ROLLBACK, RUN_ID
 from compactor.reasons import Reason
 from compactor.spark.java_table import (
@@ -32,6 +32,14 @@ ENGINES = "firnline.engines"
 PART = "firnline.part"
 CARRY_ATTEMPTS = 3
 
+CopyFiles = Callable[[Collection[str]], Mapping[str, str]]
+"""Copies files of the table; returns the location of each copy by that of the file."""
+
+
+def copies_none(_locations: Collection[str]) -> Mapping[str, str]:
+    """For commits without outputs, which need no copies."""
+    raise ReplanError("equality deletes arrived while the commit was made", reason=Reason.CONFLICT)
+
 
 @dataclass(frozen=True)
 class Replacement:
@@ -44,7 +52,7 @@ class Replacement:
 
 @dataclass(frozen=True)
 class NewDeletes:
-    """Delete files for rows of the outputs.
+    """Delete files for rows of the outputs, and what the commit may take for granted.
 
     Attributes:
         files: Their content-file JSON.
@@ -53,15 +61,14 @@ class NewDeletes:
         compared: The head that was compared. It must be the commit's parent where no data file is replaced (deletes for
             files that are in the table already, or delete files that leave): Iceberg does not validate what others
             committed after it. Elsewhere no `replace` may have added deletes since. None: nothing is checked.
-        company: A live delete file that stays, if the commit removes none. Iceberg's RewriteFiles adds delete files
-            only if it removes some, so this one is removed and added again.
+        copied: Copies delete files that Iceberg removes although the outputs need them.
     """
 
     files: tuple[Mapping[str, Any], ...] = ()
     rows: int = 0
     validated_at: int | None = None
     compared: int | None = None
-    company: FileEntry | None = None
+    copied: CopyFiles = copies_none
 
 
 NO_DELETES = NewDeletes()
@@ -112,7 +119,7 @@ class Changes:
         """Data files to remove, data files to add, rows that the added delete files delete by position."""
         files_in = sum(each.files_in for each in self.replacements)
         files_out = sum(len(each.outputs) for each in self.replacements)
-        return files_in, files_out, self.new.rows + (self.new.company.records if self.new.company else 0)
+        return files_in, files_out, self.new.rows
 
 
 class Snapshots:
@@ -125,7 +132,7 @@ class Snapshots:
         self._update: Any = None
         self._made_by: Any = None
         self._made_for: int | None = None
-        self._carried: dict[str, Any] = {}
+        self._carried: dict[str, tuple[Any, Any]] = {}
         self._updates: list[Any] = []
         self._made: list[Any] = []
         self._sent = False
@@ -136,30 +143,28 @@ class Snapshots:
 
         Iceberg drops delete files that are older than every data file it sees. It does not see the outputs, which have
         the planned snapshot's sequence number: an equality delete committed since the plan would be lost and its rows
-        would come back (apache/iceberg 10312). Add such a delete again, with its own sequence number.
+        would come back (apache/iceberg 10312). Put a copy in its place, with its sequence number. The file itself
+        cannot be added again: Iceberg's `expireSnapshots` deletes what an expired snapshot has removed, even if it is
+        live (apache/iceberg 17304).
 
         Raises:
             ReplanError: validation failed.
             RetryError: the snapshot cannot be written, e.g. a manifest cannot be read; nothing was sent.
         """
-        table, carried = self._table, self._carried
+        table = self._table
         for _ in range(CARRY_ATTEMPTS):
             try:
-                company = self._changes.new.company
-                if company is not None and company.path not in carried:
-                    carried[company.path] = _live_delete_file(table, company)
                 if self._update is None or self._made_by is not table.handle:  # loaded again, with a new credential
                     self._begin()
                 snapshot = self._update.apply()
                 self._made.append(snapshot)
-                follows = self._follows(snapshot)
-                lost = _still_needed(table, snapshot, carried)
+                follows, lost = self._follows(snapshot), self._lost(snapshot)
+                if follows and not lost:
+                    return snapshot
+                self._update = None
+                self._carry(lost)
             except JAVA_ERRORS as error:
                 raise _not_sent(error, self._summary, table) from error
-            if follows and not lost:
-                return snapshot
-            self._update = None
-            carried.update(lost)
         raise ReplanError(
             f"new deletes or a rollback arrived in each attempt to commit run {self._summary.run_id}",
             reason=Reason.CONFLICT,
@@ -169,6 +174,31 @@ class Snapshots:
         self._made_by, self._made_for = self._table.handle, None
         self._update = _rewrite_files(self._table, self._changes, list(self._carried.values()), self._summary)
         self._updates.append(self._update)
+
+    def _lost(self, snapshot: Any) -> set[str]:
+        """Locations of equality deletes newer than the outputs that the snapshot would lose."""
+        lost: set[str] = set()
+        if self._changes.replacements and int(snapshot.summary().get("removed-delete-files") or 0):
+            iterator = snapshot.removedDeleteFiles(self._table.handle.io()).iterator()
+            while iterator.hasNext():
+                file = iterator.next()
+                newer = int(file.dataSequenceNumber()) > self._table.sequence_number
+                if newer and str(file.content().name()) == "EQUALITY_DELETES":
+                    lost.add(str(file.location()))
+        return lost - self._carried.keys()
+
+    def _carry(self, lost: AbstractSet[str]) -> None:
+        """Let copies take the place of these delete files.
+
+        Raises:
+            ReplanError: one of them is not live any more.
+            RetryError: the store does not answer.
+        """
+        if not lost:
+            return
+        files, copies = _live_deletes(self._table, lost), self._changes.new.copied(lost)
+        for location, file in files.items():
+            self._carried[location] = file, _at(self._table, file, copies[location])
 
     def _follows(self, snapshot: Any) -> bool:
         """Whether the history only grew since the update's last snapshot.
@@ -222,14 +252,35 @@ class Snapshots:
 
 
 def _delete_manifests_except(committed: Any, update: Any, table: JavaTable) -> None:
-    """Iceberg's own `cleanUncommitted`, which its `commit()` calls, by reflection: it is not public."""
+    """Iceberg's own `cleanUncommitted`, which its `commit()` calls."""
+    _call(table, update, "SnapshotProducer.cleanUncommitted", "java.util.Set", committed)
+
+
+def _let_it_only_add_deletes(update: Any, table: JavaTable) -> None:
+    """Make Iceberg's RewriteFiles add delete files although it removes none, which it refuses.
+
+    A filter counts as a removal. This one matches no file: no row has one of no values. Without it, a delete file that
+    stays would have to be removed and added again, and Iceberg would delete it when the snapshot expires.
+    """
+    class_loader = update.getClass().getClassLoader()
+    field = class_loader.loadClass("org.apache.iceberg.MergingSnapshotProducer").getDeclaredField("deleteFilterManager")
+    field.setAccessible(True)
+    column = table.handle.schema().columns().get(0).name()
+    expressions = table.jvm.org.apache.iceberg.expressions.Expressions
+    nothing = getattr(expressions, "in")(column, table.jvm.java.util.ArrayList())
+    parameter = "org.apache.iceberg.expressions.Expression"
+    _call(table, field.get(update), "ManifestFilterManager.deleteByRowFilter", parameter, nothing)
+
+
+def _call(table: JavaTable, owner: Any, method: str, parameter: str, argument: Any) -> None:
+    """Call a method of Iceberg by reflection: it is not public. `method`: its class and its name."""
     lang, gateway = table.jvm.java.lang, table.session.sparkContext._gateway  # noqa: SLF001
+    class_loader, (class_name, name) = owner.getClass().getClassLoader(), method.split(".")
     types, arguments = gateway.new_array(lang.Class, 1), gateway.new_array(lang.Object, 1)
-    types[0], arguments[0] = lang.Class.forName("java.util.Set"), committed
-    producer = update.getClass().getClassLoader().loadClass("org.apache.iceberg.SnapshotProducer")
-    method = producer.getDeclaredMethod("cleanUncommitted", types)
-    method.setAccessible(True)
-    method.invoke(update, arguments)
+    types[0], arguments[0] = class_loader.loadClass(parameter), argument
+    found = class_loader.loadClass(f"org.apache.iceberg.{class_name}").getDeclaredMethod(name, types)
+    found.setAccessible(True)
+    found.invoke(owner, arguments)
 
 
 def _not_sent(error: Exception, summary: CommitSummary, table: JavaTable) -> FirnlineError:
@@ -244,28 +295,46 @@ def _not_sent(error: Exception, summary: CommitSummary, table: JavaTable) -> Fir
     )
 
 
-def _live_delete_file(table: JavaTable, entry: FileEntry) -> Any:
-    """The Java object of a live delete file, with its metrics.
+def _live_deletes(table: JavaTable, locations: AbstractSet[str]) -> dict[str, Any]:
+    """The Java objects of live delete files newer than the plan, by location, with their metrics.
 
     Raises:
-        ReplanError: the table no longer lists it.
+        ReplanError: the table no longer lists one of them.
     """
-    manifest_files = table.jvm.org.apache.iceberg.ManifestFiles
+    found: dict[str, Any] = {}
     io, specs = table.handle.io(), table.handle.specs()
     for manifest in table.handle.snapshot(table.view.ref).deleteManifests(io):
-        reader = manifest_files.readDeleteManifest(manifest, io, specs)
+        if manifest.sequenceNumber() <= table.sequence_number or len(found) == len(locations):
+            continue
+        reader = table.jvm.org.apache.iceberg.ManifestFiles.readDeleteManifest(manifest, io, specs)
         try:
             files = reader.iterator()  # of live files
             while files.hasNext():
                 file = files.next()
-                if str(file.location()) == entry.path:
-                    return file.copy()
+                if str(file.location()) in locations:
+                    found[str(file.location())] = file.copy()
         finally:
             reader.close()
-    raise ReplanError(f"delete file {entry.path} was removed by another commit", reason=Reason.CONFLICT)
+    gone = locations - found.keys()
+    if gone:
+        raise ReplanError(f"delete file {min(gone)} was removed by another commit", reason=Reason.CONFLICT)
+    return found
 
 
-def _rewrite_files(table: JavaTable, changes: Changes, carried: Sequence[Any], summary: CommitSummary) -> Any:
+def _at(table: JavaTable, file: Any, location: str) -> Any:
+    """The Java object of an equality delete at another location."""
+    spec, ids = table.handle.specs()[file.specId()], file.equalityFieldIds()
+    numbers = table.session.sparkContext._gateway.new_array(table.jvm.int, len(ids))  # noqa: SLF001
+    for position, number in enumerate(ids):
+        numbers[position] = number
+    builder = table.jvm.org.apache.iceberg.FileMetadata.deleteFileBuilder(spec).copy(file)
+    return builder.ofEqualityDeletes(numbers).withPath(location).build()
+
+
+def _rewrite_files(
+    table: JavaTable, changes: Changes, carried: Sequence[tuple[Any, Any]], summary: CommitSummary
+) -> Any:
+    """`carried`: delete files to remove, each with the copy to add."""
     jvm = table.jvm
     validated_at = changes.new.validated_at
     rewrite = table.handle.newRewrite()
@@ -279,26 +348,15 @@ def _rewrite_files(table: JavaTable, changes: Changes, carried: Sequence[Any], s
         group = _file_group(table, replacement)
         removed.addAll(group.danglingDVs())
         rewrite.rewriteFiles(group.rewrittenFiles(), nothing, group.addedFiles(), nothing)
-    for file in carried:
+    for file, copy in carried:
         removed.add(file)
-        rewrite.addFile(file, file.dataSequenceNumber())
+        rewrite.addFile(copy, file.dataSequenceNumber())
     rewrite.rewriteFiles(nothing, removed, nothing, added)
+    if removed.isEmpty() and not added.isEmpty():
+        _let_it_only_add_deletes(rewrite, table)
     for name, value in summary.properties.items():
         rewrite.set(name, value)
     return rewrite.toBranch(table.view.ref)
-
-
-def _still_needed(table: JavaTable, snapshot: Any, carried: Mapping[str, Any]) -> dict[str, Any]:
-    """Equality deletes newer than the outputs that the snapshot would lose, by location."""
-    found = {}
-    if int(snapshot.summary().get("removed-delete-files") or 0):
-        iterator = snapshot.removedDeleteFiles(table.handle.io()).iterator()
-        while iterator.hasNext():
-            file = iterator.next()
-            newer = int(file.dataSequenceNumber()) > table.sequence_number
-            if newer and str(file.content().name()) == "EQUALITY_DELETES" and str(file.location()) not in carried:
-                found[str(file.location())] = file
-    return found
 
 
 def _file_group(table: JavaTable, replacement: Replacement) -> Any:

@@ -1,13 +1,16 @@
-"""Read delete files of other commits, and write those of a group's outputs, in the driver.
+"""Read and copy delete files of other commits, and write those of a group's outputs, in the driver.
 
-One Puffin file holds the vectors of a commit (V3); each output has a position delete file of its own (V2).
+Each data file gets a delete file of its own: a Puffin file with one vector (V3), or a position delete file (V2). When
+a vector has left the table, Iceberg's `expireSnapshots` deletes its Puffin file, whatever other vectors it holds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 from pyroaring import BitMap64
 
@@ -21,8 +24,11 @@ from compactor.rewrite.deletes.written_deletes import position_file, vector_file
 from compactor.rewrite.parquet.column_metrics import to_json
 from compactor.rewrite.tasks.task_input import storage_of
 from compactor.spark.java_table import content_file
-from compactor.storage.byte_store import ByteStore
+from compactor.storage.byte_store import BUFFER_BYTES, ByteStore
 from compactor.storage.opening import byte_store_for
+
+AT_ONCE: Final = 16
+"""Files that are written at once: the commit waits for them, and other writers may come first meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -53,50 +59,72 @@ def read_positions(table: TableView, wanted: Mapping[str, tuple[FileEntry, ...]]
 
 
 def write_deletes(table: TableView, name: str, deleted: Sequence[DeletedRows]) -> list[dict[str, Any]]:
-    """Write delete files for outputs; returns their content-file JSON. `name`: location, without a suffix.
+    """Write delete files for outputs; returns their content-file JSON. `name`: the beginning of their locations.
 
     Raises:
         RetryError: the store does not answer.
     """
     if not deleted:
         return []
-    store = _store(table, name)
-    if table.metadata.format_version >= ROW_LINEAGE_VERSION:
-        return _vectors(store, f"{name}.puffin", deleted)
-    return [_position_deletes(store, f"{name}-{number}.parquet", rows) for number, rows in enumerate(deleted)]
+    write = _vector if table.metadata.format_version >= ROW_LINEAGE_VERSION else _positions
+    names = [f"{name}-{number}" for number in range(len(deleted))]
+    with _threads(len(deleted)) as threads:
+        return list(threads.map(partial(write, _store(table, name)), names, deleted))
 
 
-def _vectors(store: ByteStore, location: str, deleted: Sequence[DeletedRows]) -> list[dict[str, Any]]:
-    made = vector_file({rows.output: rows.positions for rows in deleted})
-    size = _write(store, location, made.data)
-    return [
-        content_file(
-            rows.key,
-            location,
-            DELETION_VECTORS,
-            size,
-            {"record-count": len(rows.positions)},
-            **{
-                "content": "position-deletes",
-                "content-offset": made.blobs[rows.output][0],
-                "content-size-in-bytes": made.blobs[rows.output][1],
-                "referenced-data-file": rows.output,
-            },
-        )
-        for rows in deleted
-    ]
+def copy_files(table: TableView, copies: Mapping[str, str]) -> int:
+    """Copy files of the table byte for byte; returns the number of bytes. `copies`: new locations by location.
+
+    A copy of an encrypted file is read with the same key, which is in the manifest.
+
+    Raises:
+        GiveUpError: a file is missing.
+        RetryError: the store does not answer.
+    """
+    with _threads(len(copies)) as threads:
+        return sum(threads.map(partial(_copy, table), copies, copies.values()))
 
 
-def _position_deletes(store: ByteStore, location: str, rows: DeletedRows) -> dict[str, Any]:
-    data, metrics = position_file(rows.output, rows.positions)
+def _threads(files: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max(1, min(files, AT_ONCE)), thread_name_prefix="delete-files")
+
+
+def _vector(store: ByteStore, name: str, rows: DeletedRows) -> dict[str, Any]:
+    location, made = f"{name}.puffin", vector_file({rows.output: rows.positions})
+    offset, length = made.blobs[rows.output]
+    return content_file(
+        rows.key,
+        location,
+        DELETION_VECTORS,
+        _write(store, location, [made.data]),
+        {"record-count": len(rows.positions)},
+        **{
+            "content": "position-deletes",
+            "content-offset": offset,
+            "content-size-in-bytes": length,
+            "referenced-data-file": rows.output,
+        },
+    )
+
+
+def _positions(store: ByteStore, name: str, rows: DeletedRows) -> dict[str, Any]:
+    location, (data, metrics) = f"{name}.parquet", position_file(rows.output, rows.positions)
     more = {"content": "position-deletes", "referenced-data-file": rows.output}
-    return content_file(rows.key, location, PARQUET, _write(store, location, data), to_json(metrics), **more)
+    return content_file(rows.key, location, PARQUET, _write(store, location, [data]), to_json(metrics), **more)
 
 
-def _write(store: ByteStore, location: str, data: bytes) -> int:
+def _copy(table: TableView, location: str, copy: str) -> int:
+    store = _store(table, location)
+    size = store.size(location)
+    starts = range(0, size, BUFFER_BYTES)
+    return _write(_store(table, copy), copy, (store.read(location, at, min(BUFFER_BYTES, size - at)) for at in starts))
+
+
+def _write(store: ByteStore, location: str, pieces: Iterable[bytes]) -> int:
     file = store.create(location)
     try:
-        file.write(data)
+        for data in pieces:
+            file.write(data)
         return file.finish()
     except BaseException:
         file.abort()

@@ -7,20 +7,24 @@ If Iceberg's own validation then finds a conflict, another commit came in betwee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import PurePosixPath
 
 from compactor.commit.replace import Landed, commit_replacements
+from compactor.commit.search import listed_snapshot
 from compactor.commit.snapshots import CommitSummary, NewDeletes, Replacement
-from compactor.errors import GiveUpError
-from compactor.iceberg.manifest_entries import Content, FileEntry, Status
+from compactor.errors import GiveUpError, ReplanError
+from compactor.iceberg.manifest_entries import FileEntry, Status
 from compactor.iceberg.tables import Catalogs, TableView
 from compactor.manifests.cache import ManifestCache
+from compactor.planning.budget import Charge, Spent, requests_of, uncharged
 from compactor.planning.conflicts import touched_groups
 from compactor.planning.dangling_deletes import dangling_deletes
 from compactor.planning.plan_table import TablePlan
-from compactor.rebase.delete_files import DeletedRows, can_read, read_positions, write_deletes
+from compactor.reasons import Reason
+from compactor.rebase.delete_files import DeletedRows, can_read, copy_files, read_positions, write_deletes
 from compactor.rebase.input_changes import Changes, InputChange
 from compactor.rebase.settle import Settled, settle
 from compactor.rewrite.deletes.row_maps import InputRows
@@ -54,6 +58,7 @@ class CommitTools:
         deletes_at: Location without a suffix for the delete files of one attempt, which has this number.
         about_to_send: Called right before each attempt is sent; an exception from it ends the commit.
         check_turn: Called with the table before each attempt is prepared; an exception from it ends the commit.
+        charge: Called with the cost of delete files that are written or copied.
     """
 
     catalogs: Catalogs
@@ -61,6 +66,7 @@ class CommitTools:
     deletes_at: Callable[[int], str]
     about_to_send: Callable[[], object]
     check_turn: Callable[[TableView], object]
+    charge: Charge = uncharged
 
 
 def commit_groups(
@@ -95,6 +101,9 @@ class _GroupCommit:
         self._only_deletes = not groups
         self._kept = groups
         self._dropped: tuple[DroppedGroup, ...] = ()
+        self._copies: dict[str, str] = {}
+        """Copies of delete files, by the location of the file, of all attempts. `_used`: of this one."""
+        self._used: set[str] = set()
 
     def prepare(self, head: Head) -> Send[Committed]:
         """Leave out what cannot be committed any more, and write the delete files of the rest."""
@@ -109,8 +118,26 @@ class _GroupCommit:
         dangling = _dangling(self._plan, pairs, head.changes, changes)
         if not self._kept and not (self._only_deletes and dangling):
             return lambda: Committed(landed=None, kept=(), dropped=self._dropped, delete_files_removed=0)
-        new = _new_deletes(head, pairs, self._tools.deletes_at(head.attempt), changes, dangling)
-        return partial(self._send, pairs, dangling, new)
+        if self._kept:
+            _check_unlisted(head.table, self._summary)
+        location = self._tools.deletes_at(head.attempt)
+        new = _new_deletes(head, pairs, location)
+        self._tools.charge(Spent(requests=requests_of(0, len(new.files), 0)))
+        self._used = set()
+        return partial(self._send, pairs, dangling, replace(new, copied=partial(self._copied, head.table, location)))
+
+    def _copied(self, table: TableView, location: str, files: Collection[str]) -> Mapping[str, str]:
+        """Copies of these delete files by their locations. What an earlier attempt has copied is not copied again."""
+        missing = sorted(set(files) - self._copies.keys())
+        copies = {
+            file: f"{location}-copy-{number}{PurePosixPath(file).suffix}"
+            for number, file in enumerate(missing, len(self._copies))
+        }
+        size = copy_files(table, copies)
+        self._tools.charge(Spent(size, requests_of(len(copies), len(copies), size)))
+        self._copies |= copies
+        self._used.update(self._copies[file] for file in files)
+        return {file: self._copies[file] for file in files}
 
     def _send(self, pairs: Sequence[Pair], dangling: Sequence[FileEntry], new: NewDeletes) -> Committed:
         parts = [part for group, _ in pairs for part in group.parts]
@@ -130,7 +157,23 @@ class _GroupCommit:
             files=(
                 *(str(output.location()) for part in parts for output in part.outputs),
                 *(str(file["file-path"]) for file in new.files),
+                *self._used,
             ),
+        )
+
+
+def _check_unlisted(now: TableView, summary: CommitSummary) -> None:
+    """Check that no snapshot has the outputs. One that was rolled back owns them: they may go when it expires.
+
+    Raises:
+        ReplanError: the table lists such a snapshot; it is not sent again.
+    """
+    listed = listed_snapshot(now, summary)
+    if listed is not None:
+        raise ReplanError(
+            f"{now.name} was rolled back past snapshot {listed}, which has the outputs of run {summary.run_id}; the "
+            "next run writes others",
+            reason=Reason.HISTORY_GAP,
         )
 
 
@@ -182,9 +225,7 @@ def _dangling(
     return (*dangling_deletes(plan.coverable_deletes, rewritten, gone), *changes.new_ones_of(rewritten))
 
 
-def _new_deletes(
-    head: Head, pairs: Sequence[Pair], location: str, changes: Changes, dangling: Sequence[FileEntry]
-) -> NewDeletes:
+def _new_deletes(head: Head, pairs: Sequence[Pair], location: str) -> NewDeletes:
     """Write the delete files of the outputs."""
     deleted = [
         DeletedRows(group.planned.file_group.key, str(part.outputs[0].location()), positions)
@@ -199,16 +240,4 @@ def _new_deletes(
         rows=sum(len(each.positions) for each in deleted),
         validated_at=compared if from_head else None,
         compared=compared,
-        company=_company(pairs, changes) if deleted and not dangling else None,
     )
-
-
-def _company(pairs: Sequence[Pair], changes: Changes) -> FileEntry | None:
-    """A live delete file that applied to the rewritten files and stays, because it may apply to others too."""
-    for group, _ in pairs:
-        for file in group.planned.file_group.files:
-            planned = [each for each in file.deletes if each.content is Content.POSITION_DELETES]
-            live = [*filter(changes.is_live, planned), *changes.new_ones(file.entry.key)]
-            if live:
-                return live[0]
-    return None

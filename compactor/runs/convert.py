@@ -39,7 +39,7 @@ from compactor.rewrite.tasks.task_input import search_task
 from compactor.runs.given_up_files import GivenUp
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.races import Head, Send, commit_beside_others
-from compactor.runs.run import RunTools
+from compactor.runs.run_tools import RunTools
 from compactor.runs.supervisor import ALWAYS_ON, RunSupervisor, RunWatch, Switches, stall_explained
 from compactor.spark.java_table import JavaTable, first_line
 from compactor.table_names import TableName
@@ -264,6 +264,7 @@ class Converting:
             raise ReplanError(f"{now.name}: {conflict}; the next conversion finds it", reason=Reason.CONFLICT)
         rows, replaced = _new_rows(now, conversion, found, head.changes)
         location = f"{run_folder(java, self._run_id)}/converted-{times}-{head.attempt}"
+        self._charge(Spent(requests=requests_of(0, len(rows), 0)))
         new = NewDeletes(
             files=tuple(write_deletes(now, location, rows)),
             rows=sum(len(each.positions) for each in rows),

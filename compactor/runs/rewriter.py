@@ -12,7 +12,8 @@ from compactor.planning.plan_table import TablePlan
 from compactor.reasons import Reason
 from compactor.runs.dropped_groups import expiry_explained
 from compactor.runs.results import RunResult
-from compactor.runs.run import Progress, Run, RunTools
+from compactor.runs.run import Progress, Run
+from compactor.runs.run_tools import RunTools
 from compactor.runs.supervisor import Switches
 from compactor.spark.java_table import first_line
 

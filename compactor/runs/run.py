@@ -7,209 +7,38 @@ after the commit was sent deletes no output whose fate is unknown. A long run co
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 
-from pyspark.sql import SparkSession
-
-from compactor.commit.in_flight import InFlightRecords, Record
+from compactor.commit.in_flight import Record
 from compactor.commit.replace import Landed
-from compactor.commit.snapshots import CommitSummary
 from compactor.commit.statistics import carry_statistics
-from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError, LaterError, RetryError, StoppedError
+from compactor.errors import CommitUnknownError, FirnlineError, GiveUpError
 from compactor.events import (
-    CommitHeld,
-    CommitRolledBack,
-    CommitWaits,
     GroupCommitted,
     GroupDropped,
-    Listener,
     RunMoved,
-    ignore,
 )
-from compactor.iceberg.tables import Catalogs, TableView
-from compactor.lease.right import UNLIMITED, CommitRight
-from compactor.locks.flink_locks import NO_LOCKS, Locks
-from compactor.manifests.cache import ManifestCache
 from compactor.planning.budget import COMMIT_CALLS, Charge, Spent, requests_of, uncharged
 from compactor.planning.engine import Engine
 from compactor.planning.plan_table import TablePlan
 from compactor.planning.planner import batches
-from compactor.reasons import Reason
 from compactor.rewrite.tasks.runner import OutputTaskRunner, WrittenOutput
 from compactor.rewrite.tasks.spark_scan import run_folder
-from compactor.runs.bundles import Pace
 from compactor.runs.commit_groups import Committed, CommitTools, commit_groups
-from compactor.runs.commit_hold import MISSES, CommitHold, MissedError
+from compactor.runs.commit_hold import MISSES, MissedError
 from compactor.runs.dropped_groups import reclassify_conflicts, without_strays
-from compactor.runs.lifelines import Lifelines
 from compactor.runs.output_jobs import OutputJobs
 from compactor.runs.output_record import OutputRecords
 from compactor.runs.results import DroppedGroup, GroupResult, NoGroupLeftError, RunResult, as_planned
-from compactor.runs.rollback_watch import RollbackWatch
-from compactor.runs.slots import SlotPool
+from compactor.runs.run_tools import RunTools
 from compactor.runs.supervisor import RunSupervisor, RunWatch, Switches, stall_explained
-from compactor.runs.turns import locked, unpublished_first
-from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import JavaTable
 
-ROLLBACKS = 8
-"""Commits of the same work that the catalog rolls back, one after the other, before the run ends."""
 Progress = Callable[[int, int, int], None]
 """Called with (output tasks done, output tasks in all, input bytes done)."""
-
-
-@dataclass(frozen=True)
-class RunTools:
-    """What all runs of a process share.
-
-    Attributes:
-        slots: Spark tasks at once, of all runs. They never change a result.
-        lease_seconds: How long an in-flight record protects outputs without being renewed.
-        check_seconds: Between two looks at the table's switch while a run works.
-        commit: When a long run commits in parts.
-        pace: How fast output tasks were so far.
-        right: Confirmed before each commit and each deletion.
-        lifelines: When each run last made progress.
-        locks: Locks of other maintenance, looked at before each commit.
-    """
-
-    session: SparkSession
-    catalogs: Catalogs
-    cache: ManifestCache
-    records: InFlightRecords
-    slots: SlotPool
-    lease_seconds: float
-    check_seconds: float
-    commit: CommitSettings = field(default_factory=CommitSettings)
-    listener: Listener = ignore
-    clock: Callable[[], float] = time.time
-    ticks: Callable[[], float] = time.monotonic
-    pace: Pace = field(default_factory=Pace)
-    right: CommitRight = UNLIMITED
-    lifelines: Lifelines = field(default_factory=Lifelines)
-    locks: Locks = NO_LOCKS
-
-    def hold(
-        self, table: TableView, run_id: str, watch: RunWatch, charge: Charge, *, missed: bool = False
-    ) -> float | None:
-        """Wait for the right moment of a run's commit, unless the run is stopped before; until when it lasts.
-
-        A lock is looked at again after the wait for a writer: it may have been taken during the wait. `missed`: the
-        commit has missed its moment, maybe because a branch is to be published first; that is waited for too.
-
-        Raises:
-            LaterError: it is another's turn for too long.
-            RetryError: a lock cannot be read.
-        """
-        look = self._look(table, charge)
-
-        def theirs() -> LaterError | None:
-            later = locked(table.name, self.locks)
-            if later is None and missed:
-                with suppress(RetryError):  # the catalog does not answer: the commit itself will say why
-                    return unpublished_first(look(), self.clock())
-            return later
-
-        hold = CommitHold(
-            look=look,
-            theirs=theirs,
-            stopped=watch.stopped.wait,
-            moved=lambda: self.lifelines.moved(table.name),
-            waits=lambda seconds: self.listener(CommitWaits(run_id, table.name, seconds)),
-            clock=self.clock,
-            ticks=self.ticks,
-        )
-        hold.until_our_turn()
-        held = hold.wait(self.commit.hold_seconds)
-        if held.seconds:
-            self.listener(CommitHeld(run_id, table.name, held.seconds, after_writer=held.after_writer))
-            hold.until_our_turn()
-        return held.good_until
-
-    def check_turn(self, table: TableView) -> None:
-        """Make sure that no branch is to be published before a commit to `table`, which was loaded for it.
-
-        Raises:
-            MissedError: there is one.
-        """
-        later = unpublished_first(table, self.clock())
-        if later is not None:
-            raise MissedError(str(later), reason=later.reason)
-
-    def rolled_back(
-        self, table: TableView, run_id: str, landed: Landed, times: int, watch: RunWatch, charge: Charge
-    ) -> bool:
-        """Whether the catalog rolls the run's newest commit back, for a writer that was under way.
-
-        `times`: how often the run has sent this commit.
-
-        Raises:
-            RetryError: it did so `ROLLBACKS` times; nothing is committed.
-        """
-        name = table.name
-        if not self.commit.hold_seconds or not self.rolls_back(table):
-            return False
-        rollback_watch = RollbackWatch(
-            look=self._look(table, charge),
-            stopped=watch.stopped.wait,
-            moved=lambda: self.lifelines.moved(name),
-            clock=self.clock,
-            ticks=self.ticks,
-        )
-        rolled_back = rollback_watch.rolled_back(*landed, self.commit.hold_seconds)
-        if rolled_back:
-            self.listener(CommitRolledBack(run_id, name, landed.snapshot_id))
-        if rolled_back and times == ROLLBACKS:
-            raise RetryError(
-                f"{name}: the catalog rolled the commit back {ROLLBACKS} times for writers: they commit too often at "
-                "present",
-                reason=Reason.COMMIT_REFUSED,
-            )
-        return rolled_back
-
-    def _look(self, table: TableView, charge: Charge) -> Callable[[], TableView]:
-        def look() -> TableView:
-            charge(Spent(catalog_calls=1))
-            return self.catalogs.load(table.name, table.ref)
-
-        return look
-
-    def summary(self, table: TableView, run_id: str, engines: Sequence[str], part: str = "1/1") -> CommitSummary:
-        """What a commit says of itself; `part`: "2/3" is the second of three commits of the run."""
-        return CommitSummary(
-            run_id=run_id,
-            engines=tuple(engines),
-            part=part,
-            rollback_on_conflict=self.rolls_back(table),
-            deployment=self.right.deployment,
-        )
-
-    def rolls_back(self, table: TableView) -> bool:
-        """Whether the catalog may roll a commit back for a writer that is under way."""
-        is_polaris = self.catalogs.is_polaris(table.name.catalog)
-        return self.commit.rolls_back(is_polaris=is_polaris, row_lineage=table.keeps_row_lineage)
-
-    def about_to_send(self, record: Record, switches: Switches, *, again: bool) -> None:
-        """Keep the run's outputs on record, then make sure that this service may still commit.
-
-        `again`: an attempt was sent before, maybe minutes ago; the table's switch and the locks are asked again.
-
-        Raises:
-            StoppedError: the table was switched off or paused since, or the process is stopping.
-            MissedError: another maintenance has taken its lock on the table since.
-            FirnlineError: the service may not commit, or that cannot be told.
-        """
-        name = record.table
-        if switches.stopping() or (again and not switches.enabled()):
-            raise StoppedError(f"{name} was switched off or paused before the commit; it was not sent")
-        if again and self.locks.holder(name) is not None:
-            raise MissedError(f"Flink's maintenance has taken its lock on {name}; run {record.run_id} is not committed")
-        self.records.renew(record, sending=True)
-        self.right.confirm()  # last: it may take long, and nothing may come between it and the commit
 
 
 class Run:
@@ -436,7 +265,9 @@ class Run:
             self._lost_a_race = self._lost_a_race or race > 1
             return f"{run_folder(table, self._run_id)}/deletes-{part.replace('/', '-')}-{sends}-{race}"
 
-        tools = CommitTools(self._tools.catalogs, self._tools.cache, deletes_at, about_to_send, self._tools.check_turn)
+        tools = CommitTools(
+            self._tools.catalogs, self._tools.cache, deletes_at, about_to_send, self._tools.check_turn, self._charge
+        )
         committed = commit_groups(table, self._plan, groups, summary, tools)
         if committed.landed:
             carry_statistics(table, committed.landed.snapshot_id, self._tools.right.confirm)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from compactor.planning.plan_table import Request, TablePlan, plan_table
 from compactor.runs.convert import Converting
 from compactor.runs.results import RunResult
 from compactor.runs.rewriter import Rewriter
-from compactor.runs.run import RunTools
+from compactor.runs.run_tools import RunTools
 from compactor.runs.slots import SlotPool
 from compactor.settings.tree import CommitSettings
 from compactor.spark.java_table import activate
@@ -90,6 +91,12 @@ def insert(lake: Lake, table: str, commits: int = 1) -> None:
         lake.sql(f"INSERT INTO lake.{table} SELECT /*+ COALESCE(1) */ id, concat('p', id % 2), id FROM range(10)")
 
 
+def hundreds(lake: Lake, table: str, files: int = 6) -> None:
+    """Ids from 0, a hundred in each file."""
+    for first in range(0, files * 100, 100):
+        lake.sql(f"INSERT INTO lake.{table} SELECT id, 'p0', id FROM range({first}, {first + 100}, 1, 1)")
+
+
 def java_table(lake: Lake, table: str) -> Any:
     activate(lake.session)
     spark3_util = lake.session._jvm.org.apache.iceberg.spark.Spark3Util
@@ -125,6 +132,15 @@ def planned(lake: Lake, table: str, **request: Any) -> TablePlan:
     view = lake.view(table)
     policy = lake.settings.policy.for_table(view.name)
     return plan_table(view, policy, ManifestCache(1 << 24), Request(force=True, **request))
+
+
+def of_three_files(plan: TablePlan) -> TablePlan:
+    """The plan of one file group, without all but its first three files."""
+    (group,) = plan.groups
+    less = replace(group, file_group=replace(group.file_group, tasks=(group.file_group.tasks[0][:3],)))
+    paths = {file.entry.path for file in less.file_group.files}
+    coverable = tuple(each for each in plan.coverable_deletes if each.covers <= paths)
+    return replace(plan, groups=(less,), coverable_deletes=coverable)
 
 
 def run(
@@ -218,6 +234,13 @@ def expire_history(lake: Lake, table: str, *, clean: bool = True) -> None:
     """All snapshots but the newest; with `clean` also the files that only they need. Nessie shows tables like this."""
     expiry = java_table(lake, table).expireSnapshots().expireOlderThan(2**53).retainLast(1)
     expiry.cleanExpiredFiles(clean).commit()
+
+
+def append_and_expire(lake: Lake, table: str) -> None:
+    """What the service of a table does: the next commit, then all snapshots before it expire."""
+    append(lake, table)
+    expire_history(lake, table)
+    lake.sql(f"REFRESH TABLE lake.{table}")
 
 
 def upgrade(lake: Lake, table: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,14 @@ from tests.correctness.stage import any_size_splices
 from tests.integration.table_kit import (
     BY_A,
     MERGE_ON_READ,
-    append,
+    append_and_expire,
     before_commit,
     create,
     delete_equal,
+    hundreds,
     insert,
     java_table,
+    of_three_files,
     planned,
     run,
     snapshots,
@@ -150,21 +151,12 @@ def test_few_deleted_rows_are_copied_and_deleted_in_the_output(
 ) -> None:
     """A run over some of the files of a delete file, a delete that arrives meanwhile, then a run over the outputs."""
     create(lake, table_name, version, f"{MERGE_ON_READ}, 'write.delete.granularity'='{granularity}'")
-    for first in range(0, 600, 100):
-        lake.sql(f"INSERT INTO lake.{table_name} SELECT id, 'p0', id FROM range({first}, {first + 100}, 1, 1)")
+    hundreds(lake, table_name)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id % 100 = 7")
     columns = "id, k, _row_id, _last_updated_sequence_number" if version == 3 else "id, k"
     rows = f"SELECT {columns} FROM lake.{table_name}"
     before = sorted(map(tuple, lake.sql(rows)))
-    plan = planned(lake, table_name)
-    half = [
-        replace(each, file_group=replace(each.file_group, tasks=(each.file_group.tasks[0][:3],)))
-        for each in plan.groups
-    ]
-    coverable = [
-        each for each in plan.coverable_deletes if each.covers <= {f.entry.path for f in half[0].file_group.files}
-    ]
-    plan = replace(plan, groups=tuple(half), coverable_deletes=tuple(coverable))
+    plan = of_three_files(planned(lake, table_name))
     other = before_commit(lambda: lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 250 OR id = 550"))
     with any_size_splices():
         (group,) = run(lake, plan, enabled=other).groups
@@ -185,27 +177,22 @@ def test_few_deleted_rows_are_copied_and_deleted_in_the_output(
 def test_deletes_are_not_carried_beside_delete_files_of_an_older_format(lake: Lake, table_name: str) -> None:
     """The delete file covers files that stay: V3 does not let it be added again in company of vectors."""
     create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='partition'")
-    for first in range(0, 600, 100):
-        lake.sql(f"INSERT INTO lake.{table_name} SELECT id, 'p0', id FROM range({first}, {first + 100}, 1, 1)")
+    hundreds(lake, table_name)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id % 100 = 7")
     lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('format-version'='3')")
     lake.sql(f"INSERT INTO lake.{table_name} VALUES (777, 'p0', 0)")
-    rows, plan = lake.rows(table_name), planned(lake, table_name)
-    half = [
-        replace(each, file_group=replace(each.file_group, tasks=(each.file_group.tasks[0][:3],)))
-        for each in plan.groups
-    ]
+    rows, plan = lake.rows(table_name), of_three_files(planned(lake, table_name))
     with any_size_splices():
-        (group,) = run(lake, replace(plan, groups=tuple(half), coverable_deletes=())).groups
+        (group,) = run(lake, plan).groups
     assert (group.rewritten.engine, group.rewritten.rows_deleted, group.rows_carried) == ("encode", 3, 0)
     assert lake.rows(table_name) == rows
 
 
 @pytest.mark.parametrize("moment", [EARLY, LATE])
-def test_a_delete_file_that_stays_is_as_it_was(
+def test_a_delete_file_that_stays_is_not_touched(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
-    """Iceberg's commit adds delete files only if it removes some. Here none leaves: one is removed and added again."""
+    """Iceberg's commit adds delete files only if it removes some. Here none leaves."""
     create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='partition'", BY_A)
     insert(lake, table_name, 3)
     files = f"SELECT file_path, record_count, readable_metrics FROM lake.{table_name}.delete_files"
@@ -218,7 +205,7 @@ def test_a_delete_file_that_stays_is_as_it_was(
     assert not let_in(lake, plan, moment, monkeypatch, other).dropped
     assert before[0] in lake.sql(files)
     summary = snapshots(lake, table_name)[-1].summary
-    assert (summary["added-delete-files"], summary["removed-delete-files"]) == ("2", "1")
+    assert (summary.get("added-delete-files"), summary.get("removed-delete-files")) == ("1", None)
     ids = sorted(row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}"))
     assert ids == sorted([number for number in range(10) if number != 5] * 3)
 
@@ -373,7 +360,7 @@ def test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit(
     expected = sorted([*(number for number in range(10) if number != 5)] * 3 + [5])
     ids = f"SELECT id FROM lake.{table_name}"
     assert sorted(row.id for row in lake.sql(ids)) == expected
-    append(lake, table_name)
+    append_and_expire(lake, table_name)
     assert sorted(row.id for row in lake.sql(ids)) == [*expected, 77]
     lake.compact(table_name, force=True)
     assert sorted(row.id for row in lake.sql(ids)) == [*expected, 77]

@@ -24,6 +24,7 @@ from tests.conftest import Lake
 from tests.integration.table_kit import (
     MERGE_ON_READ,
     append,
+    append_and_expire,
     create,
     expire_history,
     insert,
@@ -209,29 +210,44 @@ def test_manifests_that_the_head_lists_stay_although_their_commit_was_not_found(
     assert rest_lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
 
 
-def test_a_commit_that_was_rolled_back_before_its_answer_keeps_its_metadata(
-    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("status", [409, 200])
+def test_outputs_of_a_commit_that_was_rolled_back_are_not_sent_again_while_it_is_listed(
+    rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
-    """The HTTP client's retry of a commit that had landed is answered 409; meanwhile somebody rolls the table back."""
+    """Somebody rolls the table back before the answer is judged. 409 answers a second request of the HTTP client.
+
+    The outputs stay those of the snapshot that was rolled back: they may be deleted when it expires.
+    """
     create(rest_lake, table_name)
     insert(rest_lake, table_name, 3)
-    rows, plan, real = rest_lake.rows(table_name), planned(rest_lake, table_name), commit_module.find_commit
-    landed: list[int] = []
+    rows, plan, landed = rest_lake.rows(table_name), planned(rest_lake, table_name), list[int]()
+    name = "find_commit" if status == 409 else "_verified"
+    real = getattr(commit_module, name)
 
-    def late(table: Any, *more: Any, **options: Any) -> Search:
+    def late(table: Any, *more: Any, **options: Any) -> Any:
         if not landed:
             table.refresh()
             landed.append(table.handle.currentSnapshot().snapshotId())
             table.handle.manageSnapshots().rollbackTo(plan.snapshot_id).commit()
+            append(rest_lake, table_name)
         return real(table, *more, **options)
 
-    monkeypatch.setattr(commit_module, "find_commit", late)
-    with faulty.failing(Fault.ANSWER_LOST, 409):
-        result = run(rest_lake, plan)
-    assert result.snapshot_after != landed[0]
-    assert rest_lake.rows(table_name) == rows
+    monkeypatch.setattr(commit_module, name, late)
+    with (
+        faulty.failing(Fault.ANSWER_LOST, status, times=int(status == 409)),
+        pytest.raises(ReplanError, match=r"was rolled back past snapshot \d+") as raised,
+    ):
+        run(rest_lake, plan)
+    assert raised.value.reason == "history_gap"
+    assert replaces(rest_lake, table_name) == 1
+    sweep_until_settled(rest_lake, table_name)
     then = rest_lake.sql(f"SELECT * FROM lake.{table_name} VERSION AS OF {landed[0]}")
     assert sorted((tuple(row) for row in then), key=repr) == rows
+    expected = sorted([*rows, (77, "p0", 77)], key=repr)
+    rest_lake.compact(table_name, force=True)
+    append_and_expire(rest_lake, table_name)
+    assert rest_lake.rows(table_name) == sorted([*expected, (77, "p0", 77)], key=repr)
+    assert unreferenced(rest_lake, table_name) == set()
 
 
 @pytest.mark.parametrize("status", [*slow(500, 502), 503, *slow(504)])

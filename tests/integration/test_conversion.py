@@ -33,6 +33,7 @@ from tests.integration.table_kit import (
     BY_A,
     MERGE_ON_READ,
     append,
+    append_and_expire,
     conversion,
     create,
     delete_equal,
@@ -104,6 +105,20 @@ def test_deletes_of_all_partitions_are_converted_in_each(lake: Lake, table_name:
     assert convert(lake, table_name).rows == 4
     assert rows(lake, table_name) == before
     assert deletes(lake, table_name) == [Content.POSITION_DELETES] * 4
+
+
+def test_a_vector_that_leaves_takes_no_other_with_it(lake: Lake, table_name: str) -> None:
+    """Iceberg's `expireSnapshots` deletes a Puffin file when one of its vectors has left."""
+    create(lake, table_name, 3, MERGE_ON_READ)
+    insert(lake, table_name, 2)
+    lake.sql(f"INSERT INTO lake.{table_name} VALUES (20, 'p0', 0), (21, 'p0', 0)")
+    delete_equal(lake, table_name, "id", [5, 20])
+    assert convert(lake, table_name).files_hit == 3
+    delete_equal(lake, table_name, "id", [21])
+    assert convert(lake, table_name, "another-run").files_hit == 1
+    before = rows(lake, table_name)
+    append_and_expire(lake, table_name)
+    assert rows(lake, table_name) == sorted([*before, (77, "p0", 77)])
 
 
 def test_equality_deletes_that_apply_to_nothing_leave(lake: Lake, table_name: str) -> None:

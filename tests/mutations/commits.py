@@ -236,6 +236,14 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "15",
+        "outputs are sent again although a snapshot that was rolled back has them, and may take them with it",
+        "compactor/runs/commit_groups.py",
+        "    if listed is not None:\n",
+        "    if False:\n",
+        f"{_STATE}::test_outputs_of_a_commit_that_was_rolled_back_are_not_sent_again_while_it_is_listed[409]",
+    ),
+    Mutation(
+        "15",
         "manifests that the head lists are deleted with those that are not used",
         "compactor/commit/snapshots.py",
         "for each in (head, committed) if",
@@ -246,7 +254,7 @@ MUTATIONS: Final = (
         "15",
         "manifests that were merged before the commit stay for ever",
         "compactor/commit/snapshots.py",
-        "    method.invoke(update, arguments)\n",
+        '    _call(table, update, "SnapshotProducer.cleanUncommitted", "java.util.Set", committed)\n',
         "",
         f"{_RACES}::test_manifests_that_were_merged_or_not_committed_do_not_stay[committed-2]",
     ),
@@ -414,7 +422,7 @@ MUTATIONS: Final = (
     Mutation(
         "15",
         "a service that another has taken over from commits all the same",
-        "compactor/runs/run.py",
+        "compactor/runs/run_tools.py",
         "        self.right.confirm()  # last",
         "        # last",
         f"{_FENCE}::test_a_run_whose_service_was_replaced_before_the_commit_commits_and_deletes_nothing",

@@ -87,7 +87,7 @@ MUTATIONS: Final = (
     Mutation(
         "converted",
         "a lock that is taken while the commit waits for a writer is not seen",
-        "compactor/runs/run.py",
+        "compactor/runs/run_tools.py",
         "after_writer=held.after_writer))\n            hold.until_our_turn()",
         "after_writer=held.after_writer))",
         "tests/integration/test_flink_locks.py"

@@ -12,6 +12,7 @@ _LEAVES: Final = f"{_DECISIONS}::test_a_delete_file_leaves_when_and_only_when_no
 _TOUCHED: Final = f"{_DECISIONS}::test_a_group_is_touched_when_and_only_when_a_change_can_alter_its_rows"
 _CONFLICTS: Final = "tests/unit/planning/test_conflicts.py"
 _GROUPS: Final = "tests/integration/test_commit_groups.py"
+_EXPIRY: Final = "tests/integration/test_commit_expiry.py"
 _KINDS: Final = "tests/integration/test_table_kinds.py"
 _FILES: Final = "tests/integration/test_table_files.py"
 _ENGINE: Final = "tests/unit/rewrite/test_engine_choice.py"
@@ -91,8 +92,8 @@ MUTATIONS: Final = (
         "2",
         "our commit drops an equality delete that arrived since the plan (apache/iceberg 10312)",
         "compactor/commit/snapshots.py",
-        "            if follows and not lost:\n",
-        "            if follows:\n",
+        "                if follows and not lost:\n",
+        "                if follows:\n",
         f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
     ),
     Mutation(
@@ -115,9 +116,17 @@ MUTATIONS: Final = (
         "2",
         "such a delete is put in again with a new number: it hits rows written after it",
         "compactor/commit/snapshots.py",
-        "rewrite.addFile(file, file.dataSequenceNumber())",
-        "rewrite.addFile(file)",
+        "rewrite.addFile(copy, file.dataSequenceNumber())",
+        "rewrite.addFile(copy)",
         f"{_GROUPS}::test_an_equality_delete_that_arrives_meanwhile_is_not_dropped_by_our_commit[2--before the check]",
+    ),
+    Mutation(
+        "2",
+        "such a delete is put in again itself: it is deleted when the snapshot expires (apache/iceberg 17304)",
+        "compactor/commit/snapshots.py",
+        ".withPath(location).build()",
+        ".build()",
+        f"{_EXPIRY}::test_the_copy_of_an_equality_delete_is_as_the_file_was",
     ),
     Mutation(
         "2",
@@ -203,6 +212,14 @@ MUTATIONS: Final = (
         "after the check-auto-file]",
     ),
     # --- 4 dangling deletes ---
+    Mutation(
+        "4",
+        "deletes are not carried where all delete files stay: Iceberg refuses the commit",
+        "compactor/commit/snapshots.py",
+        "    if removed.isEmpty() and not added.isEmpty():\n",
+        "    if False:\n",
+        f"{_EXPIRY}::test_a_delete_file_of_rewritten_and_other_files_outlives_the_commit",
+    ),
     Mutation(
         "4",
         "a delete that an earlier attempt has dropped is not there after a rollback",

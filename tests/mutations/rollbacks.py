@@ -51,7 +51,7 @@ MUTATIONS: Final = (
     Mutation(
         "17",
         "the setting does not reach the commit",
-        "compactor/runs/run.py",
+        "compactor/runs/run_tools.py",
         "rollback_on_conflict=self.rolls_back(table),",
         "rollback_on_conflict=False,",
         f"{_SNAPSHOTS}::test_polaris_is_asked_to_let_writers_win[always-rollback]",
