@@ -25,5 +25,6 @@ def faulty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FaultyCatalog]:
 
 
 @pytest.fixture(scope="module")
-def rest_lake(lake: Lake, faulty: FaultyCatalog) -> RestLake:
-    return rest_lake_of(lake, faulty)
+def rest_lake(lake: Lake, faulty: FaultyCatalog, request: pytest.FixtureRequest) -> RestLake:
+    """Spark opens a catalog once, and each module has another one."""
+    return rest_lake_of(lake, faulty, request.module.__name__.rpartition(".")[2])

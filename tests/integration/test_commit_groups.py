@@ -81,7 +81,7 @@ def test_a_file_that_the_table_still_has_is_damage(lake: Lake, table_name: str, 
         Path(plain_path(group.file_group.files[0].entry.path)).unlink()
     with pytest.raises(GiveUpError) as error:
         run(lake, plan)
-    assert error.value.reason == ("input_missing" if engine == "auto" else "unexpected")
+    assert error.value.reason == "input_missing"
 
 
 DELETE, UPDATE = "DELETE FROM lake.{table} WHERE id = 5", "UPDATE lake.{table} SET k = 100 WHERE id = 5"

@@ -57,4 +57,4 @@ def test_manifests_are_merged_before_the_first_commit_after_an_upgrade(rest_lake
     before = rest_lake.rows(table_name, "_row_id, *")
     assert sorted(row[0] for row in before) == list(range(60))
     append(rest_lake, table_name)
-    assert rest_lake.rows(table_name, "_row_id, *")[:60] == before
+    assert [row for row in rest_lake.rows(table_name, "_row_id, *") if row[0] < 60] == before

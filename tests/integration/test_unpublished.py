@@ -37,7 +37,7 @@ def service(lake: Lake, table: str) -> FollowedTable:
 
 
 def test_a_branch_is_published_before_the_service_rewrites_main(lake: Lake, table_name: str) -> None:
-    create(lake, table_name)
+    create(lake, table_name, 2, MERGE_ON_READ)
     insert(lake, table_name, 12)
     write_audit(lake, table_name)
     followed = service(lake, table_name)
@@ -97,7 +97,9 @@ def test_a_staged_change_can_be_published(lake: Lake, table_name: str, statement
         lake.sql(statement.format(f"lake.{table_name}"))
     finally:
         lake.session.conf.unset("spark.wap.id")
-    (staged,) = (each for each in lake.view(table_name).metadata.snapshots if "wap.id" in str(each.summary))
+    staged = lake.view(table_name).metadata.snapshots[-1]
+    assert staged.summary is not None
+    assert staged.summary.additional_properties["wap.id"] == "job-1"
     followed, appends = service(lake, table_name), statement.startswith("INSERT")
     if appends:
         followed.look(Lane.EVENT)
