@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import socket
 import subprocess
 import time
@@ -17,18 +18,24 @@ START_SECONDS = 60.0
 STOP_SECONDS = 15.0
 LOOK_SECONDS = 0.1
 LAST_CHARACTERS = 3000
+PORTS = range(20_000, 32_000)
+MOST_TRIES = 100
 
 
-def free_port(wanted: int = 0) -> int:
-    """`wanted` if no process listens on that port of 127.0.0.1, else any free port."""
-    for port in (wanted, 0):
+def free_port(wanted: int | None = None) -> int:
+    """`wanted` if no process listens on that port of 127.0.0.1, else another free port.
+
+    It is none that systems give to outgoing connections: one of these could take it before the server is there.
+    """
+    others = random.SystemRandom().sample(PORTS, MOST_TRIES)
+    for port in others if wanted is None else (wanted, *others):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:
                 continue
-            return int(probe.getsockname()[1])
+            return port
     raise GiveUpError("no port is free on 127.0.0.1; stop a process that listens there")
 
 
