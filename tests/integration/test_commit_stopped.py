@@ -13,6 +13,7 @@ from compactor.locks.flink_locks import Locks
 from tests.conftest import Lake
 from tests.integration.table_kit import append, create, insert, planned, replaces, run, unreferenced
 from tests.integration.test_flink_locks import FlinkDatabase
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +31,7 @@ def beaten_once(lake: Lake, table: str, then: Callable[[], object]) -> CommitRig
     return CommitRight(confirm=confirm)
 
 
-@pytest.mark.parametrize("how", ["paused", "switched off"])
+@pytest.mark.parametrize("how", ["paused", *slow("switched off")])
 def test_a_table_that_is_paused_during_the_attempts_is_not_committed_to(lake: Lake, table_name: str, how: str) -> None:
     create(lake, table_name)
     insert(lake, table_name, 3)

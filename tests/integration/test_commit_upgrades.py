@@ -9,6 +9,7 @@ from compactor.errors import FirnlineError
 from tests.integration.table_kit import append, create, insert, upgrade
 from tests.services.faulty_catalog import FaultyCatalog
 from tests.services.rest_lake import RestLake
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 UNMERGED = "'commit.manifest-merge.enabled'='false'"
@@ -17,7 +18,7 @@ UNMERGED = "'commit.manifest-merge.enabled'='false'"
 @pytest.mark.parametrize(
     ("upgraded", "reason"), [("meanwhile", "format_changed"), ("before", "manifest_rewrite_failed")]
 )
-@pytest.mark.parametrize("by", ["", "PARTITIONED BY (a)"])
+@pytest.mark.parametrize("by", ["", *slow("PARTITIONED BY (a)")])
 def test_the_first_commit_after_an_upgrade_gives_the_row_ids(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, upgraded: str, reason: str, by: str
 ) -> None:

@@ -16,6 +16,7 @@ from streaming.ledger.look_queue import Lane
 from tests.conftest import Lake
 from tests.integration.replayed_table import FollowedTable
 from tests.integration.table_kit import MERGE_ON_READ, before_commit, create, insert, planned, run, unreferenced
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -88,7 +89,7 @@ def test_a_rewrite_is_committed_after_the_branch_that_was_made_meanwhile(
     assert unreferenced(lake, table_name) == set()
 
 
-@pytest.mark.parametrize("statement", ["DELETE FROM {} WHERE id = 5", "INSERT INTO {} VALUES (77, 'p0', 77)"])
+@pytest.mark.parametrize("statement", ["DELETE FROM {} WHERE id = 5", *slow("INSERT INTO {} VALUES (77, 'p0', 77)")])
 def test_a_staged_change_can_be_published(lake: Lake, table_name: str, statement: str) -> None:
     create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.wap.enabled'='true'")
     insert(lake, table_name, 12)
