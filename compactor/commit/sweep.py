@@ -181,7 +181,7 @@ class _Sweep:
         the outputs. Then nothing is deleted.
         """
         deleted = 0
-        shows_history = len(table.metadata.snapshots) > 1
+        shows_history = _shows_history(table)
         whole = record.seen_head != NO_HEAD and committed_parts(table, record.run_id).are_all
         if shows_history and not whole:  # most runs are there as a whole: without a call to the store
             self.confirm()
@@ -240,7 +240,11 @@ def _may_be_hidden(record: Record, table: TableView) -> bool:
     Not where the owner has ended the run for certain, or the only snapshot is the one before the run.
     """
     certain = not record.sent or record.seen_head == NO_HEAD
-    return not certain and len(table.metadata.snapshots) <= 1 and _head(table, record) != record.parent_snapshot_id
+    return not certain and not _shows_history(table) and _head(table, record) != record.parent_snapshot_id
+
+
+def _shows_history(table: TableView) -> bool:
+    return len(table.metadata.snapshots) > 1
 
 
 def _table_of(record: Record, catalogs: Catalogs) -> TableView | None:

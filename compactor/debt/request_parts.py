@@ -31,7 +31,7 @@ class RequestParts:
         return True
 
     def keep(self, table: TableName, filters: Collection[str]) -> None:
-        """Forget the table's requests except these: they are done, or nobody wants them any more."""
+        """Forget the table's requests except these: they are done, or they were dropped."""
         left = {text: files for text, files in self._left.pop(table, {}).items() if text in filters}
         if left:
             self._left[table] = left

@@ -4,7 +4,7 @@ A file group has a conflict if one of its files was removed or was added a secon
 so it would remove both: rows that count twice would count once), if a position delete or deletion vector was added that
 may name one of its rows, or if a delete that the rewrite has applied was removed. New equality deletes are no conflict:
 the outputs carry the planned snapshot's data sequence number, so newer deletes still apply (spec: scan planning). Where
-the table gives such numbers a second time, the whole plan is made anew (`numbers_went_back`).
+the table gives such numbers a second time, the run is planned again (`numbers_went_back`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Read and copy delete files of other commits, and write those of a group's outputs, in the driver.
 
 Each data file gets a delete file of its own: a Puffin file with one vector (V3), or a position delete file (V2). When
-a vector has left the table, Iceberg's `expireSnapshots` deletes its Puffin file, whatever other vectors it holds.
+a vector has left the table, Iceberg's `expireSnapshots` deletes its Puffin file, also if it holds other vectors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from compactor.storage.byte_store import BUFFER_BYTES, ByteStore
 from compactor.storage.opening import byte_store_for
 
 AT_ONCE: Final = 16
-"""Files that are written at once: the commit waits for them, and other writers may come first meanwhile."""
+"""Files that are written at once: the commit waits for them, and other writers may commit before it."""
 
 
 @dataclass(frozen=True)

@@ -196,11 +196,11 @@ class Run:
     ) -> Committed:
         """Hold the commit, and send it unless its moment has passed; then hold it for the next one.
 
-        `at_once`: a writer has just committed; send it first without a wait.
+        `at_once`: a writer has just committed; send it first without a wait, unless Flink's maintenance holds its lock.
         """
         for missed in count():
             good_until = None
-            if missed or not at_once:
+            if missed or not at_once or self._tools.locks.holder(self._plan.table.name) is not None:
                 self.stage = "hold"
                 good_until = self._tools.hold(self._plan.table, self._run_id, watch, self._charge, missed=missed > 0)
             with suppress(MissedError):
@@ -258,7 +258,7 @@ class Run:
                 self._charge(Spent(catalog_calls=COMMIT_CALLS))
             if good_until is not None and self._tools.ticks() > good_until:
                 raise MissedError(f"the commit of run {self._run_id} was prepared too late after a writer's commit")
-            self._tools.about_to_send(record, self._switches, again=attempt > 0 or sends > 1)
+            self._tools.about_to_send(record, self._switches, again=attempt > 0)
 
         def deletes_at(race: int) -> str:
             """In the run's own folder, which the record lists: what no snapshot references is deleted with it."""

@@ -110,7 +110,7 @@ class JavaTable:
         return self.view.keeps_row_lineage and planned is not None and planned.first_row_id is None
 
     def send(self, snapshot: Any) -> None:
-        """Commit a snapshot that was made for the newest metadata, once: it is not made anew if another commit comes
+        """Commit a snapshot that was made for the newest metadata, once: it is not made again if another commit comes
         first, as Iceberg's own `commit()` does.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The rows of a micro-batch on the driver. A batch that Spark cannot read is told from one that cannot be handled.
+"""The rows of a micro-batch on the driver. A batch that Spark cannot read is another failure than one of the handler.
 
 Both fail within the Python function that Spark calls with the batch, and Spark says the same of both.
 """

@@ -357,7 +357,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "15",
-        "nobody looks whether a run that dropped a file group was rolled back",
+        "no sweep looks whether a run that dropped a file group was rolled back",
         "compactor/runs/output_record.py",
         "        if rolls_back:\n            ended",
         "        if False:\n            ended",
@@ -365,7 +365,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "15",
-        "nobody looks whether a run that died after its commit was rolled back",
+        "no sweep looks whether a run that died after its commit was rolled back",
         "compactor/commit/sweep.py",
         "        if not parts.may_be_rolled_back:",
         "        if True:",

@@ -157,7 +157,7 @@ MUTATIONS: Final = (
     ),
     Mutation(
         "spark",
-        "a struct goes to Spark of which a file lacks the first column, which has a default",
+        "a struct goes to Spark although a file lacks its first column, which has a default",
         "compactor/rewrite/tasks/spark_columns.py",
         "if field.initial_default is not None:",
         "if field.initial_default == field.name:",
