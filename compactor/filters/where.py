@@ -32,6 +32,19 @@ from compactor.reasons import Reason
 
 
 @dataclass(frozen=True)
+class KeptPartitions:
+    """What a filter says of a table's partitions, by spec. It holds no metadata of the table, so many can be kept."""
+
+    predicates: Mapping[int, Predicate]
+    layouts: Mapping[int, PartitionLayout]
+
+    def keeps(self, key: PartitionKey) -> bool:
+        """Whether the partition may hold a matching row."""
+        layout = self.layouts[key.spec_id]
+        return _keeps(self.predicates[key.spec_id], layout.types, layout.values(key))
+
+
+@dataclass(frozen=True)
 class Where:
     """A filter over one table. `predicate`: over field ids of the current schema. `text`: None without a filter.
 
@@ -60,12 +73,15 @@ class Where:
 
     def keeps_partition(self, spec_id: int, partition: Sequence[Any]) -> bool:
         """Whether the partition may hold a matching row. `partition` is the tuple as PyIceberg decodes it."""
-        predicate, kinds = self.projection(spec_id).predicate, self._layouts[spec_id].types
-        return matches(predicate, lambda position: stored_value(kinds[position], partition[position]))
+        return _keeps(self.projection(spec_id).predicate, self._layouts[spec_id].types, partition)
 
     def keeps(self, key: PartitionKey) -> bool:
         """Whether the partition may hold a matching row."""
         return self.keeps_partition(key.spec_id, self._layouts[key.spec_id].values(key))
+
+    def kept_partitions(self) -> KeptPartitions:
+        """The filter over the partitions of all specs."""
+        return KeptPartitions({number: self.projection(number).predicate for number in self._layouts}, self._layouts)
 
     def keeps_manifest(self, manifest: ManifestFile) -> bool:
         """Whether a manifest may list a file of a kept partition, judged by its partition summaries alone.
@@ -96,6 +112,10 @@ class Where:
     @cached_property
     def _layouts(self) -> Mapping[int, PartitionLayout]:
         return self.table.layouts()
+
+
+def _keeps(predicate: Predicate, kinds: Sequence[PrimitiveType], partition: Sequence[Any]) -> bool:
+    return matches(predicate, lambda position: stored_value(kinds[position], partition[position]))
 
 
 def bind_where(table: TableView, text: str | None, origin: str = "where") -> Where:

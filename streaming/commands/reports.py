@@ -26,9 +26,8 @@ from compactor.lease.opening import known_deployment
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import partition_text
 from compactor.planning.engine import Engine, refused_request
+from compactor.planning.partition_judge import PartitionJudge, judge_of
 from compactor.planning.plan_table import PlannedGroup, TablePlan, with_engine
-from compactor.planning.policy import Policy
-from compactor.planning.tiered_policy import policy_of
 from compactor.runs.pauses import Pause, pause_of
 from compactor.runs.results import GroupResult, RunResult
 from compactor.runs.turns import unpublished_first
@@ -211,7 +210,7 @@ def debt_documents(
             values = settings.policy.for_table(table.name, table.properties)
             sizes = file_sizes(values, table.properties)
             counted = live_counts(cache.read(table, table.manifests()), sizes, CommitTimes.of(table.metadata))
-            document = _debt_document(settings, table, counted, policy_of(values, sizes), sizes)
+            document = _debt_document(settings, table, counted, judge_of(table, values, sizes), sizes)
             document["paused"] = pause_of(name, pauses, time.time()) is not None
             documents.append(document | (_causes(table, cache, counted, sizes, deployment) if why else NO_CAUSES))
         except FirnlineError as error:
@@ -242,12 +241,14 @@ def _causes(table: TableView, cache: ManifestCache, counted: Deltas, sizes: File
     return known | {"arrivals": asdict(arrivals), "causes": causes}
 
 
-def _debt_document(settings: Settings, table: TableView, counted: Deltas, policy: Policy, sizes: FileSizes) -> Document:
+def _debt_document(
+    settings: Settings, table: TableView, counted: Deltas, judge: PartitionJudge, sizes: FileSizes
+) -> Document:
     now = time.time()
     partitions = []
     for key, counts in sorted(counted.items(), key=lambda item: (-item[1].small_files, item[0])):
         layout = table.layout(key.spec_id)
-        judgement = policy.judge(counts, now - counts.changed_ms / 1000)
+        judgement = judge.of(key, counts, now - counts.changed_ms / 1000)
         partitions.append(
             {
                 "spec_id": key.spec_id,

@@ -15,7 +15,7 @@ from compactor.events import Listener, PartitionsSkipped
 from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.iceberg.tables import FileSizes
 from compactor.partitions import PartitionKey, PartitionLayout
-from compactor.planning.policy import Policy
+from compactor.planning.partition_judge import PartitionJudge
 from compactor.runs.table_planner import skipped_partition
 from compactor.runs.work_order import commit_rate
 from compactor.settings.current import WorkSettings
@@ -35,7 +35,7 @@ class TableFacts:
     `plans_by`: what plans depend on besides the policy and the files.
     """
 
-    policy: Policy
+    judge: PartitionJudge
     sizes: FileSizes
     layouts: Mapping[int, PartitionLayout]
     acted_on: bool
@@ -46,7 +46,7 @@ class TableFacts:
     @property
     def basis(self) -> object:
         """See `TableDebt`."""
-        return self.policy, self.plans_by
+        return self.judge, self.plans_by
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class BoardWriter:
         now, declined = self.clock(), self.board.declined(known.table)
         found: dict[PartitionKey, PartitionDebt] = {}
         for key, before in known.partitions.items():
-            judgement = facts.policy.judge(before.counts, now - before.counts.changed_ms / 1000)
+            judgement = facts.judge.of(key, before.counts, now - before.counts.changed_ms / 1000)
             after = before
             if (judgement.due, judgement.why) != (before.due, before.why):
                 after = replace(before, due=judgement.due, why=judgement.why, large_bytes=judgement.large_bytes)
@@ -256,7 +256,7 @@ class BoardWriter:
 
 
 def _judged(facts: TableFacts, key: PartitionKey, counts: PartitionCounts, now: float) -> PartitionDebt:
-    judgement = facts.policy.judge(counts, now - counts.changed_ms / 1000)
+    judgement = facts.judge.of(key, counts, now - counts.changed_ms / 1000)
     layout = facts.layouts[key.spec_id]
     return PartitionDebt(
         key=key,

@@ -29,7 +29,7 @@ from compactor.iceberg.tables import (
 )
 from compactor.manifests.cache import ManifestCache
 from compactor.patience.backoff import Backoff
-from compactor.planning.tiered_policy import policy_of
+from compactor.planning.partition_judge import judge_of
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.task_input import NAME_MAPPING
 from compactor.settings.current import WorkSettings
@@ -337,7 +337,7 @@ class Looker:
         values = self.settings.policy.for_table(table, view.properties)
         sizes = file_sizes(values, view.properties)
         return TableFacts(
-            policy=policy_of(values, sizes),
+            judge=judge_of(view, values, sizes),
             sizes=sizes,
             layouts=view.layouts(),
             acted_on=self.settings.tables.acts_on(table, view.properties),

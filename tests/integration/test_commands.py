@@ -102,6 +102,13 @@ def test_debt_has_one_shape(shelf: Site) -> None:
     assert "does not exist" in error["message"]
 
 
+def test_debt_is_not_due_outside_the_filter_of_the_policy(shelf: Site) -> None:
+    done = in_process(shelf.config, "debt", "db.shown", "--output", "json", FIRNLINE_POLICY__WHERE="part = 'p01'")
+    (shown,) = json.loads(done.stdout)["tables"]
+    assert [row["partition"]["part"] for row in shown["partitions"] if row["due"]] == ["p01"]
+    assert {row["why"] for row in shown["partitions"] if not row["due"]} == {"outside policy.where"}
+
+
 def test_debt_shows_what_is_paused(shelf: Site) -> None:
     Path(plain_path(shelf.settings.state.checkpoint)).mkdir(exist_ok=True)
     assert in_process(shelf.config, "pause", "db.sh*", "--reason", "audit").returncode == 0

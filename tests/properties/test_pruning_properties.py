@@ -42,9 +42,11 @@ def test_no_matching_row_is_left_out(data: st.DataObject) -> None:
     bound = bind_where(table_view(spec), where)
     partitions = [partition_of(row, names, spec) for row in rows]
     manifest = manifest_of(spec, partitions, java_uuids)
+    kept, layout = bound.kept_partitions(), bound.table.layout(spec.spec_id)
     for row, partition in zip(rows, partitions, strict=True):
         if says(row):
             assert bound.keeps_partition(spec.spec_id, partition)
+            assert kept.keeps(layout.key(partition))
             assert bound.keeps_manifest(manifest)
             assert bound.keeps_manifest(manifest_of(spec, [partition], java_uuids))
             in_file = [each for each, other in zip(rows, partitions, strict=True) if repr(other) == repr(partition)]

@@ -19,7 +19,10 @@ from compactor.iceberg.other_compactors import OtherCompactor
 from compactor.iceberg.tables import FileSizes
 from compactor.manifests.live_files import LiveFile, LiveFiles
 from compactor.partitions import PartitionKey, PartitionLayout
+from compactor.planning.delete_rules import DeleteRules
+from compactor.planning.partition_judge import PartitionJudge
 from compactor.planning.policy import AgeOf, Choice, Judgement, unknown_age
+from compactor.settings.policy import PolicyValues
 from compactor.settings.tree import Settings
 from compactor.table_names import TableName
 from streaming.ledger import board_writer
@@ -29,6 +32,7 @@ from tests.unit.streaming.ledger.scene import named
 TABLE, OTHER = named("t"), named("o.ther")
 LAYOUT = PartitionLayout(0, ("p",), (IntegerType(),), ())
 CHANGED_AT = 900.0
+SIZES = FileSizes(100, 75)
 Files = Mapping[int, int]
 
 
@@ -53,6 +57,10 @@ class DueFromFive:
         raise NotImplementedError
 
 
+def judging(idle: float) -> PartitionJudge:
+    return PartitionJudge(DueFromFive(idle), DeleteRules(PolicyValues(), SIZES))
+
+
 def small(files: int) -> PartitionCounts:
     return PartitionCounts(files, files, files, files, records=files, changed_ms=int(CHANGED_AT * 1000))
 
@@ -67,7 +75,7 @@ class Writing:
         self.wakes = 0
         self.now = 1000.0
         self.writer = BoardWriter(self.settings, self.board, self._wake, self.published.append, lambda: self.now)
-        self.facts = TableFacts(DueFromFive(idle), FileSizes(100, 75), {0: LAYOUT}, acted_on)
+        self.facts = TableFacts(judging(idle), SIZES, {0: LAYOUT}, acted_on)
         self.stores: dict[TableName, DictionaryStore] = {}
 
     def _wake(self) -> None:
@@ -333,7 +341,7 @@ def test_another_policy_reaches_all_partitions_of_a_large_table(monkeypatch: pyt
     monkeypatch.setattr(board_writer, "CACHED_FROM", 1)
     writing = Writing()
     assert writing.count(1, {1: 1, 2: 5}, whole=True).due_partitions == 1
-    writing.facts = replace(writing.facts, policy=DueFromFive(idle=0.0))
+    writing.facts = replace(writing.facts, judge=judging(idle=0.0))
     assert writing.count(2, {}).due_partitions == 2
 
 
@@ -404,7 +412,7 @@ def test_an_unreadable_table_of_which_nothing_was_known_counts_as_one_to_be_rewr
 def test_table_properties_that_are_not_used_are_on_the_board() -> None:
     writing = Writing()
     facts = writing.facts
-    writing.facts = TableFacts(facts.policy, facts.sizes, facts.layouts, facts.acted_on, ("growth is odd",))
+    writing.facts = replace(facts, refused=("growth is odd",))
     assert writing.count(1, {1: 1}, whole=True).refused == ("growth is odd",)
     writing.facts = facts
     assert writing.count(2, {1: 1}).refused == ()

@@ -87,7 +87,7 @@ THRESHOLD = {"strategy": "threshold", "min_input_files": 2}
 
 
 def changed_policy(scene: Scene) -> None:
-    """A reload of the settings, without the filter."""
+    """A reload of the settings, with another limit of a file group."""
     scene.looker.settings = Settings.model_validate(
         {"catalogs": {NAME.catalog: {}}, "tables": {"include": ["*"]}, "policy": THRESHOLD}
     )
@@ -111,12 +111,12 @@ def test_what_a_plan_declined_is_judged_again_when_the_reason_may_be_gone(
     tmp_path: Path, change: Callable[[Scene], None]
 ) -> None:
     """The counts stay the same: the files are as many and as large as before."""
-    scene = Scene(tmp_path, policy={**THRESHOLD, "where": "category = 'b'"})
+    scene = Scene(tmp_path, policy={**THRESHOLD, "max_file_group_input_files": 9})
     scene.history.append_unreal("a", [1, 2])
     scene.look()
     seen = scene.debt()
     (due,) = seen.due
-    scene.board.decline(seen, {due.key: "outside policy.where"})
+    scene.board.decline(seen, {due.key: "fewer than 2 files"})
     scene.history.set_properties({"owner": "someone"})
     scene.look()
     assert scene.debt().due == (), "nothing that plans depend on has changed"
@@ -125,6 +125,24 @@ def test_what_a_plan_declined_is_judged_again_when_the_reason_may_be_gone(
     found = scene.debt().partitions[due.key]
     assert found.counts == due.counts
     assert found.due, found.why
+
+
+def test_partitions_outside_the_filter_of_the_policy_are_never_due(tmp_path: Path) -> None:
+    """A table property changes the filter; the files stay the same."""
+    scene = Scene(tmp_path, policy={**THRESHOLD, "where": "category = 'b'"})
+    scene.history.append_unreal("a", [1, 2])
+    scene.look()
+    (debt,) = scene.debt().partitions.values()
+    assert (debt.due, debt.why, debt.counts.small_files) == (False, "outside policy.where", 2)
+    scene.history.append_unreal("b", [1, 2])
+    scene.look()
+    assert [debt.partition for debt in scene.debt().due] == [{"category": "b"}]
+    scene.history.set_properties({"firnline.policy.where": "category = 'a'"})
+    scene.look()
+    assert [debt.partition for debt in scene.debt().due] == [{"category": "a"}]
+    scene.history.set_properties({"firnline.policy.where": "no_such_column = 1"})
+    scene.look()
+    assert scene.debt().due_partitions == 2, "a plan reports the filter that the table refuses"
 
 
 def test_listeners_hear_how_old_the_news_is(scene: Scene) -> None:
