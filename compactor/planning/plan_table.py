@@ -11,7 +11,7 @@ from pyiceberg.manifest import ManifestContent, ManifestFile
 from compactor.events import ManifestsRead
 from compactor.filters.selection import Selection, count_selection
 from compactor.filters.where import Where, bind_where
-from compactor.iceberg.manifest_entries import Content, FileEntry
+from compactor.iceberg.manifest_entries import FileEntry
 from compactor.iceberg.tables import FileSizes, TableView, file_sizes
 from compactor.manifests.cache import ManifestCache
 from compactor.partitions import PartitionKey
@@ -150,8 +150,6 @@ def plan_table(
     sizes = file_sizes(policy, table.properties)
     where = _where(table, policy, request)
     inventory = take_inventory(table, cache, where, stages)
-    if _has_older_deletes(table, inventory):
-        policy = policy.model_copy(update={"carried_delete_ratio": 0.0})
 
     rules = policy_of(policy, sizes, force=request.force, everything=request.rewrite_all)
     prunes = policy.prune_files and not where.keeps_everything
@@ -199,16 +197,6 @@ def _where(table: TableView, policy: PolicyValues, request: Request) -> Where:
     own = POLICY_PROPERTY + "where"
     origin = f"table property {own}" if own in table.properties else "setting policy.where"
     return bind_where(table, policy.where, origin)
-
-
-def _has_older_deletes(table: TableView, inventory: Inventory) -> bool:
-    """Whether a V3 table has position delete files of V2, which may cover files outside the rewritten ones.
-
-    Iceberg adds vectors for the outputs only if a delete file leaves, or is removed and added again. V3 refuses that.
-    """
-    return table.keeps_row_lineage and any(
-        delete.content is Content.POSITION_DELETES and not delete.is_deletion_vector for delete in inventory.deletes
-    )
 
 
 def _most_commits(table: TableView, policy: PolicyValues, grant: Grant) -> int | None:

@@ -31,6 +31,7 @@ from tests.integration.table_kit import (
     run,
     snapshots,
     unreferenced,
+    upgrade,
 )
 from tests.slow import slow
 
@@ -174,18 +175,24 @@ def test_few_deleted_rows_are_copied_and_deleted_in_the_output(
     assert delete_files(lake, table_name) == 0
 
 
-def test_deletes_are_not_carried_beside_delete_files_of_an_older_format(lake: Lake, table_name: str) -> None:
-    """The delete file covers files that stay: V3 does not let it be added again in company of vectors."""
+def test_deletes_are_carried_beside_delete_files_of_an_older_format(lake: Lake, table_name: str) -> None:
+    """The delete file covers files that stay: it is not touched, and the output gets a vector of its own."""
     create(lake, table_name, 2, f"{MERGE_ON_READ}, 'write.delete.granularity'='partition'")
     hundreds(lake, table_name)
     lake.sql(f"DELETE FROM lake.{table_name} WHERE id % 100 = 7")
-    lake.sql(f"ALTER TABLE lake.{table_name} SET TBLPROPERTIES ('format-version'='3')")
+    upgrade(lake, table_name)
     lake.sql(f"INSERT INTO lake.{table_name} VALUES (777, 'p0', 0)")
-    rows, plan = lake.rows(table_name), of_three_files(planned(lake, table_name))
+    columns = "id, k, _row_id, _last_updated_sequence_number"
+    rows, plan = lake.rows(table_name, columns), of_three_files(planned(lake, table_name))
+    other = before_commit(lambda: lake.sql(f"DELETE FROM lake.{table_name} WHERE id = 250 OR id = 550"))
     with any_size_splices():
-        (group,) = run(lake, plan).groups
-    assert (group.rewritten.engine, group.rewritten.rows_deleted, group.rows_carried) == ("encode", 3, 0)
-    assert lake.rows(table_name) == rows
+        (group,) = run(lake, plan, enabled=other).groups
+        assert (group.rewritten.engine, group.rows_carried, group.rows_rebased) == ("splice", 3, 1)
+        expected = [row for row in rows if row[0] not in (250, 550)]
+        assert lake.rows(table_name, columns) == expected
+        lake.compact(table_name, force=True)
+    assert lake.rows(table_name, columns) == expected
+    assert len(lake.live_files(table_name)) == delete_files(lake, table_name) == 1
 
 
 @pytest.mark.parametrize("moment", [EARLY, LATE])
