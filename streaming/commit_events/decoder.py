@@ -17,6 +17,8 @@ MAX_PARTS = 1000
 """Tables or metadata files of one event: each becomes a row, and is looked for in its catalog."""
 MAX_LEVELS = 64
 """Of a namespace."""
+MAX_NAME_CHARACTERS = 4096
+"""Of a table's namespace and name together: names that no catalog has are remembered for a while."""
 SWEEPS_FIND = "sweeps find the commits that it announces"
 MAX_SHOWN_CHARACTERS = 120
 TIMESTAMP_MS_MAX = 253_402_300_799_999  # last millisecond of the year 9999, the limit of datetime and Spark

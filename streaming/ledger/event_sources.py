@@ -10,6 +10,7 @@ from compactor.table_names import TableName
 from streaming.commit_events import canonical
 from streaming.commit_events.decoder import (
     MAX_LEVELS,
+    MAX_NAME_CHARACTERS,
     SWEEPS_FIND,
     BadEvent,
     BadEventReason,
@@ -55,9 +56,9 @@ class EventSources:
 
     def table(self, changed: TableChanged) -> TableName | BadEvent | None:
         """The table of an event, in a configured catalog; None: events of that catalog are ignored."""
-        if len(changed.namespace) > MAX_LEVELS:
-            found = f"the namespace has {len(changed.namespace):,} levels"
-            return BadEvent(BadEventReason.OVERSIZE, f"{found}; at most {MAX_LEVELS} are read; {SWEEPS_FIND}")
+        oversize = _oversize(changed)
+        if oversize is not None:
+            return BadEvent(BadEventReason.OVERSIZE, f"{oversize} are read; {SWEEPS_FIND}")
         catalog = self._catalog(changed)
         if isinstance(catalog, BadEvent):
             return catalog
@@ -90,6 +91,16 @@ class EventSources:
         named = f"catalog {shown(names[0])}" if names[0] else "no catalog"
         detail = f"the event names {named}; configured catalogs: {configured}"
         return BadEvent(reason, f"{detail}; set kafka.catalog_names: {{{shown(names[0])}: <one of them>}}")
+
+
+def _oversize(changed: TableChanged) -> str | None:
+    """Why the table's name is too large to be looked for; None if it is not."""
+    levels, characters = len(changed.namespace), sum(map(len, (*changed.namespace, changed.name)))
+    if levels > MAX_LEVELS:
+        return f"the namespace has {levels:,} levels; at most {MAX_LEVELS}"
+    if characters > MAX_NAME_CHARACTERS:
+        return f"namespace and name have {characters:,} characters; at most {MAX_NAME_CHARACTERS:,}"
+    return None
 
 
 def _of_another_format(event: RawEvent, topic: str, name: str) -> BadEvent:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from kafka import TopicPartition
-from kafka.admin import KafkaAdminClient, NewPartitions, NewTopic
+from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, NewPartitions, NewTopic
 
 from tests.faults.proxy import Mode, Trap
 from tests.faults.scene import COMMITS, PARTS, ROWS, Scene, Server
@@ -204,6 +204,16 @@ def topic_recreated(scene: Scene, table: str) -> None:
     announce_all(scene, table)
 
 
+def record_that_spark_cannot_read(scene: Scene, table: str) -> None:
+    """A producer wrote its timestamp in nanoseconds. The event of the table comes behind it."""
+    client = admin(scene)
+    any_time = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    client.alter_configs([ConfigResource(ConfigResourceType.TOPIC, scene.site.topic, any_time)])
+    client.close()
+    scene.site.producer.send(scene.site.topic, value=b"{}", timestamp_ms=time.time_ns()).get(timeout=30)
+    commit(scene, table)
+
+
 def partitions_added(scene: Scene, table: str) -> None:
     client = admin(scene)
     known = len(client.describe_topics([scene.site.topic])[0]["partitions"])
@@ -273,6 +283,7 @@ def all_cells() -> list[Cell]:
     add("checkpoint volume", "full", volume_full)
     cells += [
         Cell("topic", "deleted and created again", BEFORE, topic_recreated),
+        Cell("topic", "a record that Spark cannot read", BEFORE, record_that_spark_cannot_read),
         Cell("topic", "partitions added", BEFORE, partitions_added),
         Cell("topic", "events removed by retention while the service is down", BEFORE, retention_exceeded),
     ]

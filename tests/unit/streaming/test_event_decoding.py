@@ -15,6 +15,7 @@ from streaming.commit_events import canonical
 from streaming.commit_events.decoder import (
     MAX_EVENT_BYTES,
     MAX_LEVELS,
+    MAX_NAME_CHARACTERS,
     MAX_PARTS,
     TIMESTAMP_MS_MAX,
     BadEventReason,
@@ -214,6 +215,17 @@ def test_a_namespace_has_64_levels_at_most() -> None:
     (one,) = heard(event(namespace=("x",) * MAX_LEVELS))
     assert len(one.table.namespace) == MAX_LEVELS
     value = event(namespace=("x",) * (MAX_LEVELS + 1))
+    assert heard(value) == []
+    (letter,) = letters(LetterDecoder(SOURCES, EVERYTHING), value)
+    assert letter["firnline.reason"] == b"oversize"
+    assert letter["firnline.detail"].endswith(b"sweeps find the commits that it announces")
+
+
+def test_namespace_and_name_have_4096_characters_at_most_together() -> None:
+    parts = ("x" * 1000,) * 4
+    (one,) = heard(event(namespace=parts, name="y" * (MAX_NAME_CHARACTERS - 4000)))
+    assert one.table.namespace == parts
+    value = event(namespace=parts, name="y" * (MAX_NAME_CHARACTERS - 3999))
     assert heard(value) == []
     (letter,) = letters(LetterDecoder(SOURCES, EVERYTHING), value)
     assert letter["firnline.reason"] == b"oversize"
