@@ -1,10 +1,11 @@
 """The sweep of in-flight records: delete what ended runs have written and no snapshot references.
 
-When the owner is dead, the sweep first notes the table's head. Later it deletes outputs that no retained snapshot
-references, once the head has moved (a commit sent before the crash can then no longer land, because its base is not the
-head) or the grace period has passed. An owner on another host is only known to be silent: it may be paused, so its
-outputs wait for the head however long that takes. The record is removed when a second sweep finds no outputs; if an
-executor that was lost may still write (`late_until`), only after that.
+When the owner is dead, or has ended the run without an answer to its commit, and the run's last commit is in the table,
+unreferenced outputs go at once. Otherwise the sweep first notes the table's head. Later it deletes outputs that no
+retained snapshot references, once the head has moved (a commit sent before the crash can then no longer land, because
+its base is not the head) or the grace period has passed. An owner on another host is only known to be silent: it may be
+paused, so its outputs wait for the head however long that takes. The record is removed when a second sweep finds no
+outputs; if an executor that was lost may still write (`late_until`), only after that.
 
 Only the table itself tells which outputs it references: the answers to a commit do not (one was lost, and the next says
 that the table is gone, because it was renamed). So a table that is not under its name is looked for by its UUID. Its
@@ -135,7 +136,7 @@ class _Sweep:
 
     def _judged(self, record: Record, table: TableView, owner_dead: bool | None) -> int:
         parts = committed_parts(table, record.run_id)
-        if parts.has_last and owner_dead:
+        if parts.has_last and (owner_dead or record.abandoned):
             return self._after_commit(record, table, parts)
         head = _head(table, record)
         verdict = judge(record, owner_dead=owner_dead, head=head, now=self.now, grace_seconds=self.grace)
@@ -144,7 +145,7 @@ class _Sweep:
         return self._clean(record, table) if verdict is Verdict.CLEAN else 0
 
     def _after_commit(self, record: Record, table: TableView, parts: CommittedParts) -> int:
-        """A dead run cannot commit again: what is unreferenced stays so. But its catalog may still roll it back."""
+        """A run that has ended cannot commit again: what is unreferenced stays so. But its catalog may roll it back."""
         if not parts.may_be_rolled_back:
             return self._clean(record, table)
         settles_at = self.now + max(SETTLE_SECONDS, record.late_seconds)

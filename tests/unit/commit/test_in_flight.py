@@ -362,6 +362,20 @@ def test_a_run_abandoned_by_its_living_owner_is_swept(scene: Scene) -> None:
     assert scene.sweep(kept) == 2
 
 
+@pytest.mark.parametrize("abandoned", [False, True], ids=["dead", "ended without an answer"])
+def test_a_run_whose_last_commit_is_in_the_table_waits_for_nothing(scene: Scene, abandoned: bool) -> None:
+    """The catalog's answer to the commit was lost: the owner has ended the run, or died."""
+    kept = scene.run(Owner.this_process() if abandoned else DEAD)
+    kept.save(replace(kept.all()[0], abandoned=abandoned, sent=True))
+    summary = {"firnline.run-id": "run-1", "firnline.part": "2/2"}
+    scene.history.table.append(scene.history.rows(["a"]), snapshot_properties=summary)
+    scene.commit(scene.outputs[0])
+    assert scene.sweep(kept) == 1
+    assert scene.left() == ["one.parquet"]
+    assert scene.sweep(kept) == 0
+    assert kept.all() == []
+
+
 @pytest.mark.parametrize("committed", [False, True])
 def test_the_end_of_a_run_that_could_not_be_written_is_written_by_a_later_sweep(scene: Scene, committed: bool) -> None:
     """As with a full volume: the owner lives on, so that nothing else would ever tell a sweep that this run is over."""
