@@ -92,11 +92,10 @@ def plans_of(scene: Scene, commits: list[str], *, sweeps: int, **kind: Any) -> i
 @pytest.mark.parametrize(
     ("policy", "kind"),
     [
-        ({"where": "category = 'a'"}, {}),
         ({"where": "id < 5", "prune_files": True}, {}),
         ({"equality_delete_threshold": 2}, {"by_value": True}),
     ],
-    ids=["outside the filter", "each file pruned", "delete files alone"],
+    ids=["each file pruned", "delete files alone"],
 )
 def test_partitions_that_no_plan_selects_are_planned_once_after_each_commit(
     tmp_path: Path, policy: dict[str, Any], kind: dict[str, Any]
@@ -106,9 +105,15 @@ def test_partitions_that_no_plan_selects_are_planned_once_after_each_commit(
     assert plans_of(scene, ["b", "c"], sweeps=4, **kind) == 2
 
 
+def test_partitions_outside_the_filter_of_the_policy_are_never_planned(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, policy={"strategy": "threshold", "min_input_files": 3, "where": "category = 'a'"})
+    assert plans_of(scene, ["b", "c"], sweeps=2) == 0
+
+
 def test_more_partitions_than_the_board_keeps_are_planned_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Shortlist, "joined", partial(Shortlist.joined, most=2))
-    scene = Scene(tmp_path, policy={"strategy": "threshold", "min_input_files": 3, "where": "category = 'a'"})
+    where = {"where": "id < 5", "prune_files": True}
+    scene = Scene(tmp_path, policy={"strategy": "threshold", "min_input_files": 3, **where})
     for category in "bcdef":
         scene.history.append_unreal(category, [10] * 5)
     assert plans_of(scene, [], sweeps=8) == 3
