@@ -59,8 +59,7 @@ def judge(record: Record, *, owner_dead: bool | None, head: int | None, now: flo
         return Verdict.LEAVE
     if record.seen_at is None or record.seen_head == UNREAD_HEAD:
         return Verdict.NOTE_HEAD
-    over = record.abandoned or owner_dead is True  # one that was only silent may be paused right before its commit
-    if head != record.seen_head or (over and now - record.seen_at > grace_seconds):
+    if head != record.seen_head or (_is_over(record, owner_dead) and now - record.seen_at > grace_seconds):
         return Verdict.CLEAN
     return Verdict.LEAVE
 
@@ -69,6 +68,11 @@ def _under_way(record: Record, owner_dead: bool | None, now: float) -> bool:
     """Whether the owner lives and has not ended this run: then the table's head does not matter."""
     alive = record.lease_until > now if owner_dead is None else not owner_dead
     return alive and not record.abandoned
+
+
+def _is_over(record: Record, owner_dead: bool | None) -> bool:
+    """Whether the run has ended for certain: an owner that is only silent may be paused right before its commit."""
+    return record.abandoned or owner_dead is True
 
 
 def _waits(record: Record, owner_dead: bool | None, now: float) -> bool:
@@ -136,7 +140,7 @@ class _Sweep:
 
     def _judged(self, record: Record, table: TableView, owner_dead: bool | None) -> int:
         parts = committed_parts(table, record.run_id)
-        if parts.has_last and (owner_dead or record.abandoned):
+        if parts.has_last and _is_over(record, owner_dead):
             return self._after_commit(record, table, parts)
         head = _head(table, record)
         verdict = judge(record, owner_dead=owner_dead, head=head, now=self.now, grace_seconds=self.grace)
@@ -147,7 +151,8 @@ class _Sweep:
     def _after_commit(self, record: Record, table: TableView, parts: CommittedParts) -> int:
         """A run that has ended cannot commit again: what is unreferenced stays so. But its catalog may roll it back."""
         if not parts.may_be_rolled_back:
-            return self._clean(record, table)
+            late = record.late_seconds and not record.swept
+            return self._clean(replace(record, late_until=self.now + record.late_seconds) if late else record, table)
         settles_at = self.now + max(SETTLE_SECONDS, record.late_seconds)
         self.records.save(replace(record, settles_at=settles_at, seen_head=NO_HEAD, seen_at=0.0))
         return 0

@@ -58,7 +58,7 @@ class EventSources:
         """The table of an event, in a configured catalog; None: events of that catalog are ignored."""
         oversize = _oversize(changed)
         if oversize is not None:
-            return BadEvent(BadEventReason.OVERSIZE, f"{oversize} are read; {SWEEPS_FIND}")
+            return oversize
         catalog = self._catalog(changed)
         if isinstance(catalog, BadEvent):
             return catalog
@@ -93,14 +93,16 @@ class EventSources:
         return BadEvent(reason, f"{detail}; set kafka.catalog_names: {{{shown(names[0])}: <one of them>}}")
 
 
-def _oversize(changed: TableChanged) -> str | None:
+def _oversize(changed: TableChanged) -> BadEvent | None:
     """Why the table's name is too large to be looked for; None if it is not."""
     levels, characters = len(changed.namespace), sum(map(len, (*changed.namespace, changed.name)))
     if levels > MAX_LEVELS:
-        return f"the namespace has {levels:,} levels; at most {MAX_LEVELS}"
-    if characters > MAX_NAME_CHARACTERS:
-        return f"namespace and name have {characters:,} characters; at most {MAX_NAME_CHARACTERS:,}"
-    return None
+        found = f"the namespace has {levels:,} levels; at most {MAX_LEVELS}"
+    elif characters > MAX_NAME_CHARACTERS:
+        found = f"namespace and name have {characters:,} characters; at most {MAX_NAME_CHARACTERS:,}"
+    else:
+        return None
+    return BadEvent(BadEventReason.OVERSIZE, f"{found} are read; {SWEEPS_FIND}")
 
 
 def _of_another_format(event: RawEvent, topic: str, name: str) -> BadEvent:

@@ -376,6 +376,17 @@ def test_a_run_whose_last_commit_is_in_the_table_waits_for_nothing(scene: Scene,
     assert kept.all() == []
 
 
+def test_what_a_lost_executor_writes_after_the_last_commit_goes_too(scene: Scene) -> None:
+    kept = scene.run(Owner.this_process())
+    kept.save(replace(kept.all()[0], abandoned=True, sent=True, late_seconds=900.0))
+    scene.history.table.append(scene.history.rows(["a"]), snapshot_properties={"firnline.run-id": "run-1"})
+    assert [scene.sweep(kept), scene.sweep(kept)] == [2, 0]
+    scene.outputs[0].write_text("late")
+    scene.now += 900.0
+    assert [scene.sweep(kept), scene.sweep(kept)] == [1, 0]
+    assert (scene.left(), kept.all()) == ([], [])
+
+
 @pytest.mark.parametrize("committed", [False, True])
 def test_the_end_of_a_run_that_could_not_be_written_is_written_by_a_later_sweep(scene: Scene, committed: bool) -> None:
     """As with a full volume: the owner lives on, so that nothing else would ever tell a sweep that this run is over."""
