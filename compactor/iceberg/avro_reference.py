@@ -51,7 +51,8 @@ class CompleteAvroFile(AvroFile[D]):
     """Reads exactly the records of an Avro file, or raises an error.
 
     PyIceberg's `AvroFile` does not notice bytes after the records of a block, reads a truncated file as complete, stops
-    at an empty block, fails on a file without a codec, and does not know timestamps in nanoseconds.
+    at an empty block, fails on a file without a codec, and does not know timestamps in nanoseconds. Its compiled
+    decoder gets only whole blocks that were compressed: a damaged one fails before it is decoded.
     """
 
     def __init__(
@@ -64,14 +65,14 @@ class CompleteAvroFile(AvroFile[D]):
         careful: bool = False,
     ) -> None:
         super().__init__(input_file, read_schema, read_types, read_enums)
-        self._decoder: Callable[[bytes], BinaryDecoder] = CarefulDecoder if careful else new_decoder
+        self._block_decoder: Callable[[bytes], BinaryDecoder] = CarefulDecoder if careful else new_decoder
         self._size = self._block_size = 0
 
     def __enter__(self) -> Self:
         with self.input_file.open() as stream:
             content = stream.read()
         self._size = len(content)
-        self.decoder = self._decoder(content)
+        self.decoder = CarefulDecoder(content)
         self.header = self._read_header()
         meta = {_CODEC: "null", **dict(self.header.meta.items())}
         # Read timestamps in nanoseconds as plain numbers, as partition values are kept.
@@ -85,20 +86,26 @@ class CompleteAvroFile(AvroFile[D]):
 
     def _read_block(self) -> int:
         """Read the next block with records; return their number. Raises EOFError at the end of the file."""
-        while True:
-            try:
-                if self.block and self.decoder.read(SYNC_SIZE) != self.header.sync:
-                    raise ValueError("the sync marker after a block is missing")
-                at_end = self.decoder.tell() == self._size
-                records, content = (0, b"") if at_end else (self.decoder.read_int(), self.decoder.read_bytes())
-            except EOFError:
-                raise ValueError("the file ends too early") from None
+        records = 0
+        while not records:
             if self.block and self.block.block_decoder.tell() != self._block_size:
                 raise ValueError("a block has bytes after its last record")
-            if at_end:
+            if self.decoder.tell() == self._size:
                 raise EOFError
+            records, content = self._read_stored()
             codec = self.header.compression_codec()
             inflated = codec.decompress(content) if codec else content
-            self.block, self._block_size = Block(self.reader, records, self._decoder(inflated)), len(inflated)
-            if records:
-                return records
+            decoder = self._block_decoder(inflated) if codec else CarefulDecoder(inflated)
+            self.block, self._block_size = Block(self.reader, records, decoder), len(inflated)
+        return records
+
+    def _read_stored(self) -> tuple[int, bytes]:
+        """The number of records of a whole block, and its bytes as they are stored."""
+        try:
+            records, content = self.decoder.read_int(), self.decoder.read_bytes()
+            sync = self.decoder.read(SYNC_SIZE)
+        except EOFError:
+            raise ValueError("the file ends too early") from None
+        if sync != self.header.sync:
+            raise ValueError("the sync marker after a block is missing")
+        return records, content

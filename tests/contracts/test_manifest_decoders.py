@@ -357,6 +357,17 @@ def test_the_reference_reads_everything_or_says_that_it_cannot(tmp_path: Path, c
             read_entries(load_file_io({}), manifest, careful=careful)
 
 
+@pytest.mark.parametrize("careful", [False, True])
+def test_an_uncompressed_block_with_a_wrong_count_does_not_end_the_process(tmp_path: Path, careful: bool) -> None:
+    """PyIceberg's compiled decoder would read beyond the block: no compression says that it is damaged."""
+    path = tmp_path / "m.avro"
+    pair = b"\x02\xaa\xd5\xaa\xd5\x0a"  # 1, 1431655765
+    manifest = one_entry(path, column_sizes={1: 1431655765})
+    changed(path, lambda block: block.replace(b"\x02" + pair, b"\x80\x80\x80\x80\x01" + pair))  # 2**27 pairs
+    with pytest.raises(RetryError):
+        read_entries(load_file_io({}), manifest, careful=careful)
+
+
 def test_a_file_without_codec_is_not_compressed(tmp_path: Path) -> None:
     path = tmp_path / "m.avro"
     manifest = one_entry(path)
