@@ -193,7 +193,7 @@ def test_without_a_broker_the_trouble_is_told(topic: str) -> None:
 
 def test_a_group_of_others_is_told(broker: str, topic: str) -> None:
     name = f"lake-{uuid.uuid4().hex[:8]}"
-    other = KafkaConsumer(topic, bootstrap_servers=broker, group_id=group_id(name))
+    other = KafkaConsumer(topic, bootstrap_servers=broker, group_id=group_id(name), metadata_max_age_ms=500)
     member = ShardGroup(KafkaSettings(bootstrap_servers=broker, commit_topic=topic), name, "a", lambda _: None)
     wait_for("the other to join its group", lambda: other.poll(200) is not None and bool(other.assignment()))
     member.start()
