@@ -48,6 +48,7 @@ def test_a_rewrite_is_committed_right_after_the_writers_next_commit(lake: Lake, 
     assert sorted(row.id for row in lake.sql(f"SELECT id FROM lake.{table_name}")) == sorted([*range(4, 10)] * 6)
 
 
+@pytest.mark.slow  # its writer keeps a rhythm of four seconds only where nothing runs beside it
 def test_a_commit_that_is_prepared_too_late_waits_for_the_next_moment(
     lake: Lake, table_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

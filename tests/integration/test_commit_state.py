@@ -161,7 +161,7 @@ def test_a_refused_commit_that_lands_before_the_next_attempt_is_found(
     assert rest_lake.rows(table_name) == sorted([*rows, *[(77, "p0", 77)] * hidden], key=repr)
 
 
-@pytest.mark.parametrize("status", [409, 200])
+@pytest.mark.parametrize("status", [409, *slow(200)])
 def test_a_commit_is_found_behind_a_later_one_that_hides_it(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
@@ -210,7 +210,7 @@ def test_manifests_that_the_head_lists_stay_although_their_commit_was_not_found(
     assert rest_lake.rows(table_name) == sorted([*rows, (77, "p0", 77)], key=repr)
 
 
-@pytest.mark.parametrize("status", [409, 200])
+@pytest.mark.parametrize("status", [409, *slow(200)])
 def test_outputs_of_a_commit_that_was_rolled_back_are_not_sent_again_while_it_is_listed(
     rest_lake: RestLake, faulty: FaultyCatalog, table_name: str, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:

@@ -12,6 +12,7 @@ from compactor.errors import GiveUpError
 from compactor.locations import plain_path
 from compactor.manifests.cache import ManifestCache
 from tests.conftest import Lake
+from tests.slow import slow
 
 pytestmark = pytest.mark.spark
 
@@ -79,7 +80,7 @@ def test_when_no_group_can_be_rewritten_the_run_fails_and_the_table_is_as_before
     assert lake.view(table_name).metadata_location == before
 
 
-@pytest.mark.parametrize("codec", ["snappy", "zstd", "uncompressed"])
+@pytest.mark.parametrize("codec", ["zstd", *slow("snappy", "uncompressed")])
 def test_manifests_of_every_codec_that_iceberg_writes(lake: Lake, table_name: str, codec: str) -> None:
     names = ("write.manifest.compression-codec", "write.manifest-list.compression-codec")
     create(lake, table_name, "".join(f", '{name}'='{codec}'" for name in names))
