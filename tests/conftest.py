@@ -55,15 +55,13 @@ def pytest_report_header() -> str:
 
 
 GROUPS = {
-    "services": ("cluster", "event_intake", "event_stream", "foreign_topics", "history", "operations", "service"),
+    "services": ("cluster", "foreign_topics", "operations", "service"),
     "servers": (
         "commands",
         "conditional_load",
         "connection_checks",
         "packaging",
-        "polaris",
         "reporter",
-        "rolled_back",
         "s3_store",
         "shard_group",
         "unreadable_tables",
@@ -71,8 +69,7 @@ GROUPS = {
     "runs": ("assess", "broken_rules", "chaos", "commit", "compact", "correctness", "deletion_vectors", "dry_run"),
 }
 """Groups of integration tests, by the first words of their file names. `services` start `firnline run` and mostly wait.
-`servers` start other servers and processes. All files of a group share a Spark session; `tables` are all other files.
-No group should take more than a fourth of the time."""
+`servers` start other servers and processes. `runs` share a Spark session; all other files, `tables`, share another."""
 
 
 class _FourProcesses(LoadScopeScheduling):

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.runs.dispatcher_bench import PATIENCE, Bench
+from tests.unit.runs.dispatcher_bench import Bench
 
 
 @pytest.fixture
@@ -14,6 +14,4 @@ def bench() -> Iterator[Bench]:
     made = Bench(lanes=2)
     made.dispatcher.start()
     yield made
-    for name in list(made.running):
-        made.end(name)
-    assert made.dispatcher.stop(PATIENCE)
+    assert made.close()

@@ -51,6 +51,7 @@ class Bench:
         self.steady = 0.0
         self.lifelines = Lifelines(lambda: self.steady)
         self._endings: dict[str, Exception | None] = {}
+        self._closing = False
         self._changed = threading.Condition()
         self.dispatcher = Dispatcher(
             self.board, self._work, concurrent_runs=lanes, first_backoff_seconds=10, clock=lambda: self.now,
@@ -66,12 +67,12 @@ class Bench:
             self.running.append(name)
             self.most_at_once[name] = max(self.most_at_once.get(name, 0), self.running.count(name))
             self._changed.notify_all()
-            while name not in self._endings:
+            while name not in self._endings and not self._closing:
                 if stopping():
                     self.stop_seen.set()
                 self._changed.wait(0.01)
             self.running.remove(name)
-            ending = self._endings.pop(name)
+            ending = self._endings.pop(name, None)
             self._changed.notify_all()
         if self.cost is not None:
             charge(self.cost)
@@ -91,6 +92,13 @@ class Bench:
             self._endings[name] = ending
             self._changed.notify_all()
         self.until(lambda: self.dispatcher._attempts.get(table) is not before)
+
+    def close(self) -> bool:
+        """Let all calls end, also those that only begin now; whether the dispatcher has stopped."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        return self.dispatcher.stop(PATIENCE)
 
     def until(self, happened: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE
