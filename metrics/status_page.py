@@ -124,12 +124,16 @@ def status_document(
             "debt_files": sum(one.debt_files for one in tables),
         },
         "slots": _slots(slots) if slots is not None else None,
-        "pauses": [asdict(pause) for pause in pauses],
+        "pauses": [_pause(pause, tables) for pause in pauses],
         "limits": _limits(work) if work is not None else None,
         "tables": [_table(one, moment, pauses) for one in tables[:MOST_TABLES]],
         "running": [_running(one, moment) for one in running],
         "recent": [_finished(one) for one in finished[:MOST_RUNS]],
     }
+
+
+def _pause(pause: Pause, tables: Sequence[TableSummary]) -> Document:
+    return asdict(pause) | {"tables": sum(one.table.matches(pause.glob) for one in tables)}
 
 
 def _table(one: TableSummary, now: float, pauses: Sequence[Pause]) -> Document:
@@ -254,7 +258,9 @@ def _pauses_html(pauses: Sequence[Mapping[str, Any]]) -> str:
 
 def _pause_line(pause: Mapping[str, Any]) -> str:
     until = f"until {_moment(pause['until'])}" if pause["until"] is not None else "until `firnline resume`"
-    return f"{pause['glob']}, {until}{': ' if pause['reason'] else ''}{pause['reason']}"
+    count = pause["tables"]
+    known = f"{count} table{'s' if count > 1 else ''}" if count else "no table that is known"
+    return f"{pause['glob']} ({known}), {until}{': ' if pause['reason'] else ''}{pause['reason']}"
 
 
 def _fleet_html(fleet: Mapping[str, Any]) -> str:

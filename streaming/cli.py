@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import click
 
-from compactor.errors import FirnlineError, InputError
+from compactor.errors import FirnlineError, InputError, RetryError
 from compactor.settings.environment import CONFIG_FILE_VARIABLE
 from compactor.settings.tree import LogSettings, load_settings
+from streaming.commands.console import escape_what_cannot_be_encoded, unwritable
 from streaming.commands.options import exit_code, fail
 from streaming.garbage_collection import collect_rarely
 from streaming.logs.format import set_up_logging
@@ -70,6 +71,10 @@ class Commands(click.Group):
                 LOG.error("ended", reason=error.reason, error=str(error))
                 sys.exit(exit_code(error))
             fail(error)
+        except OSError as error:
+            if not unwritable(error):
+                raise
+            fail(RetryError(f"the output cannot be written: {error.strerror}; the command itself did its work"))
 
 
 @click.group(cls=Commands, commands=COMMANDS, context_settings=CONTEXT)
@@ -93,6 +98,7 @@ def main(context: click.Context, config: Path | None, verbose: bool) -> None:
     Do it:              firnline -c firnline.yaml compact db.events
     Run the service:    firnline -c firnline.yaml run
     """  # noqa: D301 - \b keeps click from re-wrapping
+    escape_what_cannot_be_encoded()
     context.obj = config
     log = _log_settings(config)
     is_service = context.invoked_subcommand == RUN and not set(HELP) & set(sys.argv)

@@ -12,7 +12,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
@@ -87,8 +88,7 @@ class PauseFolder:
             RetryError: the store does not answer.
         """
         try:
-            names = sorted(name for name in self._folder.names() if name.endswith(SUFFIX))
-            return tuple(pause for pause in map(self._read, names) if pause is not None)
+            return tuple(pause for pause in map(self._read, self._names()) if pause is not None)
         except OSError as error:
             raise _unreadable(self._folder.path, error) from error
 
@@ -115,14 +115,21 @@ class PauseFolder:
             RetryError: the store does not answer.
         """
         try:
-            self._folder.remove(_file_name(glob))
-        except FileNotFoundError:
-            return
+            for name in self._names():
+                if _glob_of(name) == glob:  # a name that no `add` wrote may stand for the same glob, e.g. %FF.json
+                    self._remove(name)
         except OSError as error:
             raise _unreadable(self._folder.path, error) from error
 
+    def _names(self) -> list[str]:
+        return sorted(name for name in self._folder.names() if name.endswith(SUFFIX))
+
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):  # another `resume` was faster
+            self._folder.remove(name)
+
     def _read(self, name: str) -> Pause | None:
-        glob = unquote(name.removesuffix(SUFFIX))
+        glob = _glob_of(name)
         try:
             return _pause(glob, json.loads(self._folder.read(name)))
         except FileNotFoundError:  # ended since the folder was listed
@@ -133,6 +140,10 @@ class PauseFolder:
 
 def _file_name(glob: str) -> str:
     return quote(glob, safe="").replace(".", "%2E") + SUFFIX
+
+
+def _glob_of(name: str) -> str:
+    return unquote(name.removesuffix(SUFFIX))
 
 
 def _pause(glob: str, document: Any) -> Pause:
@@ -156,7 +167,7 @@ def _unreadable(path: str, error: OSError) -> RetryError:
 class PauseWatch:
     """Reads the pauses every few seconds in a thread of its own: a store that hangs holds up no run.
 
-    Pauses that were read last hold while the store does not answer. Clocks in seconds.
+    Pauses that were read last hold while the store does not answer. Clocks in seconds; `tables` are the known ones.
     """
 
     def __init__(
@@ -165,8 +176,10 @@ class PauseWatch:
         clock: Callable[[], float] = time.time,
         ticks: Callable[[], float] = time.monotonic,
         read_seconds: float = READ_SECONDS,
+        tables: Callable[[], Collection[TableName]] = tuple,
     ) -> None:
         self._folder = folder
+        self._tables = tables
         self._clock = clock
         self._ticks = ticks
         self._read_seconds = read_seconds
@@ -231,9 +244,21 @@ class PauseWatch:
         for each in found:
             if each not in before and each.holds(now):
                 LOG.info("paused: %s%s", each.glob, f" ({each.reason})" if each.reason else "")
+                self._warn_of_no_table(each.glob)
         for each in before:
             if each.glob not in {other.glob for other in found}:
                 LOG.info("resumed: %s", each.glob)
+
+    def _warn_of_no_table(self, glob: str) -> None:
+        """A glob with a typing error would pause nothing, and its author would not know."""
+        tables = self._tables()
+        if tables and not any(table.matches(glob) for table in tables):
+            LOG.warning(
+                "the pause of %s matches none of the %d tables that are known: if its name is wrong, end it with "
+                "`firnline resume` and write it again",
+                glob,
+                len(tables),
+            )
 
     def _serve(self) -> None:
         while not self._stopping.wait(self._read_seconds):

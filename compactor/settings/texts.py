@@ -80,7 +80,19 @@ def _glob(text: str) -> str | None:
         return "matches no table: remove the spaces; write e.g. db.events or db.*"
     if "." not in text and not any(mark in text for mark in "*?["):
         return "matches no table, because a table's name has a namespace: write e.g. db.events or db.*"
+    if _has_open_bracket(text):
+        return "has a '[' that is not closed: write ']' after the characters, e.g. db.[ab]*; a '[' in a name is '[[]'"
     return None
+
+
+def _has_open_bracket(text: str) -> bool:
+    """Whether a '[' has no ']': `fnmatch` takes it for a letter then. The first letter in brackets may be a ']'."""
+    at = 0
+    while (at := text.find("[", at)) >= 0:
+        at = text.find("]", at + 2 + (text[at + 1 : at + 2] == "!"))
+        if at < 0:
+            return True
+    return False
 
 
 def _brokers(text: str) -> str | None:

@@ -118,4 +118,5 @@ def fail(error: FirnlineError, code: int | None = None) -> NoReturn:
 
 def print_json(document: Mapping[str, Any]) -> None:
     """Print the document of a command, with its version."""
-    click.echo(json.dumps({"version": JSON_VERSION, **document}, indent=2, ensure_ascii=False, allow_nan=False))
+    ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    click.echo(json.dumps({"version": JSON_VERSION, **document}, indent=2, ensure_ascii=ascii_only, allow_nan=False))

@@ -20,6 +20,7 @@ from compactor.runs.pauses import Pause, PauseFolder
 from compactor.settings.texts import GLOB
 from compactor.settings.tree import load_settings
 from compactor.settings.units import read_seconds
+from streaming.commands.console import printable
 from streaming.commands.options import OUTPUT, print_json
 
 EVERYTHING = "*"
@@ -82,7 +83,7 @@ def pause(
 
 
 @click.command()
-@click.argument("glob", required=False, callback=_glob)
+@click.argument("glob", required=False)
 @OUTPUT
 @click.pass_obj
 def resume(config: Path | None, /, glob: str | None, output: str) -> None:
@@ -90,8 +91,8 @@ def resume(config: Path | None, /, glob: str | None, output: str) -> None:
     folder, now = _folder(config), time.time()
     known = [each.glob for each in folder.load()]
     if glob is not None and glob not in known:
-        there = f"there are pauses of: {', '.join(known)}" if known else "nothing is paused"
-        raise InputError(f"there is no pause of {glob}; {there}")
+        there = f"there are pauses of: {', '.join(map(printable, known))}" if known else "nothing is paused"
+        raise InputError(f"there is no pause of {printable(glob)}; {there}")
     for each in known if glob is None else [glob]:
         folder.remove(each)
     _show(folder.load(), now, output)

@@ -28,6 +28,7 @@ from streaming.commands.options import OUTPUT, numbers, print_json
 CURVE = (2.0, 3.0, 4.0, 6.0, 8.0, 10.0, 12.0, 16.0)
 CRONS = (10, 60)
 BURST, PAUSE_SECONDS = 30, 2 * 3600.0
+LONGEST_INTERVAL = 366 * 86_400.0  # a year; float times that are much later have no seconds left
 
 
 def parse_bytes(text: str) -> int:
@@ -43,8 +44,8 @@ def _sizes(_context: click.Context, _parameter: click.Parameter, text: str) -> t
 
 
 def _finite(_context: click.Context, _parameter: click.Parameter, number: float) -> float:
-    if not math.isfinite(number):
-        raise click.BadParameter(f"{number:g} is not a number of seconds")
+    if not math.isfinite(number) or number > LONGEST_INTERVAL:
+        raise click.BadParameter(f"{number:g} is not a number of seconds of at most {LONGEST_INTERVAL:.0f} (a year)")
     return number
 
 

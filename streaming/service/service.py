@@ -125,7 +125,9 @@ class Service:
         self._http.start()
         LOG.info("http pages at %s", self.address)
         self._check_surroundings()
-        self._state.pauses = pauses = PauseWatch(PauseFolder(checkpoint), self._clock)
+        self._state.pauses = pauses = PauseWatch(
+            PauseFolder(checkpoint), self._clock, tables=lambda: [debt.table for debt in self._board.tables()]
+        )
         self._at_stop("pauses", pauses.stop)
         pauses.start()
         right = self._become_active(checkpoint)

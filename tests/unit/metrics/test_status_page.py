@@ -321,10 +321,11 @@ def test_the_page_shows_what_is_paused_and_no_markup_of_its_reason(serve):
     board = DebtBoard()
     for name in ("held", "free"):
         board.put(debt(name, partition({"a": 1}, small(3)), acted_on=True))
-    pauses = (Pause("db.he*", 0.0, 2_000_000_000.0, HOSTILE.replace("\ud800", "")),)
+    pauses = (Pause("db.he*", 0.0, 2_000_000_000.0, HOSTILE.replace("\ud800", "")), Pause("db.typo", 0.0))
     server = serve(tables=tables_of(board), pauses=lambda: pauses)
     page = ask(server, "/")[2].decode()
-    assert "db.he*, until 2033-05-18 03:33:20Z" in page
+    assert "db.he* (1 table), until 2033-05-18 03:33:20Z" in page
+    assert "db.typo (no table that is known), until `firnline resume`" in page
     assert "<script>alert" not in page
     document = json.loads(ask(server, "/api/v1/status")[2])
     assert document["pauses"][0]["glob"] == "db.he*"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from compactor.errors import InputError, RetryError
 from compactor.runs.pauses import DAMAGED, DAY_SECONDS, SILENT_SECONDS, Pause, PauseFolder, PauseWatch, pause_of
 from compactor.table_names import TableName
 
+LATE = TableName("lake", ("db",), "late")
 EVENTS, ORDERS = TableName("lake", ("db",), "events"), TableName("lake", ("db",), "orders")
 
 
@@ -33,8 +35,8 @@ class Clocks:
     now = 1_000.0
     steady = 0.0
 
-    def watch(self, checkpoint: Path, read_seconds: float = 3600.0) -> PauseWatch:
-        made = PauseWatch(folder(checkpoint), lambda: self.now, lambda: self.steady, read_seconds)
+    def watch(self, checkpoint: Path, read_seconds: float = 3600.0, tables: Collection[TableName] = ()) -> PauseWatch:
+        made = PauseWatch(folder(checkpoint), lambda: self.now, lambda: self.steady, read_seconds, lambda: tables)
         made.start()
         return made
 
@@ -201,3 +203,14 @@ def test_a_service_that_cannot_know_what_is_paused_does_not_start(checkpoint: Pa
     (checkpoint / "pauses").write_text("a file, no folder")
     with pytest.raises(RetryError, match=r"check state\.checkpoint"):
         Clocks().watch(checkpoint)
+
+
+@pytest.mark.parametrize(("tables", "warned"), [((EVENTS, ORDERS), True), ((), False), ((EVENTS, LATE), False)])
+def test_a_pause_of_no_known_table_is_a_warning(
+    checkpoint: Path, caplog: pytest.LogCaptureFixture, tables: tuple[TableName, ...], warned: bool
+) -> None:
+    watch = Clocks().watch(checkpoint, tables=tables)
+    folder(checkpoint).add(Pause("db.lat?", 1.0))
+    watch.read()
+    watch.read()
+    assert caplog.text.count("the pause of db.lat? matches none of the 2 tables that are known") == warned

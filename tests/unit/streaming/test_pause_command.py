@@ -57,6 +57,10 @@ def test_a_pause_that_has_ended_is_not_shown_and_can_be_resumed(checkpoint: Path
     [
         (("pause", "events"), "has a namespace: write e.g. db.events"),
         (("pause", "db.e\nvents"), "cannot be printed"),
+        (("pause", "db.[a"), "has a '[' that is not closed: write ']' after the characters, e.g. db.[ab]*"),
+        (("pause", "db.[]"), "has a '[' that is not closed"),
+        (("pause", "db.[!]"), "has a '[' that is not closed"),
+        (("pause", "db.[a]["), "has a '[' that is not closed"),
         (("pause", "--for", "soon"), "'soon' is not a time: write e.g. 30min, 2h or 1d"),
         (("pause", "--for", "2"), "'2' has no unit: write e.g. 30min, 2h or 1d"),
         (("pause", "--for", "0s"), "'0s' is not a time"),
@@ -80,6 +84,21 @@ def test_a_pause_that_ends_after_all_dates_is_shown(checkpoint: Path, until: str
     (checkpoint / "pauses" / "db%2Eevents.json").write_text(written)
     done = firnline(checkpoint, "pause", "--list")
     assert done.stdout == "paused: db.events until `firnline resume`: upgrade\n", done.output
+
+
+@pytest.mark.parametrize("glob", ["db.[a]", "db.[!a]", "db.[]a]*", "db.[[]", "db.a]"])
+def test_brackets_that_are_closed_are_a_glob(checkpoint: Path, glob: str) -> None:
+    assert firnline(checkpoint, "pause", glob).exit_code == 0
+    assert globs(checkpoint) == [glob]
+
+
+@pytest.mark.parametrize("name", ["%FF.json", "db.[a.json", "db%2E%5Ba.json"])
+def test_a_document_that_no_pause_of_today_would_write_can_be_resumed(checkpoint: Path, name: str) -> None:
+    (checkpoint / "pauses").mkdir()
+    (checkpoint / "pauses" / name).write_text('{"version": 1, "since": 1.0, "until": null, "reason": ""}')
+    (glob,) = globs(checkpoint)
+    assert firnline(checkpoint, "resume", glob).exit_code == 0
+    assert globs(checkpoint) == []
 
 
 def test_part_of_a_pause_cannot_be_resumed(checkpoint: Path) -> None:
