@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from packaging.requirements import Requirement
 
+PROJECT = Path(__file__).parents[2]
 OF_TESTS = "test"
 """The extra that benchmarks need: it brings what firnline is compared with."""
 
@@ -28,6 +30,15 @@ def description(folder: Path) -> str:
         f"{_file_system(folder)} with {free:.0f} GB free, "
         f"Linux {platform.release()}, Python {platform.python_version()}\n{installation()}"
     )
+
+
+def commit() -> str:
+    """The commit of firnline that is measured; with "+" if files of it are changed."""
+    found = [
+        subprocess.run(["git", *command], cwd=PROJECT, capture_output=True, text=True, check=False).stdout.strip()
+        for command in (("rev-parse", "--short", "HEAD"), ("status", "--porcelain", "--untracked-files=no"))
+    ]
+    return f"{found[0] or 'unknown'}{'+' if found[1] else ''}"
 
 
 def installation() -> str:

@@ -32,7 +32,7 @@ from compactor.iceberg.tables import Catalogs, file_sizes
 from compactor.settings.policy import PolicySettings
 from compactor.settings.tree import Settings
 from compactor.spark.session import spark_session
-from tests.benchmarks.machine import description
+from tests.benchmarks.machine import commit, description
 from tests.conftest import Lake
 from tests.faults.scene import Scene
 from tests.integration.service_process import free_port, wait_for
@@ -250,7 +250,7 @@ def main() -> int:
         with staged(Path(name), options.seed) as (stage, rules):
             soaked = soak(stage, rules, options, console)
     if options.output == "json":
-        print(json.dumps({**asdict(soaked), "machine": machine}, indent=1))
+        print(json.dumps({**asdict(soaked), "machine": machine, "commit": commit()}, indent=1))
     else:
         Console(width=200).print(shown(soaked.minutes))
         for what, figure in soaked.figures.items():

@@ -1,7 +1,7 @@
 """docs/soak.md and its plots, from the results of soaks.
 
-python -m tests.soak --minutes 60 --faults --seed 1 --output json > seed1.json     (once for each seed)
-python -m tests.soak.report seed1.json seed2.json seed3.json
+python -m tests.soak --minutes 60 --faults --seed 1 --output json > tests/soak/results/seed1.json     (for each seed)
+python -m tests.soak.report
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+RESULTS = Path(__file__).parent / "results"
 DOCS = Path(__file__).parents[2] / "docs"
 PLOT = Path("images") / "soak.svg"
 PLOTS: Mapping[str, Sequence[str]] = {
@@ -47,8 +48,10 @@ scanned were rewritten. The proxy cannot help there: the writer makes its commit
 def report(soaks: Sequence[Mapping[str, Any]]) -> str:
     """The page."""
     seeds = [f"seed {each['seed']}" for each in soaks]
-    machines = [f"- Seed {each['seed']} on: {each['machine'].splitlines()[0]}" for each in soaks]
-    lines = [HEAD, "Load as it was at the end; above 2, two soaks ran beside each other on two cores.", "", *machines]
+    machines = [
+        f"- Seed {each['seed']}, commit {each['commit']}, on: {each['machine'].splitlines()[0]}" for each in soaks
+    ]
+    lines = [HEAD, *machines]
     lines += ["", "## Figures", ""]
     lines += [f"| | {' | '.join(seeds)} |", f"|---|{'---|' * len(seeds)}"]
     for name in dict.fromkeys(name for each in soaks for name in each["figures"]):
@@ -109,10 +112,10 @@ def _draw(axes: Axes, minutes: Sequence[Mapping[str, Any]], names: Sequence[str]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("results", nargs="+", type=Path, help="JSON of python -m tests.soak --output json")
+    parser.add_argument("results", nargs="*", type=Path, help="JSON of the soaks; default: tests/soak/results/*.json")
     parser.add_argument("--docs", type=Path, default=DOCS, help="folder of soak.md")
     options = parser.parse_args()
-    soaks = [json.loads(path.read_text()) for path in options.results]
+    soaks = [json.loads(path.read_text()) for path in options.results or sorted(RESULTS.glob("*.json"))]
     (options.docs / PLOT).parent.mkdir(parents=True, exist_ok=True)
     (options.docs / "soak.md").write_text(report(soaks))
     plot(soaks).savefig(options.docs / PLOT, metadata={"Date": None})
