@@ -16,7 +16,7 @@ from enum import Enum
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from compactor.errors import FirnlineError, InputError
 from compactor.history.table import HistoryTable
@@ -57,6 +57,7 @@ ROLLBACK_REMEDY = (
     f"in Apache Polaris, set {ROLLBACK_FEATURE} of the server and the property {ROLLBACK_FLAG}=true of the catalog; or "
     "commit.polaris_rollback: never"
 )
+CHECK: Final = "; check "  # before the remedy that an error of firnline brings
 OBSERVED = "not tried: `run --observe` writes nothing"
 
 
@@ -109,7 +110,9 @@ def _tried(name: str, remedy: str, attempt: Callable[..., str], *of: Any) -> Che
         return Check(name, Status.FAILED, f"it {foreign.refusal.why}", foreign.refusal.remedy)
     except Exception as error:  # noqa: BLE001 - any error of a client is the result of the check
         detail = str(error) if isinstance(error, FirnlineError) else hide(f"{type(error).__name__}: {error}")
-        return Check(name, Status.FAILED, " ".join(detail.split()), remedy, again=not _needs_a_change(error, detail))
+        again = not _needs_a_change(error, detail)
+        detail, known, own = " ".join(detail.split()).rpartition(CHECK)
+        return Check(name, Status.FAILED, detail if known else own, f"check {own}" if known else remedy, again=again)
 
 
 def _needs_a_change(error: Exception, detail: str) -> bool:

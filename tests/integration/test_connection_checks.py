@@ -269,4 +269,5 @@ def test_no_broker(tree: dict[str, Any], tmp_path: Path) -> None:
     found = checks(tree, tmp_path)
     assert failed(found) == {"kafka"}
     assert found["kafka"].again
-    assert "kafka.bootstrap_servers" in found["kafka"].remedy
+    assert found["kafka"].remedy == "check kafka.bootstrap_servers"
+    assert "check" not in found["kafka"].detail
