@@ -21,7 +21,7 @@ from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import BucketTransform, VoidTransform
-from pyiceberg.types import DecimalType, PrimitiveType
+from pyiceberg.types import DecimalType, PrimitiveType, UnknownType
 
 JsonValue = None | bool | int | float | str
 
@@ -135,6 +135,8 @@ def to_json(kind: PrimitiveType, value: Any) -> JsonValue:
         return form[0](kind, value)
     if isinstance(value, bool | int | float | str):
         return value
+    if isinstance(kind, UnknownType):  # of a lost column: the files are counted, and never rewritten (LOST_COLUMN)
+        return value.hex() if isinstance(value, bytes) else str(value)
     raise TypeError(f"cannot write partition value {value!r} of type {kind} as JSON")
 
 

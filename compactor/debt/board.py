@@ -248,12 +248,14 @@ class Declined:
 
     Valid while the counts, the reason for being due (`judged`) and the table's `basis` (see `TableDebt`) stay the same:
     a partition that is not worth merging now may be worth it when it is idle, or by another policy.
+    `until`: seconds since the epoch, after which another plan may select it though nothing has changed; None: never.
     """
 
     counts: PartitionCounts
     judged: str
     why: str
     basis: object = None
+    until: float | None = None
 
     def applied(self, partition: PartitionDebt, basis: object) -> PartitionDebt:
         """The partition, not due if nothing has changed since. `basis`: the table's now."""
@@ -304,15 +306,20 @@ class DebtBoard:
         (self._with_work.add if wanted else self._with_work.discard)(debt.table)
 
     def decline(
-        self, seen: TableDebt, left_alone: Mapping[PartitionKey, str], selected: Collection[PartitionKey] = ()
+        self,
+        seen: TableDebt,
+        left_alone: Mapping[PartitionKey, str],
+        selected: Collection[PartitionKey] = (),
+        until: float | None = None,
     ) -> None:
         """Mark partitions that a plan for `seen` left alone as not due until something changes (see `Declined`).
 
         `selected`: the partitions that the plan selected. For all others, the decisions of earlier plans hold: a plan
         may say nothing of them, since they are not due. If they were forgotten, they would be due again, in turns.
+        `until`: see `Declined`.
         """
         declined = {
-            partition.key: Declined(partition.counts, partition.why, left_alone[partition.key], seen.basis)
+            partition.key: Declined(partition.counts, partition.why, left_alone[partition.key], seen.basis, until)
             for partition in seen.due
             if partition.key in left_alone
         }
@@ -325,10 +332,17 @@ class DebtBoard:
             self._declined[seen.table] = kept | declined
             self._keep(_without_declined(known, kept | declined))
 
-    def declined(self, table: TableName) -> Mapping[PartitionKey, Declined]:
-        """Partitions of the table that a plan did not select."""
+    def declined(self, table: TableName, now: float) -> Mapping[PartitionKey, Declined]:
+        """Partitions of the table that a plan did not select. Those whose time is up are forgotten.
+
+        `now`: seconds since the epoch.
+        """
         with self._lock:
-            return self._declined.get(table, {})
+            known = self._declined.get(table, {})
+            if any(each.until is not None and each.until <= now for each in known.values()):
+                known = {key: each for key, each in known.items() if each.until is None or each.until > now}
+                self._declined[table] = known
+            return known
 
     def request(self, table: TableName, filters: Iterable[str]) -> None:
         """Add requests to rewrite what these filters select; a request that is already pending is not added again."""

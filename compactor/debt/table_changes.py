@@ -38,10 +38,12 @@ class CommitTimes:
     Attributes:
         by_snapshot: Times of retained snapshots that are not rewrites.
         by_sequence: (sequence number, milliseconds) of the same snapshots, ascending.
+        rewrites: Times of retained snapshots that are rewrites.
     """
 
     by_snapshot: Mapping[int, int] = field(default_factory=dict)
     by_sequence: tuple[tuple[int, int], ...] = ()
+    rewrites: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, metadata: TableMetadata) -> CommitTimes:
@@ -52,7 +54,9 @@ class CommitTimes:
         ]
         by_sequence = {each.sequence_number: each.timestamp_ms for each in written if each.sequence_number}
         by_snapshot = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in written}
-        return cls(by_snapshot, tuple(sorted(by_sequence.items())))
+        others = {each.snapshot_id: each.timestamp_ms for each in metadata.snapshots}
+        rewrites = {each: moment for each, moment in others.items() if each not in by_snapshot}
+        return cls(by_snapshot, tuple(sorted(by_sequence.items())), rewrites)
 
     def written_ms(self, snapshot_id: int | None, data_sequence_number: int) -> int:
         """When a file's rows were written: exact for files of writers, the latest time for rewrites; 0 if unknown."""
@@ -61,6 +65,15 @@ class CommitTimes:
             return known
         before = bisect_right(self.by_sequence, data_sequence_number, key=itemgetter(0))
         return self.by_sequence[before - 1][1] if before else 0
+
+    def latest_ms(self, snapshot_id: int | None, data_sequence_number: int) -> int:
+        """The latest time at which a file's rows can have been written.
+
+        As `written_ms`; where that is unknown (V1 has no sequence numbers, or snapshots have expired), the time of the
+        rewrite that wrote the file, or of the oldest snapshot that is retained. 0 if there is no snapshot.
+        """
+        known = self.written_ms(snapshot_id, data_sequence_number) or self.rewrites.get(snapshot_id or 0)
+        return known or min((*self.by_snapshot.values(), *self.rewrites.values()), default=0)
 
 
 NO_COMMITS = CommitTimes()

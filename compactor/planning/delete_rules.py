@@ -33,6 +33,9 @@ COMMIT_OPENS = 64
 PAYBACK_SCANS = 4
 """The number of scans within which a rewrite because of deletes must pay off."""
 
+WIDEST_ROWS = 16.0
+"""How many times wider than the partition's average the rows of one file may be, if a plan shall find its deletes."""
+
 
 @dataclass(frozen=True)
 class Saving:
@@ -109,7 +112,7 @@ class DeleteRules:
                 due.add(index)
         return frozenset(due)
 
-    def large_bytes(self, counts: PartitionCounts) -> int:
+    def large_bytes(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> int:
         """Bytes of files that are not small and that a plan reads because of their deletes, if the partition is due.
 
         An estimate: at most so many, if all rows and all large files are equally large. Without conversions, which read
@@ -117,7 +120,7 @@ class DeleteRules:
         has. Too much would be worse than too little: the table would wait for budgets that it does not need.
         """
         files, size = counts.data_files - counts.small_files, counts.data_bytes - counts.small_bytes
-        if files <= 0 or not counts.delete_files or self.judge(counts) is None:
+        if files <= 0 or not counts.delete_files or self.judge(counts, idle_seconds) is None:
             return 0
         if self._slow(size // files, counts.equality_deletes):
             return size
@@ -134,10 +137,12 @@ class DeleteRules:
         """Whether a file has enough equality deletes that applying them pays; 512 MiB are due from 64 delete files."""
         return equality_deletes >= max(self.values.equality_delete_threshold, 2 * size / (PAYBACK_SCANS * OPEN_BYTES))
 
-    def judge(self, counts: PartitionCounts) -> str | None:
+    def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> str | None:
         """Why a partition may hold a file that is due by its deletes, or deletes that apply to nothing; else None.
 
-        An estimate, since the ledger does not know which file a delete names. The plan decides by the files.
+        An estimate, since the ledger does not know which file a delete names, nor how many rows a file has. The plan
+        decides by the files. In an idle partition, one plan more costs little: there, a file may have far fewer rows
+        than its size lets expect.
         """
         ratio = counts.deleted_records / counts.records if counts.records else 0.0
         if ratio >= self.values.delete_ratio_threshold:
@@ -146,7 +151,8 @@ class DeleteRules:
             return f"{counts.delete_files} delete files, threshold {self.values.delete_file_threshold}"
         if self.slow(counts):
             return f"{counts.equality_deletes} equality delete files, threshold {self._most_equality_deletes}"
-        if self._may_hold_a_heavy_file(counts):
+        wide = WIDEST_ROWS if idle_seconds >= self.values.settle_after_seconds else 1.0
+        if self._may_hold_a_heavy_file(counts, wide):
             return f"{counts.deleted_records} rows deleted: enough to make one of its files due"
         if self.more_deletes_than_files(counts):
             return f"{counts.delete_files} delete files for {counts.data_files} data files: some may apply to none"
@@ -176,13 +182,16 @@ class DeleteRules:
         most = counts.small_files + counts.delete_files + counts.small_bytes / OPEN_BYTES
         return PAYBACK_SCANS * most >= COMMIT_OPENS
 
-    def _may_hold_a_heavy_file(self, counts: PartitionCounts) -> bool:
-        """Whether all deletes together would reach the threshold in the smallest possible file, by average rows."""
+    def _may_hold_a_heavy_file(self, counts: PartitionCounts, row_width: float) -> bool:
+        """Whether all deletes together would reach the threshold in the smallest possible file.
+
+        `row_width`: bytes of a row in that file, as a multiple of the partition's average.
+        """
         if not counts.deleted_records or not counts.data_bytes:
             return False
         smallest = self.sizes.small_below
         if counts.small_files:
             smallest = min(smallest, counts.small_bytes // counts.small_files)
         smallest = min(smallest, counts.data_bytes // max(1, counts.data_files))
-        rows = counts.records * smallest / counts.data_bytes
+        rows = counts.records * smallest / counts.data_bytes / row_width
         return counts.deleted_records >= self.values.delete_ratio_threshold * rows

@@ -64,9 +64,11 @@ class Inventory:
         return min((now - self.commits.written_ms(*commit) / 1000 for commit in commits), default=now)
 
     def age_seconds(self, file: LiveFile, now: float) -> float:
-        """At least how many seconds ago the rows of a file were written; files of expired snapshots: since 1970."""
+        """At least how many seconds ago the rows of a file were written. Never too much: a file that seems old is
+        rewritten, and so would be the output at the next commit.
+        """
         entry = file.entry
-        return now - self.commits.written_ms(entry.snapshot_id, entry.data_sequence_number) / 1000
+        return now - self.commits.latest_ms(entry.snapshot_id, entry.data_sequence_number) / 1000
 
     def not_as_json(self, key: PartitionKey) -> str | None:
         """Why a commit can name no file of this partition; None if it can (`PartitionLayout.not_as_json`)."""

@@ -91,6 +91,15 @@ def look_for_age(values: PolicyValues, counts: PartitionCounts, idle_seconds: fl
     return f"{counts.small_files} small files, check for one older than {oldest:g} s (check {look})"
 
 
+def all_reasons(*reasons: str | None) -> str | None:
+    """The reasons that are known, as one; None if none is.
+
+    A plan may find that one of them does not hold, and its decision is valid while the text stays the same: the text
+    must change when one more reason holds, e.g. when the partition becomes idle.
+    """
+    return "; ".join(dict.fromkeys(filter(None, reasons))) or None
+
+
 def due_by_age(values: PolicyValues, small: Sequence[LiveFile], age_of: AgeOf) -> str | None:
     """Why these small files are merged, under any policy; None if none is too old."""
     oldest = values.max_small_file_age_seconds
@@ -115,12 +124,15 @@ class ThresholdPolicy:
     def judge(self, counts: PartitionCounts, idle_seconds: float = 0.0) -> Judgement:
         """Due by count, bytes or age of small files, or by deletes."""
         small, rules = counts.small_files, DeleteRules(self.values, self.sizes)
-        if small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes):
-            return Judgement(True, self._why_merge(small, counts.small_bytes), rules.large_bytes(counts))
-        other = rules.judge(counts) or look_for_age(self.values, counts, idle_seconds)
-        if other is not None:
-            return Judgement(True, other, rules.large_bytes(counts))
-        return Judgement(False, self._why_not(small))
+        enough = small >= FEWEST_TO_MERGE and self._enough(small, counts.small_bytes)
+        why = all_reasons(
+            self._why_merge(small, counts.small_bytes) if enough else None,
+            rules.judge(counts, idle_seconds),
+            None if enough else look_for_age(self.values, counts, idle_seconds),
+        )
+        if why is None:
+            return Judgement(False, self._why_not(small))
+        return Judgement(True, why, rules.large_bytes(counts, idle_seconds))
 
     def glance(self, files: LiveFiles) -> str | None:
         """A partition with one small file and no deletes needs no rewrite."""

@@ -24,6 +24,7 @@ from compactor.planning.policy import (
     Judgement,
     Policy,
     ThresholdPolicy,
+    all_reasons,
     due_by_age,
     look_for_age,
     unknown_age,
@@ -44,13 +45,15 @@ class TieredPolicy:
 
         The ledger knows the sizes of small files to a fifth; the plan decides by the files.
         """
-        small, why = counts.small_files, None
+        small, merged, maybe = counts.small_files, None, None
         if small >= FEWEST_TO_MERGE:
-            why = self._why_merge(small, counts.small_bytes) or self._tiers_say(counts, idle_seconds)
-        why = why or self._deletes_say(counts, idle_seconds) or look_for_age(self.values, counts, idle_seconds)
+            merged = self._why_merge(small, counts.small_bytes)
+        if merged is None:  # then a plan may find less than the counts promise
+            maybe = all_reasons(self._tiers_say(counts, idle_seconds), look_for_age(self.values, counts, idle_seconds))
+        why = all_reasons(merged, maybe, self._deletes_say(counts, idle_seconds))
         if why is None:
             return Judgement(False, self._why_not(small))
-        return Judgement(True, why, DeleteRules(self.values, self.sizes).large_bytes(counts))
+        return Judgement(True, why, DeleteRules(self.values, self.sizes).large_bytes(counts, idle_seconds))
 
     def glance(self, files: LiveFiles) -> str | None:
         """A partition with one small file and no deletes needs no rewrite."""
@@ -124,7 +127,7 @@ class TieredPolicy:
     def _deletes_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
         """Why deletes may make files due; None if they cannot. A rewrite of small files only must pay for a commit."""
         rules = DeleteRules(self.values, self.sizes)
-        why = rules.judge(counts)
+        why = rules.judge(counts, idle_seconds)
         if why is None:
             return None
         if idle_seconds >= self.values.settle_after_seconds:
@@ -166,14 +169,15 @@ class TieredPolicy:
         return f"{files} small files, forced" if self.force else None
 
     def _tiers_say(self, counts: PartitionCounts, idle_seconds: float) -> str | None:
-        values = self.values
-        enough = counts.small_files >= values.min_input_files
-        if enough and may_have_prefix(counts.small_sizes, values.growth):
-            return f"{counts.small_files} small files, some of them {values.growth:g} times the largest of these"
-        idle = idle_seconds >= values.settle_after_seconds
-        if idle and may_have_prefix(counts.small_sizes, values.settle_growth):
-            return f"{counts.small_files} small files, no commit for {values.settle_after_seconds:.0f} s"
-        return None
+        values, small = self.values, counts.small_files
+        if small < FEWEST_TO_MERGE:
+            return None
+        grown = small >= values.min_input_files and may_have_prefix(counts.small_sizes, values.growth)
+        idle = idle_seconds >= values.settle_after_seconds and may_have_prefix(counts.small_sizes, values.settle_growth)
+        return all_reasons(
+            f"{small} small files, some of them {values.growth:g} times the largest of these" if grown else None,
+            f"{small} small files, no commit for {values.settle_after_seconds:.0f} s" if idle else None,
+        )
 
     @staticmethod
     def _why_not(small: int) -> str:

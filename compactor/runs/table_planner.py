@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
@@ -14,6 +14,7 @@ from compactor.iceberg.other_compactors import flink_converts, other_compactors
 from compactor.iceberg.tables import Catalogs, TableMissingError, TableView, file_sizes
 from compactor.locks.flink_locks import NO_LOCKS, Locks
 from compactor.manifests.cache import ManifestCache
+from compactor.partitions import PartitionKey
 from compactor.planning.budget import NO_GRANT, Grant
 from compactor.planning.conversion import NOTHING_TO_CONVERT, Conversion, not_beside, plan_conversion, within_grant
 from compactor.planning.delete_rules import DeleteRules
@@ -204,10 +205,16 @@ class TablePlanner:
             self.listener(RunFailed.of(failure, "", debt.table, "plan", str(error)))
             raise failure from error
 
+    def decline(self, debt: TableDebt, left: Mapping[PartitionKey, str], plan: TablePlan) -> None:
+        """These partitions of `plan` are not due again until they change, or files that were given up may be tried."""
+        now = self.clock()
+        seconds = self.given_up.seconds_left(debt.table, now)
+        self.board.decline(debt, left, plan.selected, None if seconds is None else now + seconds)
+
     def _decline(self, debt: TableDebt, plan: TablePlan) -> None:
         """Partitions that the plan leaves alone although their counts are due are not due again until they change."""
         left = plan.left_alone(partition.key for partition in debt.due)
-        self.board.decline(debt, left, plan.selected)
+        self.decline(debt, left, plan)
         skipped = tuple(skipped_partition(each, left[each.key]) for each in debt.due if each.key in left)
         if skipped:
             self.listener(

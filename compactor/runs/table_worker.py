@@ -158,7 +158,7 @@ class RewriteWorker:
             return
         given_up: dict[PartitionKey, str] = {each.planned.file_group.key: str(each.error) for each in hopeless}
         left_alone = plan.left_alone(partition.key for partition in debt.due)
-        self.planner.board.decline(debt, {**left_alone, **given_up}, plan.selected)
+        self.planner.decline(debt, {**left_alone, **given_up}, plan)
 
     def _rewrite_manifests(self, name: TableName, left: Grant, charge: Charge, *, last: bool) -> None:
         """Merge manifests where that pays, from a fresh look. A failure is published.

@@ -140,7 +140,8 @@ class BoardWriter:
 
     def _judged_again(self, known: TableDebt, facts: TableFacts) -> Mapping[PartitionKey, PartitionDebt]:
         """The partitions as judged now; those whose judgement is the same are the same objects."""
-        now, declined = self.clock(), self.board.declined(known.table)
+        now = self.clock()
+        declined = self.board.declined(known.table, now)
         found: dict[PartitionKey, PartitionDebt] = {}
         for key, before in known.partitions.items():
             judgement = facts.judge.of(key, before.counts, now - before.counts.changed_ms / 1000)
@@ -215,7 +216,8 @@ class BoardWriter:
         All are judged again with another basis, and once per sweep interval: partitions of a table that always changes
         become due by time too.
         """
-        now, declined = self.clock(), self.board.declined(table)
+        now = self.clock()
+        declined = self.board.declined(table, now)
         by = (facts.basis, facts.layouts)
 
         def judged(key: PartitionKey, counts: PartitionCounts) -> PartitionDebt:

@@ -30,6 +30,7 @@ from compactor.iceberg.tables import (
 from compactor.manifests.cache import ManifestCache
 from compactor.patience.backoff import Backoff
 from compactor.planning.partition_judge import judge_of
+from compactor.planning.spark_misreads import WRITTEN_FORMAT
 from compactor.reasons import Reason
 from compactor.rewrite.tasks.task_input import NAME_MAPPING
 from compactor.settings.current import WorkSettings
@@ -403,6 +404,7 @@ def _plans_by(view: TableView) -> tuple[object, ...]:
         metadata.current_schema_id,
         metadata.default_sort_order_id,
         view.properties.get(NAME_MAPPING),
+        view.properties.get(WRITTEN_FORMAT),
         flink_converts(view.history),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,7 +80,7 @@ def check_current(ledger: LedgerUnderTest, truths: Truths, name: TableName, tabl
     assert debt.manifests.manifests == truth.manifests, f"{name}: manifests"
     assert debt.acted_on is ledger.settings.tables.acts_on(name, table.properties)
     _check_times(debt, truth, table)
-    policy, declined = policy_of(values, sizes), ledger.board.declined(name)
+    policy, declined = policy_of(values, sizes), ledger.board.declined(name, time.time())
     due = set()
     for key, counts in truth.counts(sizes.target).items():
         true = _counts(counts)

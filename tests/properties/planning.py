@@ -17,13 +17,13 @@ LAYOUT = PartitionLayout(0, ("bucket",), (IntegerType(),), (0,))
 RECORDS = 100
 
 
-def data_file(number: int, size: int, deleted: Sequence[int] = ()) -> LiveFile:
-    """A data file of 100 rows, with a delete file for every count of rows in `deleted`."""
+def data_file(number: int, size: int, deleted: Sequence[int] = (), records: int = RECORDS) -> LiveFile:
+    """A data file of so many rows, with a delete file for every count of rows in `deleted`."""
     path = f"file-{number:04d}"
     deletes = tuple(
         delete_file(records, 1000 * number + position, applies_to=path) for position, records in enumerate(deleted)
     )
-    return LiveFile(_entry(path, size, RECORDS, Content.DATA, None), deletes)
+    return LiveFile(_entry(path, size, records, Content.DATA, None), deletes)
 
 
 def delete_file(records: int, number: int, *, applies_to: str | None) -> FileEntry:

@@ -178,6 +178,30 @@ def test_the_ledger_overlooks_nothing_that_the_plan_would_merge(
     assert rules.judge(counted(files), idle).why
 
 
+@given(
+    st.lists(st.integers(0, 1500), max_size=40),
+    st.lists(st.integers(0, 100), max_size=40),
+    st.sampled_from(["tiered", "threshold"]),
+    st.sampled_from([None, 3600.0]),
+)
+@example([72] * 7, [], "tiered", None)
+@example([72] * 7, [], "tiered", 3600.0)
+@example([2, 2], [1, 1, 1], "threshold", 3600.0)
+def test_what_a_plan_declined_is_due_again_when_time_has_made_more_of_it(
+    found: list[int], deleted: list[int], strategy: str, oldest: float | None
+) -> None:
+    """A plan's decision holds while the reason for being due is the same."""
+    deletes = [deleted[number : number + 1] for number in range(len(found))]
+    files = tuple(data_file(number, size, rows) for number, (size, rows) in enumerate(zip(found, deletes, strict=True)))
+    values = PolicyValues(strategy=strategy, max_small_file_age_seconds=oldest)
+    rules, counts = policy_of(values, SIZES), counted(files)
+    at_first, idle = rules.judge(counts), 10 * values.settle_after_seconds
+    later = rules.judge(counts, idle)
+    if not rules.choose(files).files and rules.choose(files, idle, lambda _: idle).files:
+        assert later.due
+        assert not at_first.due or at_first.why != later.why
+
+
 @pytest.mark.parametrize(("files", "due"), [(7, False), (8, True)])
 def test_equal_files_are_due_when_there_are_as_many_as_the_growth_factor(files: int, due: bool) -> None:
     found = tuple(data_file(number, 20) for number in range(files))
@@ -260,6 +284,20 @@ def test_the_ledger_overlooks_no_small_files_that_are_due_for_their_deletes(dele
     rules = TieredPolicy(PolicyValues(), LARGE)
     if rules.choose(found, idle).files:
         assert rules.judge(counted(found, LARGE), idle).due
+
+
+@pytest.mark.parametrize("strategy", ["tiered", "threshold"])
+def test_a_file_of_wide_rows_with_many_deletes_is_found_in_an_idle_partition(strategy: str) -> None:
+    """The ledger knows rows and bytes of the partition, not of the file; a partition with commits may wait for them."""
+    values = PolicyValues(strategy=strategy)
+    rules, idle = policy_of(values, SIZES), values.settle_after_seconds
+    wide = data_file(0, 900, [20], records=40)
+    files = (wide, *(data_file(number, 900, records=100) for number in range(1, 9)))
+    assert wide in rules.choose(files, idle).files
+    assert rules.judge(counted(files), idle).due
+    assert not rules.judge(counted(files), idle - 1).due
+    few = (data_file(0, 900, [1], records=40), *files[1:])
+    assert not rules.judge(counted(few), idle).due
 
 
 def test_more_delete_files_than_data_files_are_worth_a_look() -> None:

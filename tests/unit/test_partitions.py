@@ -42,6 +42,7 @@ from pyiceberg.types import (
     TimestamptzNanoType,
     TimestamptzType,
     TimeType,
+    UnknownType,
     UUIDType,
 )
 
@@ -98,6 +99,10 @@ PLUS_TWO = dt.timezone(dt.timedelta(hours=2))
         (BinaryType(), b"\x00\xff", "00ff"),
         (BinaryType(), b"", ""),
         (FixedType(2), bytearray(b"\x01\x02"), "0102"),
+        (UnknownType(), Decimal("1.25"), "1.25"),
+        (UnknownType(), SOME_UUID, str(SOME_UUID)),
+        (UnknownType(), b"\x00\xff", "00ff"),
+        (UnknownType(), 3, 3),
     ],
 )  # fmt: skip
 def test_a_value_in_icebergs_json_form(kind: Any, value: Any, expected: Any) -> None:

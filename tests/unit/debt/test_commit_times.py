@@ -32,3 +32,15 @@ def test_they_are_read_from_the_tables_snapshots(tmp_path: Path) -> None:
     for number, snapshot in enumerate(view.metadata.snapshots, 1):
         assert times.written_ms(snapshot.snapshot_id, 0) == snapshot.timestamp_ms
         assert times.written_ms(None, number) == snapshot.timestamp_ms
+
+
+REWRITES = CommitTimes({33: 3_000}, ((3, 3_000),), {22: 2_000, 44: 4_000})
+
+
+def test_a_file_is_never_taken_for_older_than_it_may_be() -> None:
+    """Else the output of a rewrite is as old as 1970, and due by its age at the next commit."""
+    assert REWRITES.latest_ms(33, 3) == REWRITES.latest_ms(7, 3) == 3_000, "as it is known"
+    assert REWRITES.latest_ms(44, 0) == 4_000, "V1 has no sequence numbers: the rewrite itself"
+    assert REWRITES.latest_ms(44, 1) == 4_000, "its writers' snapshots have expired"
+    assert REWRITES.latest_ms(7, 1) == 2_000, "older than all that is retained"
+    assert NO_COMMITS.latest_ms(7, 1) == 0

@@ -50,6 +50,19 @@ def test_a_table_with_nothing_else_due_is_no_longer_due() -> None:
     assert (found.due, found.due_since) == ((), None)
 
 
+def test_a_partition_that_was_declined_for_a_time_is_due_after_it() -> None:
+    board = DebtBoard()
+    board.put(debt())
+    board.decline(debt(), {FIRST: "a page is damaged"}, until=100.0)
+    board.decline(debt(), {SECOND: "left"}, selected={SECOND})
+    assert board.declined(TABLE, 99.9).keys() == {FIRST, SECOND}
+    board.put(debt(snapshot_id=2))
+    assert due(board) == set()
+    assert board.declined(TABLE, 100.0).keys() == {SECOND}
+    board.put(debt(snapshot_id=3))
+    assert due(board) == {FIRST}
+
+
 def test_a_decision_on_old_counts_does_not_hold_for_new_ones() -> None:
     board = DebtBoard()
     board.put(debt(snapshot_id=2, delete_files=3))
@@ -81,7 +94,7 @@ def test_what_was_declined_is_forgotten_with_the_debt_of_its_partition(
     left = replace(debt(2), partitions={SECOND: debt().partitions[SECOND]}, others=others)
     board.put(left)
     board.decline(left, {SECOND: "left"})
-    assert board.declined(TABLE).keys() == kept | {SECOND}
+    assert board.declined(TABLE, 0.0).keys() == kept | {SECOND}
 
 
 def test_what_was_declined_stays_so_when_another_partition_is_planned() -> None:

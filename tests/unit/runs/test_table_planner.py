@@ -117,4 +117,4 @@ def test_more_partitions_than_the_board_keeps_are_planned_once(tmp_path: Path, m
     for category in "bcdef":
         scene.history.append_unreal(category, [10] * 5)
     assert plans_of(scene, [], sweeps=8) == 3
-    assert len(scene.board.declined(NAME)) == 5
+    assert len(scene.board.declined(NAME, 0.0)) == 5

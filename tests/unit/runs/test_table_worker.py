@@ -389,6 +389,31 @@ def test_new_files_are_merged_beside_a_file_that_cannot_be_rewritten(tmp_path: P
     assert len(paths_of(working.plans[-1])[partition]) == 5, "and now and then it is tried again"
 
 
+@pytest.mark.parametrize("planned_without", [False, True])
+def test_files_that_were_given_up_in_an_idle_partition_are_tried_again_after_an_hour(
+    tmp_path: Path, planned_without: bool
+) -> None:
+    """`planned_without`: a second plan, for a new commit, finds nothing to do beside the files that were given up."""
+    working = Working(tmp_path, refused)
+    working.scene.history.append_unreal("b", [10, 10])
+    partition = next(key for key in paths_of(working.plan_now()) if key.values == '["b"]')
+    working.hopeless = frozenset(paths_of(working.plan_now())[partition])
+    with pytest.raises(NoGroupLeftError):
+        working.work()
+    if planned_without:
+        working.scene.history.append_unreal("b", [10])
+        working.work()
+    working.scene.now += AGAIN_SECONDS / 2
+    working.scene.look()
+    assert partition not in {each.key for each in working.scene.debt().due}
+    working.scene.now += AGAIN_SECONDS / 2
+    working.scene.look()
+    assert partition in {each.key for each in working.scene.debt().due}
+    with pytest.raises(NoGroupLeftError):
+        working.work()
+    assert partition in paths_of(working.plans[-1])
+
+
 @pytest.mark.parametrize(("most_files", "left"), [(2, ("",)), (None, ())], ids=["part", "all"])
 def test_a_request_stays_open_until_its_last_part_is_done(
     tmp_path: Path, most_files: int | None, left: tuple[str, ...]

@@ -103,9 +103,10 @@ def recreated(scene: Scene) -> None:
     [
         changed_policy,
         lambda scene: scene.history.set_properties({"schema.name-mapping.default": "[]"}),
+        lambda scene: scene.history.set_properties({"write.format.default": "orc"}),
         recreated,
     ],
-    ids=["settings", "name mapping", "another table"],
+    ids=["settings", "name mapping", "file format", "another table"],
 )
 def test_what_a_plan_declined_is_judged_again_when_the_reason_may_be_gone(
     tmp_path: Path, change: Callable[[Scene], None]
