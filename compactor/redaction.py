@@ -14,7 +14,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
-from urllib.parse import quote, quote_plus, unquote
+from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 HIDDEN: Final = "********"
 _SECRETS: Final = (
@@ -33,7 +33,22 @@ MOST_PASSING: Final = 256
 _SECRET_NAME: Final = re.compile(SECRET_NAMES, re.IGNORECASE)
 _NAMES_A_PLACE: Final = re.compile(r"(_env|_credentials|-provider|[._-]file|[._-]path|[._-]location)$", re.IGNORECASE)
 _HARMLESS: Final = frozenset({"", "true", "false", "none", "null"})
-_IN_URL: Final = re.compile(r"(://[^/@:\s\"]*:)([^/@\s\"]+)(@)")
+_DATABASE: Final = r"\b(?:postgres|mysql|mariadb|oracle|mssql|sqlserver|redshift)\w*(?:\+\w+)?"
+_PORT: Final = re.compile(r"\d{1,5}[/?#,;]")
+_BEFORE_PASSWORD: Final = (
+    rf"(?:{_DATABASE}://(?!\[)[^/@:\s\"]*:|://(?!\[)[^/@:\s\"]*(?:@[^/@:\s\"]*)?:(?!{_PORT.pattern}))"
+)
+"""What precedes the password of a URL: scheme and user, who may have an @. What looks like a port is taken for one, but
+not in the address of a database, whose password people write as it is."""
+_IN_URL: Final = re.compile(rf"({_BEFORE_PASSWORD})((?:(?!://)[^\s\"])+)(@)", re.IGNORECASE)
+"""The password of a URL inside of a text, up to the last @ before a blank, a quote or the next URL."""
+_IN_ADDRESS: Final = re.compile(rf"^(\s*[\w+.:-]*?{_BEFORE_PASSWORD})(.+)(@)", re.IGNORECASE | re.DOTALL)
+"""The password of a text that is an address as a whole: it may hold any character."""
+_PARAMETER: Final = r"([?&;](?:(?!passw|pwd|secret)\w)*(?:passw(?:or)?d|pwd|secret)\w*=)"
+_IN_PARAMETER: Final = re.compile(rf"{_PARAMETER}([^&\s\"\\]+)", re.IGNORECASE)
+_IN_LAST_PARAMETER: Final = re.compile(rf"{_PARAMETER}([^&]+)", re.IGNORECASE)
+"""A password in a parameter of an address: of one inside of a text, of a text that is an address as a whole."""
+_SEPARATORS: Final = re.compile(r"[/@:?#]")
 _PARTS: Final = re.compile(r"""(?:passw(?:or)?d|secret|key|signature)\s*=\s*["']?([^"';,&\s]+)""", re.IGNORECASE)
 """Secrets inside of a value: of Kafka's JAAS configuration, of a connection string."""
 _PASSWORD_OPTION: Final = re.compile(r"((?:passw(?:or)?d|secret)\w*\s*=\s*[\"']?)([^\"';,&\s]+)", re.IGNORECASE)
@@ -44,6 +59,7 @@ _QUOTE: Final = r"(?:\\?[\"'])?"
 _FORMS: Final = (
     (re.compile(r"\b(bearer|basic)(\s+)(?=\S*[\d=])[\w+/=.~-]{8,}", re.IGNORECASE), rf"\1\2{HIDDEN}"),
     (_IN_URL, rf"\1{HIDDEN}\3"),
+    (_IN_PARAMETER, rf"\1{HIDDEN}"),
     (re.compile(r"([?&](?:X-(?:Amz|Goog)-\w[\w-]*|sig|signature)=)[^&\s\"'\\]+", re.IGNORECASE), rf"\1{HIDDEN}"),
     (
         re.compile(
@@ -67,7 +83,7 @@ def is_secret(name: str, value: object) -> bool:
 
 def holds_secret(text: str) -> bool:
     """Whether a value holds a password beside other things: in a URL, in options of Java."""
-    return _IN_URL.search(text) is not None or _PASSWORD_OPTION.search(text) is not None
+    return any(form.search(text) for form in (_IN_URL, _IN_ADDRESS, _PASSWORD_OPTION, _IN_PARAMETER))
 
 
 def shown(name: str, value: str) -> str:
@@ -89,8 +105,15 @@ def without_password(address: str) -> str:
 
 
 def _without_secrets(text: str) -> str:
-    """The text, with all secrets inside of it hidden, also short ones."""
+    """The value of a setting, with all secrets inside of it hidden, also short ones."""
+    text = _IN_ADDRESS.sub(rf"\1{HIDDEN}\3", text)
+    if _is_address(text):
+        text = _IN_LAST_PARAMETER.sub(rf"\1{HIDDEN}", text)
     return _PASSWORD_OPTION.sub(rf"\1{HIDDEN}", hide(text))
+
+
+def _is_address(text: str) -> bool:
+    return re.match(r"\s*[\w+.:-]+://", text) is not None
 
 
 def masked(tree: Any, *, secret: bool = False) -> Any:
@@ -114,11 +137,31 @@ def secrets_in(tree: Any, *, secret: bool = False) -> Iterator[str]:
             yield from secrets_in(value, secret=secret)
     elif isinstance(tree, str | int | float):
         text = str(tree)
-        for _, password, _ in _IN_URL.findall(text):
-            yield from (password, unquote(password))
-        yield from (password for _, password in _PASSWORD_OPTION.findall(text))
+        yield from _passwords_in(text)
         if secret:
             yield from (text, *_PARTS.findall(text), *text.split(":", 1)[1:])  # client:secret of OAuth2
+
+
+def _passwords_in(text: str) -> Iterator[str]:
+    """Passwords beside other things, as they are written and as clients decode them."""
+    for form in (_IN_URL, _IN_ADDRESS):
+        for found in form.finditer(text):
+            yield from (found[2], unquote(found[2]), *_misread(found[2], text[found.end() :]))
+    parameters = _IN_LAST_PARAMETER.findall(text) if _is_address(text) else []
+    for _, password in (*_PASSWORD_OPTION.findall(text), *_IN_PARAMETER.findall(text), *parameters):
+        yield from (password, unquote(password), unquote_plus(password))
+
+
+def _misread(password: str, host: str) -> Iterator[str]:
+    """Parts of a password that clients take for the host, the port or the database, and name in their errors.
+
+    A client ends the password at a / or an @ that is not percent-encoded. `host`: the text that follows.
+    """
+    if _SEPARATORS.search(password) is None or _PORT.match(password) or "://" in password:
+        return
+    parts = _SEPARATORS.split(password)
+    yield from parts
+    yield f"{parts[-1]}@{_SEPARATORS.split(host)[0]}"
 
 
 def _hides(name: object, value: object) -> bool:
@@ -171,6 +214,7 @@ def hide(text: str) -> str:
 
 
 def _spellings(secret: str) -> Iterator[str]:
-    """As it is, in a URL or form, in JSON, in Python's repr, in HTML."""
-    yield from (secret, quote(secret, safe=""), quote_plus(secret), json.dumps(secret)[1:-1], repr(secret)[1:-1])
-    yield from (json.dumps(secret, ensure_ascii=False)[1:-1], html.escape(secret))
+    """As it is, in a URL (as SQLAlchemy writes it, too) or form, in JSON, in Python's repr, in HTML."""
+    yield from (secret, quote(secret, safe=""), quote(secret, safe=" +"), quote_plus(secret))
+    yield from (json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1])
+    yield from (repr(secret)[1:-1], html.escape(secret))

@@ -134,7 +134,14 @@ def _sql(properties: Mapping[str, str]) -> dict[str, str]:
     driver = parts.scheme.split("+")[0].replace("postgres", "postgresql").replace("postgresqlql", "postgresql")
     if driver not in {"postgresql", "mysql", "mariadb"}:
         raise InputError(f"sql catalog uri {uri!r}: use sqlite, postgresql or mysql", reason=Reason.BAD_SETTING)
-    port = f":{parts.port}" if parts.port else ""
+    try:
+        port = f":{parts.port}" if parts.port else ""
+    except ValueError:  # it names what was taken for the port: a part of the password
+        raise InputError(
+            "sql catalog uri: the port is not a number from 0 to 65535; in the user and the password, write / as %2F, "
+            "@ as %40, ? as %3F and # as %23",
+            reason=Reason.BAD_SETTING,
+        ) from None
     conf["uri"] = f"jdbc:{driver}://{parts.hostname}{port}{parts.path}"
     conf.update(_TIMEOUTS[driver])
     if parts.username:

@@ -9,6 +9,7 @@ import logging
 import urllib.parse
 
 import pytest
+import sqlalchemy
 
 from compactor.errors import GiveUpError, InputError, RetryError
 from compactor.events import RunFailed
@@ -102,6 +103,113 @@ def test_a_secret_inside_of_a_value_is_hidden(value: str, kept: str) -> None:
 def test_passwords_in_options_of_java_are_known() -> None:
     value = "-Djavax.net.ssl.trustStorePassword=changeit -Dsecret.file=/etc/secret"
     assert set(secrets_in({"spark.driver.extraJavaOptions": value})) == {"changeit"}
+
+
+PASSWORDS = (
+    "canary/one@canary-two", "canary%2Fone%40canary-two", "canary@one:12@canary-two",
+    "canary+a b/canary-two", "canary#a?b/canary-two", "canary'a\"b@canary-two", "a/canary@b",
+    "canary%C3%A9/canary-two",
+)  # fmt: skip
+ADDRESSES = (
+    "postgresql+psycopg2://user:{}@host:5432/db", "jdbc:mysql://user:{}@host/db", "mysql://me@server:{}@host/db",
+    "https://user:{}@host/db",
+)  # fmt: skip
+LIKE_PORTS = ("12345/canary@canary-two",)
+"""Hidden in addresses of databases alone: elsewhere, a port and a path are much more likely."""
+
+
+@pytest.mark.parametrize(
+    ("password", "address"),
+    [
+        *((password, address) for password in PASSWORDS for address in ADDRESSES),
+        *((password, address) for password in LIKE_PORTS for address in ADDRESSES[:2]),
+    ],
+)
+def test_a_password_of_a_database_may_hold_any_character(password: str, address: str) -> None:
+    uri = address.format(password)
+    tree = {"catalogs": {"lake": {"type": "sql", "uri": uri}}, "spark": {"conf": {"spark.x.uri": uri}}}
+    for shown in (masked(tree)["catalogs"]["lake"]["uri"], masked(tree)["spark"]["conf"]["spark.x.uri"]):
+        assert shown == address.format(HIDDEN)
+    found = set(secrets_in(tree))
+    assert {password, urllib.parse.unquote(password)} <= found
+    remember(found)
+    decoded = urllib.parse.unquote(password)
+    for text in (uri, password, decoded, urllib.parse.quote(decoded, safe=""), urllib.parse.quote(decoded, safe=" +")):
+        for written in (text, repr(text), json.dumps(text)):
+            assert "canary" not in hide(f"cannot connect: {written} is refused")
+
+
+@pytest.mark.parametrize("password", ["canary/one@canary-two", "canary@one:canary-two", "a@canary:2/canary-two"])
+def test_parts_that_clients_take_for_something_else_are_hidden(password: str) -> None:
+    """Of a password whose special characters are not encoded, SQLAlchemy takes a part for the host or the port."""
+    uri = f"postgresql://user:{password.replace('canary', 'canary-part')}@host/db"
+    remember(secrets_in({"uri": uri}))
+    texts = [uri]
+    try:
+        parts = sqlalchemy.make_url(uri)
+        texts += [repr(parts), f'could not translate host name "{parts.host}" to address']
+    except ValueError as error:
+        texts.append(str(error))
+    try:
+        texts.append(str(urllib.parse.urlsplit(uri).port))
+    except ValueError as error:
+        texts.append(str(error))
+    for text in texts:
+        assert "canary" not in hide(text), text
+
+
+def test_a_short_password_of_a_database_is_hidden_in_its_address() -> None:
+    for password in ("p/w", "p@w", "p%40w", "5432/w"):
+        text = f"cannot connect to 'postgresql://user:{password}@host/db', try again"
+        assert hide(text) == f"cannot connect to 'postgresql://user:{HIDDEN}@host/db', try again"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "jdbc:postgresql://host/db?user=me&password={}", "postgresql://host/db?sslpassword={}&user=me",
+        "mysql+pymysql://host/db?pwd={}", "https://host/x?clientSecret={}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("password", ["canary/a@canary-two", "ab,canary;canary", "canary%2Ca%20canary", "a+b'(canary)"])
+def test_a_password_in_a_parameter_may_hold_any_character(address: str, password: str) -> None:
+    uri = address.format(password)
+    assert masked({"uri": uri}) == {"uri": address.format(HIDDEN)}
+    found = set(secrets_in({"uri": uri}))
+    assert {password, urllib.parse.unquote(password), urllib.parse.unquote_plus(password)} <= found
+    remember(found)
+    for text in (uri, urllib.parse.unquote(uri), urllib.parse.unquote_plus(uri), urllib.parse.unquote_plus(password)):
+        assert "canary" not in hide(f"cannot connect: {text}")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "hdfs://namenode:8020/user/me@company/checkpoint", "http://catalog:8181/api@v1", "thrift://a:9083,thrift://b:9083",
+        "abfss://container@account.dfs.core.windows.net/a:b@c", "jdbc:hive2://host:10000/db;principal=hive/_HOST@REALM",
+        "http://[::1]:8181/a@b", "abfss://container@account.dfs.core.windows.net:443/x@y", "a = 'b:c@d'",
+        "postgresql://me@host:5432/db",
+    ],
+)  # fmt: skip
+def test_addresses_without_a_password_stay_as_they_are(value: str) -> None:
+    assert masked({"key": value}) == {"key": value}
+    assert hide(value) == value
+    assert set(secrets_in({"key": value})) == set()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["postgresql://", "://a:b", "postgresql://a:@", "?password", "&", "?secret_", "mysql+", "://a@", ";pwd", "a@b:"],
+)
+def test_a_long_text_takes_no_longer_than_its_length(text: str) -> None:
+    """Seconds if each character is read a few times, hours if each is compared with all others."""
+    assert hide(text * 100_000)
+
+
+def test_passwords_of_several_addresses_are_known() -> None:
+    tree = {"uri": "thrift://me:canary-first@one:9083,thrift://me:canary/second@two:9083"}
+    assert {"canary-first", "canary/second"} <= set(secrets_in(tree))
+    assert "canary" not in masked(tree)["uri"]
 
 
 def test_a_known_secret_is_hidden_in_every_spelling() -> None:

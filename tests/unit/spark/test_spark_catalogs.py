@@ -114,6 +114,14 @@ def test_what_java_cannot_be_given_is_refused(properties: dict[str, str], key: s
         conf(properties)
 
 
+@pytest.mark.parametrize("password", ["canary/x", "canary?x", "canary#x", "canary/x@y"])
+def test_a_password_that_is_not_encoded_is_refused_without_a_part_of_it(password: str) -> None:
+    with pytest.raises(InputError, match="write / as %2F") as raised:
+        conf({"type": "sql", "uri": f"postgresql://me:{password}@host/db"})
+    assert "canary" not in str(raised.value)
+    assert raised.value.__suppress_context__
+
+
 def test_whoever_brings_a_provider_of_credentials_is_let_through() -> None:
     provider = {"client.credentials-provider": "com.example.Provider"}
     assert conf(GLUE | {"glue.access-key-id": "k"} | provider)["client.credentials-provider"] == "com.example.Provider"
