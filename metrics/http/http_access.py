@@ -18,7 +18,7 @@ import bcrypt
 from compactor.errors import InputError
 from compactor.reasons import Reason
 
-LOGGER = logging.getLogger(__name__)
+LOG = logging.getLogger("firnline")
 LONGEST_PASSWORD = 72  # bytes that bcrypt uses
 NOBODY = b"$2b$10$WUJM1bm.h80Pl0cpZvZGreh55kFk2zebej9UQvUE7tg1Vr2pH4ZCu"
 """The hash of random bytes that nobody kept. Checked for unknown users, so that the time of an answer does not tell
@@ -101,7 +101,8 @@ def _matches(password: bytes, digest: bytes) -> bool:
 
 
 class Certificate:
-    """The server's certificate and key: PEM files, read again when they change.
+    """The server's certificate and key: PEM files, read again when they change. `trouble`: why the files of now cannot
+    be used, so that those before them still are; empty if they are used.
 
     Raises:
         InputError: they cannot be used; the message names the settings.
@@ -110,6 +111,8 @@ class Certificate:
     def __init__(self, certificate: str, key: str) -> None:
         self._certificate = certificate
         self._key = key
+        self._told: object = None
+        self.trouble = ""
         try:
             self._changed = self._times()
             self._context = self._load()
@@ -122,15 +125,29 @@ class Certificate:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next connection. Files that are unusable at this moment (half renewed) are tried again later."""
+        """For the next connection. Files that are unusable at this moment (half renewed) are tried again then."""
+        changed: tuple[int, ...] | None = None
         try:
             changed = self._times()
             if changed != self._changed:
                 self._context, self._changed = self._load(), changed
-                LOGGER.info("http: the renewed certificate %s is used", self._certificate)
+                LOG.info("http: the renewed certificate %s is used", self._certificate)
         except OSError as error:
-            LOGGER.debug("http: the certificate cannot be read again, the earlier one is used: %s", error)
+            self._refuse(changed or str(error), error)
+        else:
+            self._told, self.trouble = None, ""
         return self._context
+
+    def _refuse(self, files: object, error: OSError) -> None:
+        """Keep the earlier certificate, with one warning for each change of the files: each connection comes here."""
+        self.trouble = (
+            f"http.tls_certificate, http.tls_key: {self._certificate} and {self._key} have changed and cannot be used "
+            f"({error}); the earlier one is still used, and clients refuse it once it has expired: replace both files, "
+            "no restart is needed"
+        )
+        if files != self._told:
+            self._told = files
+            LOG.warning("%s", self.trouble)
 
     def _times(self) -> tuple[int, ...]:
         return tuple(Path(file).stat().st_mtime_ns for file in (self._certificate, self._key))

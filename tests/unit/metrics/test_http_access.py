@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import http.client
+import logging
 import shutil
 import socket
 import ssl
@@ -132,6 +133,48 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None
         assert https(server, second.authority) == 200
     finally:
         server.stop()
+
+
+def test_a_renewed_certificate_that_cannot_be_used_is_told_once_a_change(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, other = issue(tmp_path / "used"), issue(tmp_path / "other")
+    right = made.key.read_bytes()
+    used = Certificate(str(made.certificate), str(made.key))
+    server = served(used)
+
+    def warned() -> int:
+        assert [https(server, made.authority) for _ in range(3)] == [200] * 3
+        return len([record for record in caplog.records if record.levelno == logging.WARNING])
+
+    try:
+        with caplog.at_level(logging.INFO):
+            assert (warned(), used.trouble) == (0, "")
+            made.key.write_bytes(other.key.read_bytes())
+            assert warned() == 1
+            assert str(made.key) in used.trouble
+            assert "the earlier one is still used" in used.trouble
+            made.key.write_bytes(b"half written")
+            assert warned() == 2
+            made.key.unlink()
+            assert warned() == 3
+            assert "No such file" in used.trouble
+            made.key.write_bytes(right)
+            assert (warned(), used.trouble) == (3, "")
+            assert f"http: the renewed certificate {made.certificate} is used" in caplog.messages
+    finally:
+        server.stop()
+
+
+def test_files_that_come_back_unchanged_are_no_trouble(tmp_path: Path) -> None:
+    made = issue(tmp_path)
+    used = Certificate(str(made.certificate), str(made.key))
+    made.key.rename(tmp_path / "away")
+    assert used.context
+    assert used.trouble
+    (tmp_path / "away").rename(made.key)
+    assert used.context
+    assert used.trouble == ""
 
 
 def test_files_that_cannot_be_used_name_the_settings(tmp_path: Path, certificates: Certificates) -> None:
