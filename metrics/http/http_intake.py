@@ -18,7 +18,8 @@ Take = Callable[[str, Mapping[str, str], bytes], Answer]
 @dataclass(frozen=True)
 class Intake:
     """`takes`: whether a path accepts bodies. `take` gets requests of known clients whose bodies are small enough.
-    `close` is called when no request can come any more.
+    `closed`: the response to known senders while nothing is taken; None: it is. `close` is called when no request can
+    come any more.
     """
 
     auth: BasicAuth
@@ -26,12 +27,13 @@ class Intake:
     take: Take
     most_bytes: int
     close: Callable[[], None] = lambda: None
+    closed: Callable[[], Answer | None] = lambda: None
 
     def refusal(self, path: str, headers: Mapping[str, str]) -> Answer | None:
         """Why the request is refused before its body is read; None: read it."""
         if not self.takes(path):
             return Answer(b"No events are accepted at this address.\n", TEXT, HTTPStatus.NOT_FOUND)
-        refused = refusal(self.auth, headers)
+        refused = refusal(self.auth, headers) or self.closed()
         if refused is not None:
             return refused
         length = headers.get("Content-Length", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -22,6 +23,7 @@ from compactor.spark.cluster import ClusterWatch
 from compactor.table_names import TableName
 from metrics.debt_collector import DebtCollector
 from metrics.http.http_access import BasicAuth, Certificate
+from metrics.http.http_connections import TEXT, Answer
 from metrics.http.http_intake import Intake
 from metrics.http.http_server import MetricsServer, Site
 from metrics.recent_work import RecentWork
@@ -49,6 +51,17 @@ HANG_SECONDS = 300.0
 """Without a round of a thread that comes round every second, after which `/healthz` asks for a new process."""
 MOST_LOST = 2
 """Runs that were given up, above which `/healthz` asks for a new process: more than one table is concerned."""
+OBSERVES = Answer(
+    b"This service runs with --observe: it writes nothing, so it takes no events. Send them to a service without it.\n",
+    TEXT,
+    HTTPStatus.FORBIDDEN,
+)
+STARTS = Answer(
+    b"The service starts, and has not checked yet that the commit topic is its own. Send the event again.\n",
+    TEXT,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    (("Retry-After", "5"),),
+)
 
 
 @dataclass
@@ -56,6 +69,9 @@ class ServiceState:
     """What the pages show of the service's parts; a part is None until it is started."""
 
     starting: bool = False
+    observes: bool = False
+    topics_checked: bool = False
+    """Whether the topics exist and are ours: nothing is written to them before."""
     ready: bool = False
     draining: bool = False
     reload: SettingsReload | None = None
@@ -64,6 +80,7 @@ class ServiceState:
     limits: Limits = NO_LIMITS
     dispatcher: Dispatcher | None = None
     sweep: InFlightSweep | None = None
+    certificate: Certificate | None = None
     ledger: DriverLedger | None = None
     group: ShardGroup | None = None
     streams: Streams | None = None
@@ -178,6 +195,13 @@ class ServiceState:
         return self.ready and self.events_read and not self._not_ready
 
     @property
+    def no_events(self) -> Answer | None:
+        """Why no events are taken by HTTP now; None: they are."""
+        if self.observes:
+            return OBSERVES
+        return None if self.topics_checked else STARTS
+
+    @property
     def health(self) -> Health:
         """Ready after the start, which waits for the lease, while all parts work.
 
@@ -197,6 +221,7 @@ class ServiceState:
         for part, trouble in (
             ("settings", "" if self.reload is None else self.reload.trouble),
             ("pauses", "" if self.pauses is None else self.pauses.trouble),
+            ("certificate", "" if self.certificate is None else self.certificate.trouble),
             ("in-flight sweep", "" if self.sweep is None else self.sweep.trouble),
         ):
             details |= {part: trouble} if trouble else {}
@@ -265,17 +290,18 @@ def metrics_server(
         LOG.warning(
             "http.basic_auth: passwords are sent without encryption; set http.tls_certificate, or put a proxy before"
         )
+    state.certificate = Certificate(http.tls_certificate, http.tls_key) if http.tls_certificate else None
     return MetricsServer(
         site,
         http.host,
         http.port,
-        certificate=Certificate(http.tls_certificate, http.tls_key) if http.tls_certificate else None,
+        certificate=state.certificate,
         auth=auth,
-        intake=_intake(settings, auth, listener) if auth is not None and http.accept_events else None,
+        intake=_intake(settings, auth, state, listener) if auth is not None and http.accept_events else None,
     )
 
 
-def _intake(settings: Settings, auth: BasicAuth, listener: Listener) -> Intake:
+def _intake(settings: Settings, auth: BasicAuth, state: ServiceState, listener: Listener) -> Intake:
     sources = EventSources.of(settings.kafka, tuple(settings.catalogs))
     events = EventIntake(settings.kafka.commit_topic, sources, lambda: producer(settings.kafka), time.time, listener)
-    return Intake(auth, is_events_path, events, MAX_EVENT_BYTES, events.close)
+    return Intake(auth, is_events_path, events, MAX_EVENT_BYTES, events.close, lambda: state.no_events)

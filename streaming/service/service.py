@@ -87,7 +87,7 @@ class Service:
         self._clock = clock
         self._board = DebtBoard()
         self._catalogs = Catalogs(settings.catalogs)
-        self._state = ServiceState()
+        self._state = ServiceState(observes=observe)
         self._controls = Controls(settings, path, self._state, clock)
         self._stop_steps = ExitStack()
         self._stop_by = 0.0
@@ -104,7 +104,9 @@ class Service:
         """Base URL of the HTTP pages."""
         host, port = self._http.address
         scheme = "https" if self._settings.http.tls_certificate else "http"
-        return f"{scheme}://{'127.0.0.1' if host in {'0.0.0.0', '::'} else host}:{port}"  # noqa: S104 - shown, not bound
+        if host in {"0.0.0.0", "::"}:  # noqa: S104 - shown, not bound
+            host = "127.0.0.1"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     @property
     def starting(self) -> bool:
@@ -220,6 +222,7 @@ class Service:
         hook_topics = {hook.topic for hook in self._settings.hooks if hook.kind == "kafka"}
         ensure_topics(self._settings.kafka, create=not self._observe, hook_topics=hook_topics)
         check_commit_topic(self._settings.kafka, observe=self._observe)
+        self._state.topics_checked = True
 
     def _become_active(self, checkpoint: str) -> CommitRight:
         """Wait for the lease on the checkpoint. It is given back at the end of the stop, when nothing can be committed.

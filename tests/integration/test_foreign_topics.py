@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,16 @@ from kafka.admin import KafkaAdminClient, NewTopic
 from compactor.errors import RetryError
 from compactor.settings.kafka import KafkaSettings
 from streaming.commit_events import canonical
+from streaming.commit_events.decoder import TableChanged
 from streaming.kafka import topic_sample
 from streaming.kafka.clients import source_options
-from streaming.kafka.commit_topic import RecordKind
+from streaming.kafka.commit_topic import ForeignTopicError, RecordKind
 from streaming.kafka.topic_sample import TopicSample, sample_topic
 from streaming.ledger import records as commit_stream
+from streaming.service.service import Service
 from tests.conftest import Lake
 from tests.integration.service_process import Site, firnline, log_lines, site, wait_for
+from tests.unit.streaming.test_pages import post, serving, takes_events
 
 pytestmark = pytest.mark.kafka
 
@@ -89,6 +93,35 @@ def test_a_sinks_control_topic_is_refused_before_anything_is_written_to_it(
     done = firnline(place.config, "request", "db.t")
     assert (done.returncode, "control events of a Kafka Connect sink" in done.stderr) == (BAD_INPUT, True)
     assert [record.value for record in place.records(place.topic)] == list(SINK_EVENTS)
+
+
+@pytest.mark.parametrize("observe", [False, True])
+def test_no_event_by_http_reaches_a_sinks_control_topic(
+    tmp_path: Path, broker: str, admin: KafkaAdminClient, place: Site, observe: bool
+) -> None:
+    """The HTTP pages start before the topic is checked, and stay up beside it in observe mode."""
+    create(admin, place.topic)
+    send_as_a_sink(broker, place.topic)
+    event = canonical.encode(TableChanged("test", "e-1", "lake", ("db",), "t", 5))[1]
+    kafka = {"bootstrap_servers": broker, "commit_topic": place.topic, "dead_letter_topic": f"{place.topic}-dead"}
+    with serving(Service(takes_events(tmp_path, kafka=kafka), observe=observe)) as service:
+        with nullcontext() if observe else pytest.raises(ForeignTopicError):
+            service._check_surroundings()
+        assert post(service, body=event)[0] == (403 if observe else 503)
+    assert [record.value for record in place.records(place.topic)] == list(SINK_EVENTS)
+
+
+def test_events_by_http_are_taken_once_the_topic_was_checked(
+    tmp_path: Path, broker: str, admin: KafkaAdminClient, place: Site
+) -> None:
+    create(admin, place.topic)
+    event = canonical.encode(TableChanged("test", "e-1", "lake", ("db",), "t", 5))[1]
+    kafka = {"bootstrap_servers": broker, "commit_topic": place.topic, "dead_letter_topic": f"{place.topic}-dead"}
+    with serving(Service(takes_events(tmp_path, kafka=kafka))) as service:
+        assert post(service, body=event)[0] == 503
+        service._check_surroundings()
+        assert post(service, body=event)[0] == 202
+    assert [record.value for record in place.records(place.topic)] == [event]
 
 
 def test_one_bad_record_beside_good_ones_stops_nobody_and_another_systems_records_do(

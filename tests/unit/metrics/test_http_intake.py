@@ -32,7 +32,8 @@ class Receiver:
         self.taken: list[tuple[str, bytes]] = []
         auth = BasicAuth({"sender": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()})
         site = Site(CollectorRegistry(), lambda: Health(live=True, ready=True))
-        intake = Intake(auth, lambda path: path == "/v1/events", self._take, MOST)
+        self.closed: Answer | None = None
+        intake = Intake(auth, lambda path: path == "/v1/events", self._take, MOST, closed=lambda: self.closed)
         self.server = MetricsServer(site, "127.0.0.1", 0, auth=auth, intake=intake)
         self.server.start()
 
@@ -146,6 +147,19 @@ def test_a_body_that_cannot_be_taken_now_is_asked_to_come_again(
     monkeypatch.setattr(http_connections, "KEPT_FOR_PROBES", MOST_CONNECTIONS)
     assert receiver.post("/v1/events", b"y") == 503
     assert receiver.taken == [("/v1/events", b"x")]
+
+
+def test_while_the_intake_is_closed_known_senders_learn_why(receiver: Receiver) -> None:
+    receiver.closed = Answer(b"Not yet.\n", TEXT, HTTPStatus.SERVICE_UNAVAILABLE, (("Retry-After", "5"),))
+    answered = send(receiver.server, head(5) + b"hello")
+    assert answered.startswith(b"HTTP/1.1 503 ")
+    assert b"Retry-After: 5\r\n" in answered
+    assert answered.endswith(b"Not yet.\n")
+    assert receiver.post("/v1/events", b"x", {}) == 401
+    assert receiver.post("/elsewhere", b"x") == 404
+    assert receiver.taken == []
+    receiver.closed = None
+    assert receiver.post("/v1/events", b"x") == 202
 
 
 def test_half_a_body_is_not_taken(receiver: Receiver) -> None:
