@@ -9,7 +9,7 @@ from typing import Any, Final
 from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.settings.allowed import nearest
-from compactor.settings.origins import Key, Origin, Sources, dotted
+from compactor.settings.origins import Key, Origin, Sources, dotted, is_property
 
 ENVIRONMENT_PREFIX: Final = "FIRNLINE_"
 CONFIG_FILE_VARIABLE: Final = "FIRNLINE_CONFIG_FILE"  # path of the settings file; not a setting
@@ -35,8 +35,8 @@ def _put(sources: Sources, name: str, text: str, sections: Collection[str]) -> N
         hint = nearest(ENVIRONMENT_PREFIX + levels[0].upper(), known)
         message = f"environment variable {name} names no section{hint}; sections: {', '.join(sections)}"
         raise InputError(message, reason=Reason.BAD_SETTING)
-    is_property = bool(levels[2:]) and (levels[0] == "catalogs" or tuple(levels[:2]) in PROPERTY_MAPS)
-    if is_property:
+    has_text = bool(levels[2:]) and (levels[0] == "catalogs" or tuple(levels[:2]) in PROPERTY_MAPS)
+    if has_text:
         property_name = ".".join(levels[2:])
         levels[2:] = [property_name.replace("_", "-") if levels[0] == "catalogs" else property_name]
     origin = Origin(variable=name)
@@ -51,7 +51,7 @@ def _put(sources: Sources, name: str, text: str, sections: Collection[str]) -> N
             _refuse_key_below(sources, tuple(key), name)
         section = section[key[-1]]
     key.append(_existing_key(section, levels[-1]))
-    sources.put(tuple(key), text if is_property else _value(name, text), origin)
+    sources.put(tuple(key), text if has_text else _value(name, text, tuple(key)), origin)
 
 
 def _refuse_key_below(sources: Sources, key: Key, name: str) -> None:
@@ -73,7 +73,7 @@ def _folded(key: str) -> str:
     return key.lower().replace("-", "_").replace(".", "_")
 
 
-def _value(name: str, text: str) -> Any:
+def _value(name: str, text: str, key: Key) -> Any:
     """Lists and maps are JSON; text that is no JSON stays text, which a list or a map then refuses."""
     if not text.startswith(JSON_BEGINS):
         return text
@@ -87,16 +87,26 @@ def _value(name: str, text: str) -> Any:
         return dict(found)
 
     try:
-        return json.loads(text, object_pairs_hook=pairs)
-    except (json.JSONDecodeError, RecursionError):
+        as_written = json.loads(text, object_pairs_hook=pairs, parse_int=str, parse_float=str, parse_constant=str)
+        return _with_properties(json.loads(text, object_pairs_hook=pairs), as_written, key)
+    except (ValueError, RecursionError):  # a ValueError also for thousands of digits
         return text
+
+
+def _with_properties(value: Any, as_written: Any, key: Key) -> Any:
+    """The value, with properties as they are written: in JSON too, 1.10 may be a secret and no number."""
+    if is_property(key):
+        return as_written
+    if not isinstance(value, dict):
+        return value
+    return {name: _with_properties(inner, as_written[name], (*key, name)) for name, inner in value.items()}
 
 
 def variable_of(key: Key) -> str | None:
     """The variable that sets this key; None for items of lists, and for names that only JSON can spell."""
     parts = [part for part in key if isinstance(part, str)]
-    is_property = len(parts) > len(key[:2]) and (parts[0] == "catalogs" or tuple(parts[:2]) in PROPERTY_MAPS)
-    if is_property:
+    has_text = len(parts) > len(key[:2]) and (parts[0] == "catalogs" or tuple(parts[:2]) in PROPERTY_MAPS)
+    if has_text:
         parts = [*parts[:2], *".".join(parts[2:]).split(".")]
     if len(parts) < len(key) or any(part != part.lower() for part in parts[2:]):
         return None

@@ -8,6 +8,15 @@ from typing import Any, Final
 
 Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of list items from 0."""
+_TEXT_MAPS: Final = frozenset({("kafka", "options"), ("kafka", "catalog_names"), ("spark", "conf")})
+
+
+def is_property(key: Key) -> bool:
+    """Whether the value of `key` is a client's property or another free text: it stays as it is written.
+
+    `0123456701`, `1.10` and `12:30:45` are such texts: a secret or an id may look like a number.
+    """
+    return len(key) == 3 and (key[0] == "catalogs" or key[:2] in _TEXT_MAPS)  # noqa: PLR2004 - section, map, name
 
 
 @dataclass(frozen=True)

@@ -151,6 +151,8 @@ def _where_not_json(value: Any) -> str:
         json.loads(value)
     except json.JSONDecodeError as error:
         return f"; it is not JSON from character {error.pos + 1} on"
+    except ValueError:
+        return "; it has a number with too many digits"
     except RecursionError:
         return "; it is nested too deeply"
     return ""

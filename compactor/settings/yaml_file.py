@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 from yaml.constructor import ConstructorError
@@ -13,7 +13,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from compactor.errors import InputError
 from compactor.reasons import Reason
-from compactor.settings.origins import Key, Origin, Sources, dotted
+from compactor.settings.origins import Key, Origin, Sources, dotted, is_property
 from compactor.settings.section import KeyProblemError
 
 _REMEDIES = {
@@ -25,7 +25,11 @@ _GENERAL_REMEDY = "a quote, bracket, colon or comma may be wrong"
 _OWN_WORDS = re.compile(r"'(<[a-z ]+>|[,\]}.!: ])'")
 """What PyYAML puts into quotes, and is no text of the file: kinds of tokens, and what it expected."""
 YAML_TAG = "tag:yaml.org,2002:"
-MERGE_TAG, TIMESTAMP_TAG = f"{YAML_TAG}merge", f"{YAML_TAG}timestamp"
+MERGE_TAG, TIMESTAMP_TAG, TEXT_TAG = f"{YAML_TAG}merge", f"{YAML_TAG}timestamp", f"{YAML_TAG}str"
+INTEGER_TAG, FLOAT_TAG, BOOLEAN_TAG = f"{YAML_TAG}int", f"{YAML_TAG}float", f"{YAML_TAG}bool"
+_NOT_QUOTED: Final = frozenset({INTEGER_TAG, FLOAT_TAG, BOOLEAN_TAG, MERGE_TAG, f"{YAML_TAG}value"})
+"""Tags that YAML gives to texts without quotes."""
+_WORDS: Final = frozenset({"yes", "no", "on", "off"})
 
 
 class _Loader(yaml.SafeLoader):
@@ -80,8 +84,10 @@ def _parsed(text: str, path: Path) -> Sources:
         root = loader.get_single_node()
         if root is None:
             return Sources(str(path))
+        _refuse_duplicates(list(nodes_of(root)))
+        _keep_properties(loader, root, ())
         nodes = list(nodes_of(root))
-        _refuse_duplicates(nodes)
+        _refuse_odd_numbers(nodes)
         tree = loader.construct_document(root)
     finally:
         loader.dispose()
@@ -131,6 +137,64 @@ def _refuse_duplicates(nodes: list[tuple[Key, Node, Node]]) -> None:
                 where = f"line{'s' * (len(lines) - 1)} {' and '.join(map(str, lines))}"
                 double = (*key, name.value)
                 raise KeyProblemError(double, f"has the key {dotted(double)} twice ({where}); remove one of them")
+
+
+def _keep_properties(loader: _Loader, node: Node, above: Key) -> None:
+    """Make properties texts as they are written; YAML would read some as numbers and booleans.
+
+    A value that an alias uses elsewhere too is a number there.
+    """
+    entries = node.value if isinstance(node, MappingNode) else []
+    for index, (name, value) in enumerate(entries):
+        if name.tag == MERGE_TAG:
+            for each in value.value if isinstance(value, SequenceNode) else [value]:
+                _keep_properties(loader, each, above)
+        elif isinstance(name, ScalarNode):
+            key = (*above, name.value)
+            if is_property(key):
+                entries[index] = (name, _as_written(loader, key, value))
+            else:
+                _keep_properties(loader, value, key)
+
+
+def _as_written(loader: _Loader, key: Key, node: Node) -> Node:
+    if not isinstance(node, ScalarNode) or node.tag not in _NOT_QUOTED:
+        return node
+    without_quotes = loader.resolve(ScalarNode, node.value, (True, False))  # type: ignore[no-untyped-call]
+    if node.tag != without_quotes:  # the file has this tag: the value must be what it says
+        return node
+    if node.tag == BOOLEAN_TAG and node.value.lower() in _WORDS:
+        problem = (
+            f"has at {dotted(key)} (line {_line(node)}) a word (yes, no, on or off) that YAML reads as a boolean: "
+            "write true or false, or put the text in quotes"
+        )
+        raise KeyProblemError(key, problem)
+    return ScalarNode(TEXT_TAG, node.value, node.start_mark, node.end_mark, node.style)
+
+
+def _refuse_odd_numbers(nodes: list[tuple[Key, Node, Node]]) -> None:
+    """YAML reads `0777` as 511 and `1:30:00` as 5400; people mean something else."""
+    for key, place, node in nodes:
+        odd = _odd(place) or _odd(node)
+        if odd and (is_property(key) or not is_property(key[:3])):  # below a property is no map, but part of a secret
+            problem = (
+                f"has at {dotted(key)} (line {_line(node)}) {odd}: write a decimal number, or put the text in quotes"
+            )
+            raise KeyProblemError(key, problem)
+
+
+def _odd(node: Node) -> str | None:
+    """What kind of number it is, if it is not decimal."""
+    if node.tag not in {INTEGER_TAG, FLOAT_TAG}:
+        return None
+    text = node.value.lower().lstrip("+-")
+    if text.startswith(("0x", "0b")):
+        return "a hexadecimal number" if text[1] == "x" else "a binary number"
+    if ":" in text:
+        return "a number with colons, which YAML reads in base 60"
+    if node.tag == INTEGER_TAG and len(text) > 1 and text.startswith("0"):
+        return "a number that begins with 0, which YAML reads as octal"
+    return "a number with _" if "_" in text else None
 
 
 def _line(node: Node) -> int:

@@ -1,0 +1,185 @@
+"""Values without quotes: secrets and ids stay as they are written; numbers that YAML reads otherwise are refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compactor.errors import InputError
+from compactor.settings.catalogs import texts
+from compactor.settings.section import KeyProblemError
+from compactor.settings.tree import Settings, load_settings, load_with_sources
+from streaming.commands.settings_report import settings_yaml
+
+CATALOG = "catalogs: {lake: {type: rest, uri: http://c}}\n"
+AS_WRITTEN = [
+    "0123456701", "001234567012", "0777_1", "1_000", "12:30:45", "1:30.5", "1.10", "0x1F", "0b101", "+5", "-0",
+    "1.0e+3", ".5", "8181", ".inf", "True", "FALSE", "2024-01-01", "2001-12-14 21:59:43", "1e5", "=",
+]  # fmt: skip
+ODD = {
+    "0777": "a number that begins with 0, which YAML reads as octal",
+    "0777_1": "a number that begins with 0, which YAML reads as octal",
+    "-010": "a number that begins with 0, which YAML reads as octal",
+    "1:30:00": "a number with colons, which YAML reads in base 60",
+    "1:30.5": "a number with colons, which YAML reads in base 60",
+    "0x1F": "a hexadecimal number",
+    "0b101": "a binary number",
+    "1_000": "a number with _",
+    "1_000.5": "a number with _",
+}
+
+
+def read(folder: Path, text: str, environment: dict[str, str] | None = None) -> Settings:
+    path = folder / "settings.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_settings(path, environment or {})
+
+
+def refusal(folder: Path, text: str, environment: dict[str, str] | None = None) -> str:
+    with pytest.raises(InputError) as refused:
+        read(folder, text, environment)
+    assert refused.value.reason == "bad_setting"
+    return str(refused.value)
+
+
+@pytest.mark.parametrize("value", AS_WRITTEN)
+def test_a_property_is_the_text_that_the_file_has(value: str, tmp_path: Path) -> None:
+    settings = read(
+        tmp_path,
+        f"catalogs: {{lake: {{type: rest, uri: http://c, token: {value}, !!str b: {value}, c: !!str {value}}}}}\n"
+        f"kafka:\n  options:\n    sasl.password: {value}\n  catalog_names:\n    POLARIS: lake\n"
+        f"spark: {{conf: {{spark.a: {value}}}}}\n",
+    )
+    assert settings.catalogs["lake"] == {"type": "rest", "uri": "http://c", "token": value, "b": value, "c": value}
+    assert settings.kafka.options == {"sasl.password": value}
+    assert settings.spark.conf == {"spark.a": value}
+
+
+def test_a_property_that_is_used_again_or_merged_is_the_text_that_the_file_has(tmp_path: Path) -> None:
+    settings = read(
+        tmp_path,
+        "catalogs:\n"
+        "  a: &a {type: rest, uri: http://c, token: &token 0123, glue.id: 007}\n"
+        "  b: {<<: *a, uri: http://d, other: *token}\n"
+        "  c: {<<: [{x: 1.10}, *a]}\n"
+        "  d: *a\n"
+        "spark: {conf: {spark.a: &count 0b1}}\n"
+        "policy: {growth: &growth 6.50}\n"
+        "kafka: {options: {x.y: *growth}}\n",
+    )
+    first = {"type": "rest", "uri": "http://c", "token": "0123", "glue.id": "007"}
+    assert settings.catalogs == {
+        "a": first, "b": {**first, "uri": "http://d", "other": "0123"}, "c": {**first, "x": "1.10"}, "d": first,
+    }  # fmt: skip
+    assert settings.spark.conf == {"spark.a": "0b1"}
+    assert (settings.policy.growth, settings.kafka.options) == (6.5, {"x.y": "6.50"})
+
+
+@pytest.mark.parametrize("value", AS_WRITTEN)
+def test_what_check_config_prints_has_the_same_text(value: str, tmp_path: Path) -> None:
+    (tmp_path / "given.yaml").write_text(f"{CATALOG}spark: {{conf: {{spark.a: {value}}}}}\n")
+    printed = settings_yaml(load_with_sources(tmp_path / "given.yaml", {}))
+    assert read(tmp_path, printed).spark.conf == {"spark.a": value}
+
+
+@pytest.mark.parametrize("value", ["yes", "No", "ON", "off"])
+def test_a_word_that_may_be_a_boolean_or_a_secret_is_refused(value: str, tmp_path: Path) -> None:
+    said = refusal(tmp_path, f"{CATALOG}kafka:\n  options:\n    sasl.password: {value}\n")
+    assert said.endswith(
+        "has at kafka.options.sasl.password (line 4) a word (yes, no, on or off) that YAML reads as a boolean: write "
+        "true or false, or put the text in quotes"
+    )
+    assert read(tmp_path, f"{CATALOG}kafka: {{options: {{sasl.password: '{value}'}}}}").kafka.options == {
+        "sasl.password": value
+    }
+
+
+def test_a_boolean_setting_may_be_yes_or_no(tmp_path: Path) -> None:
+    settings = read(tmp_path, f"{CATALOG}manifests: {{rewrite: no}}\npolicy: {{prune_files: on}}")
+    assert (settings.manifests.rewrite, settings.policy.prune_files) == (False, True)
+
+
+@pytest.mark.parametrize("value", ["", "~", "null", "Null"])
+def test_a_property_without_a_value_is_refused(value: str, tmp_path: Path) -> None:
+    said = refusal(tmp_path, f"{CATALOG}spark:\n  conf:\n    spark.a: {value}\n")
+    assert "spark.conf.spark.a: no value is not allowed; write one text, or remove the key (line 4)" in said
+
+
+@pytest.mark.parametrize(("value", "what"), ODD.items())
+def test_elsewhere_a_number_that_is_not_decimal_is_refused(value: str, what: str, tmp_path: Path) -> None:
+    said = refusal(tmp_path, f"{CATALOG}policy:\n  max_small_files: {value}\n")
+    remedy = "write a decimal number, or put the text in quotes"
+    assert said.endswith(f"settings.yaml has at policy.max_small_files (line 3) {what}: {remedy}")
+    said = refusal(tmp_path, f"{CATALOG}tables: {{include: [db.a, {value}]}}\n")
+    assert said.endswith(f"settings.yaml has at tables.include[1] (line 2) {what}: {remedy}")
+
+
+def test_a_key_that_is_such_a_number_is_refused(tmp_path: Path) -> None:
+    said = refusal(tmp_path, f"{CATALOG}kafka: {{catalog_names: {{0123456701: lake}}}}")
+    assert "has at kafka.catalog_names.0123456701 (line 2) a number that begins with 0" in said
+    names = read(tmp_path, f'{CATALOG}kafka: {{catalog_names: {{"0123456701": lake}}}}').kafka.catalog_names
+    assert names == {"0123456701": "lake"}
+
+
+def test_the_parts_of_a_secret_that_looks_like_a_map_are_not_shown(tmp_path: Path) -> None:
+    said = refusal(tmp_path, "catalogs: {lake: {type: rest, uri: http://c, credential: {pa55: 0777}}}")
+    assert "a map is not allowed; put the value in quotes" in said
+    assert not re.search("pa55|0777|511", said)
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [("6", 6.0), ("6.50", 6.5), ("+6.5", 6.5), ("1.0e3", 1000.0), ("1.0e+3", 1000.0), ("1e3", 1000.0)],
+)
+def test_a_decimal_number_is_a_number(value: str, number: float, tmp_path: Path) -> None:
+    assert read(tmp_path, f"{CATALOG}policy: {{growth: {value}}}").policy.growth == number
+
+
+def test_a_value_with_a_tag_that_makes_no_text_is_refused(tmp_path: Path) -> None:
+    for value in ("!!binary aGVsbG8=", "!!timestamp 2024-01-01", "!!set {a}"):
+        said = refusal(tmp_path, f"catalogs: {{lake: {{type: rest, uri: http://c, token: {value}}}}}")
+        assert (
+            "catalogs.lake.token: this kind of value is not allowed; remove the tag (!!…), and write one text" in said
+        )
+    with pytest.raises(KeyProblemError):
+        texts({"a": b"hello"})
+
+
+JSON_TEXTS = {"a": "1.10", "b": "5", "c": "1E400", "d": "true", "e": "-0"}
+
+
+@pytest.mark.parametrize(
+    ("variable", "document", "found"),
+    [
+        ("FIRNLINE_SPARK__CONF", '{"spark.a": %s}', lambda settings: settings.spark.conf["spark.a"]),
+        ("FIRNLINE_SPARK", '{"conf": {"spark.a": %s}}', lambda settings: settings.spark.conf["spark.a"]),
+        ("FIRNLINE_KAFKA__OPTIONS", '{"a.b": %s}', lambda settings: settings.kafka.options["a.b"]),
+        (
+            "FIRNLINE_CATALOGS",
+            '{"lake": {"type": "rest", "uri": "http://c", "x": %s}}',
+            lambda settings: settings.catalogs["lake"]["x"],
+        ),
+        (
+            "FIRNLINE_CATALOGS__LAKE",
+            '{"type": "rest", "uri": "http://c", "x": %s}',
+            lambda settings: settings.catalogs["lake"]["x"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("value", JSON_TEXTS.values())
+def test_a_number_in_json_keeps_its_text(variable: str, document: str, found: Any, value: str, tmp_path: Path) -> None:
+    assert found(read(tmp_path, CATALOG, {variable: document % value})) == value
+
+
+def test_a_number_of_a_setting_in_json_is_a_number(tmp_path: Path) -> None:
+    policy = read(tmp_path, CATALOG, {"FIRNLINE_POLICY": '{"growth": 6.50, "min_input_files": 7}'}).policy
+    assert (policy.growth, policy.min_input_files) == (6.5, 7)
+
+
+def test_a_number_in_json_with_thousands_of_digits_is_an_error_of_its_variable(tmp_path: Path) -> None:
+    said = refusal(tmp_path, CATALOG, {"FIRNLINE_POLICY": json.dumps({"growth": 4}).replace("4", "9" * 5000)})
+    assert "FIRNLINE_POLICY" in said
