@@ -31,6 +31,7 @@ from compactor.spark.java_table import (
     exception_class,
     first_line,
 )
+from compactor.whole_numbers import whole_number
 
 LOG = logging.getLogger("firnline")
 BACKOFF = Backoff(first_seconds=0.1, longest_seconds=10.0)  # between attempts to commit
@@ -204,8 +205,7 @@ def _made(snapshots: Snapshots, table: JavaTable, *, renew: bool) -> Any | None:
 
 
 def _retries(table: JavaTable) -> int:
-    text = table.view.properties.get(RETRIES, "")
-    return int(text) if text.isdigit() else 0
+    return whole_number(table.view.properties.get(RETRIES, "")) or 0
 
 
 class Sent(Enum):

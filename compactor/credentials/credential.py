@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from compactor.whole_numbers import whole_number
+
 MARGIN_SECONDS: Final = 300.0
 """Before its end, in which a credential is renewed; as Iceberg's Java client does. A third of a short lifetime."""
 
@@ -45,8 +47,8 @@ class Credential:
         granted = tuple(sorted((name, value) for name, value in properties.items() if _grants(name)))
         if all(name.startswith(_EXPIRES_AT) for name, _ in granted):
             return None
-        ends = [int(value) / 1000 for name, value in granted if name.startswith(_EXPIRES_AT) and value.isdigit()]
-        valid_until = min(ends, default=None)
+        times = (whole_number(value) for name, value in granted if name.startswith(_EXPIRES_AT))
+        valid_until = min((time / 1000 for time in times if time is not None), default=None)
         return cls(granted, valid_until if valid_until is not None and valid_until > now else None, now)
 
     def is_due(self, now: float) -> bool:

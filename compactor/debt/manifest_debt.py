@@ -19,6 +19,7 @@ from compactor.iceberg.manifest_lists import ROW_LINEAGE_VERSION
 from compactor.iceberg.tables import TableView
 from compactor.partitions import PartitionLayout
 from compactor.settings.tree import ManifestSettings
+from compactor.whole_numbers import whole_number
 
 TARGET_PROPERTY: Final = "commit.manifest.target-size-bytes"
 DEFAULT_TARGET: Final = 8 * 1024 * 1024  # Iceberg's default of the property
@@ -95,8 +96,7 @@ def manifests_of(table: TableView, settings: ManifestSettings) -> ManifestCounts
 
 
 def _target(properties: Mapping[str, str]) -> int:
-    text = properties.get(TARGET_PROPERTY, "")
-    return int(text) if text.isdigit() and int(text) > 0 else DEFAULT_TARGET
+    return whole_number(properties.get(TARGET_PROPERTY, "")) or DEFAULT_TARGET
 
 
 def _due(sizes: Sequence[int], target: int, settings: ManifestSettings) -> bool:

@@ -23,6 +23,7 @@ from compactor.manifests.columns import EntryColumns
 from compactor.manifests.rows import ManifestRows, Numbers
 from compactor.partitions import PartitionKey
 from compactor.table_names import MAIN
+from compactor.whole_numbers import whole_number
 
 Deltas = dict[PartitionKey, PartitionCounts]
 _POSITION_DELETES = CONTENT.index(Content.POSITION_DELETES)
@@ -222,5 +223,4 @@ def total_data_files(snapshot: Snapshot | None) -> int | None:
     """The count of data files in the snapshot's summary, if the writer keeps one: a cheap check of the ledger."""
     if snapshot is None or snapshot.summary is None:
         return None
-    value = snapshot.summary.additional_properties.get("total-data-files", "")
-    return int(value) if value.isdigit() else None
+    return whole_number(snapshot.summary.additional_properties.get("total-data-files", ""))

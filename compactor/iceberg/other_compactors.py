@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation, Snapshot
 
+from compactor.whole_numbers import whole_number
+
 RUN_ID = "firnline.run-id"
 """The property of our snapshots' summaries that holds the run id."""
 DEPLOYMENT = "firnline.deployment-id"
@@ -120,8 +122,8 @@ def _found(
         if summary is None or summary.operation is not Operation.REPLACE or at <= now - DAY_SECONDS:
             continue
         properties = summary.additional_properties
-        taken = properties.get("deleted-data-files", "0")
-        name = name_of(properties) if taken.isdigit() and int(taken) else None
+        taken = whole_number(properties.get("deleted-data-files", "0")) or 0
+        name = name_of(properties) if taken else None
         if name is not None:
-            found[name] = found.get(name, OtherCompactor(name, 0, 0)).plus(int(taken), at)
+            found[name] = found.get(name, OtherCompactor(name, 0, 0)).plus(taken, at)
     return tuple(sorted(found.values(), key=lambda other: -other.commits))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -29,8 +28,9 @@ from compactor.iceberg.open_catalog import open_catalog
 from compactor.iceberg.rest_catalog import concerns_catalog, refuses_login
 from compactor.partitions import PartitionLayout
 from compactor.reasons import Reason
-from compactor.settings.policy import PolicyValues
+from compactor.settings.policy import MOST_SHOWN, PolicyValues
 from compactor.table_names import MAIN, TableName
+from compactor.whole_numbers import LARGEST, whole_number
 
 DEFAULT_TARGET_FILE_SIZE = 512 * 1024 * 1024  # write.target-file-size-bytes, Iceberg's table property default
 
@@ -205,14 +205,18 @@ def file_sizes(policy: PolicyValues, properties: Mapping[str, str]) -> FileSizes
     """Target size and small-file bound: from the policy, else from the table property, else Iceberg's default.
 
     Raises:
-        InputError: the table property is not a positive number.
+        InputError: the table property is not a positive number of 64 bits.
     """
     target = policy.target_file_size
     if target == "table":
         text = properties.get("write.target-file-size-bytes", str(DEFAULT_TARGET_FILE_SIZE))
-        if not re.fullmatch(r"\d+", text.strip()) or int(text) <= 0:
-            raise InputError(f"table property write.target-file-size-bytes={text!r} must be a positive number of bytes")
-        target = int(text)
+        given = whole_number(text)
+        if not given:
+            raise InputError(
+                f"table property write.target-file-size-bytes={text[:MOST_SHOWN]!r} must be a positive number of "
+                f"bytes, at most {LARGEST:,}"
+            )
+        target = given
     small_below = policy.min_file_size or int(target * policy.min_file_size_ratio)
     return FileSizes(target, min(target, small_below))
 

@@ -87,7 +87,7 @@ def look_for_age(values: PolicyValues, counts: PartitionCounts, idle_seconds: fl
     oldest = values.max_small_file_age_seconds
     if oldest is None or counts.small_files < FEWEST_TO_MERGE:
         return None
-    look = int((counts.changed_ms / 1000 + idle_seconds) / (oldest / LOOKS_PER_AGE))
+    look = int((counts.changed_ms / 1000 + idle_seconds) / (max(1.0, oldest) / LOOKS_PER_AGE))
     return f"{counts.small_files} small files, check for one older than {oldest:g} s (check {look})"
 
 

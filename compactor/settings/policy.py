@@ -220,6 +220,8 @@ class PolicySettings(PolicyValues):
 PROPERTY: Final = "firnline."
 POLICY_PROPERTY: Final = "firnline.policy."
 SWITCH: Final = "firnline.enabled"
+MOST_SHOWN: Final = 80
+"""Characters of a bad property in messages."""
 
 
 def refused_properties(properties: Mapping[str, str]) -> tuple[str, ...]:
@@ -242,11 +244,11 @@ def _of_properties(properties: Mapping[str, str]) -> tuple[dict[str, Any], tuple
             refused.append(f"table property {name} is unknown{nearest(name, known)}")
         elif name == SWITCH:
             if text.strip().lower() not in {"true", "false", ""}:
-                refused.append(f"table property {name}={text!r} is neither true nor false")
+                refused.append(f"table property {name}={text[:MOST_SHOWN]!r} is neither true nor false")
         else:
             key = name.removeprefix(POLICY_PROPERTY)
             try:
                 values[key] = checked(PolicyValues, key, text.strip())
             except ValueError as error:
-                refused.append(f"table property {name}={text!r} is not used: {error}")
+                refused.append(f"table property {name}={text[:MOST_SHOWN]!r} is not used: {error}")
     return values, tuple(refused)

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from compactor.settings.allowed import is_number
 from compactor.settings.origins import Key, dotted
+from compactor.whole_numbers import LARGEST
 
 MEBIBYTE = 1024 * 1024
 
@@ -40,3 +41,11 @@ class Section(BaseModel):
         if isinstance(given, bool) and info.field_name and is_number(cls.model_fields[info.field_name]):
             raise PydanticCustomError("boolean", "a boolean is not a number")
         return given
+
+    @field_validator("*")
+    @classmethod
+    def _number_is_not_too_large(cls, value: Any) -> Any:
+        """Numbers are compared with sizes and counts of files, which Arrow and Java hold in 64 bits."""
+        if isinstance(value, int) and abs(value) > LARGEST:
+            raise ValueError(f"this number is too large; at most {LARGEST:,} is possible")
+        return value

@@ -18,6 +18,7 @@ from urllib.parse import urlencode, urlsplit
 from compactor.credentials.vended import VendedCredential
 from compactor.errors import GiveUpError
 from compactor.reasons import Reason
+from compactor.whole_numbers import whole_number
 
 S3_SCHEMES: Final = ("s3://", "s3a://", "s3n://")
 CLIENTS_KEPT: Final = 16  # each table with a vended credential has its own
@@ -74,8 +75,7 @@ def takes_equal_parts_only(properties: Mapping[str, str]) -> bool:
 
 def upload_threads(properties: Mapping[str, str]) -> int:
     """Concurrent requests for one output: `s3.multipart.num-threads`, else 8; at most 16."""
-    text = properties.get("s3.multipart.num-threads", "")
-    return min(int(text), THREADS_MAX) if text.isdigit() and int(text) else _THREADS
+    return min(whole_number(properties.get("s3.multipart.num-threads", "")) or _THREADS, THREADS_MAX)
 
 
 def checks_content(properties: Mapping[str, str]) -> bool:
@@ -204,7 +204,7 @@ def client_settings(properties: Mapping[str, str]) -> ClientSettings:
     endpoint = properties.get("s3.endpoint") or None
     if endpoint and "://" not in endpoint:
         endpoint = f"https://{endpoint}"
-    retries = properties.get("s3.retry.num-retries", "")
+    retries = whole_number(properties.get("s3.retry.num-retries", ""))
     return ClientSettings(
         endpoint=endpoint,
         region=_first(properties, "s3.region", "client.region"),
@@ -224,7 +224,7 @@ def client_settings(properties: Mapping[str, str]) -> ClientSettings:
         proxy=properties.get("s3.proxy-uri") or None,
         connect_timeout=_seconds(properties, "s3.connect-timeout"),
         read_timeout=_seconds(properties, "s3.request-timeout"),
-        attempts=1 + int(retries) if retries.isdigit() else 5,
+        attempts=5 if retries is None else 1 + retries,
     )
 
 

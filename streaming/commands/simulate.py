@@ -22,6 +22,7 @@ from compactor.settings.tree import load_settings
 from compactor.settings.units import read_bytes
 from compactor.table_names import TableName
 from compactor.whatif.simulation import FOREVER, Arrival, Outcome, bursts, regular, replay
+from compactor.whole_numbers import LARGEST, whole_number
 from streaming.commands.console import PlainConsole, result_console
 from streaming.commands.options import OUTPUT, numbers, print_json
 
@@ -33,8 +34,9 @@ LONGEST_INTERVAL = 366 * 86_400.0  # a year; float times that are much later hav
 
 def parse_bytes(text: str) -> int:
     """Parse a size as settings do: 1MB is 10^6 bytes, 1MiB is 2^20."""
-    size = read_bytes(int(text) if text.strip().isdecimal() else text)
-    if not isinstance(size, int) or size <= 0:
+    number = whole_number(text)
+    size = read_bytes(text) if number is None else number
+    if not isinstance(size, int) or not 0 < size <= LARGEST:
         raise click.BadParameter(f"{text!r} is not a size; write e.g. 1MB, 512MiB or 1048576 (bytes)")
     return size
 

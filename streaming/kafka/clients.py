@@ -15,6 +15,7 @@ from kafka.errors import TopicAlreadyExistsError
 from compactor.errors import InputError, RetryError
 from compactor.reasons import Reason
 from compactor.settings.kafka import KafkaSettings
+from compactor.whole_numbers import whole_number
 from streaming.commit_events.decoder import MAX_EVENT_BYTES
 
 LOG = logging.getLogger("firnline")
@@ -224,7 +225,8 @@ def _typed(value: str, default: object) -> str | int | bool:
     """The text of an option as a value like its default."""
     if isinstance(default, bool):
         return value.strip().lower() == "true"
-    return int(value) if isinstance(default, int) and value.strip().isdigit() else value
+    number = whole_number(value) if isinstance(default, int) else None
+    return value if number is None else number
 
 
 def no_broker(kafka: KafkaSettings, error: Exception) -> RetryError:
