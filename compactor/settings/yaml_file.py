@@ -14,6 +14,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.settings.origins import Key, Origin, Sources, dotted, is_property
+from compactor.settings.pipe import read_text
 from compactor.settings.section import KeyProblemError
 
 _REMEDIES = {
@@ -55,11 +56,11 @@ def read_file(path: Path, what: str = "settings file") -> Sources:
     """Read a settings file, or another file of keys: `what`, in messages.
 
     Raises:
-        InputError: the file is missing, is no YAML, is no map, has a key twice, or a value that its tag does not allow.
-            The message names the line.
+        InputError: the file is missing, is an empty pipe, is no YAML, is no map, has a key twice, a number that is not
+            decimal, or a value that its tag does not allow. The message names the line.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, what)
     except FileNotFoundError:
         hint = "; name a file with -c FILE" if what == "settings file" else ""
         raise InputError(f"{what} {path} does not exist{hint}") from None

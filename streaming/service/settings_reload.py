@@ -1,7 +1,7 @@
 """Reload the settings file: on SIGHUP, and when it has changed.
 
 A file that changed by itself is read once it has stayed the same for one look: an editor may have written half of it,
-and half a file can be valid and mean something else.
+and half a file can be valid and mean something else. A pipe is read once, at the start.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Final
 
 from compactor.errors import InputError
 from compactor.settings.current import CurrentSettings, Reloaded
+from compactor.settings.pipe import is_pipe
 from compactor.settings.tree import Settings, load_settings
 from streaming.logs.events import LOG
 
@@ -42,6 +43,7 @@ class SettingsReload:
         self.kept: tuple[str, ...] = ()
         """Keys that have another value in the file that was read last, and hold until a restart."""
         self._path = path
+        self._is_pipe = is_pipe(path)
         self._current = current
         self._applied = applied
         self._ticks = ticks
@@ -49,6 +51,8 @@ class SettingsReload:
         self._asked = False
         self._read = self._seen = self._digest()
         self._next_look = ticks() + LOOK_SECONDS
+        if self._is_pipe:
+            LOG.info("settings come from a pipe: a change needs a restart", file=str(path))
 
     @property
     def trouble(self) -> str:
@@ -84,6 +88,10 @@ class SettingsReload:
 
     def _reload(self, *, requested: bool) -> None:
         before = self._current.now
+        if self._is_pipe:
+            LOG.warning("settings not reloaded: they came from a pipe, which can be read only once; restart firnline")
+            self._applied(before, before)
+            return
         try:
             found = self._current.take(self._load(self._path))
         except Exception as error:  # noqa: BLE001 - no file may end the service
@@ -102,7 +110,7 @@ class SettingsReload:
             LOG.warning("settings that need a restart keep their old values", keys=list(found.kept))
 
     def _digest(self) -> str:
-        if self._path is None:
+        if self._path is None or self._is_pipe:
             return ""
         try:
             return hashlib.sha256(self._path.read_bytes()).hexdigest()
