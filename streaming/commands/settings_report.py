@@ -11,11 +11,23 @@ from yaml.nodes import MappingNode, SequenceNode
 from compactor.redaction import masked
 from compactor.settings.origins import Key, Sources, dotted
 from compactor.settings.tree import Loaded, Settings
-from compactor.settings.yaml_file import nodes_of
+from compactor.settings.yaml_file import YAML_TAG, nodes_of
 
 Tree = dict[str, Any]
 DEFAULT: Final = "default"
 FILE: Final = "file"
+LINE_ENDS: Final = frozenset("\x85\u2028\u2029")
+"""Characters at which YAML ends a line, beside the usual one."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes characters at which YAML ends a line as escapes: a reader would make spaces of them."""
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        return self.represent_scalar(f"{YAML_TAG}str", text, style='"' if LINE_ENDS & {*text} else None)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
 
 
 def settings_tree(settings: Settings) -> Tree:
@@ -43,9 +55,9 @@ def settings_yaml(loaded: Loaded) -> str:
     file repeats it, and lines are only in the JSON document.
     """
     tree = settings_tree(loaded.settings)
-    text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=float("inf"))
+    text = yaml.dump(tree, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=float("inf"))
     defaults = dict(_leaves(settings_tree(Settings.model_validate({"catalogs": {"any": {}}}))))
-    values, lines = dict(_leaves(tree)), text.splitlines()
+    values, lines = dict(_leaves(tree)), text.removesuffix("\n").split("\n")
     root = yaml.compose(text, yaml.SafeLoader)
     for key, place, node in nodes_of(root) if root is not None else ():
         if key in values:

@@ -52,6 +52,24 @@ def test_the_output_read_back_gives_the_same_text(tmp_path: Path, environment: d
     assert load_settings(file_of(first, tmp_path), environment) == load_settings(file_of(PLAIN, tmp_path), environment)
 
 
+@pytest.mark.parametrize("character", ["\u2028", "\u2029", "\u0085", "\n", "\r", "\t", "\x0b", "\x1c", "\ufeff", "ß"])
+def test_a_character_that_ends_a_line_elsewhere_comes_back(character: str, tmp_path: Path) -> None:
+    glob = f"db.a{character}b"
+    tree = {
+        "catalogs": {"lake": {"type": "rest", "uri": "http://catalog:8181", "note": f"{character} x"}},
+        "tables": {"include": [glob, f"db.{character * 3}-c"]},
+        "policy": {"tables": {glob: {"growth": 4}}},
+    }
+    given = file_of(json.dumps(tree), tmp_path)
+    loaded = load_with_sources(given, {})
+    assert loaded.settings.tables.include[0] == glob
+    first = settings_yaml(loaded)
+    again = load_with_sources(file_of(first, tmp_path), {})
+    assert again.settings == loaded.settings
+    assert settings_yaml(again) == first
+    assert first.count("  # file") == 5
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "deploy").rglob("firnline.yaml")), ids=lambda path: path.parent.name)
 def test_the_settings_of_the_deployments_can_be_read_back(path: Path, tmp_path: Path) -> None:
     secrets = {"FIRNLINE_CATALOGS__LAKE__S3__SECRET_ACCESS_KEY": "secret"}
