@@ -26,7 +26,7 @@ _SECONDS: Final = {
     "h": Decimal(3600),
     "d": Decimal(86_400),
 }
-_WITH_UNIT: Final = re.compile(r"(\d{1,30}(?:\.\d{1,30})?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
+_WITH_UNIT: Final = re.compile(r"(\d{1,4000}(?:\.\d{1,4000})?)\s*([a-z]+)", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True)

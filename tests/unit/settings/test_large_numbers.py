@@ -24,7 +24,12 @@ EVENTS = TableName("lake", ("db",), "events")
 TOO_LARGE = [str(10**20), str(2**63), "9" * 5000]
 
 
-@pytest.mark.parametrize("text", [*TOO_LARGE, "²", "0", "-1", "1.5", "", "many"])
+def short(value: object) -> str:
+    """The id of a test."""
+    return str(value)[:24]
+
+
+@pytest.mark.parametrize("text", [*TOO_LARGE, "²", "0", "-1", "1.5", "", "many"], ids=short)
 def test_a_target_that_is_no_size_is_an_error_of_its_table(text: str) -> None:
     with pytest.raises(InputError) as refused:
         file_sizes(PolicyValues(), {"write.target-file-size-bytes": text})
@@ -44,7 +49,7 @@ def test_the_largest_target_can_be_counted_with() -> None:
 @pytest.mark.parametrize(
     "key", [key for key, field in PolicyValues.model_fields.items() if "int" in str(field.annotation)]
 )
-@pytest.mark.parametrize("text", TOO_LARGE)
+@pytest.mark.parametrize("text", TOO_LARGE, ids=short)
 def test_a_property_that_is_too_large_is_told_and_the_files_setting_holds(key: str, text: str) -> None:
     properties = {f"firnline.policy.{key}": text}
     (refused,) = refused_properties(properties)
@@ -53,7 +58,9 @@ def test_a_property_that_is_too_large_is_told_and_the_files_setting_holds(key: s
 
 
 @pytest.mark.parametrize(
-    "size", ["100EB", "9223372036854775808", "9223372036854775808B", "9007199254740992PiB", 10**20]
+    "size",
+    ["100EB", "9223372036854775808", "9223372036854775808B", "9007199254740992PiB", 10**20, "9" * 2_000_000 + "GB"],
+    ids=short,
 )
 def test_a_size_that_is_too_large_is_refused(size: Any) -> None:
     catalogs = {"lake": {"type": "rest", "uri": "http://c"}}
@@ -73,7 +80,7 @@ def test_the_message_says_how_large_a_number_may_be() -> None:
             load_settings(None, {**variables, f"FIRNLINE_{key}": str(10**20)})
 
 
-@pytest.mark.parametrize("text", [*TOO_LARGE, "99999999999PB"])
+@pytest.mark.parametrize("text", [*TOO_LARGE, "99999999999PB"], ids=short)
 def test_a_size_of_the_command_line_that_is_too_large_is_refused(text: str) -> None:
     with pytest.raises(BadParameter):
         parse_bytes(text)
@@ -86,7 +93,7 @@ def test_a_tiny_age_does_not_stop_the_counting(text: str) -> None:
     assert "9 small files" in str(look_for_age(values, counts, 60.0))
 
 
-@pytest.mark.parametrize("text", ["²", *TOO_LARGE])
+@pytest.mark.parametrize("text", ["²", *TOO_LARGE], ids=short)
 def test_a_target_of_manifests_that_is_no_size_is_icebergs_default(text: str) -> None:
     name = "commit.manifest.target-size-bytes"
     counted = [count_manifests([], {}, ManifestSettings(), properties, 2) for properties in ({}, {name: text})]
@@ -101,6 +108,7 @@ def test_a_target_of_manifests_that_is_no_size_is_icebergs_default(text: str) ->
         (str(2**63 - 1), LARGEST),
         *((text, None) for text in ("²", "", "-1", "1_0", "1.0", *TOO_LARGE)),
     ],
+    ids=short,
 )
 def test_a_whole_number_fits_into_a_long(text: str, number: int | None) -> None:
     assert whole_number(text) == number
