@@ -61,7 +61,8 @@ class DebtCollector(Collector):
     that could not be listed; `shard_members` the number of services in the shard group (1 without a group, 0 while
     this service is not a member); `active` whether this service may commit; `uncounted` the number of tables that
     were found and not looked at yet; `open_seconds` the seconds between two moments outside quiet hours; `paused`
-    whether a table is paused, `held_until` when it was last; `clock` returns seconds since the epoch.
+    whether a table is paused, `held_until` when it was last; `clock` returns seconds since the epoch. `observing`:
+    whether the service only observes.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class DebtCollector(Collector):
         unlisted: Callable[[], int] = lambda: 0,
         shard_members: Callable[[], int] = lambda: 1,
         active: Callable[[], bool] = lambda: True,
+        observing: bool = False,
         uncounted: Callable[[], int] = lambda: 0,
         open_seconds: Callable[[float, float], float] = lambda since, now: now - since,
         paused: Callable[[TableName], bool] = lambda _table: False,
@@ -93,6 +95,7 @@ class DebtCollector(Collector):
         self._unlisted = unlisted
         self._shard_members = shard_members
         self._active = active
+        self._observing = observing
         self._uncounted = uncounted
         self._open_seconds = open_seconds
         self._paused = paused
@@ -202,6 +205,7 @@ class DebtCollector(Collector):
             members > 0,
             members,
             self._active(),
+            self._observing,
             sum(_has_other_firnline(summary.debt, now) for summary in summaries),
         )
         for definition, value in zip(_SERVICE_METRICS, values, strict=True):
@@ -325,6 +329,7 @@ _SERVICE_METRICS = (
     d.SHARD_JOINED,
     d.SHARD_MEMBERS,
     d.ACTIVE,
+    d.OBSERVING,
     d.OTHER_FIRNLINE_TABLES,
 )
 COLLECTED = (*_TABLE_VALUES, d.TABLE_ACTED_ON, d.TABLE_DUE_SECONDS, *_PARTITION_VALUES, *_SERVICE_METRICS, d.BUILD_INFO)

@@ -196,9 +196,14 @@ SERVICE_READY = gauge(
 ACTIVE = gauge(
     "firnline_active",
     "1 if this service holds the lease on its checkpoint, so that it may commit; 0 if it is standby, or could not "
-    "renew the lease in time.",
+    "renew the lease in time. `run --observe`, which needs no lease: 1 while it works.",
     "Zero on all services that share a checkpoint: open /readyz, which says who is active or why the lease cannot be "
     "written.",
+)
+OBSERVING = gauge(
+    "firnline_observing",
+    "1 for `run --observe`, which rewrites nothing, else 0.",
+    "1 where tables should be rewritten: start the service without --observe.",
 )
 OTHER_FIRNLINE_TABLES = gauge(
     "firnline_other_firnline_tables",
@@ -225,12 +230,12 @@ LEDGER_UPDATES = counter(
     "Times that the ledger counted a table up to a snapshot.",
     "Flat while events arrive: check batch seconds, unreadable tables and the log.",
 )
-RECOUNT_REASONS = ("first_sight", "history_gap", "table_replaced", "summary_mismatch", "thresholds_changed")
+RECOUNT_REASONS = ("first_sight", "moved", "history_gap", "table_replaced", "summary_mismatch", "thresholds_changed")
 RECOUNTS = counter(
     "firnline_ledger_recounts_total",
     "Full recounts of a table, where reading the new snapshots was not enough.",
     "Frequent recounts read many manifests. Expired snapshots mean that events come too late; rollbacks come from "
-    "writers.",
+    "writers. `moved`: the table came from another service of the shard group.",
     labels=("reason",),
 )
 EVENT_TO_LEDGER_SECONDS = histogram(

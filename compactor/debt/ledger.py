@@ -43,6 +43,8 @@ FILES_PER_LOOK = 250_000
 COUNTED = 2
 """Increase when `PartitionCounts` count something new: tables whose state has another number are recounted."""
 OTHER_COUNTS = FileSizes(0, 0)  # equals no table's sizes
+FIRST_SIGHT = "first_sight"
+"""Reason to count a table that the state does not have."""
 
 
 class StateDamagedError(RetryError):
@@ -198,7 +200,7 @@ def advance(
 
 def _reason_to_recount(head: Head | None, table: TableView, sizes: FileSizes) -> str | None:
     if head is None:
-        return "first_sight"
+        return FIRST_SIGHT
     if head.table_uuid != table.uuid:
         return "table_replaced"
     if head.sizes != sizes:
@@ -270,7 +272,7 @@ def _recount(
             return LedgerUpdate(
                 snapshot_id=None, counted=True, whole=True, more=False, recount_reason=reason, totals=PartitionCounts()
             )
-        recount, totals = Recount(snapshot.snapshot_id, 0, reason or "first_sight"), PartitionCounts()
+        recount, totals = Recount(snapshot.snapshot_id, 0, reason or FIRST_SIGHT), PartitionCounts()
     counted_snapshot = table.metadata.snapshot_by_id(recount.snapshot_id)
     manifests = table.manifests(counted_snapshot)
     piece = _piece(manifests[recount.next_manifest : recount.next_manifest + budget])

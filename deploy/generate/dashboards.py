@@ -364,7 +364,7 @@ STREAMING = Dashboard(
         Panel("Dead letters", "None.", (("{{reason}}", _increase("firnline_dead_letters_total", "reason")),)),
         Panel(
             "Recounts",
-            "Only first_sight, after the first start.",
+            "Only first_sight, after the first start, and moved, when a shard group changes.",
             (("{{reason}}", _increase("firnline_ledger_recounts_total", "reason")),),
         ),
         Panel("Unreadable tables", "None.", (("{{reason}}", _increase("firnline_unreadable_tables_total", "reason")),)),

@@ -89,6 +89,7 @@ class DriverLedger:
     inbox: Inbox = field(init=False)
     breakers: Breakers = field(init=False)
     writer: BoardWriter = field(init=False)
+    _first_shard: Shard | None = field(default=None, init=False)
     _forgot_at: float = field(default=float("-inf"), init=False)
 
     def __post_init__(self) -> None:
@@ -117,6 +118,7 @@ class DriverLedger:
             locations=self._locations,
             is_listed=self._may_be_listed,
             spelled=self._spelled,
+            came_from_other=self._came_from_other,
         )
         self._lookers = Lookers(
             catalogs=names,
@@ -202,6 +204,8 @@ class DriverLedger:
         A service that owns nothing has just joined, or is cut off for a while: its counts stay. Requests stay with the
         tables that become ours soon.
         """
+        if self._first_shard is None:
+            self._first_shard = shard.lasting
         if shard.owns_nothing:
             return
         for table in self.board.known():
@@ -285,6 +289,9 @@ class DriverLedger:
 
     def _owns(self, table: TableName) -> bool:
         return self.around.shard().owns(table)
+
+    def _came_from_other(self, table: TableName) -> bool:
+        return self._first_shard is not None and not self._first_shard.owns(table)
 
     def _wants(self, table: TableName) -> bool:
         """Whether the table is ours and not ignored. Settings, too, may change during a look."""

@@ -13,7 +13,7 @@ from enum import StrEnum
 from operator import is_not
 
 from compactor.debt.board import DebtBoard
-from compactor.debt.ledger import StateDamagedError, advance
+from compactor.debt.ledger import FIRST_SIGHT, StateDamagedError, advance
 from compactor.debt.manifest_debt import manifests_of
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.events import LedgerUpdated, Listener, TableLooked, TableUnreadable
@@ -46,6 +46,7 @@ from streaming.logs.events import LOG
 
 FIRST_RETRY_SECONDS = 15.0
 LONGEST_RETRY_SECONDS = 600.0
+MOVED = "moved"
 REMEMBERED_SNAPSHOTS = 256
 """Snapshots of a table whose announcements need no look any more: the newest of its main branch."""
 
@@ -100,6 +101,7 @@ class Looker:
         locations: Learns where tables keep their metadata.
         is_listed: Whether the last listing of the catalog has the table, or may have missed it.
         spelled: The listed name that differs from an unlisted one by capitals only.
+        came_from_other: Whether another service of the shard group had the table when this one joined.
     """
 
     settings: WorkSettings
@@ -116,6 +118,7 @@ class Looker:
     locations: TableLocations = field(default_factory=TableLocations)
     is_listed: Callable[[TableName], bool] = lambda _table: False
     spelled: Callable[[TableName], TableName | None] = lambda _table: None
+    came_from_other: Callable[[TableName], bool] = lambda _table: False
     names: StrangeNames = field(init=False)
     unsaved: str = field(default="", init=False)
     """Why the state of the last look could not be saved; empty if it was."""
@@ -293,13 +296,17 @@ class Looker:
             LedgerUpdated(
                 table=table,
                 snapshot_id=update.snapshot_id,
-                recount_reason=update.recount_reason,
+                recount_reason=self._recount_reason(table, update.recount_reason),
                 event_to_ledger_seconds=waited,
             )
         )
         if table in self._planned and not update.more:
             self._read_ahead(view)
         return Looked(Outcome.COUNTED if update.counted else Outcome.COUNTING, 0.0 if update.more else None)
+
+    def _recount_reason(self, table: TableName, reason: str | None) -> str | None:
+        """A table that came from another service is no sign of a lost checkpoint."""
+        return MOVED if reason == FIRST_SIGHT and self.came_from_other(table) else reason
 
     def _save(self, state: TableState, *, needed: bool) -> bool:
         """Save the state. If that fails, the counts are right all the same; the next look counts from the older one.

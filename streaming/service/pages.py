@@ -68,8 +68,8 @@ STARTS = Answer(
 class ServiceState:
     """What the pages show of the service's parts; a part is None until it is started."""
 
+    observing: bool = False
     starting: bool = False
-    observes: bool = False
     topics_checked: bool = False
     """Whether the topics exist and are ours: nothing is written to them before."""
     ready: bool = False
@@ -197,7 +197,7 @@ class ServiceState:
     @property
     def no_events(self) -> Answer | None:
         """Why no events are taken by HTTP now; None: they are."""
-        if self.observes:
+        if self.observing:
             return OBSERVES
         return None if self.topics_checked else STARTS
 
@@ -265,6 +265,7 @@ def metrics_server(
         unlisted=lambda: state.unlisted,
         shard_members=lambda: len(state.group.members) if state.group is not None else alone,
         active=lambda: state.active,
+        observing=state.observing,
         uncounted=lambda: state.counting.left if state.counting is not None else 0,
         open_seconds=state.open_seconds,
         paused=state.paused,

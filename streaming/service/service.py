@@ -87,7 +87,7 @@ class Service:
         self._clock = clock
         self._board = DebtBoard()
         self._catalogs = Catalogs(settings.catalogs)
-        self._state = ServiceState(observes=observe)
+        self._state = ServiceState(observing=observe)
         self._controls = Controls(settings, path, self._state, clock)
         self._stop_steps = ExitStack()
         self._stop_by = 0.0

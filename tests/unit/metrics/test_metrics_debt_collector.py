@@ -229,6 +229,12 @@ def test_shard_members_are_read_at_scrape_time():
     assert (samples(collector)["shard_joined",], samples(collector)["shard_members",]) == (0, 0)
 
 
+@pytest.mark.parametrize("observing", [False, True])
+def test_a_service_that_only_observes_says_so(observing: bool):
+    collector = DebtCollector(DebtBoard(), Work, lambda: True, version="1", observing=observing)
+    assert samples(collector)["observing",] == observing
+
+
 def test_whether_the_service_is_active_is_read_at_scrape_time():
     active = [False]
     collector = DebtCollector(DebtBoard(), Work, lambda: True, version="1", active=lambda: active[0])

@@ -63,7 +63,7 @@ def test_labels_follow_the_conventions(metric: MetricDefinition):
     assert len(set(metric.labels)) == len(metric.labels)
     for label in metric.labels:
         assert re.fullmatch(r"[a-z]+", label)
-        assert label not in {"le", "quantile", "job", "instance"}
+        assert label not in {"le", "quantile", "job", "namespace", "instance"}
 
 
 @every_metric

@@ -227,6 +227,25 @@ def test_tables_of_another_service_are_neither_swept_nor_counted_and_a_table_tha
     assert driving.scene.board.known() == ()
 
 
+@pytest.mark.parametrize(
+    ("joined", "reason"), [(("a", "b"), "moved"), (("{owner}",), "first_sight")], ids=["with both", "alone"]
+)
+def test_a_table_of_a_service_that_was_in_the_group_has_moved(
+    driving: Driving, joined: tuple[str, ...], reason: str
+) -> None:
+    """Counting it is no sign of a lost checkpoint."""
+    members = tuple(OTHER if name == "{owner}" else name for name in joined)
+    driving.scene.history.append_unreal("a", [1])
+    driving.shard = Shard(OTHER, members, (NOBODY,))
+    driving.ledger.start()
+    driving.ledger.shard_changed(driving.shard)
+    for settling in ((members,), ()):
+        driving.shard = Shard(OTHER, (OTHER,), settling)
+        driving.ledger.shard_changed(driving.shard)
+    until(lambda: driving.files() == {A: 1})
+    assert [update.recount_reason for update in driving.scene.updates] == [reason]
+
+
 def lost_requests(caplog: pytest.LogCaptureFixture) -> list[str]:
     said = [record.getMessage() for record in caplog.records if "another service's" in record.getMessage()]
     caplog.clear()
