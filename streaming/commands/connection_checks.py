@@ -111,8 +111,11 @@ def _tried(name: str, remedy: str, attempt: Callable[..., str], *of: Any) -> Che
     except Exception as error:  # noqa: BLE001 - any error of a client is the result of the check
         detail = str(error) if isinstance(error, FirnlineError) else hide(f"{type(error).__name__}: {error}")
         again = not _needs_a_change(error, detail)
-        detail, known, own = " ".join(detail.split()).rpartition(CHECK)
-        return Check(name, Status.FAILED, detail if known else own, f"check {own}" if known else remedy, again=again)
+        detail = " ".join(detail.split())
+        what, _, own = detail.rpartition(CHECK)
+        if what and remedy.startswith(f"check {own.split()[0]}"):  # the same remedy, with fewer words
+            detail = what
+        return Check(name, Status.FAILED, detail, remedy, again=again)
 
 
 def _needs_a_change(error: Exception, detail: str) -> bool:

@@ -269,5 +269,5 @@ def test_no_broker(tree: dict[str, Any], tmp_path: Path) -> None:
     found = checks(tree, tmp_path)
     assert failed(found) == {"kafka"}
     assert found["kafka"].again
-    assert found["kafka"].remedy == "check kafka.bootstrap_servers"
+    assert found["kafka"].remedy.startswith("check kafka.bootstrap_servers and kafka.options")
     assert "check" not in found["kafka"].detail
