@@ -18,6 +18,7 @@ from pyiceberg.table.snapshots import Snapshot
 
 from compactor.debt.board import PartitionCounts
 from compactor.debt.table_changes import (
+    FIRST_SIGHT,
     AddedManifests,
     CommitTimes,
     Deltas,
@@ -43,8 +44,6 @@ FILES_PER_LOOK = 250_000
 COUNTED = 2
 """Increase when `PartitionCounts` count something new: tables whose state has another number are recounted."""
 OTHER_COUNTS = FileSizes(0, 0)  # equals no table's sizes
-FIRST_SIGHT = "first_sight"
-"""Reason to count a table that the state does not have."""
 
 
 class StateDamagedError(RetryError):

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
 
 import numpy as np
@@ -25,6 +26,8 @@ from compactor.partitions import PartitionKey
 from compactor.table_names import MAIN
 from compactor.whole_numbers import whole_number
 
+FIRST_SIGHT = "first_sight"
+"""Reason to count a table that the state does not have."""
 Deltas = dict[PartitionKey, PartitionCounts]
 _POSITION_DELETES = CONTENT.index(Content.POSITION_DELETES)
 
@@ -55,8 +58,9 @@ class CommitTimes:
         ]
         by_sequence = {each.sequence_number: each.timestamp_ms for each in written if each.sequence_number}
         by_snapshot = {snapshot.snapshot_id: snapshot.timestamp_ms for snapshot in written}
-        others = {each.snapshot_id: each.timestamp_ms for each in metadata.snapshots}
-        rewrites = {each: moment for each, moment in others.items() if each not in by_snapshot}
+        rewrites = {
+            each.snapshot_id: each.timestamp_ms for each in metadata.snapshots if each.snapshot_id not in by_snapshot
+        }
         return cls(by_snapshot, tuple(sorted(by_sequence.items())), rewrites)
 
     def written_ms(self, snapshot_id: int | None, data_sequence_number: int) -> int:
@@ -74,7 +78,12 @@ class CommitTimes:
         rewrite that wrote the file, or of the oldest snapshot that is retained. 0 if there is no snapshot.
         """
         known = self.written_ms(snapshot_id, data_sequence_number) or self.rewrites.get(snapshot_id or 0)
-        return known or min((*self.by_snapshot.values(), *self.rewrites.values()), default=0)
+        return known or self._oldest_ms
+
+    @cached_property
+    def _oldest_ms(self) -> int:
+        """Of the oldest snapshot that is retained: looked for once, since plans ask for each file."""
+        return min((*self.by_snapshot.values(), *self.rewrites.values()), default=0)
 
 
 NO_COMMITS = CommitTimes()
@@ -98,7 +107,7 @@ def unseen_snapshots(
     """
     current = head_of(metadata, ref)
     if counted_snapshot_id is None:
-        return Gap("first_sight") if current else ()
+        return Gap(FIRST_SIGHT) if current else ()
     new: list[Snapshot] = []
     snapshot_id = current.snapshot_id if current else None
     while snapshot_id != counted_snapshot_id:

@@ -97,7 +97,7 @@ def all_reasons(*reasons: str | None) -> str | None:
     A plan may find that one of them does not hold, and its decision is valid while the text stays the same: the text
     must change when one more reason holds, e.g. when the partition becomes idle.
     """
-    return "; ".join(dict.fromkeys(filter(None, reasons))) or None
+    return "; ".join(filter(None, reasons)) or None
 
 
 def due_by_age(values: PolicyValues, small: Sequence[LiveFile], age_of: AgeOf) -> str | None:

@@ -45,12 +45,11 @@ class TieredPolicy:
 
         The ledger knows the sizes of small files to a fifth; the plan decides by the files.
         """
-        small, merged, maybe = counts.small_files, None, None
-        if small >= FEWEST_TO_MERGE:
-            merged = self._why_merge(small, counts.small_bytes)
-        if merged is None:  # then a plan may find less than the counts promise
-            maybe = all_reasons(self._tiers_say(counts, idle_seconds), look_for_age(self.values, counts, idle_seconds))
-        why = all_reasons(merged, maybe, self._deletes_say(counts, idle_seconds))
+        small = counts.small_files
+        sizes = self._why_merge(small, counts.small_bytes) if small >= FEWEST_TO_MERGE else None
+        if sizes is None:  # then a plan may find less than the counts promise
+            sizes = all_reasons(self._tiers_say(counts, idle_seconds), look_for_age(self.values, counts, idle_seconds))
+        why = all_reasons(sizes, self._deletes_say(counts, idle_seconds))
         if why is None:
             return Judgement(False, self._why_not(small))
         return Judgement(True, why, DeleteRules(self.values, self.sizes).large_bytes(counts, idle_seconds))

@@ -9,12 +9,11 @@ from typing import Any, Final
 from compactor.errors import InputError
 from compactor.reasons import Reason
 from compactor.settings.allowed import nearest
-from compactor.settings.origins import Key, Origin, Sources, dotted, is_property
+from compactor.settings.origins import PROPERTY_MAPS, Key, Origin, Sources, dotted, is_property
 
 ENVIRONMENT_PREFIX: Final = "FIRNLINE_"
 CONFIG_FILE_VARIABLE: Final = "FIRNLINE_CONFIG_FILE"  # path of the settings file; not a setting
 JSON_BEGINS: Final = ("[", "{")
-PROPERTY_MAPS: Final = frozenset({("kafka", "options"), ("spark", "conf")})
 
 
 def put_environment(sources: Sources, environment: Mapping[str, str], sections: Collection[str]) -> None:

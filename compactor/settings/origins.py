@@ -8,7 +8,9 @@ from typing import Any, Final
 
 Key = tuple[str | int, ...]
 """The way to a value: names of keys, and numbers of list items from 0."""
-_TEXT_MAPS: Final = frozenset({("kafka", "options"), ("kafka", "catalog_names"), ("spark", "conf")})
+PROPERTY_MAPS: Final = frozenset({("kafka", "options"), ("spark", "conf")})
+"""Maps of a client's properties, whose names may have dots; as each catalog is."""
+_TEXT_MAPS: Final = PROPERTY_MAPS | {("kafka", "catalog_names")}
 
 
 def is_property(key: Key) -> bool:

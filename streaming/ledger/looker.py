@@ -13,8 +13,9 @@ from enum import StrEnum
 from operator import is_not
 
 from compactor.debt.board import DebtBoard
-from compactor.debt.ledger import FIRST_SIGHT, StateDamagedError, advance
+from compactor.debt.ledger import StateDamagedError, advance
 from compactor.debt.manifest_debt import manifests_of
+from compactor.debt.table_changes import FIRST_SIGHT
 from compactor.errors import FirnlineError, GiveUpError, RetryError
 from compactor.events import LedgerUpdated, Listener, TableLooked, TableUnreadable
 from compactor.iceberg.other_compactors import flink_converts, other_firnlines

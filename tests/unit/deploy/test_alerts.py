@@ -77,7 +77,7 @@ def test_each_alert_is_seen_silent_firing_and_recovered(alert: dict[str, Any]) -
 
 @pytest.mark.parametrize("stories", [*slow("firnline.rules.test.yaml"), "firnline.silent.test.yaml"])
 def test_promtool_agrees(stories: str) -> None:
-    """promtool needs most of a minute for the stories of alerts that fire."""
+    """promtool needs some minutes for the stories of alerts that fire."""
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed; `make test-monitoring` installs it")

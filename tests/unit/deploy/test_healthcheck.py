@@ -1,4 +1,4 @@
-"""The image's health check asks the service in its own container, and nobody else."""
+"""The image's health check asks the service in its own container, and no proxy."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Proxy(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What a proxy was asked for, which the environment names for all hosts."""
+    """The requests to a proxy that the environment names for all hosts."""
     Proxy.asked = []
     server = HTTPServer(("127.0.0.1", 0), Proxy)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,))
