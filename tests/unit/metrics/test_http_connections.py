@@ -250,8 +250,12 @@ def test_a_new_client_is_refused_only_while_all_are_being_answered() -> None:
 def test_threads_of_closed_connections_count_until_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their pages take long, and closing a connection does not end that."""
     monkeypatch.setattr(http_connections, "STUCK_SECONDS", 0.0)
+    others = set(threading.enumerate())  # of servers of other tests
     slow = Slow(0)
     clients = slow.clients
+
+    def handlers() -> int:
+        return sum("process_request_thread" in each.name for each in threading.enumerate() if each not in others)
 
     def one_more_is_refused() -> bool:
         client = socket.create_connection(slow.server.address, timeout=1)
@@ -272,7 +276,3 @@ def test_threads_of_closed_connections_count_until_they_end(monkeypatch: pytest.
         assert status_of(slow.server) == 200
     finally:
         slow.close()
-
-
-def handlers() -> int:
-    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
