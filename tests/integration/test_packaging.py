@@ -20,12 +20,32 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("compactor", "metrics", "streaming")
 SOURCES = (*PACKAGES, "deploy", "docs", "pyproject.toml", "MANIFEST.in", "Makefile")
 TEXTS = ("README.md", "LICENSE", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+IMPORTS = runpy.run_path(str(ROOT / "deploy" / "docker" / "slim.py"))["IMPORTS"]  # the image's own check
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 
 LOADED = """
 import sys
 for name, module in sorted(sys.modules.items()):
     print(name, getattr(module, "__file__", None))
+"""
+
+ONLY_PACKAGES = """
+import sys
+from importlib.metadata import packages_distributions
+
+def normal(name):
+    return name.lower().replace("_", "-").replace(".", "-")
+
+PINNED, OWNERS = set(sys.argv[2:]), packages_distributions()
+
+class Others:
+    def find_spec(self, name, path=None, target=None):
+        owners = {normal(each) for each in OWNERS.get(name.partition(".")[0], ())}
+        if owners and not owners & PINNED:
+            raise ModuleNotFoundError(f"{name} is not in the image", name=name)
+
+sys.meta_path.insert(0, Others())
+sys.path.insert(0, sys.argv[1])
 """
 
 
@@ -99,10 +119,19 @@ def test_the_sdist_holds_what_a_reader_needs(built: Path) -> None:
     assert {*TEXTS, "Makefile", "deploy/setup.sh", "docs/settings.md", "pyproject.toml"} <= names
 
 
+def test_no_module_imports_a_package_that_the_image_has_not(tmp_path: Path) -> None:
+    """What an extra brings is imported where it is used."""
+    lines = (ROOT / "deploy" / "docker" / "requirements.txt").read_text().splitlines()
+    pinned = [line.partition("==")[0] for line in lines if "==" in line]
+    code = ONLY_PACKAGES + IMPORTS + "from compactor.spark import session; print(session.__file__)"
+    where = run(sys.executable, "-I", "-B", "-c", code, str(ROOT), "firnline", *pinned, cwd=tmp_path)
+    assert where.startswith(str(ROOT))
+
+
+@pytest.mark.slow
 def test_every_module_can_be_imported_in_a_default_installation(default_installation: Path, tmp_path: Path) -> None:
-    """What an extra brings is imported where it is used; no package comes from the environment of the tests."""
-    imports = runpy.run_path(str(ROOT / "deploy" / "docker" / "slim.py"))["IMPORTS"]  # the image's own check
-    loaded = run(str(default_installation / "bin" / "python"), "-I", "-B", "-c", imports + LOADED, cwd=tmp_path)
+    """As above, with nothing but what pip installs from the image's pinned packages."""
+    loaded = run(str(default_installation / "bin" / "python"), "-I", "-B", "-c", IMPORTS + LOADED, cwd=tmp_path)
     modules = {line.partition(" ")[0]: line.partition(" ")[2] for line in loaded.splitlines()}
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
