@@ -247,7 +247,9 @@ class CommitUnannounced:
 
 @dataclass(frozen=True)
 class HttpEventAnswered:
-    """An event came by HTTP. `result`: accepted, ignored (no commit), refused (not usable), busy (to be sent again)."""
+    """An event came by HTTP. `result`: accepted, ignored (no commit), refused (not usable), busy (to be sent again),
+    unauthorized, closed (the service only observes).
+    """
 
     result: str
 

@@ -42,8 +42,10 @@ UNRESOLVED_LOCATIONS = counter(
 HTTP_EVENTS = counter(
     "firnline_http_events_total",
     "Events that came by HTTP, by result: accepted, ignored (no commit), refused (the answer says why), busy (the "
-    "broker did not take it; the sender has to send it again). Requests without login or length are not counted.",
-    "`refused` grows: the sender's log has the answers. `busy` grows: see the broker.",
+    "broker did not take it, or the service is not ready; the sender has to send it again), unauthorized, closed (the "
+    "service runs with --observe).",
+    "`refused` grows: the sender's log has the answers. `busy` grows: see the broker. `unauthorized` grows: the sender "
+    "has no password of `http.basic_auth`. `closed` grows: send to a service without --observe.",
     labels=("result",),
 )
 EVENT_LAG_OFFSETS = gauge(

@@ -334,7 +334,8 @@ STREAMING = Dashboard(
         ),
         Panel(
             "Events by HTTP",
-            "Accepted or ignored. Refused: the answer told the sender why. Busy: the broker did not take it.",
+            "Accepted or ignored. Refused: the answer told the sender why. Busy: the broker did not take it. "
+            "Unauthorized: a wrong password. Closed: the service runs with --observe.",
             (("{{result}}", _rate("firnline_http_events_total", "result")),),
             "ops",
         ),

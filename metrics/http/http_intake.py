@@ -19,7 +19,7 @@ Take = Callable[[str, Mapping[str, str], bytes], Answer]
 class Intake:
     """`takes`: whether a path accepts bodies. `take` gets requests of known clients whose bodies are small enough.
     `closed`: the response to known senders while nothing is taken; None: it is. `close` is called when no request can
-    come any more.
+    come any more. `unread` gets the status of each request that was refused before its body was read.
     """
 
     auth: BasicAuth
@@ -28,14 +28,18 @@ class Intake:
     most_bytes: int
     close: Callable[[], None] = lambda: None
     closed: Callable[[], Answer | None] = lambda: None
+    unread: Callable[[HTTPStatus], None] = lambda _status: None
 
     def refusal(self, path: str, headers: Mapping[str, str]) -> Answer | None:
         """Why the request is refused before its body is read; None: read it."""
         if not self.takes(path):
             return Answer(b"No events are accepted at this address.\n", TEXT, HTTPStatus.NOT_FOUND)
-        refused = refusal(self.auth, headers) or self.closed()
+        refused = refusal(self.auth, headers) or self.closed() or self._refusal_of_length(headers)
         if refused is not None:
-            return refused
+            self.unread(refused.status)
+        return refused
+
+    def _refusal_of_length(self, headers: Mapping[str, str]) -> Answer | None:
         length = headers.get("Content-Length", "")
         if "Transfer-Encoding" in headers or not length.isdecimal():
             return Answer(b"Send the header Content-Length.\n", TEXT, HTTPStatus.LENGTH_REQUIRED)

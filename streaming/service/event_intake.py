@@ -56,9 +56,17 @@ class Result(StrEnum):
     IGNORED = "ignored"
     REFUSED = "refused"
     BUSY = "busy"
+    UNAUTHORIZED = "unauthorized"
+    CLOSED = "closed"
 
 
 Outcome = tuple[Result, Answer]
+UNREAD: Mapping[HTTPStatus, Result] = {
+    HTTPStatus.UNAUTHORIZED: Result.UNAUTHORIZED,
+    HTTPStatus.FORBIDDEN: Result.CLOSED,
+    HTTPStatus.SERVICE_UNAVAILABLE: Result.BUSY,
+}
+"""Of requests that are refused before their body is read; all others: REFUSED."""
 
 
 def is_events_path(path: str) -> bool:
@@ -92,6 +100,10 @@ class EventIntake:
         result, answer = self._take_event(headers, body) if report is None else self._take_report(report, body)
         self.listener(HttpEventAnswered(result))
         return answer
+
+    def unread(self, status: HTTPStatus) -> None:
+        """Count a request that was refused before its body was read."""
+        self.listener(HttpEventAnswered(UNREAD.get(status, Result.REFUSED)))
 
     def _take_event(self, headers: Mapping[str, str], body: bytes) -> Outcome:
         kept = _cloud_events(headers)

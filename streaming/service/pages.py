@@ -305,4 +305,6 @@ def metrics_server(
 def _intake(settings: Settings, auth: BasicAuth, state: ServiceState, listener: Listener) -> Intake:
     sources = EventSources.of(settings.kafka, tuple(settings.catalogs))
     events = EventIntake(settings.kafka.commit_topic, sources, lambda: producer(settings.kafka), time.time, listener)
-    return Intake(auth, is_events_path, events, MAX_EVENT_BYTES, events.close, lambda: state.no_events)
+    return Intake(
+        auth, is_events_path, events, MAX_EVENT_BYTES, events.close, lambda: state.no_events, unread=events.unread
+    )

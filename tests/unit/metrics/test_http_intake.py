@@ -30,10 +30,18 @@ class Receiver:
 
     def __init__(self) -> None:
         self.taken: list[tuple[str, bytes]] = []
+        self.unread: list[HTTPStatus] = []
         auth = BasicAuth({"sender": bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()})
         site = Site(CollectorRegistry(), lambda: Health(live=True, ready=True))
         self.closed: Answer | None = None
-        intake = Intake(auth, lambda path: path == "/v1/events", self._take, MOST, closed=lambda: self.closed)
+        intake = Intake(
+            auth,
+            lambda path: path == "/v1/events",
+            self._take,
+            MOST,
+            closed=lambda: self.closed,
+            unread=self.unread.append,
+        )
         self.server = MetricsServer(site, "127.0.0.1", 0, auth=auth, intake=intake)
         self.server.start()
 
@@ -96,6 +104,7 @@ def test_what_is_refused_is_refused_without_its_body(
 ) -> None:
     assert receiver.post(path, b"x" * size, headers) == status
     assert receiver.taken == []
+    assert receiver.unread == ([] if status == HTTPStatus.NOT_FOUND else [status])
 
 
 @pytest.mark.parametrize("length", ["-1", "+1", "1.0", "", "ten", "0x10", "1e3", "1_0"])
@@ -113,6 +122,7 @@ def test_chunks_are_refused(receiver: Receiver) -> None:
     chunked = head(5, "Transfer-Encoding: chunked") + b"5\r\nhello\r\n0\r\n\r\n"
     assert send(receiver.server, chunked).startswith(b"HTTP/1.1 411 ")
     assert receiver.taken == []
+    assert receiver.unread == [HTTPStatus.LENGTH_REQUIRED]
 
 
 def test_names_of_headers_have_no_case(receiver: Receiver) -> None:
@@ -155,6 +165,7 @@ def test_while_the_intake_is_closed_known_senders_learn_why(receiver: Receiver) 
     assert answered.startswith(b"HTTP/1.1 503 ")
     assert b"Retry-After: 5\r\n" in answered
     assert answered.endswith(b"Not yet.\n")
+    assert receiver.unread == [HTTPStatus.SERVICE_UNAVAILABLE]
     assert receiver.post("/v1/events", b"x", {}) == 401
     assert receiver.post("/elsewhere", b"x") == 404
     assert receiver.taken == []

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from kafka import KafkaProducer
 from kafka.errors import KafkaTimeoutError, MessageSizeTooLargeError, RecordListTooLargeError
 
 from compactor.errors import RetryError
+from compactor.events import Event, HttpEventAnswered
 from compactor.table_names import TableName
 from streaming.commit_events.decoder import RawEvent
 from streaming.ledger.event_sources import EventSources
@@ -184,3 +186,20 @@ def test_senders_that_wait_for_a_connection_share_its_outcome() -> None:
     assert len(connects) == 1
     assert intake("/v1/events", {}, event(identifier=TABLE)).status == 503
     assert len(connects) == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "result"),
+    [
+        (HTTPStatus.UNAUTHORIZED, "unauthorized"),
+        (HTTPStatus.FORBIDDEN, "closed"),
+        (HTTPStatus.LENGTH_REQUIRED, "refused"),
+        (HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "refused"),
+        (HTTPStatus.SERVICE_UNAVAILABLE, "busy"),
+    ],
+)
+def test_a_request_that_is_refused_before_its_body_is_read_counts(status: HTTPStatus, result: str) -> None:
+    """A sender with a wrong password is seen, even if its own log is not."""
+    told: list[Event] = []
+    EventIntake(TOPIC, EventSources(("lake",)), Broker, lambda: 5.0, told.append).unread(status)
+    assert told == [HttpEventAnswered(result)]
